@@ -1,0 +1,65 @@
+//! Running other programs, with errors that name the command and show what it said.
+
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// How many lines of a failed command's output are worth showing.
+const TAIL_LINES: usize = 25;
+
+/// The command line as a person would type it.
+pub fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs the command with this terminal and fails unless it succeeds.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = status(command)?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Runs the command with this terminal and returns how it ended.
+pub fn status(command: &mut Command) -> Result<ExitStatus> {
+    command.status().with_context(|| cannot_start(command))
+}
+
+/// Runs the command quietly and returns what it wrote to standard output.
+/// A failure shows the end of what it wrote to either stream.
+pub fn output(command: &mut Command) -> Result<String> {
+    let done = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
+    let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
+    if !done.status.success() {
+        let said = format!("{stdout}{}", String::from_utf8_lossy(&done.stderr));
+        bail!("`{}` failed: {}\n{}", line(command), done.status, tail(&said));
+    }
+    Ok(stdout)
+}
+
+/// The last lines of a long text.
+pub fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// Whether this process may do everything on this machine.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Fails in words when this process is not root.
+pub fn require_root(what: &str) -> Result<()> {
+    if !is_root() {
+        bail!(
+            "{what} needs root: it makes network namespaces, mounts and cgroups. Run it as root, or with sudo -E"
+        );
+    }
+    Ok(())
+}
+
+fn cannot_start(command: &Command) -> String {
+    format!("cannot start `{}` (is it installed? `cargo xtask deps` lists what is missing)", line(command))
+}
