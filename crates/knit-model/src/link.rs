@@ -1,0 +1,227 @@
+//! Links: what every link has, and what each kind has of its own.
+//!
+//! A kind is one file below `link/` and one line in [`kinds!`]. Its fields are its serde fields, so that comparing,
+//! printing and storing need no code of its own; it only says which fields the kernel cannot change on a living link.
+
+mod attrs;
+mod bridge;
+mod macvlan;
+mod veth;
+mod vxlan;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
+pub use bridge::Bridge;
+pub use macvlan::{Macvlan, MacvlanMode};
+pub use veth::{Peer, Veth};
+pub use vxlan::Vxlan;
+
+use crate::name::IfName;
+use crate::problem::Problems;
+use crate::sandbox::Scope;
+
+/// Where policy can be enforced on a kind of link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// The host has an end of it, which sees everything the pod sends.
+    HostEnd,
+    /// There is no host end: only inside the sandbox.
+    PodEnd,
+}
+
+/// What a kind of link says about itself, beside its fields.
+pub trait LinkKind: Serialize {
+    /// The kernel's word for it (`IFLA_INFO_KIND`).
+    const NAME: &'static str;
+    /// Fields that the kernel takes only at birth: a change makes the link again.
+    const RECREATE: &'static [&'static str];
+    /// Where policy can be enforced.
+    const ENFORCEMENT: Enforcement;
+
+    /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
+    fn overhead(&self) -> u32 {
+        0
+    }
+
+    /// The link of the same scope that this one sits on.
+    fn parent(&self) -> Option<&IfName> {
+        None
+    }
+
+    /// Values that no kernel takes.
+    fn check(&self, _path: &str, _problems: &mut Problems) {}
+}
+
+/// Builds [`Kind`] from the list of kinds.
+macro_rules! kinds {
+    ($($name:ident),* $(,)?) => {
+        /// A link's kind, with the kind's own fields.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "lowercase")]
+        pub enum Kind {
+            $(#[allow(missing_docs)] $name($name),)*
+            /// A link that Knit found and does not know: never made, only seen.
+            Other {
+                /// The kernel's word for it; empty for a physical link.
+                name: String,
+            },
+        }
+
+        impl Kind {
+            /// All kinds that Knit makes, by the kernel's word.
+            pub const NAMES: &'static [&'static str] = &[$(<$name as LinkKind>::NAME),*];
+
+            /// The kernel's word for the kind.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::NAME,)*
+                    Self::Other { name } => name,
+                }
+            }
+
+            /// Fields that the kernel takes only at birth.
+            pub fn recreate(&self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::RECREATE,)*
+                    Self::Other { .. } => &[],
+                }
+            }
+
+            /// Where policy can be enforced.
+            pub fn enforcement(&self) -> Enforcement {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::ENFORCEMENT,)*
+                    Self::Other { .. } => Enforcement::PodEnd,
+                }
+            }
+
+            /// Bytes around each packet.
+            pub fn overhead(&self) -> u32 {
+                match self {
+                    $(Self::$name(kind) => kind.overhead(),)*
+                    Self::Other { .. } => 0,
+                }
+            }
+
+            /// The link of the same scope that this one sits on.
+            pub fn parent(&self) -> Option<&IfName> {
+                match self {
+                    $(Self::$name(kind) => kind.parent(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
+            /// Values that no kernel takes.
+            pub fn check(&self, path: &str, problems: &mut Problems) {
+                match self {
+                    $(Self::$name(kind) => kind.check(path, problems),)*
+                    Self::Other { .. } => {}
+                }
+            }
+
+            /// The kind's own fields that are stated.
+            pub fn fields(&self) -> Fields {
+                match self {
+                    $(Self::$name(kind) => fields_of(kind),)*
+                    Self::Other { .. } => Fields::new(),
+                }
+            }
+        }
+    };
+}
+
+kinds!(Veth, Bridge, Macvlan, Vxlan);
+
+/// Named values of a link. A field that is not stated is not there.
+pub type Fields = BTreeMap<String, Value>;
+
+/// A link, desired or observed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Its name, unique in its scope.
+    pub name: IfName,
+    /// Its kind with the kind's fields.
+    #[serde(flatten)]
+    pub kind: Kind,
+    /// What every link has.
+    #[serde(flatten)]
+    pub attrs: Attrs,
+    /// The scope that it is born from and whose link it sits on, when that is not its own: a macvlan of a sandbox on a
+    /// link of the host. The kernel does not tell it back, so it is never compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub born_from: Option<Scope>,
+    /// Whose it is. Desired: `None` is a link that Knit does not own and only changes in the stated fields.
+    /// Observed: `None` is a link without Knit's mark.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OwnerId>,
+}
+
+/// The id in a link's mark: the attachment's or the bridge's. At most 10 hexadecimal digits, so that it also fits
+/// into a 15-byte host-side name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OwnerId(pub String);
+
+impl OwnerId {
+    /// A stable id for whatever names the owner.
+    pub fn derived(seed: &str) -> Self {
+        Self(format!("{:010x}", crate::mac::fnv1a(seed.as_bytes()) & 0xff_ffff_ffff))
+    }
+}
+
+impl Link {
+    /// A link of this name and kind with nothing else stated.
+    pub fn new(name: IfName, kind: Kind) -> Self {
+        Self { name, kind, attrs: Attrs::default(), born_from: None, owner: None }
+    }
+
+    /// All stated fields: the common ones by their name, the kind's own too (their names never clash; a test holds that).
+    pub fn fields(&self) -> Fields {
+        let mut all = fields_of(&self.attrs);
+        all.append(&mut self.kind.fields());
+        all
+    }
+
+    /// Checks every value.
+    pub fn check(&self, path: &str, problems: &mut Problems) {
+        self.attrs.check(path, problems);
+        self.kind.check(path, problems);
+    }
+}
+
+fn fields_of(value: &impl Serialize) -> Fields {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(map)) => map.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+        // Kinds and attributes are structs of plain values, which always serialise to an object.
+        _ => Fields::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kinds_fields_never_clash_with_the_common_ones() {
+        let common: Vec<String> = fields_of(&Attrs::full_for_tests()).into_keys().collect();
+        let kinds = [
+            Kind::Bridge(Bridge::default()).fields(),
+            Kind::Vxlan(Vxlan::full_for_tests()).fields(),
+            Kind::Macvlan(Macvlan::full_for_tests()).fields(),
+        ];
+        for fields in kinds {
+            assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");
+        }
+    }
+
+    #[test]
+    fn an_owner_id_fits_into_a_name() {
+        let id = OwnerId::derived("some/sandbox/net1");
+        assert_eq!(id.0.len(), 10);
+        assert_eq!(id, OwnerId::derived("some/sandbox/net1"));
+    }
+}

@@ -1,0 +1,48 @@
+//! bridge: a switch in the kernel.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Enforcement, LinkKind};
+use crate::problem::Problems;
+
+/// A bridge's own fields. All of them change on a living bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bridge {
+    /// Spanning tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stp: Option<bool>,
+    /// Seconds before a new port forwards (spanning tree only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forward_delay: Option<u32>,
+    /// Seconds after which a silent address is forgotten.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ageing: Option<u32>,
+    /// Spanning tree priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u16>,
+    /// Whether ports are members of VLANs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan_filtering: Option<bool>,
+    /// Whether multicast goes only where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multicast_snooping: Option<bool>,
+}
+
+impl LinkKind for Bridge {
+    const NAME: &'static str = "bridge";
+    const RECREATE: &'static [&'static str] = &[];
+    const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
+
+    fn check(&self, path: &str, problems: &mut Problems) {
+        if let Some(delay) = self.forward_delay
+            && !(2..=30).contains(&delay)
+            && self.stp == Some(true)
+        {
+            problems.invalid(
+                format!("{path}.forwardDelay"),
+                format!("forward delay {delay} s is outside 2 to 30 while spanning tree is on"),
+            );
+        }
+    }
+}

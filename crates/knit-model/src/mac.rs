@@ -1,0 +1,142 @@
+//! Hardware addresses.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A unicast Ethernet address that an interface may have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac([u8; 6]);
+
+/// Why a text is not a hardware address for an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MacError {
+    /// Not six pairs of hexadecimal digits.
+    #[error(
+        "`{text}` is not a hardware address: expected six pairs of hexadecimal digits such as 02:00:00:00:00:01"
+    )]
+    Form {
+        /// What was given.
+        text: String,
+    },
+    /// The group bit is set.
+    #[error(
+        "`{text}` is a multicast address: an interface needs a unicast one (the first byte must be even)"
+    )]
+    Multicast {
+        /// What was given.
+        text: String,
+    },
+    /// All zero.
+    #[error("the hardware address of an interface must not be all zero")]
+    Zero,
+}
+
+impl Mac {
+    /// From bytes, as the kernel gives them; not checked.
+    pub const fn from_bytes(bytes: [u8; 6]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn bytes(self) -> [u8; 6] {
+        self.0
+    }
+
+    /// A stable, locally administered unicast address for a seed, so that an interface that is made again has the same one.
+    pub fn derived(seed: &str) -> Self {
+        let [_, _, a, b, c, d, e, f] = fnv1a(seed.as_bytes()).to_be_bytes();
+        Self([(a & 0xfc) | 0x02, b, c, d, e, f])
+    }
+}
+
+impl FromStr for Mac {
+    type Err = MacError;
+
+    fn from_str(text: &str) -> Result<Self, MacError> {
+        let form = || MacError::Form { text: text.to_owned() };
+        let mut bytes = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut bytes {
+            let is_pair = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let part = parts.next().filter(is_pair).ok_or_else(form)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| form())?;
+        }
+        if parts.next().is_some() {
+            return Err(form());
+        }
+        if bytes == [0; 6] {
+            return Err(MacError::Zero);
+        }
+        if bytes[0] & 1 == 1 {
+            return Err(MacError::Multicast { text: text.to_owned() });
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, f] = self.0;
+        write!(out, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = MacError;
+
+    fn try_from(text: String) -> Result<Self, MacError> {
+        text.parse()
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+/// FNV-1a: small, stable across versions and machines, which the standard library's hasher does not promise.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_writes_the_usual_form() {
+        let mac: Mac = "02:00:0A:b0:00:01".parse().unwrap();
+        assert_eq!(mac.to_string(), "02:00:0a:b0:00:01");
+    }
+
+    #[test]
+    fn refuses_what_no_interface_may_have() {
+        let words = |text: &str| text.parse::<Mac>().unwrap_err().to_string();
+        assert!(words("02:00:00:00:00").contains("six pairs"));
+        assert!(words("02:00:00:00:00:00:01").contains("six pairs"));
+        assert!(words("+2:00:00:00:00:01").contains("six pairs"));
+        assert!(words("01:00:5e:00:00:01").contains("multicast"));
+        assert!(words("00:00:00:00:00:00").contains("all zero"));
+    }
+
+    #[test]
+    fn a_derived_address_is_stable_local_and_unicast() {
+        let mac = Mac::derived("pod-a/net1");
+        assert_eq!(mac, Mac::derived("pod-a/net1"));
+        assert_ne!(mac, Mac::derived("pod-b/net1"));
+        assert_eq!(mac.bytes()[0] & 0x03, 0x02);
+    }
+}

@@ -1,0 +1,23 @@
+//! Knit's own numbers and names in the kernel: the one place where they are written down.
+//!
+//! Whatever carries one of these marks was made by Knit and may be removed by it; nothing else ever is.
+
+/// Protocol number on routes, rules, addresses and neighbours (`RTA_PROTOCOL`, `FRA_PROTOCOL`, `IFA_PROTO`,
+/// `NDA_PROTOCOL`). Not used by the kernel, iproute2's list or a known routing daemon.
+pub const PROTOCOL: u8 = 75;
+
+/// The link group that both ends of a link are born in. It is the mark until the alternative name is set, because the
+/// kernel takes a group, but no alternative name, in the message that makes a link.
+pub const BIRTH_GROUP: u32 = 0x6b6e_6974;
+
+/// Links on their way out are moved to this group, then deleted together.
+pub const REAP_GROUP: u32 = 0x6b6e_6975;
+
+/// Alternative names with this prefix are Knit's mark on a link; the owner's id follows.
+pub const ALTNAME_PREFIX: &str = "knit-";
+
+/// The host's routing table for the connected routes of Knit's bridges.
+pub const HOST_TABLE: u32 = 7_500;
+
+/// Priority of Knit's rules on the host: after the local table's, well before the main table's.
+pub const HOST_RULE_PRIORITY: u32 = 7_500;

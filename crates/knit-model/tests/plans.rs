@@ -1,0 +1,133 @@
+//! What always holds of plans, checked against a small kernel made of plain data that refuses what the real one refuses.
+
+mod support {
+    pub mod generate;
+    pub mod kernel;
+}
+
+use knit_model::plan::{Desired, diff};
+use knit_model::{Kind, NetState, Step};
+use proptest::prelude::*;
+use support::generate;
+use support::kernel::Kernel;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Applying a plan and looking again leaves nothing to do; no step meets a missing dependency on the way.
+    #[test]
+    fn applying_a_plan_gives_an_empty_plan(first in generate::state(), second in generate::state()) {
+        let mut kernel = Kernel::default();
+        for state in [first, second] {
+            let desired = Desired { state, ..Desired::default() };
+            let plan = diff(&desired, &kernel.observe());
+            prop_assert_eq!(&plan.problems, &vec![]);
+            kernel.apply(&plan).map_err(|why| TestCaseError::fail(format!("{why}\n{plan}")))?;
+            let again = diff(&desired, &kernel.observe());
+            prop_assert!(again.is_empty(), "after\n{}\nstill to do\n{}", plan, again);
+        }
+    }
+
+    /// Undoing a plan gives back the state before it, whatever the plan did.
+    #[test]
+    fn undoing_a_plan_gives_back_the_start(first in generate::state(), second in generate::state()) {
+        let mut kernel = Kernel::default();
+        let first = Desired { state: first, ..Desired::default() };
+        kernel.apply(&diff(&first, &kernel.observe())).map_err(TestCaseError::fail)?;
+        let start = kernel.observe();
+        let plan = diff(&Desired { state: second, ..Desired::default() }, &start);
+        kernel.apply(&plan).map_err(TestCaseError::fail)?;
+        kernel.apply(&plan.inverse()).map_err(|why| TestCaseError::fail(format!("{why}\n{plan}")))?;
+        prop_assert_eq!(kernel.observe(), start);
+    }
+
+    /// Stopping after any step and undoing what was done gives back the start as well.
+    #[test]
+    fn a_plan_can_be_taken_back_from_every_step(first in generate::state(), second in generate::state()) {
+        let mut kernel = Kernel::default();
+        let first = Desired { state: first, ..Desired::default() };
+        kernel.apply(&diff(&first, &kernel.observe())).map_err(TestCaseError::fail)?;
+        let start = kernel.clone();
+        let plan = diff(&Desired { state: second, ..Desired::default() }, &kernel.observe());
+        for done in 0..=plan.steps.len() {
+            let mut kernel = start.clone();
+            let mut half = plan.clone();
+            half.steps.truncate(done);
+            kernel.apply(&half).map_err(TestCaseError::fail)?;
+            kernel.roll_back(&half).map_err(|why| TestCaseError::fail(format!("after {done}: {why}\n{plan}")))?;
+            prop_assert_eq!(kernel.observe(), start.observe(), "after {} of\n{}", done, plan);
+        }
+    }
+
+    /// Nothing without Knit's mark is changed or removed.
+    #[test]
+    fn what_is_not_knits_stays(foreign in generate::state(), mine in generate::state()) {
+        let foreign = generate::as_foreign(foreign);
+        let mut kernel = Kernel::holding(foreign.clone());
+        let plan = diff(&Desired { state: mine, ..Desired::default() }, &kernel.observe());
+        kernel.apply(&plan).map_err(|why| TestCaseError::fail(format!("{why}\n{plan}")))?;
+        let after = kernel.observe();
+        for (scope, state) in &foreign.scopes {
+            let now = &after.scopes[scope];
+            for (name, link) in &state.links {
+                prop_assert_eq!(now.links.get(name), Some(link));
+            }
+            for (key, address) in &state.addresses {
+                prop_assert_eq!(now.addresses.get(key), Some(address));
+            }
+            for (key, route) in &state.routes {
+                prop_assert_eq!(now.routes.get(key), Some(route));
+            }
+        }
+    }
+
+    /// A plan survives being stored.
+    #[test]
+    fn a_plan_can_be_stored(state in generate::state()) {
+        let plan = diff(&Desired { state, ..Desired::default() }, &NetState::default());
+        let text = serde_json::to_string(&plan).unwrap();
+        prop_assert_eq!(serde_json::from_str::<knit_model::Plan>(&text).unwrap(), plan);
+    }
+
+    /// One field of a living link changes as that field alone, unless the kind says that it cannot.
+    #[test]
+    fn one_field_changes_alone(state in generate::state(), mtu in 1280u32..9000) {
+        let mut kernel = Kernel::default();
+        kernel.apply(&diff(&Desired { state: state.clone(), ..Desired::default() }, &kernel.observe())).map_err(TestCaseError::fail)?;
+        let mut changed = state;
+        let Some(link) = changed.scopes.values_mut().flat_map(|scope| scope.links.values_mut()).next() else { return Ok(()) };
+        link.attrs.mtu = Some(mtu);
+        let plan = diff(&Desired { state: changed, ..Desired::default() }, &kernel.observe());
+        for planned in &plan.steps {
+            let Step::ChangeLink { changes, .. } = &planned.step else { return Err(TestCaseError::fail(plan.to_string())) };
+            prop_assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), ["mtu"]);
+        }
+        prop_assert!(plan.steps.len() <= 1);
+    }
+}
+
+#[test]
+fn a_field_that_is_fixed_at_birth_makes_the_link_again_and_says_so() {
+    let mut kernel = Kernel::default();
+    let mut state = generate::one_vxlan(7);
+    kernel.apply(&diff(&Desired { state: state.clone(), ..Desired::default() }, &kernel.observe())).unwrap();
+    for scope in state.scopes.values_mut() {
+        for link in scope.links.values_mut() {
+            if let Kind::Vxlan(vxlan) = &mut link.kind {
+                vxlan.vni = 8;
+            }
+        }
+    }
+    let plan = diff(&Desired { state, ..Desired::default() }, &kernel.observe());
+    insta::assert_snapshot!(plan, @r"
+    sandbox a
+      - address 10.9.0.1/24 dev vx0
+      - vxlan vx0 group 0 master nothing mtu 1450 port 4789 up true vni 7
+          made again: the kernel takes `vni` of a vxlan only at birth
+      + vxlan vx0 mtu 1450 port 4789 vni 8
+      + address 10.9.0.1/24 dev vx0
+      ~ vxlan vx0
+          up: false -> true
+    2 to add, 1 to change, 2 to remove
+    ");
+}
