@@ -43,7 +43,7 @@ pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
         check_again(&product, revision.as_deref(), &binaries, &written)?;
     }
 
-    let file = output.display();
+    let file = pasteable(&output);
     println!("file      {file} ({:.1} MiB)", written.size as f64 / f64::from(1 << 20));
     println!("image     {}", image.references.join(", "));
     println!("digest    {}", written.digest);
@@ -56,6 +56,14 @@ pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
     }
     println!("load it   cargo xtask cluster load-image {file}");
     Ok(())
+}
+
+/// A path as a person may paste it into a shell.
+fn pasteable(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    let text = path.strip_prefix(here).unwrap_or(path).display().to_string();
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+".contains(letter);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// The image: the binaries and the few files that programs expect of any system.
@@ -129,4 +137,65 @@ fn copy_sources(checkout: &Path, copy: &Path) -> Result<()> {
         cp.current_dir(checkout).args(["-a", "--parents", "-t"]).arg(copy).arg("--").args(files),
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn composed(revision: Option<&str>) -> Image {
+        let product = Product {
+            version: "1.2.3".to_owned(),
+            license: Some("Apache-2.0".to_owned()),
+            repository: None,
+            packages: vec!["knit".to_owned()],
+            binaries: vec!["knit".to_owned()],
+        };
+        compose(&product, revision, Path::new("/builds")).unwrap()
+    }
+
+    #[test]
+    fn labels_say_what_is_known_and_nothing_else() {
+        let labels = |revision| composed(revision).labels;
+        let named = labels(Some("abc-dirty"));
+        assert_eq!(named["org.opencontainers.image.revision"], "abc-dirty");
+        assert_eq!(named["org.opencontainers.image.version"], "1.2.3");
+        assert!(!named.contains_key("org.opencontainers.image.source"));
+        assert!(!labels(None).contains_key("org.opencontainers.image.revision"));
+    }
+
+    #[test]
+    fn the_image_starts_knit_under_its_version() {
+        let image = composed(None);
+        assert_eq!(image.references, ["localhost/knit:1.2.3"]);
+        assert_eq!(image.entrypoint, ["/usr/local/bin/knit"]);
+    }
+
+    #[test]
+    fn a_path_with_a_space_is_quoted_for_the_shell() {
+        assert_eq!(pasteable(Path::new("/nowhere/knit-0.1.0.tar")), "/nowhere/knit-0.1.0.tar");
+        assert_eq!(pasteable(Path::new("/no where/it's.tar")), r"'/no where/it'\''s.tar'");
+    }
+
+    #[test]
+    fn a_copy_of_the_sources_holds_new_files_and_no_ignored_or_deleted_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        std::fs::create_dir_all(from.join("sub")).unwrap();
+        revision::git(&from, &["init", "--quiet"]).unwrap();
+        for file in [".gitignore", "sub/kept", "deleted"] {
+            std::fs::write(from.join(file), "ignored\n").unwrap();
+        }
+        revision::git(&from, &["add", "."]).unwrap();
+        std::fs::remove_file(from.join("deleted")).unwrap();
+        std::fs::write(from.join("new"), "").unwrap();
+        std::fs::write(from.join("ignored"), "").unwrap();
+
+        copy_sources(&from, &to).unwrap();
+        let mut names: Vec<_> =
+            std::fs::read_dir(&to).unwrap().map(|item| item.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [".gitignore", "new", "sub"]);
+        assert_eq!(std::fs::read_to_string(to.join("sub/kept")).unwrap(), "ignored\n");
+    }
 }

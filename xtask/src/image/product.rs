@@ -25,7 +25,7 @@ pub struct Product {
     /// Where its sources live.
     pub repository: Option<String>,
     /// The cargo packages that hold binaries.
-    packages: Vec<String>,
+    pub packages: Vec<String>,
     /// The names of the binaries, sorted.
     pub binaries: Vec<String>,
 }
@@ -135,14 +135,15 @@ fn without_traces(checkout: &Path, builds: &Path) -> Result<Vec<String>> {
         _ => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?)
             .join(".cargo"),
     };
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let sysroot = process::output(Command::new(rustc).current_dir(checkout).args(["--print", "sysroot"]))?;
+    let about = rustc(checkout, &["--verbose", "--version"])?;
+    let commit = about.lines().find_map(|line| line.strip_prefix("commit-hash: ")).unwrap_or("unknown");
+    let sysroot = rustc(checkout, &["--print", "sysroot"])?;
     let mut names = vec![
-        // Only there when the standard library's sources are installed.
-        (Path::new(sysroot.trim()).join("lib/rustlib/src/rust"), "/rust"),
-        (cargo_home.clone(), "/cargo"),
-        (checkout.to_path_buf(), "/knit"),
-        (builds.to_path_buf(), "/knit/target"),
+        // The standard library carries this name already, unless its sources are installed beside it.
+        (Path::new(sysroot.trim()).join("lib/rustlib/src/rust"), format!("/rustc/{commit}")),
+        (cargo_home.clone(), "/cargo".to_owned()),
+        (checkout.to_path_buf(), "/knit".to_owned()),
+        (builds.to_path_buf(), "/knit/target".to_owned()),
     ];
     // Below it, one folder for each registry, named after a hash of the address it was reached by.
     let registries = cargo_home.join("registry/src");
@@ -150,10 +151,15 @@ fn without_traces(checkout: &Path, builds: &Path) -> Result<Vec<String>> {
         let listing = std::fs::read_dir(&registries)
             .with_context(|| format!("cannot list {}", registries.display()))?;
         for registry in listing {
-            names.push((registry?.path(), "/cargo/registry"));
+            names.push((registry?.path(), "/cargo/registry".to_owned()));
         }
     }
     names.iter().map(|(folder, name)| remap(folder, name)).collect()
+}
+
+fn rustc(checkout: &Path, words: &[&str]) -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    process::output(Command::new(rustc).current_dir(checkout).args(words))
 }
 
 fn remap(folder: &Path, name: &str) -> Result<String> {

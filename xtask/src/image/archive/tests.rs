@@ -1,3 +1,5 @@
+//! What an archive of an image must hold, read back from the file.
+
 use std::io::Read;
 
 use flate2::read::GzDecoder;

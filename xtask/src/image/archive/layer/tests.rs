@@ -1,3 +1,5 @@
+//! What the tar of a layer must hold, read back from its bytes.
+
 use std::os::unix::fs::symlink;
 
 use super::*;
