@@ -1,9 +1,12 @@
 //! Knit's workshop. `cargo xtask help` lists what it can do.
 
 mod deps;
+mod image;
 mod places;
 mod process;
 mod progress;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -23,10 +26,20 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// Make a container image of the product's binaries, without docker
+    Image {
+        /// The file to write; by default dist/knit-<version>.tar in the checkout
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Build once more in another folder, and fail unless that gives the same image
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install),
+        Task::Image { output, check } => image::command(output, check),
     }
 }
