@@ -3,6 +3,7 @@
 //! No I/O, no clock, no async: everything here is a function of its arguments. Dialects translate their input into these
 //! types, the kernel room observes into them and applies plans made of them.
 
+pub mod intent;
 pub mod link;
 pub mod mac;
 pub mod marks;
@@ -11,6 +12,7 @@ pub mod neighbour;
 pub mod plan;
 pub mod problem;
 pub mod provenance;
+pub mod report;
 pub mod route;
 pub mod rule;
 pub mod sandbox;

@@ -1,5 +1,7 @@
 //! What always holds of plans, checked against a small kernel made of plain data that refuses what the real one refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
 mod support {
     pub mod generate;
     pub mod kernel;

@@ -1,0 +1,252 @@
+//! What a dialect asks for, in words that no dialect owns.
+//!
+//! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
+//! An intent says what is wanted and for which pods, never how the kernel is told.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::link::{Attrs, Bridge, Kind};
+use crate::name::IfName;
+use crate::provenance::Provenance;
+use crate::route::Route;
+use crate::rule::Rule;
+use crate::sandbox::Sandbox;
+
+/// One thing that is asked for, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// Who asks, in which field. The namespace of the object is the tenant.
+    pub origin: Provenance,
+    /// What is asked for.
+    pub want: Want,
+}
+
+/// What can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Want {
+    /// A bridge on the node.
+    Bridge(BridgeWant),
+    /// An interface in each pod that matches.
+    Interface(Box<InterfaceWant>),
+    /// A change of an interface that others made, in each pod that matches.
+    Change(ChangeWant),
+    /// A host link that is open to tenants.
+    Uplink(UplinkWant),
+}
+
+/// A bridge on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BridgeWant {
+    /// Its name. Another namespace's bridge of the same name keeps it, and this one gets a derived name.
+    pub name: IfName,
+    /// The ranges on it. The bridge takes the first address of each, interfaces the following ones.
+    pub ranges: Vec<IpNet>,
+    /// What every link has.
+    pub attrs: Attrs,
+    /// A bridge's own fields.
+    pub bridge: Bridge,
+}
+
+/// An interface in each pod that matches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceWant {
+    /// Which pods of the object's namespace.
+    pub pods: Selector,
+    /// Its name in the pod.
+    pub name: NameRule,
+    /// Its kind with the kind's own fields; a kind's `parent` is left out here, see `parent`.
+    pub kind: Kind,
+    /// What every link has; `master` is left out here, see `master`.
+    pub attrs: Attrs,
+    /// What it sits on: another interface of the same pod, or an uplink of the node.
+    pub parent: Option<String>,
+    /// For a link with an end on the host: the bridge there (made if it is missing). For others: a bridge or VRF of the pod.
+    pub master: Option<String>,
+    /// Where its addresses come from: one address of each range.
+    pub ranges: Vec<IpNet>,
+    /// Addresses that are asked for by value.
+    pub fixed: Vec<IpNet>,
+    /// Routes in the pod; a next hop without a link means this interface.
+    pub routes: Vec<Route>,
+    /// Rules in the pod.
+    pub rules: Vec<Rule>,
+    /// The gateway of a default route through this interface.
+    pub gateways: Vec<IpAddr>,
+    /// Sysctls of the interface by their last words, such as `ipv6/accept_ra` or `ipv4/proxy_arp`.
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// A change of an interface that others made. Old values come back when it is no longer asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeWant {
+    /// Which pods of the object's namespace.
+    pub pods: Selector,
+    /// The interface, usually `eth0`.
+    pub name: IfName,
+    /// The fields to change.
+    pub attrs: Attrs,
+    /// Sysctls of the interface by their last words, such as `ipv4/rp_filter`.
+    pub sysctls: BTreeMap<String, String>,
+    /// Routes to add in the pod.
+    pub routes: Vec<Route>,
+}
+
+/// A host link that an admin opened to tenants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UplinkWant {
+    /// The name that tenants use.
+    pub name: String,
+    /// The host's link.
+    pub link: IfName,
+    /// Namespaces that may use it; empty is none, `*` is all.
+    pub namespaces: Vec<String>,
+    /// Kinds of links that may sit on it; empty is all.
+    pub kinds: Vec<String>,
+    /// VLANs that may be used on it, as inclusive ranges; empty is none.
+    pub vlans: Vec<(u16, u16)>,
+    /// The largest MTU of a link on it; `None` is the uplink's own.
+    pub max_mtu: Option<u32>,
+}
+
+/// How an interface gets its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NameRule {
+    /// This name.
+    Exact(IfName),
+    /// The text and the sandbox's number: `pc0` becomes `pc02841804`, its host end `hpc02841804`.
+    Prefix(String),
+}
+
+/// At most this many bytes of a name's prefix: with `h` in front and a number of seven digits it still fits.
+pub const MAX_PREFIX_BYTES: usize = 7;
+
+/// Which pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selector {
+    /// Labels that must have these values.
+    pub labels: BTreeMap<String, String>,
+    /// More conditions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expressions: Vec<Expression>,
+}
+
+/// A condition on a label.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expression {
+    /// The label.
+    pub key: String,
+    /// The condition.
+    pub operator: Operator,
+    /// The values of `In` and `NotIn`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}
+
+/// Kubernetes' operators on labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operator {
+    /// Has one of the values.
+    In,
+    /// Has none of the values, or not the label.
+    NotIn,
+    /// Has the label.
+    Exists,
+    /// Has not the label.
+    DoesNotExist,
+}
+
+impl Selector {
+    /// Pods with one label.
+    pub fn label(key: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { labels: BTreeMap::from([(key.into(), value.into())]), expressions: Vec::new() }
+    }
+
+    /// Whether the sandbox's pod, of this namespace, is meant. An empty selector means no pod, not all.
+    pub fn matches(&self, namespace: &str, sandbox: &Sandbox) -> bool {
+        let empty = self.labels.is_empty() && self.expressions.is_empty();
+        let has = |(key, value): (&String, &String)| sandbox.labels.get(key) == Some(value);
+        !empty
+            && sandbox.namespace == namespace
+            && self.labels.iter().all(has)
+            && self.expressions.iter().all(|expression| expression.holds(&sandbox.labels))
+    }
+}
+
+impl Expression {
+    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let is_one = value.is_some_and(|value| self.values.contains(value));
+        match self.operator {
+            Operator::In => is_one,
+            Operator::NotIn => !is_one,
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+impl NameRule {
+    /// The interface's name in this sandbox.
+    pub fn name_in(&self, sandbox: &Sandbox) -> Result<IfName, crate::name::NameError> {
+        match self {
+            Self::Exact(name) => Ok(name.clone()),
+            Self::Prefix(prefix) => IfName::new(format!("{prefix}{}", sandbox.number)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sandbox::{Instance, SandboxId};
+
+    fn sandbox(labels: &[(&str, &str)]) -> Sandbox {
+        Sandbox {
+            id: SandboxId("s".to_owned()),
+            instance: Instance { boot: "b".to_owned(), cookie: 1 },
+            netns: "/run/netns/s".to_owned(),
+            number: 2_841_804,
+            pod: "p".to_owned(),
+            namespace: "cnf".to_owned(),
+            uid: "u".to_owned(),
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        }
+    }
+
+    #[test]
+    fn a_selector_means_pods_of_its_own_namespace_only() {
+        let selector = Selector::label("podconfig", "sample-a");
+        assert!(selector.matches("cnf", &sandbox(&[("podconfig", "sample-a"), ("x", "y")])));
+        assert!(!selector.matches("other", &sandbox(&[("podconfig", "sample-a")])));
+        assert!(!selector.matches("cnf", &sandbox(&[("podconfig", "sample-b")])));
+        assert!(!Selector::default().matches("cnf", &sandbox(&[])));
+    }
+
+    #[test]
+    fn expressions_mean_what_they_mean_in_kubernetes() {
+        let holds = |operator, values: &[&str], labels: &[(&str, &str)]| {
+            let values = values.iter().map(|value| (*value).to_owned()).collect();
+            let expressions = vec![Expression { key: "tier".to_owned(), operator, values }];
+            Selector { labels: BTreeMap::new(), expressions }.matches("cnf", &sandbox(labels))
+        };
+        assert!(holds(Operator::In, &["a", "b"], &[("tier", "b")]));
+        assert!(!holds(Operator::In, &["a", "b"], &[]));
+        assert!(holds(Operator::NotIn, &["a"], &[]));
+        assert!(!holds(Operator::NotIn, &["a"], &[("tier", "a")]));
+        assert!(holds(Operator::Exists, &[], &[("tier", "")]));
+        assert!(holds(Operator::DoesNotExist, &[], &[]));
+    }
+
+    #[test]
+    fn a_prefix_is_followed_by_the_number() {
+        let name = NameRule::Prefix("pc0".to_owned()).name_in(&sandbox(&[]));
+        assert_eq!(name.unwrap().as_str(), "pc02841804");
+        assert!(NameRule::Prefix("ninebytes".to_owned()).name_in(&sandbox(&[])).is_err());
+    }
+}

@@ -1,0 +1,85 @@
+//! What became of an object: the engine's answer, which each dialect shows in its own way.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::mac::Mac;
+use crate::name::IfName;
+use crate::problem::Problem;
+use crate::provenance::ObjectRef;
+use crate::sandbox::SandboxId;
+
+/// What became of one object on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The object, and the generation that this is about.
+    pub object: ObjectRef,
+    /// How far it is.
+    pub phase: Phase,
+    /// Bridges that it has on the node, by the name they really got.
+    pub bridges: Vec<BridgeReport>,
+    /// Its pods, by name.
+    pub pods: Vec<PodReport>,
+    /// What stands in the way.
+    pub problems: Vec<Problem>,
+    /// What works, but not as a person would expect.
+    pub warnings: Vec<String>,
+}
+
+/// How far an object is. The words are the predecessors'.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Nothing was done yet, or nothing matches.
+    #[default]
+    Unset,
+    /// Some of it stands.
+    Configuring,
+    /// All of it stands.
+    Configured,
+}
+
+/// A bridge on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BridgeReport {
+    /// The name that was asked for.
+    pub asked: String,
+    /// The name that it has.
+    pub name: IfName,
+    /// Its addresses; none if another tenant's bridge has the same.
+    pub addresses: Vec<IpNet>,
+}
+
+/// What one pod has of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodReport {
+    /// The pod's name.
+    pub pod: String,
+    /// Its sandbox.
+    pub sandbox: SandboxId,
+    /// Its interfaces, in the object's order.
+    pub interfaces: Vec<InterfaceReport>,
+}
+
+/// One interface of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceReport {
+    /// The entry of the object that it comes from, such as `spec.networkAttachments[0]`.
+    pub field: String,
+    /// Its name in the pod.
+    pub name: IfName,
+    /// Its kind.
+    pub kind: String,
+    /// Its addresses.
+    pub addresses: Vec<IpNet>,
+    /// Its hardware address.
+    pub mac: Option<Mac>,
+    /// Its MTU.
+    pub mtu: Option<u32>,
+    /// The end on the host.
+    pub peer: Option<IfName>,
+    /// What it is a port of, or its end on the host is.
+    pub master: Option<IfName>,
+    /// Whether it stands.
+    pub ready: bool,
+}
