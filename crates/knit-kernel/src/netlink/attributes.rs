@@ -1,0 +1,223 @@
+//! Reading attributes, without copying and without ever trusting a length.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::align;
+use super::constants::{NLA_F_NESTED, NLA_F_NET_BYTEORDER};
+use super::message::ATTRIBUTE_HEADER;
+
+/// Iterates over the attributes in some bytes.
+///
+/// Any bytes are allowed. The iteration ends at the first attribute whose length is impossible, and
+/// [`Attributes::is_broken`] then says so; what came before is still good.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+    broken: bool,
+}
+
+/// One attribute: its kind without the flag bits, and its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// Such as `IFLA_IFNAME`.
+    pub kind: u16,
+    /// The value, without header and padding.
+    pub value: &'a [u8],
+}
+
+impl<'a> Attributes<'a> {
+    /// The attributes in these bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, broken: false }
+    }
+
+    /// Whether the iteration ended at bytes that are no attribute.
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// The first attribute of a kind.
+    pub fn first(mut self, kind: u16) -> Option<Attribute<'a>> {
+        self.find(|attribute| attribute.kind == kind)
+    }
+
+    fn take(&mut self) -> Option<Attribute<'a>> {
+        let header: [u8; ATTRIBUTE_HEADER] = self.rest.get(..ATTRIBUTE_HEADER)?.try_into().ok()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & !(NLA_F_NESTED | NLA_F_NET_BYTEORDER);
+        let value = self.rest.get(ATTRIBUTE_HEADER..length)?;
+        // The last attribute may come without its padding.
+        self.rest = self.rest.get(align(length)..).unwrap_or_default();
+        Some(Attribute { kind, value })
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Attribute<'a>;
+
+    fn next(&mut self) -> Option<Attribute<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let taken = self.take();
+        if taken.is_none() {
+            self.broken = true;
+            self.rest = &[];
+        }
+        taken
+    }
+}
+
+impl<'a> Attribute<'a> {
+    /// The value as one byte.
+    pub fn u8(&self) -> Option<u8> {
+        self.array().map(u8::from_ne_bytes)
+    }
+
+    /// The value as two bytes in the machine's order.
+    pub fn u16(&self) -> Option<u16> {
+        self.array().map(u16::from_ne_bytes)
+    }
+
+    /// The value as four bytes in the machine's order.
+    pub fn u32(&self) -> Option<u32> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    /// The value as four signed bytes in the machine's order.
+    pub fn i32(&self) -> Option<i32> {
+        self.array().map(i32::from_ne_bytes)
+    }
+
+    /// The value as eight bytes in the machine's order.
+    pub fn u64(&self) -> Option<u64> {
+        self.array().map(u64::from_ne_bytes)
+    }
+
+    /// The value as two bytes in network order.
+    pub fn be16(&self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// The value as four bytes in network order.
+    pub fn be32(&self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    /// The value as text, up to the first NUL.
+    pub fn str(&self) -> Option<&'a str> {
+        let text = self.value.split(|byte| *byte == 0).next()?;
+        std::str::from_utf8(text).ok()
+    }
+
+    /// The value as an address: four bytes are IPv4, sixteen are IPv6.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self.value.len() {
+            4 => self.array().map(|octets: [u8; 4]| Ipv4Addr::from(octets).into()),
+            16 => self.array().map(|octets: [u8; 16]| Ipv6Addr::from(octets).into()),
+            _ => None,
+        }
+    }
+
+    /// The value as an Ethernet address.
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.array()
+    }
+
+    /// The attributes inside the value.
+    pub fn nested(&self) -> Attributes<'a> {
+        Attributes::new(self.value)
+    }
+
+    /// The value, if it has exactly this many bytes.
+    fn array<const N: usize>(&self) -> Option<[u8; N]> {
+        self.value.try_into().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::netlink::Message;
+
+    /// Walks everything, and every value as if it were nested: the worst a reader can do.
+    fn walk(attributes: Attributes, depth: u32) -> usize {
+        let mut seen = 0;
+        for attribute in attributes {
+            let _ = (attribute.u8(), attribute.u16(), attribute.u32(), attribute.u64(), attribute.i32());
+            let _ =
+                (attribute.be16(), attribute.be32(), attribute.str(), attribute.address(), attribute.mac());
+            seen += 1;
+            if depth > 0 {
+                seen += walk(attribute.nested(), depth - 1);
+            }
+        }
+        seen
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic_and_the_walk_ends(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+            // Each attribute takes at least its header, at each of the three levels.
+            prop_assert!(walk(Attributes::new(&bytes), 2) <= bytes.len());
+        }
+
+        #[test]
+        fn what_was_put_is_read_back(values in prop::collection::vec((1u16..100, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
+            let mut message = Message::new(1, 0, "test");
+            for (kind, value) in &values {
+                message.put_bytes(*kind, value);
+            }
+            let mut attributes = Attributes::new(&message.as_bytes()[16..]);
+            let read: Vec<_> = attributes.by_ref().map(|a| (a.kind, a.value.to_vec())).collect();
+            prop_assert_eq!(read, values);
+            prop_assert!(!attributes.is_broken());
+        }
+
+        #[test]
+        fn a_message_cut_anywhere_gives_a_prefix_of_its_attributes(cut in 0usize..64) {
+            let mut message = Message::new(1, 0, "test");
+            message.put_str(1, "eth0").put_u32(2, 7).put_u64(3, 9).put_address(4, "fd00::1".parse().unwrap());
+            let whole = &message.as_bytes()[16..];
+            let kinds: Vec<_> = Attributes::new(&whole[..cut.min(whole.len())]).map(|a| a.kind).collect();
+            prop_assert!([1, 2, 3, 4].starts_with(&kinds));
+        }
+    }
+
+    #[test]
+    fn impossible_lengths_end_the_walk_and_are_told() {
+        for bytes in [&[0u8, 0, 1, 0][..], &[3, 0, 1, 0], &[9, 0, 1, 0, 1, 2, 3, 4], &[4, 0, 1]] {
+            let mut attributes = Attributes::new(bytes);
+            assert_eq!(attributes.next(), None, "{bytes:?}");
+            assert!(attributes.is_broken(), "{bytes:?}");
+            assert_eq!(attributes.next(), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_attribute_may_come_without_padding() {
+        let mut attributes = Attributes::new(&[5, 0, 1, 0, 42]);
+        assert_eq!(attributes.next().and_then(|attribute| attribute.u8()), Some(42));
+        assert_eq!(attributes.next(), None);
+        assert!(!attributes.is_broken());
+    }
+
+    #[test]
+    fn a_value_of_another_length_is_not_read() {
+        let attribute = Attribute { kind: 1, value: &[1, 2, 3] };
+        assert_eq!((attribute.u8(), attribute.u16(), attribute.u32()), (None, None, None));
+        assert_eq!((attribute.address(), attribute.mac()), (None, None));
+    }
+
+    #[test]
+    fn the_flag_bits_are_no_part_of_the_kind() {
+        let mut message = Message::new(1, 0, "test");
+        message.nest(18, |inner| {
+            inner.put_str(1, "veth");
+        });
+        let info = Attributes::new(&message.as_bytes()[16..]).first(18).unwrap();
+        assert_eq!(info.nested().first(1).unwrap().str(), Some("veth"));
+    }
+}

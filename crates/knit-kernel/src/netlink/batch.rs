@@ -1,0 +1,145 @@
+//! Many messages in one datagram.
+
+use std::ops::Range;
+
+use super::constants::NLM_F_ACK;
+use super::frame::Frames;
+use super::message::Message;
+use super::socket::Socket;
+use crate::error::Error;
+
+/// How many messages go into one datagram: their acknowledgements must fit the receive buffer that a process without
+/// privileges gets.
+const DATAGRAM_MESSAGES: usize = 128;
+/// How many bytes go into one datagram, well below the default send buffer.
+const DATAGRAM_BYTES: usize = 64 << 10;
+
+/// A batch that did not go through.
+#[derive(Debug, thiserror::Error)]
+#[error("message {} of {total}: {error}", index + 1)]
+pub struct BatchError {
+    /// Which message failed first.
+    pub index: usize,
+    /// How many messages the batch has.
+    pub total: usize,
+    /// Why it failed.
+    #[source]
+    pub error: Error,
+    /// Which messages the kernel acknowledged: what is to be undone. Some may come *after* `index`.
+    pub applied: Vec<usize>,
+}
+
+impl Socket {
+    /// Sends messages in one datagram each 128, and waits until the kernel has acknowledged every one.
+    ///
+    /// The kernel does not stop at a message that fails: it goes on with those that follow in the same datagram. Each
+    /// is acknowledged on its own, so [`BatchError::applied`] tells exactly which ones hold; a following message that
+    /// builds on the failed one fails too, and one that does not is applied. Later datagrams are not sent.
+    ///
+    /// When the kernel's word is missing (a timeout, an overrun) the messages from `index` on that are not in
+    /// `applied` may hold or not: observe before undoing.
+    pub fn batch(&mut self, messages: &[Message]) -> Result<(), BatchError> {
+        let total = messages.len();
+        let mut applied = Vec::with_capacity(total);
+        let mut start = 0;
+        while start < total {
+            let part = start..start + datagram_size(&messages[start..]);
+            start = part.end;
+            if let Err((index, error)) = self.send_part(messages, part, &mut applied) {
+                return Err(BatchError { index, total, error, applied });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one datagram. Every message's verdict is awaited, also after the first bad one.
+    fn send_part(
+        &mut self,
+        messages: &[Message],
+        part: Range<usize>,
+        applied: &mut Vec<usize>,
+    ) -> Result<(), (usize, Error)> {
+        let first_sequence = self.reserve_sequence(part.len() as u32);
+        let mut datagram = Vec::new();
+        for (index, sequence) in part.clone().zip(first_sequence..) {
+            let message = &messages[index];
+            if message.overflowed() {
+                return Err((index, Error::TooLong { context: message.context().clone() }));
+            }
+            let mut message = message.clone();
+            message.set_sequence(sequence);
+            if !message.is_marker() {
+                message.add_flags(NLM_F_ACK);
+            }
+            datagram.extend_from_slice(message.as_bytes());
+        }
+        let first_context = messages[part.start].context();
+        self.send(&datagram, first_context).map_err(|error| (part.start, error))?;
+
+        let mut awaited: Vec<bool> = part.clone().map(|index| !messages[index].is_marker()).collect();
+        let mut failed: Option<(usize, Error)> = None;
+        while let Some(next) = awaited.iter().position(|waiting| *waiting) {
+            let context = messages[part.start + next].context();
+            let answer = match self.receive(context) {
+                Ok(answer) => answer,
+                Err(error) => return Err(failed.unwrap_or((part.start + next, error))),
+            };
+            for frame in Frames::new(answer) {
+                let offset = frame.sequence.wrapping_sub(first_sequence) as usize;
+                let (Some(waiting), Some(verdict)) = (awaited.get_mut(offset), frame.verdict()) else {
+                    continue;
+                };
+                let index = part.start + offset;
+                let was_awaited = std::mem::replace(waiting, false);
+                match verdict {
+                    Ok(()) if was_awaited => applied.push(index),
+                    Ok(()) => {}
+                    Err(refusal) => {
+                        let error = refusal.about(messages[index].context().clone());
+                        if !was_awaited {
+                            // Whoever refuses the marker has not looked at the rest.
+                            return Err((index, error));
+                        }
+                        if failed.as_ref().is_none_or(|(first, _)| index < *first) {
+                            failed = Some((index, error));
+                        }
+                    }
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// How many of these messages fit into one datagram; at least one.
+fn datagram_size(messages: &[Message]) -> usize {
+    let mut bytes = 0;
+    let fitting = messages.iter().take(DATAGRAM_MESSAGES).take_while(|message| {
+        bytes += message.as_bytes().len();
+        bytes <= DATAGRAM_BYTES
+    });
+    fitting.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_are_bounded_in_messages_and_bytes() {
+        let small = Message::new(16, 0, "small");
+        assert_eq!(datagram_size(&vec![small.clone(); 500]), DATAGRAM_MESSAGES);
+        let mut large = Message::new(16, 0, "large");
+        large.put_bytes(1, &vec![0; 40 << 10]);
+        assert_eq!(datagram_size(&[large.clone(), large.clone(), small]), 1);
+        large.put_bytes(1, &vec![0; 40 << 10]);
+        assert_eq!(datagram_size(&[large]), 1);
+    }
+
+    #[test]
+    fn a_batch_error_counts_as_people_do() {
+        let error = Error::Overrun { context: "add address 10.0.0.1/24 to eth0".into() };
+        let error = BatchError { index: 2, total: 4, error, applied: vec![0, 1] };
+        assert!(error.to_string().starts_with("message 3 of 4: add address 10.0.0.1/24 to eth0: "));
+    }
+}

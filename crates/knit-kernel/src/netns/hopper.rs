@@ -1,0 +1,89 @@
+//! The thread that opens sockets in other network namespaces.
+//!
+//! `setns` moves a thread, so it must never happen on a thread that does other work. One thread lives as long as the
+//! process, goes there, opens the socket, comes back, and hands the descriptor over: two cheap system calls, and no
+//! thread to start for each attach. If it cannot come back it ends, and the next call starts another.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use nix::sched::{CloneFlags, setns};
+
+use super::Netns;
+use crate::error::{Error, Result};
+use crate::netlink::socket::{Protocol, raw};
+
+/// Where the thread waits between visits: the namespace of the process's first thread. Staying in the namespace of
+/// whoever called first would keep that one alive.
+const HOME: &str = "/proc/self/ns/net";
+
+/// The way to the thread, once there is one.
+static HOPPER: Mutex<Option<Sender<Visit>>> = Mutex::new(None);
+
+struct Visit {
+    netns: Netns,
+    protocol: Protocol,
+    answer: Sender<io::Result<OwnedFd>>,
+}
+
+/// Opens a bare netlink socket in a namespace.
+pub(crate) fn open(netns: &Netns, protocol: Protocol) -> Result<OwnedFd> {
+    let cannot = |error| Error::system("network namespace", "open a socket inside it", error);
+    // A thread that could not come back from its last visit is gone: one more try, with a new one.
+    for _ in 0..2 {
+        let (answer, outcome) = channel();
+        let visit = Visit { netns: netns.clone(), protocol, answer };
+        if hopper()?.send(visit).is_err() {
+            forget();
+            continue;
+        }
+        match outcome.recv() {
+            Ok(opened) => return opened.map_err(cannot),
+            Err(_) => forget(),
+        }
+    }
+    Err(cannot(io::Error::other("the thread that visits namespaces keeps ending")))
+}
+
+fn hopper() -> Result<Sender<Visit>> {
+    let mut hopper = HOPPER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(sender) = &*hopper {
+        return Ok(sender.clone());
+    }
+    let home = Netns::open(Path::new(HOME))?;
+    let (sender, visits) = channel();
+    thread::Builder::new()
+        .name("knit-hopper".into())
+        .spawn(move || run(&home, &visits))
+        .map_err(|error| Error::system("network namespace", "start a thread", error))?;
+    *hopper = Some(sender.clone());
+    Ok(sender)
+}
+
+fn forget() {
+    *HOPPER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
+}
+
+/// Serves visits until it cannot come home.
+fn run(home: &Netns, visits: &Receiver<Visit>) {
+    if go_to(home).is_err() {
+        return;
+    }
+    for visit in visits {
+        let opened = go_to(&visit.netns).and_then(|()| raw(visit.protocol));
+        let is_home = go_to(home).is_ok();
+        // The caller waits for the answer; if it is gone the socket is closed here.
+        let _ = visit.answer.send(opened);
+        if !is_home {
+            return;
+        }
+    }
+}
+
+fn go_to(netns: &Netns) -> io::Result<()> {
+    Ok(setns(netns, CloneFlags::CLONE_NEWNET)?)
+}

@@ -1,0 +1,77 @@
+//! The system calls that `nix` does not wrap. Every unsafe line of the crate is here.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, c_void, socklen_t};
+
+/// Sets a socket option whose value is a C int.
+pub fn set_option(socket: BorrowedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: `value` lives on this stack frame for the whole call, and the length given is its own.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast::<c_void>(),
+            size_of::<c_int>() as socklen_t,
+        )
+    };
+    check(done).map(drop)
+}
+
+/// The cookie of the network namespace that a socket was made in (`SO_NETNS_COOKIE`, Linux 5.14).
+pub fn netns_cookie(socket: BorrowedFd) -> io::Result<u64> {
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as socklen_t;
+    // SAFETY: both pointers are to locals that outlive the call, and `length` is the size of what `cookie` points to.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast::<c_void>(),
+            &raw mut length,
+        )
+    };
+    check(done).map(|_| cookie)
+}
+
+/// The kind of namespace behind a descriptor, as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
+pub fn namespace_type(namespace: BorrowedFd) -> io::Result<c_int> {
+    // SAFETY: this ioctl takes no argument and writes to no memory of ours.
+    check(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_NSTYPE as _) })
+}
+
+/// A descriptor for a process, which keeps meaning that process when its number is used again (Linux 5.3).
+pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+    // SAFETY: pidfd_open takes two integers and touches no memory of ours.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)?;
+    // SAFETY: the kernel has just returned this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(returned: c_int) -> io::Result<c_int> {
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn an_option_of_a_wrong_level_is_an_error_and_not_ignored() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let refused = set_option(ours.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_pid_that_no_process_can_have_is_refused() {
+        assert_eq!(pidfd_open(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+}
