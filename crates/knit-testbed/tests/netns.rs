@@ -51,7 +51,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Alive and not a zombie: nobody reaps the child of a test that ended in a pid namespace without an init.
+/// Alive and not a zombie: a process whose parent is gone stays one until the init process reaps it.
 fn is_running(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
