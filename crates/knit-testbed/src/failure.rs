@@ -1,10 +1,9 @@
 //! What a failing test shows: the state of its world, and how to look inside.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use crate::process::Process;
-use crate::{Namespace, Testbed, place};
+use crate::{Testbed, place};
 
 /// With this set to 1 a failed test's world stays.
 const KEEP: &str = "KNIT_TESTBED_KEEP";
@@ -27,7 +26,8 @@ pub(crate) fn keep() -> bool {
 pub(crate) fn state(testbed: &Testbed) -> String {
     let mut text = format!("testbed {}: the state of its namespaces\n", testbed.test());
     for namespace in testbed.namespaces() {
-        let _ = writeln!(text, "\n== {}   look inside: {}", namespace.label(), enter(&namespace));
+        let _ =
+            writeln!(text, "\n== {}   look inside: ip netns exec {} sh", namespace.label(), namespace.name());
         for (title, arguments) in LOOKS {
             let shown = namespace.output("ip", arguments).unwrap_or_else(|error| error.to_string());
             write_block(&mut text, title, shown.lines().filter(|line| !is_noise(line)));
@@ -70,7 +70,7 @@ pub(crate) fn how_to_remove(testbed: &Testbed) -> String {
         }
     }
     for namespace in testbed.namespaces() {
-        let _ = writeln!(text, "  {}", remove(&namespace));
+        let _ = writeln!(text, "  ip netns del {}", namespace.name());
     }
     if place::in_user_namespace() {
         text.push_str(
@@ -78,24 +78,4 @@ pub(crate) fn how_to_remove(testbed: &Testbed) -> String {
         );
     }
     text
-}
-
-fn is_known_to_ip(namespace: &Namespace) -> bool {
-    namespace.path().parent() == Some(Path::new(place::RUN_NETNS))
-}
-
-fn enter(namespace: &Namespace) -> String {
-    if is_known_to_ip(namespace) {
-        format!("ip netns exec {} sh", namespace.name())
-    } else {
-        format!("nsenter --net={} sh", namespace.path().display())
-    }
-}
-
-fn remove(namespace: &Namespace) -> String {
-    if is_known_to_ip(namespace) {
-        format!("ip netns del {}", namespace.name())
-    } else {
-        format!("umount {0} && rm {0}", namespace.path().display())
-    }
 }

@@ -59,8 +59,8 @@
 //! unshare --user --map-root-user --net --mount --pid --fork --kill-child --mount-proc <test binary>
 //! ```
 //!
-//! There `/run/netns` belongs to somebody else, and the testbed mounts a folder of its own over it or, when it
-//! does not exist, one in the temporary directory (`ip netns` does not find that one: `nsenter --net=` does).
+//! There `/run/netns` belongs to somebody else, so that the testbed mounts a tmpfs of its own over it, or over
+//! `/run` when `/run/netns` does not exist. The machine never sees that mount.
 
 mod birth;
 mod dump;

@@ -183,9 +183,11 @@ impl Namespace {
 
     /// The processes that live inside, with their command lines, whoever started them.
     pub fn processes(&self) -> Vec<(u32, String)> {
-        // Without the lock a closed namespace's inode might already be another's.
-        let _held = self.shared_descriptor();
-        if _held.is_err() { Vec::new() } else { crate::holders::processes_inside(self.inner.identity) }
+        // Only while it is held is its inode number its own.
+        match self.shared_descriptor() {
+            Ok(_held) => crate::holders::processes_inside(self.inner.identity),
+            Err(_) => Vec::new(),
+        }
     }
 
     pub(crate) fn keep_echo(&self, echo: &Echo) {

@@ -1,12 +1,11 @@
 //! The folder where namespaces are visible by name.
 //!
-//! Normally `/run/netns`, so that `ip netns` finds them. In a user namespace that folder belongs to somebody
-//! else: there the testbed mounts a tmpfs of its own over it (or over a folder in the temporary directory when
-//! `/run/netns` does not exist). That never touches the machine: the kernel lets a user namespace mount only
-//! in a mount namespace of its own.
+//! Always `/run/netns`, so that `ip netns` finds them. In a user namespace that folder belongs to somebody else:
+//! there the testbed mounts a tmpfs of its own over it, or over `/run` when it does not exist. That never
+//! touches the machine: the kernel lets a user namespace mount only in a mount namespace of its own.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -16,13 +15,13 @@ use nix::unistd::{AccessFlags, access};
 use crate::Error;
 
 /// The folder that `ip netns` knows.
-pub(crate) const RUN_NETNS: &str = "/run/netns";
+const RUN_NETNS: &str = "/run/netns";
 
 /// The folder for this process, made ready on the first call.
 pub(crate) fn folder() -> Result<&'static Path, Error> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    static FOLDER: OnceLock<Result<(), String>> = OnceLock::new();
     match FOLDER.get_or_init(prepare) {
-        Ok(folder) => Ok(folder),
+        Ok(()) => Ok(Path::new(RUN_NETNS)),
         Err(cause) => Err(Error::NotAllowed { cause: cause.clone() }),
     }
 }
@@ -37,29 +36,25 @@ fn is_whole_map(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-fn prepare() -> Result<PathBuf, String> {
+fn prepare() -> Result<(), String> {
     // Several test processes may share one mount namespace; only one of them may mount.
     let run = File::open("/run").map_err(|error| format!("cannot open /run: {error}"))?;
     let _lock = Flock::lock(run, FlockArg::LockExclusive)
         .map_err(|(_, error)| format!("cannot lock /run: {error}"))?;
     ensure_proc_shows_us()?;
-    let standard = Path::new(RUN_NETNS);
-    if fs::create_dir_all(standard).is_ok() && is_writable(standard) {
-        return Ok(standard.to_owned());
+    if is_usable() {
+        return Ok(());
     }
     if !in_user_namespace() {
         return Err(format!("{RUN_NETNS} is not writable"));
     }
-    if standard.is_dir() {
-        mount_tmpfs(standard)?;
-        return Ok(standard.to_owned());
-    }
-    let own = std::env::temp_dir().join(format!("knit-testbed-{}", nix::unistd::getuid()));
-    fs::create_dir_all(&own).map_err(|error| format!("cannot make {}: {error}", own.display()))?;
-    if !is_mounted(&own) {
-        mount_tmpfs(&own)?;
-    }
-    Ok(own)
+    mount_tmpfs(if Path::new(RUN_NETNS).is_dir() { RUN_NETNS } else { "/run" })?;
+    if is_usable() { Ok(()) } else { Err(format!("{RUN_NETNS} is not writable, not even on a tmpfs")) }
+}
+
+/// Whether namespaces can be shown there; makes the folder when it may.
+fn is_usable() -> bool {
+    fs::create_dir_all(RUN_NETNS).is_ok() && access(RUN_NETNS, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
 /// Processes are found by their number in /proc, so that /proc must count as we do. After `unshare --pid`
@@ -77,21 +72,10 @@ fn ensure_proc_shows_us() -> Result<(), String> {
         .map_err(|error| format!("cannot mount /proc for our own pid namespace: {error}"))
 }
 
-fn is_writable(folder: &Path) -> bool {
-    access(folder, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
-}
-
-fn is_mounted(folder: &Path) -> bool {
-    fs::read_to_string("/proc/self/mountinfo").is_ok_and(|mounts| {
-        mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|place| Path::new(place) == folder))
-    })
-}
-
-fn mount_tmpfs(folder: &Path) -> Result<(), String> {
+fn mount_tmpfs(folder: &str) -> Result<(), String> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("knit-testbed"), folder, Some("tmpfs"), flags, Some("mode=755")).map_err(|error| {
-        format!("cannot mount a tmpfs on {} (unshare --mount helps): {error}", folder.display())
-    })
+    mount(Some("knit-testbed"), folder, Some("tmpfs"), flags, Some("mode=755"))
+        .map_err(|error| format!("cannot mount a tmpfs on {folder} (unshare --mount helps): {error}"))
 }
 
 #[cfg(test)]
