@@ -4,6 +4,7 @@ mod deps;
 mod places;
 mod process;
 mod progress;
+mod vm;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -23,10 +24,14 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// Run programs in a guest with Debian's cloud kernel, for what this kernel was built without
+    #[command(subcommand)]
+    Vm(vm::VmTask),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install),
+        Task::Vm(task) => vm::command(task),
     }
 }
