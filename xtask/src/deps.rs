@@ -47,6 +47,12 @@ impl Purpose {
                 ("qemu-system-x86", "runs the guest"),
                 ("busybox-static", "the guest's first process"),
                 ("kmod", "depmod: the order in which modules load"),
+                ("dash", "the guest's shell"),
+                ("iproute2", "ip, tc, bridge, ss in the guest"),
+                ("iputils-ping", "ping in the guest"),
+                ("nftables", "nft in the guest"),
+                ("util-linux", "unshare, nsenter in the guest; setpriv, which ties it to its command"),
+                ("mount", "mount, umount in the guest"),
             ],
             Self::Cluster => &[
                 ("etcd-server", "the API server's store"),

@@ -5,6 +5,7 @@ mod image;
 mod places;
 mod process;
 mod progress;
+mod vm;
 
 use std::path::PathBuf;
 
@@ -26,6 +27,9 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// Run programs in a guest with Debian's cloud kernel, for what this kernel was built without
+    #[command(subcommand)]
+    Vm(vm::VmTask),
     /// Make a container image of the product's binaries, without docker
     Image {
         /// The file to write; by default dist/knit-<version>.tar in the checkout
@@ -40,6 +44,7 @@ enum Task {
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install),
+        Task::Vm(task) => vm::command(task),
         Task::Image { output, check } => image::command(output, check),
     }
 }
