@@ -1,9 +1,13 @@
 //! Knit's workshop. `cargo xtask help` lists what it can do.
 
+mod cluster;
 mod deps;
+mod gotools;
 mod places;
 mod process;
 mod progress;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -23,10 +27,19 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// A real Kubernetes on this machine: up, look inside, down (needs root)
+    Cluster {
+        #[command(flatten)]
+        which: cluster::Which,
+        #[command(subcommand)]
+        task: cluster::Task,
+    },
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     match Cli::parse().task {
-        Task::Deps { install } => deps::command(install),
+        Task::Deps { install } => deps::command(install)?,
+        Task::Cluster { which, task } => return cluster::command(&which, task),
     }
+    Ok(ExitCode::SUCCESS)
 }
