@@ -4,14 +4,17 @@
 
 mod api;
 mod cgroups;
+pub mod conformance;
 mod control;
 mod daemon;
 mod down;
 mod images;
 mod keys;
+mod killtest;
 mod layout;
 mod links;
 mod look;
+pub mod marks;
 mod node;
 mod reference;
 mod rootfs;
@@ -81,8 +84,27 @@ pub enum Task {
         #[arg(last = true)]
         words: Vec<String>,
     },
+    /// Run the upstream end-to-end tests against it
+    Conformance {
+        /// Which specs: a regular expression on their names
+        #[arg(long, default_value = conformance::DEFAULT_FOCUS)]
+        focus: String,
+        /// List the specs that match, and run none; needs no cluster
+        #[arg(long)]
+        list: bool,
+        /// Where the JUnit file and the log go [default: target/conformance]
+        #[arg(long)]
+        report_dir: Option<PathBuf>,
+    },
     /// Take it all away
     Down,
+    /// Kill `up` at many moments and check that `down` leaves nothing
+    #[command(hide = true)]
+    Killtest {
+        /// How many moments, spread over the time that a whole up takes
+        #[arg(long, default_value_t = 10)]
+        moments: u32,
+    },
 }
 
 /// What `cargo xtask cluster` does.
@@ -114,6 +136,27 @@ pub fn command(which: &Which, task: Task) -> Result<ExitCode> {
             step.done();
         }
         Task::Kubectl { words } => return look::kubectl(&open()?, &words),
+        Task::Conformance { focus, list: true, .. } => {
+            let specs = conformance::list(&focus)?;
+            specs.iter().for_each(|spec| println!("{spec}"));
+            eprintln!("{} specs", specs.len());
+        }
+        Task::Conformance { focus, report_dir, .. } => {
+            let folder = report_dir.unwrap_or_else(conformance::default_folder);
+            let results = conformance::conformance(&open()?, &focus, &folder)?;
+            results.print();
+            if results.count(conformance::State::Failed) > 0 {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Task::Killtest { moments } => {
+            let wrong = killtest::killtest(&which.name, moments)?;
+            wrong.iter().for_each(|line| println!("{line}"));
+            println!("{moments} moments, {} things left behind", wrong.len());
+            if !wrong.is_empty() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Task::Down => match down(&which.name)? {
             Outcome::Removed => println!("cluster {} is gone, nothing is left of it", which.name),
             Outcome::NothingThere => println!("there is nothing of a cluster {}", which.name),

@@ -3,6 +3,7 @@
 mod cluster;
 mod deps;
 mod gotools;
+mod machine;
 mod places;
 mod process;
 mod progress;

@@ -25,8 +25,10 @@ pub const DNS_SERVICE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 
 /// What names in the cluster end with.
 pub const DOMAIN: &str = "cluster.local";
 
-const LINK_PREFIX: &str = "kn-";
-const CGROUP_PREFIX: &str = "knit-cluster-";
+/// Every link of every cluster begins like this,
+pub const LINK_PREFIX: &str = "kn-";
+/// and every cgroup like this.
+pub const CGROUP_PREFIX: &str = "knit-cluster-";
 const LONGEST_NAME: usize = 8;
 
 /// The names that follow from a cluster's name alone.
@@ -83,16 +85,6 @@ impl Names {
     pub fn cgroup(&self) -> String {
         format!("{CGROUP_PREFIX}{}", self.name)
     }
-}
-
-/// Whether a link could be any cluster's.
-pub fn is_cluster_link(link: &str) -> bool {
-    link.starts_with(LINK_PREFIX)
-}
-
-/// Whether a path of a cgroup could be any cluster's.
-pub fn is_cluster_cgroup(path: &str) -> bool {
-    path.contains(&format!("/{CGROUP_PREFIX}"))
 }
 
 /// What a node is called in Kubernetes, and its host name.

@@ -55,12 +55,17 @@ pub fn status(cluster: &Cluster) -> Result<ExitCode> {
         Ok(nodes) => {
             let mut table = self::table(["NODE", "STATE", "ADDRESSES", "PODS", "KUBELET", "RUNTIME"]);
             well &= nodes.len() == usize::from(cluster.nodes);
+            let reasons: Vec<String> = nodes
+                .iter()
+                .filter(|node| !node.ready)
+                .map(|node| format!("{} is not Ready: {}", node.name, node.reason))
+                .collect();
             for node in nodes {
                 // Without a network a node cannot be Ready, and that is as it should be.
                 well &= node.ready || cluster.network == Network::None;
                 table.add_row([
                     node.name,
-                    if node.ready { "Ready".to_owned() } else { format!("NotReady: {}", node.reason) },
+                    if node.ready { "Ready".to_owned() } else { "NotReady".to_owned() },
                     node.addresses.join(" "),
                     node.pod_ranges.join(" "),
                     node.kubelet,
@@ -68,6 +73,7 @@ pub fn status(cluster: &Cluster) -> Result<ExitCode> {
                 ]);
             }
             println!("{}", table.trim_fmt());
+            reasons.iter().for_each(|reason| println!("{reason}"));
         }
         Err(error) => {
             well = false;
