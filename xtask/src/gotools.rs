@@ -200,14 +200,14 @@ fn build(tool: Tool, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One build per module at a time: the second run waits and then finds the program. The kernel drops the lock when
+/// One build of a kind at a time: the second run waits and then finds what it needs. The kernel drops the lock when
 /// its holder ends, however that happens.
-fn lock(path: &Path) -> Result<File> {
+pub fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot open {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let step = Step::start("wait for another build of the same tools");
+            let step = Step::start("wait for another run that builds the same");
             file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
             step.done();
         }

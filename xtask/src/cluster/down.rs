@@ -33,6 +33,8 @@ pub fn down(name: &str) -> Result<Outcome> {
     process::require_root("taking a cluster away")?;
     let names = Names::new(name)?;
     if remains(&names)?.is_empty() {
+        // An `up` that was killed at its very start has made the folder of all clusters and nothing else.
+        state::remove(&names)?;
         return Ok(Outcome::NothingThere);
     }
     let _claim = if names.state().exists() { Some(state::lock(&names)?) } else { None };

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::rootfs;
-use crate::gotools::{Module, Tool, Tools};
+use crate::gotools::{self, Module, Tool, Tools};
 use crate::places;
 use crate::progress::Step;
 
@@ -46,17 +46,28 @@ pub fn ensure(tools: &Tools) -> Result<PathBuf> {
     let short: String = key.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     let version = Module::Kubernetes.version()?;
     let archive = folder.join(format!("cluster-{version}-{EDITION}-{short}.tar"));
-    if archive.exists() {
-        return Ok(archive);
+    if !archive.exists() {
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let _lock = gotools::lock(&folder.join(".lock"))?;
+        if !archive.exists() {
+            make(&folder.join(".unfinished"), agnhost, coredns, &archive)?;
+        }
     }
+    Ok(archive)
+}
+
+fn make(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<()> {
     let step = Step::start("make the test images (once)");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let work = tempfile::tempdir_in(&folder).context("cannot make a folder for the images")?;
+    // What a run that was killed has left.
+    if work.exists() {
+        fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
+    }
+    fs::create_dir(work).with_context(|| format!("cannot make {}", work.display()))?;
     let layer = |name: &str, fill: &dyn Fn(&Path) -> Result<()>| -> Result<PathBuf> {
-        let root = work.path().join(name);
+        let root = work.join(name);
         fs::create_dir(&root)?;
         fill(&root)?;
-        let file = work.path().join(format!("{name}.tar"));
+        let file = work.join(format!("{name}.tar"));
         write_layer(&root, &file)?;
         Ok(file)
     };
@@ -81,12 +92,12 @@ pub fn ensure(tools: &Tools) -> Result<PathBuf> {
         },
         Image { tags: &[COREDNS], layer: &coredns_layer, entrypoint: &["/coredns"], command: &[] },
     ];
-    let unfinished = work.path().join("archive");
+    let unfinished = work.join("archive");
     write_archive(&images, &unfinished)?;
-    fs::rename(&unfinished, &archive)
-        .with_context(|| format!("cannot put {} in place", archive.display()))?;
+    fs::rename(&unfinished, archive).with_context(|| format!("cannot put {} in place", archive.display()))?;
+    fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
     step.done();
-    Ok(archive)
+    Ok(())
 }
 
 /// Writes a folder as an image's layer: sorted, owned by root, without times.

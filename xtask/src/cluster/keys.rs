@@ -51,8 +51,9 @@ pub fn make(cluster: &Cluster) -> Result<()> {
         addresses.control_v6()
     );
     authority.sign("apiserver", "/CN=kube-apiserver", &[format!("subjectAltName={names}")])?;
+    // Who the API server is when it calls kubelets and aggregated APIs.
     authority.sign(
-        "kubelet-client",
+        "client",
         "/O=system:masters/CN=kube-apiserver",
         &["extendedKeyUsage=clientAuth".to_owned()],
     )?;
