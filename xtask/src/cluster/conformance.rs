@@ -18,7 +18,6 @@ use super::state::Cluster;
 use crate::gotools::{self, Tool};
 use crate::progress::seconds;
 use crate::{places, process};
-use progress::Listener;
 
 /// What a network must pass to call itself conformant.
 pub const DEFAULT_FOCUS: &str = r"\[sig-network\].*\[Conformance\]";
@@ -94,22 +93,24 @@ pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Resu
         }
     }
     let output = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
-    let listener = Listener::start()?;
     let mut run = upstream(tools.path(Tool::E2eTest), focus, &report);
     run.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
     run.arg(format!("--kubectl-path={}", cluster.tool(Tool::Kubectl)?.display()));
     run.env("KUBECACHEDIR", cluster.folder("kubectl-cache"));
     run.arg(format!("--num-nodes={}", cluster.nodes));
     run.arg(format!("--report-dir={}", folder.display()));
-    run.arg(format!("--progress-report-url={}", listener.url()));
     run.args(["--ginkgo.v", "--ginkgo.timeout=3h"]).current_dir(&folder);
-    run.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    let (printed, print) = std::io::pipe().context("cannot make a pipe")?;
+    run.stdin(Stdio::null()).stdout(print.try_clone()?).stderr(print);
     let began = Instant::now();
     // `down` must find the tests too, should they outlive this command.
     let membership = Membership::enter(&cluster.names().cgroup())?;
-    let status = process::status(&mut run)?;
+    let mut child = run.spawn().context("cannot start the upstream tests")?;
     drop(membership);
-    drop(listener);
+    // The command holds the writing end of the pipe: without dropping it the output never ends.
+    drop(run);
+    progress::follow(printed, output)?;
+    let status = child.wait()?;
     let time = began.elapsed();
     if !report.exists() {
         let said = fs::read(&log).unwrap_or_default();

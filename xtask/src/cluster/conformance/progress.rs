@@ -1,140 +1,146 @@
-//! Progress by spec: the upstream tests post a line of JSON to a URL of ours whenever a spec has ended.
+//! Progress by spec, read from what the upstream tests print. (They can also post it to a URL, but leave out the specs
+//! that passed.)
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
 
-use crate::progress::seconds;
+use crate::progress::Step;
 
-/// The largest message that is read: a run in which everything fails names every spec.
-const LARGEST: usize = 1 << 20;
+const RULE: &str = "------------------------------";
 
-#[derive(Deserialize)]
-struct Update {
-    msg: String,
-    total: i64,
-    completed: i64,
-    failed: i64,
+/// What a line of the output means.
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    /// So many specs will run.
+    Total(u32),
+    /// A spec begins.
+    Begins(String),
+    /// The spec that began has ended.
+    Passed,
+    Failed,
+    Skipped,
 }
 
-/// Prints a line for each spec that ends, until it is dropped.
-pub struct Listener {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Listener {
-    /// Listens on a loopback port.
-    pub fn start() -> Result<Self> {
-        let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen for progress")?;
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut last = Instant::now();
-            while !stopped.load(Ordering::Relaxed) {
-                let Ok((stream, _)) = socket.accept() else {
-                    std::thread::sleep(Duration::from_millis(50));
-                    continue;
-                };
-                // Progress is for people: a message that cannot be read costs a line, not the run.
-                if let Some(line) = receive(stream).and_then(|update| line(&update, last.elapsed())) {
-                    eprintln!("{line}");
-                    last = Instant::now();
-                }
+/// Copies the output to the log and shows each spec as a step, until the output ends.
+pub fn follow(output: impl Read, mut log: impl Write) -> Result<()> {
+    let mut reader = Reader::default();
+    let (mut total, mut begun) = (0, 0);
+    let mut step: Option<Step> = None;
+    let mut lines = BufReader::new(output);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).context("cannot read what the tests print")? > 0 {
+        log.write_all(&line).context("cannot write the tests' log")?;
+        match reader.read(String::from_utf8_lossy(&line).trim_end_matches('\n')) {
+            Some(Event::Total(count)) => total = count,
+            Some(Event::Begins(name)) => {
+                begun += 1;
+                step = Some(Step::start(format!("{begun}/{total} {name}")));
             }
-        });
-        Ok(Self { address, stop, thread: Some(thread) })
+            Some(Event::Passed) => step.take().into_iter().for_each(Step::done),
+            Some(Event::Skipped) => step.take().into_iter().for_each(|step| step.done_with("skipped")),
+            // A step that is dropped shows itself as failed.
+            Some(Event::Failed) => step = None,
+            None => {}
+        }
+        line.clear();
     }
+    Ok(())
+}
 
-    /// Where to post.
-    pub fn url(&self) -> String {
-        format!("http://{}/", self.address)
+/// A spec's name follows a rule; everything about the spec is indented; its result stands alone again.
+#[derive(Default)]
+struct Reader {
+    after_rule: bool,
+    running: bool,
+}
+
+impl Reader {
+    fn read(&mut self, line: &str) -> Option<Event> {
+        let after_rule = std::mem::replace(&mut self.after_rule, line == RULE);
+        if let Some(rest) = line.strip_prefix("Will run ") {
+            return rest.split(' ').next()?.parse().ok().map(Event::Total);
+        }
+        if self.running && (line.starts_with("• [") || line.starts_with("S [")) {
+            self.running = false;
+            return Some(if line.starts_with('S') {
+                Event::Skipped
+            } else if is_plain(line) {
+                Event::Passed
+            } else {
+                Event::Failed
+            });
+        }
+        let is_name = after_rule && line.starts_with('[') && !line.contains("Suite] ");
+        if is_name && !self.running {
+            self.running = true;
+            return Some(Event::Begins(without_labels(line)));
+        }
+        None
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It only prints; should it have panicked, it has said so itself.
-            let _ = thread.join();
-        }
-    }
+/// `• [2.084 seconds]`, where a failure says so: `• [FAILED] [2.084 seconds]`.
+fn is_plain(line: &str) -> bool {
+    line.matches('[').count() == 1
 }
 
-fn receive(stream: TcpStream) -> Option<Update> {
-    stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-    let mut reader = BufReader::new(&stream);
-    let mut length = 0;
-    loop {
-        let mut header = String::new();
-        reader.by_ref().take(8192).read_line(&mut header).ok()?;
-        let header = header.trim_end();
-        if header.is_empty() {
-            break;
-        }
-        if let Some((name, value)) = header.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = value.trim().parse().ok()?;
-        }
-    }
-    if length > LARGEST {
-        return None;
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").ok()?;
-    serde_json::from_slice(&body).ok()
-}
-
-/// Specs run one after the other, so the time since the last one is this one's.
-fn line(update: &Update, time: Duration) -> Option<String> {
-    let (state, name) = match update.msg.split_once(' ') {
-        Some(("PASSED", name)) => ("ok  ", name),
-        Some(("FAILED", name)) => ("FAIL", name),
-        _ => return None,
-    };
-    let done = update.completed + update.failed;
-    Some(format!("  {state} {done}/{} {name} ({})", update.total, seconds(time)))
+/// The labels are listed after the name, which holds them already.
+fn without_labels(line: &str) -> String {
+    line.rsplit_once(" [").map_or(line, |(name, _)| name).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const OUTPUT: &str = "\
+Will run 3 of 7579 specs
+------------------------------
+[SynchronizedBeforeSuite]\u{20}
+k8s.io/e2e.go:69
+[SynchronizedBeforeSuite] PASSED [0.034 seconds]
+------------------------------
+SSSSSS
+------------------------------
+[sig-network] A works [Conformance] [sig-network, Conformance]
+k8s.io/a.go:307
+  STEP: • [not a result] @ 11/15/26
+• [2.084 seconds]
+------------------------------
+[sig-network] B breaks [sig-network]
+k8s.io/b.go:1
+  [FAILED] in [It]
+• [FAILED] [61.000 seconds]
+[sig-network] B breaks [sig-network]
+------------------------------
+[sig-network] C cannot [sig-network]
+S [SKIPPED] [0.010 seconds]
+";
+
     #[test]
-    fn an_ended_spec_becomes_a_line_and_the_rest_does_not() {
-        let update = |msg: &str| Update { msg: msg.to_owned(), total: 47, completed: 2, failed: 1 };
-        let second = Duration::from_secs(1);
+    fn each_spec_begins_and_ends_once() {
+        let mut reader = Reader::default();
+        let events: Vec<Event> = OUTPUT.lines().filter_map(|line| reader.read(line)).collect();
+        let begins = |name: &str| Event::Begins(name.to_owned());
         assert_eq!(
-            line(&update("PASSED [sig-network] A b"), second).unwrap(),
-            "  ok   3/47 [sig-network] A b (1.0 s)"
+            events,
+            [
+                Event::Total(3),
+                begins("[sig-network] A works [Conformance]"),
+                Event::Passed,
+                begins("[sig-network] B breaks"),
+                Event::Failed,
+                begins("[sig-network] C cannot"),
+                Event::Skipped
+            ]
         );
-        assert!(line(&update("FAILED x"), second).unwrap().contains("FAIL 3/47 x"));
-        assert_eq!(line(&update("Test Suite starting"), second), None);
     }
 
     #[test]
-    fn a_posted_update_is_read_and_answered() {
-        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut client = TcpStream::connect(socket.local_addr().unwrap()).unwrap();
-        let body = r#"{"msg":"PASSED a","total":1,"completed":1,"skipped":0,"failed":0}"#;
-        write!(client, "POST / HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
-        let update = receive(socket.accept().unwrap().0).unwrap();
-        assert_eq!((update.msg.as_str(), update.completed), ("PASSED a", 1));
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    fn the_log_holds_all_that_was_printed() {
+        let mut log = Vec::new();
+        follow(OUTPUT.as_bytes(), &mut log).unwrap();
+        assert_eq!(log, OUTPUT.as_bytes());
     }
 }
