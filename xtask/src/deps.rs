@@ -62,6 +62,7 @@ impl Purpose {
                 ("nftables", "used by kube-proxy"),
                 ("conntrack", "used by kube-proxy"),
                 ("iproute2", "links and routes of the nodes"),
+                ("openssl", "the cluster's keys and certificates"),
                 ("util-linux", "unshare, nsenter, mount"),
                 ("busybox-static", "tools in test images"),
                 ("dash", "the shell in test images"),
