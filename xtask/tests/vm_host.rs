@@ -15,9 +15,9 @@ fn xtask(arguments: &[&str]) -> Command {
 
 /// Runs lines of shell in the guest. The kernel is fetched before, so that its progress is not in the output.
 fn in_guest(options: &[&str], script: &str) -> Output {
-    let listed = xtask(&["modules"]).output().unwrap();
+    let listed = xtask(&["modules"]).output().expect("xtask was built");
     assert!(listed.status.success(), "{}", text(&listed.stderr));
-    xtask(&["run"]).args(options).args(["--", BUSYBOX, "sh", "-c", script]).output().unwrap()
+    xtask(&["run"]).args(options).args(["--", BUSYBOX, "sh", "-c", script]).output().expect("xtask was built")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -36,7 +36,7 @@ fn assert_succeeds(output: &Output) {
 
 /// Whether a QEMU runs whose console has this in its command line.
 fn qemu_of(console: &str) -> bool {
-    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let processes = std::fs::read_dir("/proc").expect("there is a /proc").filter_map(Result::ok);
     processes.into_iter().any(|process| {
         let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
         text(&line).contains(console)

@@ -35,15 +35,18 @@ if [ -e /knit/shell ]; then
     poweroff -f
 fi
 
-# Ports appear a moment after their driver.
-tries=0
-while ! [ -e /dev/vport0p1 -a -e /dev/vport0p2 -a -e /dev/vport0p3 ]; do
-    tries=$((tries + 1))
-    if [ $tries -gt 500 ]; then
-        echo "knit: the ports for the program's output did not appear"
-        poweroff -f
-    fi
-    usleep 10000
+# A port appears a moment after its driver, and its file a moment before it can be opened (ENXIO until then). A failed
+# redirection would end this shell, and the kernel with it, so that a subshell tries first.
+for port in /dev/vport0p1 /dev/vport0p2 /dev/vport0p3; do
+    tries=0
+    until [ -c $port ] && (: >$port) 2>/dev/null; do
+        tries=$((tries + 1))
+        if [ $tries -gt 1000 ]; then
+            echo "knit: $port, a way out for the program's output, cannot be opened"
+            poweroff -f
+        fi
+        usleep 10000
+    done
 done
 
 # A port can be open only once, and a program may open /dev/stdout: so it gets pipes.

@@ -3,7 +3,7 @@
 //! No machine outlives its [`Machine`], and none outlives this process: the kernel kills it then.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Read, Seek, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -37,8 +37,8 @@ pub struct Machine {
     qemu: Child,
     /// What QEMU reads while it starts.
     folder: Option<TempDir>,
-    /// Where QEMU itself complains.
-    complaints: PathBuf,
+    /// Where QEMU itself complains: a file without a name.
+    complaints: File,
     /// What the kernel writes.
     pub console: PathBuf,
 }
@@ -48,7 +48,7 @@ impl Machine {
     pub fn boot(guest: &Guest, kernel: &Kernel, root: &Archive) -> Result<(Self, Ports)> {
         let folder = run_folder(root)?;
         let console = console_file(&guest.name())?;
-        let complaints = console.with_extension("qemu");
+        let complaints = tempfile::tempfile()?;
         let names = ["output", "error", "report"];
         let mut listeners = Vec::new();
         let mut command = qemu(guest, kernel, folder.path());
@@ -61,7 +61,7 @@ impl Machine {
             command.arg("-device").arg(format!("virtserialport,chardev={name},nr={number}"));
         }
         command.arg("-chardev").arg(format!("file,id=console,path={}", escaped(&console)));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints.try_clone()?);
         let qemu = command.spawn().with_context(|| format!("cannot start `{}`", process::line(&command)))?;
         let mut machine = Self { qemu, folder: Some(folder), complaints, console };
         let [output, error, report] = machine.connect(&listeners)?;
@@ -84,7 +84,11 @@ impl Machine {
 
     /// What QEMU itself complained about.
     pub fn complaints(&self) -> String {
-        std::fs::read_to_string(&self.complaints).unwrap_or_default()
+        let mut text = Vec::new();
+        let mut file = &self.complaints;
+        // They are a hint on top of another error, which is the one to report.
+        let _ = file.rewind().and_then(|()| file.read_to_end(&mut text));
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     fn connect(&mut self, listeners: &[UnixListener]) -> Result<[UnixStream; 3]> {
@@ -117,7 +121,6 @@ impl Drop for Machine {
     fn drop(&mut self) {
         // Nothing better to do with an error here: the process is gone, or is not ours.
         let _ = self.kill();
-        let _ = std::fs::remove_file(&self.complaints);
     }
 }
 
@@ -157,7 +160,7 @@ fn run_folder(root: &Archive) -> Result<TempDir> {
     let mut file =
         BufWriter::new(File::create(&path).with_context(|| format!("cannot make {}", path.display()))?);
     root.write(&mut file)?;
-    std::io::Write::flush(&mut file)?;
+    file.flush()?;
     Ok(folder)
 }
 

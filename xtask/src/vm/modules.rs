@@ -88,7 +88,7 @@ pub const CARRIED: &[(&str, &[&str])] = &[
         ],
     ),
     ("virtual switches", &["openvswitch", "vport_*", "nsh", "psample"]),
-    ("checksums that others ask for", &["crc32c*", "libcrc32c"]),
+    ("what others ask for", &["crc32c*", "libcrc32c", "ts_*"]),
     ("file systems", &["overlay"]),
     ("simulated network cards", &["netdevsim"]),
 ];
