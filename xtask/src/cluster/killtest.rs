@@ -18,6 +18,7 @@ pub fn killtest(name: &str, moments: u32) -> Result<Vec<String>> {
     process::require_root("a cluster")?;
     let before = Snapshot::take()?;
     let whole = whole_up(name)?;
+    see_cluster(&before)?;
     let mut wrong = clean(name, &before, "a whole up")?;
     println!("a whole up takes {}", seconds(whole));
     for moment in 0..moments {
@@ -53,6 +54,17 @@ fn whole_up(name: &str) -> Result<Duration> {
         bail!("`cluster up --name {name}` failed: {status}; try it by hand");
     }
     Ok(began.elapsed())
+}
+
+/// A picture that does not show a cluster that is up would show nothing of one that was taken away badly.
+fn see_cluster(before: &Snapshot) -> Result<()> {
+    let seen = Snapshot::take()?.difference(before);
+    for kind in ["process", "link", "cgroup", "route", "file"] {
+        if !seen.iter().any(|thing| thing.starts_with(&format!("left behind: {kind} "))) {
+            bail!("the picture of the machine shows no {kind} of a cluster that is up");
+        }
+    }
+    Ok(())
 }
 
 /// Takes the cluster away twice, and compares.

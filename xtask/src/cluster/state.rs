@@ -8,6 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::layout::{Addresses, Names, SLOTS, STATE, node_name};
 use crate::gotools::Tool;
 use crate::process;
+
+/// How long a command waits for another that works on the same cluster.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Who connects pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -181,18 +185,25 @@ pub fn all() -> Result<Vec<Cluster>> {
     Ok(found)
 }
 
-/// Takes the right to change a cluster whose folder exists.
+/// Takes the right to change a cluster whose folder exists. Whoever holds it gets a moment: a command that was just
+/// killed may have a child that is about to become another program, and only then lets go of the lock.
 pub fn lock(names: &Names) -> Result<Claim> {
     let folder = names.state();
     let file = File::open(&folder).with_context(|| format!("cannot open {}", folder.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Claim { _folder: file }),
-        Err(TryLockError::WouldBlock) => bail!(
-            "cluster {}: another `cargo xtask cluster up` or `down` is working on it: wait for it, or stop it",
-            names.name()
-        ),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", folder.display()))
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Claim { _folder: file }),
+            Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => bail!(
+                "cluster {}: another `cargo xtask cluster up` or `down` is working on it: wait for it, or stop it",
+                names.name()
+            ),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", folder.display()));
+            }
         }
     }
 }
