@@ -106,13 +106,13 @@ fn environment_files_and_words_reach_the_program() {
 #[test]
 fn a_program_past_its_time_is_found_dead() {
     let began = Instant::now();
-    let output = in_guest(&["--timeout", "8"], "echo began; sleep 1000");
+    let output = in_guest(&["--timeout", "20"], "echo began; sleep 1000");
     let took = began.elapsed();
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert_eq!(text(&output.stdout), "began\n");
-    assert!(message.contains("busybox did not end within 8.0 s, so the guest was killed"), "{message}");
-    assert!(took < Duration::from_secs(20), "it took {took:?}");
+    assert!(message.contains("busybox did not end within 20.0 s, so the guest was killed"), "{message}");
+    assert!(took < Duration::from_secs(60), "it took {took:?}");
     assert!(!qemu_of(console_path(&message)), "its qemu still runs");
 }
 

@@ -1,8 +1,6 @@
 //! What the kernel offers, asked of the real one. Needs root.
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
-use std::time::{Duration, Instant};
-
 use knit_kernel::features::{State, detect};
 
 #[test]
@@ -21,7 +19,7 @@ fn the_features_of_the_basic_job_are_seen_and_the_rest_is_told_in_words() {
 }
 
 #[test]
-fn looking_is_quick_and_leaves_nothing() {
+fn looking_leaves_nothing() {
     let links = || {
         let mut names: Vec<_> =
             std::fs::read_dir("/sys/class/net").unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -30,9 +28,7 @@ fn looking_is_quick_and_leaves_nothing() {
     };
     let namespace = || std::fs::read_link("/proc/self/ns/net").unwrap();
     let before = namespace();
-    let began = Instant::now();
     detect();
-    assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
     assert!(links().is_empty());
     assert_eq!(namespace(), before);
 }

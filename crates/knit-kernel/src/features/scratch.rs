@@ -51,8 +51,12 @@ impl Scratch {
         let mut scratch = Self { route, parent: None, made: 0 };
         // Without `lo` up, routes cannot be tried; the probes of routes then say so themselves.
         let _ = scratch.set_up(LOOPBACK);
-        scratch.parent = ["veth", "dummy", "bridge"].iter().find_map(|kind| scratch.make(kind, |_| ()).ok());
+        scratch.parent = scratch.make_parent();
         Ok(scratch)
+    }
+
+    fn make_parent(&mut self) -> Option<i32> {
+        ["veth", "dummy", "bridge"].iter().find_map(|kind| self.make(kind, |_| ()).ok())
     }
 
     /// The link that others can be put on.
@@ -68,10 +72,11 @@ impl Scratch {
         Finding::of(self.make(kind, data).map(drop), &[Errno::EOPNOTSUPP])
     }
 
-    /// Tries to make a link of a kind that sits on another link.
+    /// Tries to make a link of a kind that sits on another link. Each gets a parent of its own: a link that carries a
+    /// macvlan refuses an ipvlan.
     pub fn link_on_parent(&mut self, kind: &str, data: impl FnOnce(&mut Message)) -> Finding {
         let parent = match self.parent() {
-            Ok(parent) => parent,
+            Ok(shared) => self.make_parent().unwrap_or(shared),
             Err(finding) => return finding,
         };
         Finding::of(self.make_on(kind, Some(parent), data).map(drop), &[Errno::EOPNOTSUPP])
