@@ -1,5 +1,6 @@
 //! Knit's workshop. `cargo xtask help` lists what it can do.
 
+mod bench;
 mod deps;
 mod places;
 mod process;
@@ -23,10 +24,14 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// Measure Knit, its floor and its peers
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install),
+        Task::Bench(bench) => bench::command(bench),
     }
 }
