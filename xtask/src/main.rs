@@ -1,5 +1,6 @@
 //! Knit's workshop. `cargo xtask help` lists what it can do.
 
+mod bench;
 mod ci;
 mod cluster;
 mod deps;
@@ -61,6 +62,9 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Measure Knit, its floor and its peers
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Write the files that follow from the code
     Generate {
         /// Only compare, and fail when one is out of date
@@ -78,6 +82,7 @@ fn main() -> Result<ExitCode> {
         Task::Cluster { which, task } => return cluster::command(&which, task),
         Task::Vm(task) => vm::command(task)?,
         Task::Image { output, check } => image::command(output, check)?,
+        Task::Bench(bench) => bench::command(bench)?,
         Task::Generate { check } => generate::command(check)?,
         Task::Ci => ci::command()?,
     }

@@ -38,7 +38,7 @@ impl Modules {
         let release = &self.release;
         match module {
             Some(module) if self.on_disk.contains(module) => {
-                format!("the module is on disk but was not loaded: modprobe {module}")
+                format!("load the module: modprobe {module}")
             }
             Some(module) if self.options.lines().any(|line| line == format!("{config}=m")) => {
                 format!("it is a module that is not installed: install {module} for kernel {release}")

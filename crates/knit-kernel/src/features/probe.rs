@@ -104,10 +104,15 @@ impl Probe {
         let state = match run(self) {
             Finding::Present => State::Present { note: None },
             Finding::PresentWith(note) => State::Present { note: Some(note) },
-            Finding::Absent => State::Absent {
-                why: format!("this kernel has no {}: {}", self.title, self.config),
-                hint: modules.hint(self.module, self.config),
-            },
+            Finding::Absent => {
+                let why = match self.module.filter(|module| modules.would_load(module)) {
+                    Some(module) => {
+                        format!("this kernel has {} as a module, {module}, that is not loaded", self.title)
+                    }
+                    None => format!("this kernel has no {}: {}", self.title, self.config),
+                };
+                State::Absent { why, hint: modules.hint(self.module, self.config) }
+            }
             Finding::Broken { why, hint } => State::Absent { why, hint },
             Finding::Untried { why, hint } => State::Unknown { why, hint },
         };

@@ -55,16 +55,9 @@ impl Scratch {
         Ok(scratch)
     }
 
-    fn make_parent(&mut self) -> Option<i32> {
-        ["veth", "dummy", "bridge"].iter().find_map(|kind| self.make(kind, |_| ()).ok())
-    }
-
     /// The link that others can be put on.
     pub fn parent(&self) -> Result<i32, Finding> {
-        self.parent.ok_or(Finding::Untried {
-            why: "there is no link to try it on".into(),
-            hint: "veth is needed first".into(),
-        })
+        self.parent.ok_or_else(no_parent)
     }
 
     /// Tries to make a link of a kind; `data` adds what the kind insists on.
@@ -72,14 +65,19 @@ impl Scratch {
         Finding::of(self.make(kind, data).map(drop), &[Errno::EOPNOTSUPP])
     }
 
-    /// Tries to make a link of a kind that sits on another link. Each gets a parent of its own: a link that carries a
-    /// macvlan refuses an ipvlan.
+    /// Tries to make a link of a kind that sits on another link: a new one each time, because some kinds want it for
+    /// themselves.
     pub fn link_on_parent(&mut self, kind: &str, data: impl FnOnce(&mut Message)) -> Finding {
-        let parent = match self.parent() {
-            Ok(shared) => self.make_parent().unwrap_or(shared),
-            Err(finding) => return finding,
+        let parent = match self.make_parent() {
+            Some(parent) => parent,
+            None => return no_parent(),
         };
         Finding::of(self.make_on(kind, Some(parent), data).map(drop), &[Errno::EOPNOTSUPP])
+    }
+
+    /// A new link that others can be put on, of the first kind that the kernel has.
+    fn make_parent(&mut self) -> Option<i32> {
+        ["veth", "dummy", "bridge"].iter().find_map(|kind| self.make(kind, |_| ()).ok())
     }
 
     /// Makes a link and returns its number.
@@ -90,7 +88,8 @@ impl Scratch {
     fn make_on(&mut self, kind: &str, parent: Option<i32>, data: impl FnOnce(&mut Message)) -> Result<i32> {
         self.made += 1;
         let name = format!("probe{}", self.made);
-        let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, format!("make a {kind} link"));
+        let mut message =
+            Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, format!("make a link of kind {kind}"));
         message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, &name);
         if let Some(parent) = parent {
             message.put_u32(IFLA_LINK, parent as u32);
@@ -141,6 +140,10 @@ impl Scratch {
         message.header(&LinkHeader { index, flags: IFF_UP, change: IFF_UP, ..Default::default() });
         self.route.request(message)
     }
+}
+
+fn no_parent() -> Finding {
+    Finding::Untried { why: "there is no link to try it on".into(), hint: "veth is needed first".into() }
 }
 
 impl From<Error> for Finding {
