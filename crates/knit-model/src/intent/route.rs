@@ -47,8 +47,7 @@ impl RouteWant {
     pub fn on(&self, interface: &IfName) -> Route {
         let via: Vec<NextHop> = self.via.iter().map(|hop| hop.on(interface)).collect();
         let on_link = !via.is_empty() && via.iter().all(|hop| hop.gateway.is_none());
-        let natural =
-            if on_link && self.to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Global };
+        let natural = if on_link && self.to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Global };
         Route {
             to: self.to,
             action: self.action,
