@@ -18,7 +18,7 @@ pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use veth::{Peer, Veth};
-pub use vxlan::Vxlan;
+pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
 
 use crate::name::IfName;
 use crate::problem::Problems;
