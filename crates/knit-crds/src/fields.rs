@@ -7,7 +7,7 @@ mod address;
 mod link;
 mod number;
 
-pub use address::{AddressText, CidrList, IpText, PrefixText};
+pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{is_object_name, object_name_sentence};
 pub use number::{

@@ -184,8 +184,12 @@ pub(crate) fn read_name(
 const ONE_NAME: &str = "state exactly one of `interfaceName` and `namePrefix`";
 
 /// The API server's rules for a kind that makes one interface.
-pub(crate) const RULES: [Rule<'_>; 2] = [
+pub(crate) const RULES: [Rule<'_>; 3] = [
     ("has(self.interfaceName) != has(self.namePrefix)", ONE_NAME),
+    (
+        "!has(self.interfaceName) || !(self.interfaceName in ['eth0', 'lo'])",
+        "`lo` is the pod's loopback and `eth0` its first interface, which a PrimaryNetwork changes: take another name",
+    ),
     ("!has(self.cidr) || !has(self.network)", "`network` stands in place of `cidr`: state one of them"),
 ];
 

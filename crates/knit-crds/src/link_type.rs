@@ -67,6 +67,20 @@ fn names() -> Vec<&'static str> {
     KNOWN.iter().map(|(name, _)| *name).collect()
 }
 
+/// The API server's rules for an entry: what each kind needs to sit on. Without `parent`, `master` says both.
+pub(crate) fn rules(has_parent: bool) -> serde_json::Value {
+    let rule = |(name, shape): &(&str, Shape)| {
+        let (field, message) = match shape.sits {
+            Sits::WithHostEnd => ("master", needs_master(name)),
+            Sits::OnParent if has_parent => ("parent", needs_parent(name)),
+            Sits::OnParent => ("master", needs_parent(name)),
+        };
+        let rule = format!("!has(self.linkType) || self.linkType != '{name}' || has(self.{field})");
+        serde_json::json!({ "rule": rule, "message": format!("`{field}` is missing: {message}") })
+    };
+    KNOWN.iter().map(rule).collect()
+}
+
 /// An entry of a list of links.
 pub(crate) struct ListedLink<'a> {
     pub(crate) path: String,

@@ -8,23 +8,45 @@ use knit_model::Problems;
 use super::{text, values};
 
 /// More ranges on one interface than anyone has asked for.
-const MAX_RANGES: usize = 8;
+const MAX_RANGES: usize = 4;
 
 values! {
-    /// One range, or several that are separated by commas.
-    CidrList(String) = text(400, &[
+    /// One range.
+    Cidr(String) = text(43, &[
+        ("isCIDR(self)", "expected a range such as 192.168.100.0/24 or fd00:100::/64"),
         (
-            "self.split(',').all(r, isCIDR(r.trim()))",
-            "expected a range such as 192.168.100.0/24 or fd00:100::/64, or several separated by commas",
-        ),
-        (
-            "self.split(',').all(r, !isCIDR(r.trim()) || cidr(r.trim()) == cidr(r.trim()).masked())",
+            "!isCIDR(self) || cidr(self) == cidr(self).masked()",
             "a range has no host bits set: 192.168.100.0/24, not 192.168.100.7/24",
         ),
         (
-            "self.split(',').all(r, !isCIDR(r.trim()) || (cidr(r.trim()).prefixLength() >= 1 \
-             && cidr(r.trim()).prefixLength() <= (cidr(r.trim()).ip().family() == 4 ? 30 : 126)))",
+            "!isCIDR(self) || (cidr(self).prefixLength() >= 1 \
+             && cidr(self).prefixLength() <= (cidr(self).ip().family() == 4 ? 30 : 126))",
             "a range has a prefix length from 1 to 30 (IPv4) or 126 (IPv6): the bridge and one pod need an address each",
+        ),
+        (
+            "!isCIDR(self) || cidr(self).prefixLength() == 0 || cidr(self).ip().isGlobalUnicast()",
+            "a range is of ordinary addresses, not multicast, loopback or link-local",
+        ),
+    ]);
+    /// One range, or several that are separated by commas. It is short, because an API server counts the cost of the
+    /// rules for the longest text and the longest list around it.
+    CidrList(String) = text(128, &[
+        (
+            "self.split(',').all(r, isCIDR(r))",
+            "expected a range such as 192.168.100.0/24 or fd00:100::/64, or several separated by commas without spaces",
+        ),
+        (
+            "self.split(',').all(r, !isCIDR(r) || cidr(r) == cidr(r).masked())",
+            "a range has no host bits set: 192.168.100.0/24, not 192.168.100.7/24",
+        ),
+        (
+            "self.split(',').all(r, !isCIDR(r) || (cidr(r).prefixLength() >= 1 \
+             && cidr(r).prefixLength() <= (cidr(r).ip().family() == 4 ? 30 : 126)))",
+            "a range has a prefix length from 1 to 30 (IPv4) or 126 (IPv6): the bridge and one pod need an address each",
+        ),
+        (
+            "self.split(',').all(r, !isCIDR(r) || cidr(r).prefixLength() == 0 || cidr(r).ip().isGlobalUnicast())",
+            "a range is of ordinary addresses, not multicast, loopback or link-local",
         ),
     ]);
     /// An address with its prefix length.
@@ -40,11 +62,18 @@ values! {
     IpText(String) = text(45, &[("isIP(self)", "expected an address such as 192.168.100.1 or fd00::1")]);
 }
 
+impl Cidr {
+    /// The range, if addresses can be given from it.
+    pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<IpNet> {
+        problems.check(field, range(&self.0))
+    }
+}
+
 impl CidrList {
     /// The ranges, each one that addresses can be given from.
     pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Vec<IpNet> {
         let field = field.into();
-        let parts: Vec<&str> = self.0.split(',').map(str::trim).collect();
+        let parts: Vec<&str> = self.0.split(',').collect();
         if parts.len() > MAX_RANGES {
             problems.invalid(field, format!("{} ranges, at most {MAX_RANGES} are allowed", parts.len()));
             return Vec::new();
@@ -99,7 +128,8 @@ fn range(text: &str) -> Result<IpNet, String> {
     if range.prefix_len() + 2 > range.max_prefix_len() {
         return Err(format!("{range} is too small: the bridge and at least one pod need an address each"));
     }
-    special(range.addr()).map_or(Ok(range), |special| Err(format!("{range} is {special}")))
+    let special = special(range.addr()).or_else(|| link_local(range.addr()));
+    special.map_or(Ok(range), |special| Err(format!("{range} is {special}")))
 }
 
 /// An address that an interface may have.
@@ -162,6 +192,15 @@ fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
+/// Every link has these addresses already: as a range they would be on two links at once.
+fn link_local(address: IpAddr) -> Option<&'static str> {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    link_local.then_some("link-local, which every link may have: take a range of your own")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_list_has_ranges_of_both_families() {
-        let (ranges, problems) = ranges("192.168.100.0/24, fd00:100::/64");
+        let (ranges, problems) = ranges("192.168.100.0/24,fd00:100::/64");
         assert_eq!(problems, "");
         assert_eq!(ranges.len(), 2);
     }

@@ -27,6 +27,10 @@ use crate::translate::Translator;
     shortname = "kbr"
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
+    "!has(self.stp) || !self.stp || !has(self.forwardDelay) || (self.forwardDelay >= 2 && self.forwardDelay <= 30)",
+    "the forward delay is from 2 to 30 seconds while spanning tree is on",
+)])))]
 pub struct BridgeSpec {
     /// The bridge's name on the node, 1 to 15 bytes. If another namespace has a bridge of that name, this one gets a
     /// derived name and the status says so. It does not change: make another Bridge instead.

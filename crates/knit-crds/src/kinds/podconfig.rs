@@ -46,6 +46,7 @@ pub struct PodConfigSpec {
 /// One interface for each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::link_type::rules(true)))]
 pub struct NetworkAttachment {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. `pc0` becomes
     /// `pc02841804` in the pod and `hpc02841804` on the node. A new name is a new interface.
@@ -70,6 +71,10 @@ pub struct NetworkAttachment {
 /// A Deployment to try things with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
+    "!has(self.create) || !self.create || has(self.name)",
+    "a Deployment needs a name",
+)])))]
 pub struct SampleDeployment {
     /// Whether to make it. It goes away when this becomes false. Default: false.
     pub create: bool,

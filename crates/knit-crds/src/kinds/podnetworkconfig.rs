@@ -26,10 +26,13 @@ use crate::translate::Translator;
     shortname = "pnc"
 )]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
-    "(has(self.links) ? size(self.links) : 0) + (has(self.additionalNetworks) ? size(self.additionalNetworks) : 0) <= 32",
-    "one object makes at most 32 interfaces in a pod",
-)])))]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[
+    ("(has(self.links) ? size(self.links) : 0) + (has(self.additionalNetworks) ? size(self.additionalNetworks) : 0) <= 32",
+     "one object makes at most 32 interfaces in a pod"),
+    ("!has(self.links) || !has(self.additionalNetworks) \
+      || self.links.all(l, self.additionalNetworks.all(n, n.networkName != l.namePrefix))",
+     "the same interface is asked for in `links` and in `additionalNetworks`"),
+])))]
 pub struct PodNetworkConfigSpec {
     /// Which pods of this namespace. Default: those with the label `podNetworkConfig: <name of this object>`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +61,7 @@ pub struct PodNetworkConfigSpec {
 /// One interface for each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::link_type::rules(true)))]
 pub struct LinkEntry {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new prefix
     /// is a new interface.
@@ -85,6 +89,7 @@ pub struct LinkEntry {
 /// One network for each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::link_type::rules(false)))]
 pub struct AdditionalNetwork {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new name is a
     /// new interface.

@@ -49,6 +49,11 @@ pub struct PrimaryNetworkSpec {
 /// What can be changed on an interface that others made. What is not stated stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
+    "has(self.mtu) || has(self.txQLen) || has(self.hardwareAddr) \
+     || (has(self.sysctls) && size(self.sysctls) > 0) || (has(self.routes) && size(self.routes) > 0)",
+    NOTHING,
+)])))]
 pub struct PrimaryFields {
     /// The largest packet, in bytes, 68 to 65535.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,6 +74,8 @@ pub struct PrimaryFields {
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub routes: Vec<PodRoute>,
 }
+
+const NOTHING: &str = "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes";
 
 fn first_interface() -> InterfaceName {
     InterfaceName("eth0".to_owned())

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{CidrList, Mtu};
+use crate::fields::{Cidr, Mtu};
 use crate::status::PlainStatus;
 use crate::translate::Translator;
 
@@ -29,8 +29,16 @@ use crate::translate::Translator;
 pub struct VirtualNetworkSpec {
     /// Its address ranges, such as `10.20.0.0/16` and `fd00:20::/64`. An interface gets one address of each. The first
     /// address of each is the bridge's. A subnet that is taken away gives no new addresses; those in use stay.
-    #[schemars(extend("minItems" = 1, "maxItems" = 8, "x-kubernetes-list-type" = "set"))]
-    pub subnets: Vec<CidrList>,
+    #[schemars(extend(
+        "minItems" = 1,
+        "maxItems" = 8,
+        "x-kubernetes-list-type" = "set",
+        "x-kubernetes-validations" = crate::fields::rule_list(&[(
+            "self.all(a, self.filter(b, isCIDR(a) && isCIDR(b) && cidr(a).containsCIDR(b)).size() <= 1)",
+            "subnets of one network do not overlap",
+        )]),
+    ))]
+    pub subnets: Vec<Cidr>,
     /// `open`: the node has the first address of each subnet. `isolated`: the node has none, pods on the network reach
     /// each other and nothing else. It changes while pods use the network. Default: `open`.
     #[serde(default)]
@@ -73,16 +81,13 @@ impl Kind for VirtualNetwork {
         let mut ranges: Vec<IpNet> = Vec::new();
         for (index, subnet) in spec.subnets.iter().enumerate() {
             let field = format!("spec.subnets[{index}]");
-            for range in subnet.read(&field, problems) {
-                match ranges.iter().find(|other| other.contains(&range) || range.contains(*other)) {
-                    Some(other) => {
-                        problems.invalid(
-                            &field,
-                            format!("{range} overlaps {other}, a subnet of the same network"),
-                        );
-                    }
-                    None => ranges.push(range),
+            let Some(range) = subnet.read(&field, problems) else { continue };
+            match ranges.iter().find(|other| other.contains(&range) || range.contains(*other)) {
+                Some(other) => {
+                    let message = format!("{range} overlaps {other}, a subnet of the same network");
+                    problems.invalid(&field, message);
                 }
+                None => ranges.push(range),
             }
         }
         let mtu = spec.mtu.as_ref().and_then(|mtu| mtu.read("spec.mtu", problems));

@@ -21,7 +21,10 @@ const BAD: &[(&str, &str)] = &[
     ("Bridge", "{name: br0, cidr: ten}"),
     ("Bridge", "{name: br0, cidr: 224.0.0.0/24}"),
     ("Bridge", "{name: br0, cidr: 127.0.0.0/8}"),
-    ("Bridge", "{name: br0, cidr: '10.0.0.0/8, 10.1.0.0/16'}"),
+    ("Bridge", "{name: br0, cidr: 169.254.0.0/16}"),
+    ("Bridge", "{name: br0, cidr: 'fe80::/64'}"),
+    ("Bridge", "{name: br0, cidr: '10.0.0.0/8,10.1.0.0/16'}"),
+    ("Bridge", "{name: br0, cidr: '10.1.0.0/16, 10.2.0.0/16'}"),
     ("Bridge", "{name: br0, cidr: '10.0.0.0/24,'}"),
     ("VirtualNetwork", "{subnets: []}"),
     ("VirtualNetwork", "{subnets: [10.0.0.0/8, 10.1.0.0/16]}"),
@@ -61,32 +64,35 @@ const BAD: &[(&str, &str)] = &[
     ("PrimaryNetwork", "{interfaceName: lo, mtu: 1400}"),
     ("PrimaryNetwork", "{}"),
     // Addresses, routes, rules, sysctls.
-    ("Veth", "{interfaceName: n, master: br0, addresses: [10.0.0.0/24, 10.0.0.255/24, '::1/128', 10.0.0.7]}"),
-    ("Veth", "{interfaceName: n, master: br0, gateways: [10.0.0.1, 10.0.0.2]}"),
     (
         "Veth",
-        "{interfaceName: n, master: br0, routes: [{to: 10.1.2.3/8, metric: -1, via: x, mtu: 1}, {to: 10.0.0.0/8, via: 'fd00::1'}]}",
+        "{interfaceName: n1, master: br0, addresses: [10.0.0.0/24, 10.0.0.255/24, '::1/128', 10.0.0.7]}",
     ),
-    ("Veth", "{interfaceName: n, master: br0, routes: [{to: 10.0.0.0/8, type: blackhole, via: 10.0.0.1}]}"),
+    ("Veth", "{interfaceName: n1, master: br0, gateways: [10.0.0.1, 10.0.0.2]}"),
     (
         "Veth",
-        "{interfaceName: n, master: br0, routes: [{to: 10.0.0.0/8, via: 10.0.0.1, nextHops: [{via: 10.0.0.2, weight: 300}]}]}",
+        "{interfaceName: n1, master: br0, routes: [{to: 10.1.2.3/8, metric: -1, via: x, mtu: 1}, {to: 10.0.0.0/8, via: 'fd00::1'}]}",
     ),
-    ("Veth", "{interfaceName: n, master: br0, routes: [{to: 10.0.0.0/8, onlink: true}]}"),
+    ("Veth", "{interfaceName: n1, master: br0, routes: [{to: 10.0.0.0/8, type: blackhole, via: 10.0.0.1}]}"),
     (
         "Veth",
-        "{interfaceName: n, master: br0, rules: [{priority: 0, table: 0}, {priority: 1, from: 10.0.0.0/8, family: ipv6, table: 1}]}",
+        "{interfaceName: n1, master: br0, routes: [{to: 10.0.0.0/8, via: 10.0.0.1, nextHops: [{via: 10.0.0.2, weight: 300}]}]}",
     ),
-    ("Veth", "{interfaceName: n, master: br0, rules: [{priority: 1, fwmask: 1, table: 1}]}"),
+    ("Veth", "{interfaceName: n1, master: br0, routes: [{to: 10.0.0.0/8, onlink: true}]}"),
     (
         "Veth",
-        "{interfaceName: n, master: br0, sysctls: {net.ipv4.ip_forward: '1', ipv4/../x: '1', ipv4/proxy_arp: '0'}, proxyArp: true}",
+        "{interfaceName: n1, master: br0, rules: [{priority: 0, table: 0}, {priority: 1, from: 10.0.0.0/8, family: ipv6, table: 1}]}",
+    ),
+    ("Veth", "{interfaceName: n1, master: br0, rules: [{priority: 1, fwmask: 1, table: 1}]}"),
+    (
+        "Veth",
+        "{interfaceName: n1, master: br0, sysctls: {net.ipv4.ip_forward: '1', ipv4/../x: '1', ipv4/proxy_arp: '0'}, proxyArp: true}",
     ),
     // Selectors.
-    ("Veth", "{interfaceName: n, master: br0, selector: {}}"),
+    ("Veth", "{interfaceName: n1, master: br0, selector: {}}"),
     (
         "Veth",
-        "{interfaceName: n, master: br0, selector: {matchExpressions: [{key: a, operator: In}, {key: a, operator: Exists, values: [b]}]}}",
+        "{interfaceName: n1, master: br0, selector: {matchExpressions: [{key: a, operator: In}, {key: a, operator: Exists, values: [b]}]}}",
     ),
     // Lists of links.
     ("PodConfig", "{networkAttachments: [{name: eightbyt, master: br0}]}"),
@@ -142,12 +148,12 @@ fn one_object_makes_at_most_32_interfaces() {
 #[test]
 fn a_name_that_is_no_label_value_needs_a_selector() {
     let long = "a".repeat(64);
-    let spec = "{interfaceName: n, master: br0}";
+    let spec = "{interfaceName: n1, master: br0}";
     assert_eq!(
         object("Veth", &long, spec).unwrap().intents(Dialect::File).unwrap_err().to_string(),
         "metadata.name: the name has 64 characters, but the label podnetwork.opdev.io/veth takes at most 63: use spec.selector"
     );
-    let selected = "{interfaceName: n, master: br0, selector: {matchLabels: {a: b}}}";
+    let selected = "{interfaceName: n1, master: br0, selector: {matchLabels: {a: b}}}";
     assert!(object("Veth", &long, selected).unwrap().intents(Dialect::File).is_ok());
 }
 
