@@ -73,6 +73,30 @@ pub enum Error {
         /// What was asked for.
         context: Context,
     },
+    /// A sandbox that a plan or a look names, and whose namespace nobody gave.
+    #[error("{scope}: its network namespace is not known here")]
+    NoNamespace {
+        /// The scope.
+        scope: String,
+    },
+    /// The kernel was built without something.
+    #[error("{context}: this kernel has no {what}: {config}")]
+    Lacks {
+        /// What was asked for.
+        context: Context,
+        /// What it lacks, such as `vxlan`.
+        what: String,
+        /// The option that it was built without.
+        config: &'static str,
+    },
+    /// A value that cannot be said to the kernel.
+    #[error("{context}: {why}")]
+    Unsayable {
+        /// What was asked for.
+        context: Context,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A path or process that should lead to a sandbox's network namespace does not.
     #[error("network namespace {}: {why}", path.display())]
     NotANamespace {
@@ -101,7 +125,12 @@ impl Error {
                 self.errno(),
                 Some(Errno::EBUSY | Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM)
             ),
-            Self::Malformed { .. } | Self::TooLong { .. } | Self::NotANamespace { .. } => false,
+            Self::Malformed { .. }
+            | Self::TooLong { .. }
+            | Self::NotANamespace { .. }
+            | Self::NoNamespace { .. }
+            | Self::Lacks { .. }
+            | Self::Unsayable { .. } => false,
         }
     }
 
@@ -113,7 +142,9 @@ impl Error {
             Self::Unsettled { .. } => "KernelUnsettled",
             Self::Malformed { .. } => "KernelAnswerMalformed",
             Self::TooLong { .. } => "KernelMessageTooLong",
-            Self::NotANamespace { .. } => "NotANetworkNamespace",
+            Self::NotANamespace { .. } | Self::NoNamespace { .. } => "NotANetworkNamespace",
+            Self::Lacks { .. } => "KernelLacksFeature",
+            Self::Unsayable { .. } => "InvalidValue",
             Self::Refused { .. } | Self::System { .. } => match self.errno() {
                 Some(Errno::EPERM | Errno::EACCES) => "PermissionDenied",
                 Some(Errno::EEXIST) => "AlreadyExists",

@@ -47,6 +47,8 @@ pub const RTM_NEWRULE: u16 = 32;
 pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
 pub const RTM_NEWQDISC: u16 = 36;
+pub const RTM_NEWNSID: u16 = 88;
+pub const RTM_GETNSID: u16 = 90;
 pub const RTM_NEWLINKPROP: u16 = 108;
 pub const RTM_DELLINKPROP: u16 = 109;
 
@@ -73,18 +75,33 @@ pub const RTA_TABLE: u16 = 15;
 pub const RTA_VIA: u16 = 18;
 pub const RTA_ENCAP_TYPE: u16 = 21;
 pub const RTA_ENCAP: u16 = 22;
+pub const RTAX_MTU: u16 = 2;
+pub const RTNH_F_ONLINK: u32 = 4;
+pub const RTM_F_CLONED: u32 = 0x200;
+pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 pub const RT_TABLE_MAIN: u8 = 254;
+pub const RT_TABLE_LOCAL: u32 = 255;
 pub const RT_SCOPE_UNIVERSE: u8 = 0;
 pub const RT_SCOPE_LINK: u8 = 253;
 pub const RT_SCOPE_HOST: u8 = 254;
+pub const RT_SCOPE_NOWHERE: u8 = 255;
 pub const RTPROT_STATIC: u8 = 4;
 pub const RTN_UNICAST: u8 = 1;
+pub const RTN_BLACKHOLE: u8 = 6;
+pub const RTN_UNREACHABLE: u8 = 7;
+pub const RTN_PROHIBIT: u8 = 8;
 
 pub const TCA_KIND: u16 = 1;
 pub const TCA_OPTIONS: u16 = 2;
 
 // if_link.h, if.h
 pub const IFF_UP: u32 = 1;
+pub const IFF_NOARP: u32 = 0x80;
+pub const IFF_PROMISC: u32 = 0x100;
+pub const IFF_ALLMULTI: u32 = 0x200;
+pub const IFF_MULTICAST: u32 = 0x1000;
+/// The link has a carrier, known at once (`IFF_RUNNING` follows a little later).
+pub const IFF_LOWER_UP: u32 = 0x1_0000;
 pub const IFLA_ADDRESS: u16 = 1;
 pub const IFLA_BROADCAST: u16 = 2;
 pub const IFLA_IFNAME: u16 = 3;
@@ -124,6 +141,7 @@ pub const IFA_FLAGS: u16 = 8;
 pub const IFA_RT_PRIORITY: u16 = 9;
 pub const IFA_PROTO: u16 = 11;
 pub const IFA_F_NODAD: u32 = 0x02;
+pub const IFA_F_DADFAILED: u32 = 0x08;
 pub const IFA_F_TENTATIVE: u32 = 0x40;
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 
@@ -151,6 +169,10 @@ pub const NDA_PROTOCOL: u16 = 12;
 pub const NTF_SELF: u8 = 0x02;
 pub const NTF_PROXY: u8 = 0x08;
 pub const NUD_PERMANENT: u16 = 0x80;
+
+// net_namespace.h
+pub const NETNSA_NSID: u16 = 1;
+pub const NETNSA_FD: u16 = 3;
 
 // genetlink.h
 pub const GENL_ID_CTRL: u16 = 16;

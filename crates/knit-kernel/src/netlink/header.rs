@@ -109,6 +109,20 @@ header! {
 }
 
 header! {
+    /// Of one hop of a route with several (`struct rtnexthop`); its attributes follow.
+    HopHeader {
+        /// The length of this and its attributes.
+        length: u16,
+        /// The low eight `RTNH_F_*`.
+        flags: u8,
+        /// Its weight, less one.
+        hops: u8,
+        /// The link's number.
+        index: i32,
+    }
+}
+
+header! {
     /// Of a policy rule (`struct fib_rule_hdr`).
     RuleHeader {
         /// `AF_INET` or `AF_INET6`.
@@ -169,6 +183,18 @@ header! {
         parent: u32,
         /// Kind-specific.
         info: u32,
+    }
+}
+
+header! {
+    /// Of a question about namespaces (`struct rtgenmsg`, padded).
+    NamespaceHeader {
+        /// `AF_UNSPEC`.
+        family: u8,
+        /// Zero.
+        padding1: u8,
+        /// Zero.
+        padding2: u16,
     }
 }
 

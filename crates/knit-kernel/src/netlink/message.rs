@@ -118,6 +118,12 @@ impl Message {
         self.attribute(kind, contents)
     }
 
+    /// Appends attributes that were written before, padding included.
+    pub(crate) fn append(&mut self, attributes: &[u8]) {
+        self.bytes.extend_from_slice(attributes);
+        self.write_length();
+    }
+
     /// What the message is for.
     pub fn context(&self) -> &Context {
         &self.context

@@ -1,8 +1,9 @@
-//! The thread that opens sockets in other network namespaces.
+//! The thread that visits other network namespaces.
 //!
 //! `setns` moves a thread, so it must never happen on a thread that does other work. One thread lives as long as the
-//! process, goes there, opens the socket, comes back, and hands the descriptor over: two cheap system calls, and no
-//! thread to start for each attach. If it cannot come back it ends, and the next call starts another.
+//! process, goes there, does what it was asked (open a socket, write a sysctl), comes back, and hands the result over:
+//! two cheap system calls, and no thread to start for each attach. If it cannot come back it ends, and the next call
+//! starts another.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,27 +27,46 @@ static HOPPER: Mutex<Option<Sender<Visit>>> = Mutex::new(None);
 
 struct Visit {
     netns: Netns,
-    protocol: Protocol,
-    answer: Sender<io::Result<OwnedFd>>,
+    /// Told whether the thread is inside; hands its result over itself, once it is called.
+    work: Work,
 }
+
+/// What to do inside. It returns how to hand the result over, which waits until the thread is home again.
+type Work = Box<dyn FnOnce(io::Result<()>) -> Box<dyn FnOnce()> + Send>;
 
 /// Opens a bare netlink socket in a namespace.
 pub(crate) fn open(netns: &Netns, protocol: Protocol) -> Result<OwnedFd> {
     let cannot = |error| Error::system("network namespace", "open a socket inside it", error);
+    visit(netns, move || raw(protocol))?.map_err(cannot)
+}
+
+/// Runs something short inside a namespace. It may run twice, when the thread is lost in the middle of it.
+pub(crate) fn visit<T: Send + 'static>(
+    netns: &Netns,
+    inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
+) -> Result<io::Result<T>> {
     // A thread that could not come back from its last visit is gone: one more try, with a new one.
     for _ in 0..2 {
         let (answer, outcome) = channel();
-        let visit = Visit { netns: netns.clone(), protocol, answer };
-        if hopper()?.send(visit).is_err() {
+        let inside = inside.clone();
+        let work: Work = Box::new(move |entered| {
+            let result = entered.and_then(|()| inside());
+            Box::new(move || {
+                // The caller waits for the answer; if it is gone, what was opened is closed here.
+                let _ = answer.send(result);
+            })
+        });
+        if hopper()?.send(Visit { netns: netns.clone(), work }).is_err() {
             forget();
             continue;
         }
         match outcome.recv() {
-            Ok(opened) => return opened.map_err(cannot),
+            Ok(result) => return Ok(result),
             Err(_) => forget(),
         }
     }
-    Err(cannot(io::Error::other("the thread that visits namespaces keeps ending")))
+    let lost = io::Error::other("the thread that visits namespaces keeps ending");
+    Err(Error::system("network namespace", "enter it", lost))
 }
 
 fn hopper() -> Result<Sender<Visit>> {
@@ -74,10 +94,9 @@ fn run(home: &Netns, visits: &Receiver<Visit>) {
         return;
     }
     for visit in visits {
-        let opened = go_to(&visit.netns).and_then(|()| raw(visit.protocol));
+        let hand_over = (visit.work)(go_to(&visit.netns));
         let is_home = go_to(home).is_ok();
-        // The caller waits for the answer; if it is gone the socket is closed here.
-        let _ = visit.answer.send(opened);
+        hand_over();
         if !is_home {
             return;
         }

@@ -1,0 +1,53 @@
+//! Addresses on the wire.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_model::{Address, Scope, marks};
+
+use crate::netlink::Message;
+use crate::netlink::constants::*;
+use crate::netlink::header::AddressHeader;
+
+/// The address that the kernel itself gives to each link. Where one was lost with its link, a new link makes its own.
+pub(super) fn comes_by_itself(address: &Address) -> bool {
+    let is_link_local = matches!(address.address, IpNet::V6(net) if net.addr().is_unicast_link_local());
+    !address.owned && is_link_local
+}
+
+/// Adds an address.
+pub(super) fn add(scope: &Scope, address: &Address, index: u32) -> Message {
+    let context = format!("add address {address} on {scope}");
+    let mut message = message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, context, address, index);
+    // Knit gives each address once, so that there is no duplicate to look for, and the address serves at once.
+    let mut flags = if address.address.addr().is_ipv6() { IFA_F_NODAD } else { 0 };
+    if address.noprefixroute {
+        flags |= IFA_F_NOPREFIXROUTE;
+    }
+    message.put_u32(IFA_FLAGS, flags);
+    if let Some(broadcast) = address.broadcast {
+        message.put_address(IFA_BROADCAST, IpAddr::V4(broadcast));
+    }
+    if address.owned {
+        message.put_u8(IFA_PROTO, marks::PROTOCOL);
+    }
+    message
+}
+
+/// Removes an address.
+pub(super) fn remove(scope: &Scope, address: &Address, index: u32) -> Message {
+    message(RTM_DELADDR, 0, format!("remove address {address} on {scope}"), address, index)
+}
+
+fn message(kind: u16, flags: u16, context: String, address: &Address, index: u32) -> Message {
+    let ip = address.address.addr();
+    let mut message = Message::new(kind, flags, context);
+    message.header(&AddressHeader {
+        family: if ip.is_ipv4() { AF_INET } else { AF_INET6 },
+        prefix_length: address.address.prefix_len(),
+        index,
+        ..Default::default()
+    });
+    message.put_address(IFA_LOCAL, ip).put_address(IFA_ADDRESS, ip);
+    message
+}

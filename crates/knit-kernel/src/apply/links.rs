@@ -1,0 +1,254 @@
+//! Links on the wire: births, marks and changes.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use knit_model::link::{Attrs, Kind, Link, Master};
+use knit_model::plan::Change;
+use knit_model::{IfName, Scope, marks};
+
+use super::alternative_name;
+use super::transaction::{Failure, Op, Tolerate, Transaction};
+use crate::error::{Error, Result};
+use crate::kinds::{self, Around, Wanted};
+use crate::netlink::Message;
+use crate::netlink::constants::*;
+use crate::netlink::header::LinkHeader;
+
+/// The common fields, by name; all others are the kind's own.
+const COMMON: &[&str] = &[
+    "mtu",
+    "mac",
+    "txqueuelen",
+    "alias",
+    "group",
+    "up",
+    "promisc",
+    "allmulticast",
+    "multicast",
+    "arp",
+    "master",
+];
+
+/// Makes a link where it will live, and the far end of a veth with it.
+///
+/// The birth goes out alone: the kernel works through a datagram to its end whatever fails, and what follows would
+/// mark a stranger's link of the same name. Both ends are born in Knit's group. The mark by name and the stated group
+/// follow at once.
+pub(super) fn create(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    link: &Link,
+    peer: Option<&(Scope, Link)>,
+) -> Result<(), Failure> {
+    // The message goes to the host where it has an end: the kernel takes the master of that end in the same message.
+    let (near, far) = match peer {
+        Some((there, other)) if *there == Scope::Host => ((there, other), Some((scope, link))),
+        Some((there, other)) => ((scope, link), Some((there, other))),
+        None => ((scope, link), None),
+    };
+    let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
+    let fail = |error| Failure { step, error };
+    if matches!(link.kind, Kind::Veth(_)) && far.is_none() {
+        let why = "its far end is not known".to_owned();
+        return Err(fail(Error::Unsayable { context: context.into(), why }));
+    }
+    let from = near.1.born_from.as_ref().unwrap_or(near.0);
+    let parent = match near.1.kind.parent() {
+        Some(parent) => Some(transaction.need(step, from, parent)?),
+        None => None,
+    };
+    let master = match near.1.attrs.master.as_ref().and_then(Master::name) {
+        Some(master) => Some(transaction.need(step, near.0, master)?),
+        None => None,
+    };
+    let netns = |scope: &Scope| -> Result<u32, Failure> {
+        Ok(transaction.room.netns(scope).map_err(fail)?.as_fd().as_raw_fd() as u32)
+    };
+    let elsewhere = if from == near.0 { None } else { Some(netns(near.0)?) };
+    let far_netns = match far {
+        Some((there, _)) if there != near.0 => Some(netns(there)?),
+        _ => None,
+    };
+
+    let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, context);
+    newborn(&mut message, near.1, elsewhere);
+    if let Some(parent) = parent {
+        message.put_u32(IFLA_LINK, parent);
+    }
+    if let Some(master) = master {
+        message.put_u32(IFLA_MASTER, master);
+    }
+    let write_far = far.map(|(_, far)| move |message: &mut Message| newborn(message, far, far_netns));
+    let far_end = write_far.as_ref().map(|write| write as &dyn Fn(&mut Message));
+    kind_data(&mut message, &near.1.kind, Wanted::All, &Around { parent, far_end });
+
+    transaction.flush()?;
+    let tolerate = transaction.adding(true);
+    transaction.push(from, Op::new(step, message, tolerate))?;
+    transaction.flush()?;
+    mark(transaction, step, near.0, near.1, false)?;
+    match far {
+        Some((there, far)) => mark(transaction, step, there, far, there == near.0),
+        None => Ok(()),
+    }
+}
+
+/// What each end has at birth.
+fn newborn(message: &mut Message, link: &Link, netns: Option<u32>) {
+    message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, link.name.as_str());
+    message.put_u32(IFLA_GROUP, marks::BIRTH_GROUP);
+    if let Some(netns) = netns {
+        message.put_u32(IFLA_NET_NS_FD, netns);
+    }
+    if let Some(mtu) = link.attrs.mtu {
+        message.put_u32(IFLA_MTU, kinds::birth_mtu(link.kind.name(), mtu));
+    }
+    if let Some(mac) = link.attrs.mac {
+        message.put_bytes(IFLA_ADDRESS, &mac.bytes());
+    }
+    if let Some(length) = link.attrs.txqueuelen {
+        message.put_u32(IFLA_TXQLEN, length);
+    }
+}
+
+/// Marks a newborn link by name, then gives it what it could not be born with. The order matters: it is never without
+/// a mark.
+fn mark(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    link: &Link,
+    is_second: bool,
+) -> Result<(), Failure> {
+    let name = &link.name;
+    if let Some(owner) = &link.owner {
+        let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("mark link {name} on {scope}"));
+        message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name.as_str());
+        message.nest(IFLA_PROP_LIST, |list| {
+            list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, is_second));
+        });
+        let tolerate = transaction.adding(true);
+        transaction.push(scope, Op::new(step, message, tolerate))?;
+    }
+    let mut rest = Attrs { mac: None, txqueuelen: None, ..link.attrs.clone() };
+    rest.group = Some(rest.group.unwrap_or(0));
+    rest.alias = rest.alias.filter(|alias| !alias.is_empty());
+    rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
+    set(transaction, step, scope, name, &rest, None)
+}
+
+/// Changes fields of a living link.
+pub(super) fn change(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    name: &IfName,
+    kind: &str,
+    changes: &[Change],
+) -> Result<(), Failure> {
+    let fail = |error| Failure { step, error };
+    let unsayable = |why: String| {
+        fail(Error::Unsayable { context: format!("change link {name} on {scope}").into(), why })
+    };
+    let (common, own): (Vec<_>, Vec<_>) =
+        changes.iter().partition(|change| COMMON.contains(&change.field.as_str()));
+    let common: serde_json::Map<_, _> =
+        common.into_iter().map(|change| (change.field.clone(), change.to.clone())).collect();
+    let attrs: Attrs = serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
+    if own.is_empty() {
+        return set(transaction, step, scope, name, &attrs, None);
+    }
+    let kind = kinds::changed(kind, changes).map_err(fail)?;
+    let fields = kind.fields();
+    if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
+        return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
+    }
+    set(transaction, step, scope, name, &attrs, Some((&kind, changes)))
+}
+
+/// Sets stated fields of a living link, all in one message.
+fn set(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    name: &IfName,
+    attrs: &Attrs,
+    kind: Option<(&Kind, &[Change])>,
+) -> Result<(), Failure> {
+    let master = match &attrs.master {
+        Some(Master::Of(master)) => Some(transaction.need(step, scope, master)?),
+        Some(Master::Nothing) => Some(0),
+        None => None,
+    };
+    let mut message = Message::new(RTM_NEWLINK, 0, format!("set link {name} on {scope}"));
+    let (flags, change) = flags(attrs);
+    message.header(&LinkHeader { flags, change, ..Default::default() });
+    message.put_str(IFLA_IFNAME, name.as_str());
+    if let Some(mtu) = attrs.mtu {
+        message.put_u32(IFLA_MTU, mtu);
+    }
+    if let Some(mac) = attrs.mac {
+        message.put_bytes(IFLA_ADDRESS, &mac.bytes());
+    }
+    if let Some(length) = attrs.txqueuelen {
+        message.put_u32(IFLA_TXQLEN, length);
+    }
+    if let Some(alias) = &attrs.alias {
+        // Without the closing NUL: no bytes at all take the alias away.
+        message.put_bytes(IFLA_IFALIAS, alias.as_bytes());
+    }
+    if let Some(group) = attrs.group {
+        message.put_u32(IFLA_GROUP, group);
+    }
+    if let Some(master) = master {
+        message.put_u32(IFLA_MASTER, master);
+    }
+    if let Some((kind, changes)) = kind {
+        kind_data(&mut message, kind, Wanted::Changed(changes), &Around::default());
+    }
+    let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
+    transaction.push(scope, Op { divisible: true, ..Op::new(step, message, tolerate) })
+}
+
+fn kind_data(message: &mut Message, kind: &Kind, wanted: Wanted<'_>, around: &Around<'_>) {
+    message.nest(IFLA_LINKINFO, |info| {
+        info.put_str(IFLA_INFO_KIND, kind.name());
+        info.nest(IFLA_INFO_DATA, |data| kinds::encode(kind, wanted, around, data));
+    });
+}
+
+/// The flags to set, and which of them are stated.
+fn flags(attrs: &Attrs) -> (u32, u32) {
+    let stated = [
+        (attrs.up, IFF_UP),
+        (attrs.promisc, IFF_PROMISC),
+        (attrs.allmulticast, IFF_ALLMULTI),
+        (attrs.multicast, IFF_MULTICAST),
+        (attrs.arp.map(|arp| !arp), IFF_NOARP),
+    ];
+    let stated = stated.into_iter().filter_map(|(on, flag)| on.map(|on| (on, flag)));
+    stated.fold((0, 0), |(flags, change), (on, flag)| (if on { flags | flag } else { flags }, change | flag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_common_field_is_known_as_one() {
+        let all = serde_json::to_value(Attrs::full_for_tests()).unwrap();
+        let mut fields: Vec<&str> = all.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut known = COMMON.to_vec();
+        fields.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(fields, known);
+    }
+
+    #[test]
+    fn flags_that_are_not_stated_are_left_alone() {
+        let attrs = Attrs { up: Some(true), arp: Some(true), promisc: Some(false), ..Attrs::default() };
+        assert_eq!(flags(&attrs), (IFF_UP, IFF_UP | IFF_NOARP | IFF_PROMISC));
+        assert_eq!(flags(&Attrs::default()), (0, 0));
+    }
+}

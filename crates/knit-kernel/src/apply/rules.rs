@@ -1,0 +1,47 @@
+//! Rules on the wire.
+
+use ipnet::IpNet;
+use knit_model::{Rule, Scope, marks};
+
+use crate::netlink::Message;
+use crate::netlink::constants::*;
+use crate::netlink::header::RuleHeader;
+
+/// Adds a rule with Knit's mark.
+pub(super) fn add(scope: &Scope, rule: &Rule) -> Message {
+    message(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, format!("add rule {rule} on {scope}"), rule)
+}
+
+/// Removes a rule with Knit's mark: the kernel compares it.
+pub(super) fn remove(scope: &Scope, rule: &Rule) -> Message {
+    message(RTM_DELRULE, 0, format!("remove rule {rule} on {scope}"), rule)
+}
+
+fn message(kind: u16, flags: u16, context: String, rule: &Rule) -> Message {
+    let length = |prefix: Option<IpNet>| prefix.map_or(0, |prefix| prefix.prefix_len());
+    let mut message = Message::new(kind, flags, context);
+    message.header(&RuleHeader {
+        family: if rule.ipv6 { AF_INET6 } else { AF_INET },
+        destination_length: length(rule.to),
+        source_length: length(rule.from),
+        action: FR_ACT_TO_TBL,
+        ..Default::default()
+    });
+    // The kernel takes an address only with a length: a prefix of all addresses is said by leaving it out.
+    for (kind, prefix) in [(FRA_SRC, rule.from), (FRA_DST, rule.to)] {
+        if let Some(prefix) = prefix.filter(|prefix| prefix.prefix_len() > 0) {
+            message.put_address(kind, prefix.addr());
+        }
+    }
+    for (kind, link) in [(FRA_IIFNAME, &rule.iif), (FRA_OIFNAME, &rule.oif)] {
+        if let Some(link) = link {
+            message.put_str(kind, link.as_str());
+        }
+    }
+    if let Some((mark, mask)) = rule.mark {
+        message.put_u32(FRA_FWMARK, mark).put_u32(FRA_FWMASK, mask);
+    }
+    message.put_u32(FRA_PRIORITY, rule.priority).put_u32(FRA_TABLE, rule.table);
+    message.put_u8(FRA_PROTOCOL, marks::PROTOCOL);
+    message
+}

@@ -1,0 +1,89 @@
+//! From a step to what the kernel is told.
+
+use knit_model::plan::{Planned, Step};
+
+use super::transaction::{Failure, Op, Transaction};
+use super::{addresses, deletes, links, neighbours, routes, rules, sysctls};
+use crate::error::{Error, Result};
+
+impl Transaction<'_, '_> {
+    /// Takes one step, or puts it with those that wait.
+    pub(super) fn take(&mut self, step: usize, planned: &Planned) -> Result<(), Failure> {
+        let scope = &planned.scope;
+        match &planned.step {
+            Step::CreateLink { link, peer } => links::create(self, step, scope, link, peer.as_ref()),
+            Step::DeleteLink { link, peer } => deletes::delete(self, step, scope, link, peer.as_ref()),
+            Step::ChangeLink { name, kind, changes } => links::change(self, step, scope, name, kind, changes),
+            Step::AddAddress(address) if addresses::comes_by_itself(address) => Ok(()),
+            Step::AddAddress(address) => {
+                let index = self.need(step, scope, &address.link)?;
+                let tolerate = self.adding(address.owned);
+                self.push(scope, Op::new(step, addresses::add(scope, address, index), tolerate))
+            }
+            Step::RemoveAddress(address) => {
+                let Some(index) = self.index(step, scope, &address.link)? else { return Ok(()) };
+                let tolerate = self.removing();
+                self.push(scope, Op::new(step, addresses::remove(scope, address, index), tolerate))
+            }
+            Step::AddRoute(route) if routes::comes_by_itself(route) => Ok(()),
+            Step::AddRoute(route) => {
+                let indexes = self.hop_indexes(step, planned, route)?;
+                let tolerate = self.adding(route.owned);
+                self.push(scope, Op::new(step, routes::add(scope, route, &indexes), tolerate))
+            }
+            Step::ReplaceRoute { after, .. } => {
+                let indexes = self.hop_indexes(step, planned, after)?;
+                let tolerate = self.adding(true);
+                self.push(scope, Op::new(step, routes::replace(scope, after, &indexes), tolerate))
+            }
+            Step::RemoveRoute(route) => {
+                let mut indexes = Vec::new();
+                for hop in &route.via {
+                    // A route has gone with any of its links.
+                    let Some(index) = self.index(step, scope, &hop.link)? else { return Ok(()) };
+                    indexes.push(index);
+                }
+                let tolerate = self.removing();
+                self.push(scope, Op::new(step, routes::remove(scope, route, &indexes), tolerate))
+            }
+            Step::AddRule(rule) => {
+                let tolerate = self.adding(true);
+                self.push(scope, Op::new(step, rules::add(scope, rule), tolerate))
+            }
+            Step::RemoveRule(rule) => {
+                let tolerate = self.removing();
+                self.push(scope, Op::new(step, rules::remove(scope, rule), tolerate))
+            }
+            Step::AddNeighbour(neighbour) => {
+                let index = self.need(step, scope, &neighbour.link)?;
+                let tolerate = self.adding(neighbour.owned);
+                self.push(scope, Op::new(step, neighbours::add(scope, neighbour, index), tolerate))
+            }
+            Step::RemoveNeighbour(neighbour) => {
+                let Some(index) = self.index(step, scope, &neighbour.link)? else { return Ok(()) };
+                let tolerate = self.removing();
+                self.push(scope, Op::new(step, neighbours::remove(scope, neighbour, index), tolerate))
+            }
+            // The value before is not known: the sysctl belongs to a link that goes.
+            Step::SetSysctl { to, .. } if to.is_empty() => Ok(()),
+            Step::SetSysctl { key, to, .. } => {
+                let write = sysctls::Write { step, key: key.clone(), value: to.clone() };
+                self.write_sysctl(scope, write)
+            }
+        }
+    }
+
+    fn hop_indexes(
+        &mut self,
+        step: usize,
+        planned: &Planned,
+        route: &knit_model::Route,
+    ) -> Result<Vec<u32>, Failure> {
+        if route.via.iter().any(|hop| !(1..=256).contains(&hop.weight)) {
+            let context = format!("add route {route} on {}", planned.scope).into();
+            let error = Error::Unsayable { context, why: "a weight is 1 to 256".to_owned() };
+            return Err(Failure { step, error });
+        }
+        route.via.iter().map(|hop| self.need(step, &planned.scope, &hop.link)).collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! The kernel as Knit sees it: the host's network namespace, and the sandboxes of one transaction.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use knit_model::{SandboxId, Scope};
+use nix::errno::Errno;
+
+use crate::error::{Context, Error, Result};
+use crate::netlink::constants::*;
+use crate::netlink::header::LinkHeader;
+use crate::netlink::{Message, Protocol, Socket};
+use crate::netns::{Netns, hopper};
+
+/// The kernel room's one way in. Its only lasting socket is the host's: a socket keeps its namespace alive.
+#[derive(Debug)]
+pub struct Kernel {
+    host: Netns,
+    socket: Socket,
+}
+
+/// The sandboxes that one transaction (look, apply, verify) is about, with their namespaces.
+///
+/// A sandbox's socket is opened when it is first needed and lives as long as this, so that it neither costs anything
+/// when nothing is said, nor keeps a namespace alive afterwards.
+#[derive(Debug, Default)]
+pub struct Places {
+    sandboxes: BTreeMap<SandboxId, Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    netns: Netns,
+    socket: Option<Socket>,
+}
+
+impl Kernel {
+    /// Talks to the kernel of this machine. `host` is the namespace that counts as the host's.
+    pub fn open(host: Netns) -> Result<Self> {
+        let socket = Socket::open_in(&host, Protocol::Route)?;
+        Ok(Self { host, socket })
+    }
+
+    /// The host's namespace.
+    pub fn host(&self) -> &Netns {
+        &self.host
+    }
+
+    /// After a lost answer the kernel may still be talking: begin with a new socket.
+    pub(crate) fn recover(&mut self, after: &Error) -> Result<()> {
+        if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::Unsettled { .. }) {
+            self.socket = Socket::open_in(&self.host, Protocol::Route)?;
+        }
+        Ok(())
+    }
+}
+
+impl Places {
+    /// No sandbox at all: a transaction of the host's alone.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a sandbox with its namespace.
+    pub fn add(&mut self, id: SandboxId, netns: Netns) {
+        self.sandboxes.insert(id, Place { netns, socket: None });
+    }
+
+    /// The same, for building up.
+    #[must_use]
+    pub fn with(mut self, id: SandboxId, netns: Netns) -> Self {
+        self.add(id, netns);
+        self
+    }
+}
+
+/// Everything that a transaction talks to.
+pub(crate) struct Room<'a> {
+    pub(crate) kernel: &'a mut Kernel,
+    pub(crate) places: &'a mut Places,
+}
+
+/// How a link is named in a question.
+#[derive(Clone, Copy)]
+pub(crate) enum By<'a> {
+    Name(&'a str),
+    AlternativeName(&'a str),
+    Index(u32),
+}
+
+impl Room<'_> {
+    /// The scope's socket.
+    pub(crate) fn socket(&mut self, scope: &Scope) -> Result<&mut Socket> {
+        let id = match scope {
+            Scope::Host => return Ok(&mut self.kernel.socket),
+            Scope::Sandbox(id) => id,
+        };
+        let place = self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
+        match &mut place.socket {
+            Some(socket) => Ok(socket),
+            empty => Ok(empty.insert(Socket::open_in(&place.netns, Protocol::Route)?)),
+        }
+    }
+
+    /// The scope's namespace.
+    pub(crate) fn netns(&self, scope: &Scope) -> Result<&Netns> {
+        match scope {
+            Scope::Host => Ok(&self.kernel.host),
+            Scope::Sandbox(id) => {
+                self.places.sandboxes.get(id).map(|place| &place.netns).ok_or_else(|| no_namespace(scope))
+            }
+        }
+    }
+
+    /// What the kernel says about one link: the message's body, or `None` when there is no such link.
+    pub(crate) fn link_body(&mut self, scope: &Scope, by: By<'_>) -> Result<Option<Vec<u8>>> {
+        let context: Context = match by {
+            By::Name(name) | By::AlternativeName(name) => format!("look at link {name} on {scope}").into(),
+            By::Index(index) => format!("look at link number {index} on {scope}").into(),
+        };
+        let mut message = Message::new(RTM_GETLINK, 0, context);
+        let index = if let By::Index(index) = by { index as i32 } else { 0 };
+        message.header(&LinkHeader { index, ..Default::default() });
+        match by {
+            By::Name(name) => message.put_str(IFLA_IFNAME, name),
+            By::AlternativeName(name) => message.put_str(IFLA_ALT_IFNAME, name),
+            By::Index(_) => &mut message,
+        };
+        message.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        let body = self.socket(scope)?.request_reply(message, |_, body| Some(body.to_vec()));
+        absent_is_none(body)
+    }
+
+    /// Runs something short inside a scope's namespace.
+    pub(crate) fn visit<T: Send + 'static>(
+        &self,
+        scope: &Scope,
+        inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
+    ) -> Result<io::Result<T>> {
+        hopper::visit(self.netns(scope)?, inside)
+    }
+}
+
+fn no_namespace(scope: &Scope) -> Error {
+    Error::NoNamespace { scope: scope.to_string() }
+}
+
+/// A refusal because the thing asked for is not there becomes `None`.
+pub(crate) fn absent_is_none<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Refused { errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

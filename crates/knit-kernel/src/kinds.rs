@@ -1,0 +1,195 @@
+//! What each kind of link says to the kernel, and how it reads the kernel's answer.
+//!
+//! A kind is one file below `kinds/` and one line in [`kinds!`]: it writes its own fields into `IFLA_INFO_DATA` and
+//! reads them back. What every link has is not known here.
+
+mod bridge;
+mod macvlan;
+mod veth;
+mod vxlan;
+
+use knit_model::IfName;
+use knit_model::link::{Bridge, Kind, LinkKind, Macvlan, Veth, Vxlan};
+use knit_model::plan::Change;
+
+use crate::error::{Error, Result};
+use crate::netlink::{Attributes, Message};
+
+/// One kind of link on the wire.
+pub(crate) trait WireKind: LinkKind {
+    /// The kernel's build option for it.
+    const CONFIG: &'static str;
+
+    /// Whether a link that is cut off may wait for its deletion. Not where the kernel would refuse a new link with
+    /// the same fields meanwhile.
+    const LINGERS: bool = true;
+
+    /// Writes the stated fields that are wanted.
+    fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message);
+
+    /// Reads every field that the kernel tells. Of no attributes it makes a value that states nothing.
+    fn decode(data: Attributes<'_>, parent: Option<IfName>) -> Self;
+
+    /// The number of the link that this one sits on. `link` is what the kernel says for every link (`IFLA_LINK`).
+    fn parent_index(_data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
+        link
+    }
+
+    /// The MTU to be born with, when that may not be the wanted one; the wanted one is set right after.
+    fn birth_mtu(mtu: u32) -> u32 {
+        mtu
+    }
+}
+
+/// Which fields to write.
+#[derive(Clone, Copy)]
+pub(crate) enum Wanted<'a> {
+    /// All that are stated.
+    All,
+    /// The changed ones.
+    Changed(&'a [Change]),
+}
+
+impl Wanted<'_> {
+    /// The value, if it is stated and its field is wanted.
+    pub(crate) fn of<T: Copy>(self, field: &str, value: Option<T>) -> Option<T> {
+        match self {
+            Self::All => value,
+            Self::Changed(changes) => value.filter(|_| changes.iter().any(|change| change.field == field)),
+        }
+    }
+}
+
+/// What a kind needs to know of other links.
+#[derive(Default)]
+pub(crate) struct Around<'a> {
+    /// The number of the link it sits on, in the scope that it is born from.
+    pub(crate) parent: Option<u32>,
+    /// Writes the far end of a pair.
+    pub(crate) far_end: Option<&'a dyn Fn(&mut Message)>,
+}
+
+macro_rules! kinds {
+    ($($name:ident),* $(,)?) => {
+        /// Writes a kind's own fields.
+        pub(crate) fn encode(kind: &Kind, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message) {
+            match kind {
+                $(Kind::$name(kind) => kind.encode(wanted, around, data),)*
+                Kind::Other { .. } => {}
+            }
+        }
+
+        /// Reads a kind by the kernel's word for it.
+        pub(crate) fn decode(name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Kind {
+            match name {
+                $(<$name as LinkKind>::NAME => Kind::$name(<$name as WireKind>::decode(data, parent)),)*
+                _ => Kind::Other { name: name.to_owned() },
+            }
+        }
+
+        /// The number of the link that a link of this kind sits on.
+        pub(crate) fn parent_index(name: &str, data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
+            match name {
+                $(<$name as LinkKind>::NAME => <$name as WireKind>::parent_index(data, link),)*
+                _ => None,
+            }
+        }
+
+        /// The kernel's build option for a kind.
+        pub(crate) fn config(name: &str) -> Option<&'static str> {
+            match name {
+                $(<$name as LinkKind>::NAME => Some(<$name as WireKind>::CONFIG),)*
+                _ => None,
+            }
+        }
+
+        /// Whether a link of this kind may wait for its deletion.
+        pub(crate) fn lingers(name: &str) -> bool {
+            match name {
+                $(<$name as LinkKind>::NAME => <$name as WireKind>::LINGERS,)*
+                _ => false,
+            }
+        }
+
+        /// The MTU that a link of this kind is born with.
+        pub(crate) fn birth_mtu(name: &str, mtu: u32) -> u32 {
+            match name {
+                $(<$name as LinkKind>::NAME => <$name as WireKind>::birth_mtu(mtu),)*
+                _ => mtu,
+            }
+        }
+    };
+}
+
+kinds!(Veth, Bridge, Macvlan, Vxlan);
+
+/// A kind that states what the changes say of it. Changes of the common fields are left out.
+pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
+    let unsayable = |why: serde_json::Error| Error::Unsayable {
+        context: format!("change a {name}").into(),
+        why: why.to_string(),
+    };
+    let mut value = serde_json::to_value(decode(name, Attributes::new(&[]), None)).map_err(unsayable)?;
+    for change in changes {
+        value[&change.field] = change.to.clone();
+    }
+    serde_json::from_value(value).map_err(unsayable)
+}
+
+#[cfg(test)]
+mod tests {
+    use knit_model::link::{Kind, MacvlanMode};
+
+    use super::*;
+
+    /// What a kind writes is what it reads, for every field of the model.
+    #[test]
+    fn what_a_kind_writes_it_reads_back() {
+        let bridge = Bridge {
+            stp: Some(true),
+            forward_delay: Some(4),
+            ageing: Some(60),
+            priority: Some(4096),
+            vlan_filtering: Some(true),
+            multicast_snooping: Some(false),
+        };
+        let ipv6 = Vxlan {
+            remote: Some("fd00::2".parse().unwrap()),
+            local: Some("fd00::1".parse().unwrap()),
+            ..Vxlan::full_for_tests()
+        };
+        let kinds = [
+            Kind::Bridge(bridge),
+            Kind::Macvlan(Macvlan { mode: Some(MacvlanMode::Vepa), ..Macvlan::full_for_tests() }),
+            Kind::Vxlan(Vxlan::full_for_tests()),
+            Kind::Vxlan(ipv6),
+            Kind::Veth(Veth { peer: None }),
+        ];
+        for kind in kinds {
+            let mut message = Message::new(0, 0, "test");
+            encode(&kind, Wanted::All, &Around { parent: Some(7), far_end: None }, &mut message);
+            let data = Attributes::new(&message.as_bytes()[16..]);
+            assert_eq!(decode(kind.name(), data, kind.parent().cloned()), kind);
+        }
+    }
+
+    #[test]
+    fn a_change_writes_its_field_alone() {
+        let change = Change { field: "ttl".to_owned(), from: 1.into(), to: 9.into() };
+        let mtu = Change { field: "mtu".to_owned(), from: 1400.into(), to: 1500.into() };
+        let changes = [change, mtu];
+        let kind = changed("vxlan", &changes).unwrap();
+        let mut message = Message::new(0, 0, "test");
+        encode(&kind, Wanted::Changed(&changes), &Around::default(), &mut message);
+        let written: Vec<_> = Attributes::new(&message.as_bytes()[16..]).map(|a| a.value.to_vec()).collect();
+        assert_eq!(written, [vec![9]]);
+    }
+
+    #[test]
+    fn every_kind_of_the_model_is_in_the_list() {
+        for name in Kind::NAMES {
+            assert!(config(name).is_some_and(|config| config.starts_with("CONFIG_")), "{name}");
+        }
+        assert_eq!(config("dummy"), None);
+    }
+}

@@ -1,0 +1,62 @@
+//! bridge on the wire.
+
+use knit_model::IfName;
+use knit_model::link::Bridge;
+
+use super::{Around, Wanted, WireKind};
+use crate::netlink::{Attributes, Message};
+
+// if_link.h, IFLA_BR_*
+const FORWARD_DELAY: u16 = 1;
+const AGEING_TIME: u16 = 4;
+const STP_STATE: u16 = 5;
+const PRIORITY: u16 = 6;
+const VLAN_FILTERING: u16 = 7;
+const MCAST_SNOOPING: u16 = 23;
+
+/// The kernel counts a bridge's times in hundredths of a second (`USER_HZ`).
+const TICKS: u32 = 100;
+
+impl WireKind for Bridge {
+    const CONFIG: &'static str = "CONFIG_BRIDGE";
+
+    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
+        if let Some(seconds) = wanted.of("forward_delay", self.forward_delay) {
+            data.put_u32(FORWARD_DELAY, seconds.saturating_mul(TICKS));
+        }
+        if let Some(seconds) = wanted.of("ageing", self.ageing) {
+            data.put_u32(AGEING_TIME, seconds.saturating_mul(TICKS));
+        }
+        if let Some(on) = wanted.of("stp", self.stp) {
+            data.put_u32(STP_STATE, on.into());
+        }
+        if let Some(priority) = wanted.of("priority", self.priority) {
+            data.put_u16(PRIORITY, priority);
+        }
+        if let Some(on) = wanted.of("vlan_filtering", self.vlan_filtering) {
+            data.put_u8(VLAN_FILTERING, on.into());
+        }
+        if let Some(on) = wanted.of("multicast_snooping", self.multicast_snooping) {
+            data.put_u8(MCAST_SNOOPING, on.into());
+        }
+    }
+
+    fn decode(data: Attributes<'_>, _parent: Option<IfName>) -> Self {
+        let is_on = |kind| data.first(kind).and_then(|on| on.u8()).map(|on| on != 0);
+        let seconds = |kind| data.first(kind).and_then(|ticks| ticks.u32()).map(|ticks| ticks / TICKS);
+        Self {
+            stp: data.first(STP_STATE).and_then(|state| state.u32()).map(|state| state != 0),
+            forward_delay: seconds(FORWARD_DELAY),
+            ageing: seconds(AGEING_TIME),
+            priority: data.first(PRIORITY).and_then(|priority| priority.u16()),
+            vlan_filtering: is_on(VLAN_FILTERING),
+            multicast_snooping: is_on(MCAST_SNOOPING),
+        }
+    }
+
+    /// The kernel gives a bridge the smallest MTU of its ports, until someone *changes* its MTU: from then on it keeps
+    /// what it was told. One given at birth is no change, and neither is the one it has already.
+    fn birth_mtu(mtu: u32) -> u32 {
+        if mtu > knit_model::link::MIN_MTU { mtu - 1 } else { mtu + 1 }
+    }
+}

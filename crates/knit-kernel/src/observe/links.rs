@@ -1,0 +1,211 @@
+//! Links with their kind's fields, their marks, and the names of the links around them.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd};
+
+use knit_model::link::{Attrs, Kind, Link, Master, OwnerId};
+use knit_model::{IfName, Mac, Scope, marks};
+
+use super::Links;
+use crate::error::Result;
+use crate::kernel::{By, Room, absent_is_none};
+use crate::kinds;
+use crate::netlink::constants::*;
+use crate::netlink::header::{LinkHeader, NamespaceHeader};
+use crate::netlink::{Attributes, Header, Message};
+
+/// A link, and what the model does not hold of it.
+#[derive(Debug)]
+pub(crate) struct SeenLink {
+    pub(crate) index: u32,
+    pub(crate) link: Link,
+    /// Whether something is at the other end of the cable.
+    pub(crate) carrier: bool,
+}
+
+/// The links of a look, by their number.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    by_index: BTreeMap<u32, SeenLink>,
+}
+
+impl Found {
+    /// The name of a link that is part of the look.
+    pub(crate) fn name(&self, index: u32) -> Option<&IfName> {
+        self.by_index.get(&index).map(|seen| &seen.link.name)
+    }
+
+    /// The numbers of all links of the look.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = u32> {
+        self.by_index.keys().copied()
+    }
+
+    pub(crate) fn into_seen(self) -> impl Iterator<Item = SeenLink> {
+        self.by_index.into_values()
+    }
+}
+
+/// Looks at links.
+pub(crate) fn look(room: &mut Room<'_>, scope: &Scope, links: &Links) -> Result<Found> {
+    let mut bodies = Vec::new();
+    match links {
+        Links::All => {
+            let mut message = Message::new(RTM_GETLINK, 0, format!("list links of {scope}"));
+            message.header(&LinkHeader::default()).put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+            let all = room.socket(scope)?.dump(message, |_, body| Some(body.to_vec()))?;
+            bodies.extend(all.into_iter().map(|body| (None, body)));
+        }
+        Links::Named(names) => {
+            for name in names {
+                let body = room.link_body(scope, By::Name(name.as_str()))?;
+                bodies.extend(body.map(|body| (Some(name.clone()), body)));
+            }
+        }
+    }
+    let mut names = Names { scope, near: BTreeMap::new(), host_id: None };
+    for (_, body) in &bodies {
+        if let Some((index, name)) = index_and_name(body) {
+            names.near.insert(index, Some(name));
+        }
+    }
+    let mut found = Found::default();
+    for (asked, body) in bodies {
+        if let Some(mut seen) = decode(room, &mut names, &body)? {
+            // Asked by an alternative name it is another name's link, which is why the name is taken.
+            seen.link.name = asked.unwrap_or(seen.link.name);
+            found.by_index.insert(seen.index, seen);
+        }
+    }
+    Ok(found)
+}
+
+/// Number and name, without the rest.
+fn index_and_name(body: &[u8]) -> Option<(u32, IfName)> {
+    let (header, attributes) = LinkHeader::split(body)?;
+    let name = IfName::new(attributes.first(IFLA_IFNAME)?.str()?).ok()?;
+    Some((header.index as u32, name))
+}
+
+/// Reads one link. `None` for what the model cannot name, and for links on their way out.
+fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Option<SeenLink>> {
+    let (Some((index, name)), Some((header, attributes))) = (index_and_name(body), LinkHeader::split(body))
+    else {
+        return Ok(None);
+    };
+    let group = attributes.first(IFLA_GROUP).and_then(|group| group.u32());
+    if group == Some(marks::REAP_GROUP) {
+        return Ok(None);
+    }
+    let info = attributes.first(IFLA_LINKINFO).map(|info| info.nested());
+    let kind_name = info.and_then(|info| info.first(IFLA_INFO_KIND)?.str()).unwrap_or_default();
+    let data = info.and_then(|info| info.first(IFLA_INFO_DATA)).map(|data| data.nested());
+    let data = data.unwrap_or(Attributes::new(&[]));
+    let number = |kind| attributes.first(kind).and_then(|value| value.u32());
+
+    // A link that sits on one of another namespace says so by that namespace's number here.
+    let below = attributes.first(IFLA_LINK_NETNSID).and_then(|id| id.i32());
+    let parent = kinds::parent_index(kind_name, data, number(IFLA_LINK));
+    let (parent, born_from) = match (parent, below) {
+        (None, _) => (None, None),
+        (Some(parent), None) => (names.near(room, parent)?, None),
+        (Some(parent), Some(id)) if names.is_host(room, id)? => {
+            (name_of(room, &Scope::Host, parent)?, Some(Scope::Host))
+        }
+        (Some(_), Some(_)) => (None, None),
+    };
+    let master = match number(IFLA_MASTER) {
+        None | Some(0) => Some(Master::Nothing),
+        // A master that the model cannot name is not stated.
+        Some(master) => names.near(room, master)?.map(Master::Of),
+    };
+    let is_set = |flag: u32| Some(header.flags & flag != 0);
+    let attrs = Attrs {
+        mtu: number(IFLA_MTU),
+        mac: attributes.first(IFLA_ADDRESS).and_then(|mac| mac.mac()).map(Mac::from_bytes),
+        txqueuelen: number(IFLA_TXQLEN),
+        alias: Some(
+            attributes.first(IFLA_IFALIAS).and_then(|alias| alias.str()).unwrap_or_default().to_owned(),
+        ),
+        group: Some(group.unwrap_or(0)),
+        up: is_set(IFF_UP),
+        promisc: is_set(IFF_PROMISC),
+        allmulticast: is_set(IFF_ALLMULTI),
+        multicast: is_set(IFF_MULTICAST),
+        arp: is_set(IFF_NOARP).map(|is_off| !is_off),
+        master,
+    };
+    let kind: Kind = kinds::decode(kind_name, data, parent);
+    let link = Link { name, kind, attrs, born_from, owner: owner(attributes) };
+    let carrier = header.flags & IFF_LOWER_UP != 0;
+    Ok(Some(SeenLink { index, link, carrier }))
+}
+
+/// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart.
+fn owner(attributes: Attributes<'_>) -> Option<OwnerId> {
+    let list = attributes.first(IFLA_PROP_LIST)?.nested();
+    let mut names = list.filter(|name| name.kind == IFLA_ALT_IFNAME).filter_map(|name| name.str());
+    let id = names.find_map(|name| name.strip_prefix(marks::ALTNAME_PREFIX))?;
+    let id = id.split_once('.').map_or(id, |(id, _)| id);
+    Some(OwnerId(id.to_owned()))
+}
+
+/// Names of links around those of a look, asked for at most once.
+struct Names<'a> {
+    scope: &'a Scope,
+    near: BTreeMap<u32, Option<IfName>>,
+    /// The host's number in this scope, once it is known.
+    host_id: Option<i32>,
+}
+
+impl Names<'_> {
+    /// The name of a link of the same scope.
+    fn near(&mut self, room: &mut Room<'_>, index: u32) -> Result<Option<IfName>> {
+        if let Some(name) = self.near.get(&index) {
+            return Ok(name.clone());
+        }
+        let name = name_of(room, self.scope, index)?;
+        self.near.insert(index, name.clone());
+        Ok(name)
+    }
+
+    /// Whether this number, in this scope, is the host's.
+    fn is_host(&mut self, room: &mut Room<'_>, id: i32) -> Result<bool> {
+        if let Some(host) = self.host_id {
+            return Ok(host == id);
+        }
+        let mut message = Message::new(RTM_GETNSID, 0, format!("number of the host in {}", self.scope));
+        message.header(&NamespaceHeader::default());
+        message.put_u32(NETNSA_FD, room.netns(&Scope::Host)?.as_fd().as_raw_fd() as u32);
+        let read = |_, body: &[u8]| NamespaceHeader::split(body)?.1.first(NETNSA_NSID)?.i32();
+        let host = room.socket(self.scope)?.request_reply(message, read)?;
+        self.host_id = Some(host);
+        Ok(host == id)
+    }
+}
+
+fn name_of(room: &mut Room<'_>, scope: &Scope, index: u32) -> Result<Option<IfName>> {
+    let body = room.link_body(scope, By::Index(index))?;
+    Ok(body.and_then(|body| index_and_name(&body)).map(|(_, name)| name))
+}
+
+/// Dumps a table for each link of a look that is named, or once for all.
+pub(super) fn dump_each<T>(
+    room: &mut Room<'_>,
+    scope: &Scope,
+    links: &Links,
+    found: &Found,
+    request: impl Fn(Option<u32>) -> Message,
+    mut decode: impl FnMut(&[u8]) -> Option<T>,
+) -> Result<Vec<T>> {
+    let wanted: Vec<Option<u32>> = match links {
+        Links::All => vec![None],
+        Links::Named(_) => found.indexes().map(Some).collect(),
+    };
+    let mut all = Vec::new();
+    for index in wanted {
+        let part = room.socket(scope)?.dump(request(index), |_, body| decode(body));
+        // A link or table that went away meanwhile has nothing.
+        all.extend(absent_is_none(part)?.unwrap_or_default());
+    }
+    Ok(all)
+}

@@ -1,0 +1,46 @@
+//! Knit's rules. Those of others are never looked at.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+use knit_model::{IfName, Rule, Scope, marks};
+
+use crate::error::Result;
+use crate::kernel::Room;
+use crate::netlink::constants::*;
+use crate::netlink::header::RuleHeader;
+use crate::netlink::{Header, Message};
+
+/// Looks at Knit's rules of both families.
+pub(super) fn look(room: &mut Room<'_>, scope: &Scope) -> Result<BTreeSet<Rule>> {
+    let mut message = Message::new(RTM_GETRULE, 0, format!("list rules of {scope}"));
+    message.header(&RuleHeader::default());
+    Ok(room.socket(scope)?.dump(message, |_, body| decode(body))?.into_iter().collect())
+}
+
+fn decode(body: &[u8]) -> Option<Rule> {
+    let (header, attributes) = RuleHeader::split(body)?;
+    let number = |kind| attributes.first(kind).and_then(|value| value.u32());
+    let is_knits = attributes.first(FRA_PROTOCOL)?.u8()? == marks::PROTOCOL;
+    let is_address_family = matches!(header.family, AF_INET | AF_INET6);
+    if !is_knits || !is_address_family || header.action != FR_ACT_TO_TBL {
+        return None;
+    }
+    let prefix = |kind, length| {
+        let address = attributes.first(kind)?.address()?;
+        IpNet::new(address, length).ok()
+    };
+    let link = |kind| attributes.first(kind).and_then(|name| IfName::new(name.str()?).ok());
+    let mark = number(FRA_FWMARK).unwrap_or(0);
+    let mask = number(FRA_FWMASK).unwrap_or(0);
+    Some(Rule {
+        priority: number(FRA_PRIORITY).unwrap_or(0),
+        ipv6: header.family == AF_INET6,
+        from: prefix(FRA_SRC, header.source_length),
+        to: prefix(FRA_DST, header.destination_length),
+        iif: link(FRA_IIFNAME),
+        oif: link(FRA_OIFNAME),
+        mark: (mark != 0 || mask != 0).then_some((mark, mask)),
+        table: number(FRA_TABLE).unwrap_or(header.table.into()),
+    })
+}

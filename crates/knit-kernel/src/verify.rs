@@ -1,0 +1,174 @@
+//! Whether a plan that was carried out holds: links up with a carrier, no address still being tried, routes present.
+
+use std::collections::BTreeMap;
+
+use knit_model::link::{Fields, Kind, Link};
+use knit_model::plan::{Item, Plan, Step};
+use knit_model::{IfName, Scope, ScopeState};
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::kernel::{Kernel, Places, Room};
+use crate::observe::{Seen, look_of};
+
+impl Kernel {
+    /// Looks at what a plan touched, and says in words what is not as the plan left it. Nothing: all of it holds.
+    pub fn verify(&mut self, plan: &Plan, places: &mut Places) -> Result<Vec<String>> {
+        let expected = Expected::of(plan);
+        let mut room = Room { kernel: self, places };
+        let mut missing = Vec::new();
+        for (scope, look) in &look_of(plan.steps.iter()).scopes {
+            let seen = room.observe_scope(scope, look)?;
+            expected.compare(scope, &seen, &mut |what| missing.push(format!("{scope}: {what}")));
+        }
+        Ok(missing)
+    }
+}
+
+/// What a plan leaves behind.
+#[derive(Default)]
+struct Expected<'a> {
+    /// The fields that a link must have, or that it must be gone.
+    links: BTreeMap<(&'a Scope, &'a IfName), Option<Fields>>,
+    /// What must be there (or gone) beside links: the last step about it.
+    items: BTreeMap<(&'a Scope, Item), &'a Step>,
+    /// The ends of pairs, of which each has a carrier when both are up.
+    pairs: Vec<[(&'a Scope, &'a IfName); 2]>,
+}
+
+impl<'a> Expected<'a> {
+    fn of(plan: &'a Plan) -> Self {
+        let mut expected = Self::default();
+        for planned in &plan.steps {
+            expected.add(&planned.scope, &planned.step);
+        }
+        expected
+    }
+
+    fn add(&mut self, scope: &'a Scope, step: &'a Step) {
+        let item = match step {
+            Step::CreateLink { link, peer } => {
+                self.links.insert((scope, &link.name), Some(stated(link)));
+                if let Some((there, far)) = peer {
+                    self.links.insert((there, &far.name), Some(stated(far)));
+                    self.pairs.push([(scope, &link.name), (there, &far.name)]);
+                }
+                return;
+            }
+            Step::DeleteLink { link, peer } => {
+                self.links.insert((scope, &link.name), None);
+                if let Some((there, far)) = peer {
+                    self.links.insert((there, &far.name), None);
+                }
+                return;
+            }
+            Step::ChangeLink { name, changes, .. } => {
+                let fields = self.links.entry((scope, name)).or_default().get_or_insert_default();
+                fields.extend(changes.iter().map(|change| (change.field.clone(), change.to.clone())));
+                return;
+            }
+            Step::AddAddress(address) | Step::RemoveAddress(address) => Item::Address(address.key()),
+            Step::AddRoute(route) | Step::RemoveRoute(route) => Item::Route(route.key()),
+            Step::ReplaceRoute { after, .. } => Item::Route(after.key()),
+            Step::AddRule(rule) | Step::RemoveRule(rule) => Item::Rule(rule.clone()),
+            Step::AddNeighbour(neighbour) | Step::RemoveNeighbour(neighbour) => {
+                Item::Neighbour(neighbour.key())
+            }
+            Step::SetSysctl { key, .. } => Item::Sysctl(key.clone()),
+        };
+        self.items.insert((scope, item), step);
+    }
+
+    fn compare(&self, scope: &Scope, seen: &Seen, say: &mut dyn FnMut(String)) {
+        for ((_, name), fields) in self.links.iter().filter(|((here, _), _)| *here == scope) {
+            match (fields, seen.state.links.get(*name)) {
+                (Some(_), None) => say(format!("link {name} is missing")),
+                (Some(fields), Some(link)) => compare_fields(fields, link, say),
+                (None, Some(link)) if link.owner.is_some() => say(format!("link {name} is still there")),
+                (None, _) => {}
+            }
+        }
+        for pair in self.pairs.iter().filter(|pair| pair.iter().all(|end| self.is_up(end))) {
+            for (_, name) in pair.iter().filter(|(here, _)| *here == scope) {
+                if seen.without_carrier.contains(*name) {
+                    say(format!("link {name} is up, but its far end is not"));
+                }
+            }
+        }
+        for ((_, item), step) in self.items.iter().filter(|((here, _), _)| *here == scope) {
+            if let Some(wrong) = compare_item(step, &seen.state) {
+                say(wrong);
+            }
+            if let Item::Address(key) = item
+                && let Some(is_duplicate) = seen.unready.get(key)
+            {
+                let why =
+                    if *is_duplicate { "is a duplicate" } else { "is still being tried for duplicates" };
+                say(format!("address {} dev {} {why}", key.1, key.0));
+            }
+        }
+    }
+
+    fn is_up(&self, end: &(&Scope, &IfName)) -> bool {
+        let fields = self.links.get(end).and_then(|fields| fields.as_ref());
+        fields.is_some_and(|fields| fields.get("up") == Some(&Value::Bool(true)))
+    }
+}
+
+/// What a link states and the kernel tells back.
+fn stated(link: &Link) -> Fields {
+    let mut fields = link.fields();
+    if matches!(link.kind, Kind::Veth(_)) {
+        fields.remove("peer");
+    }
+    fields
+}
+
+fn compare_fields(fields: &Fields, link: &Link, say: &mut dyn FnMut(String)) {
+    let seen = link.fields();
+    for (field, want) in fields {
+        if let Some(there) = seen.get(field).filter(|there| *there != want) {
+            say(format!("link {}: {field} is {there}, not {want}", link.name));
+        }
+    }
+}
+
+/// What is wrong with an item after its last step. What is not Knit's is not looked at.
+fn compare_item(step: &Step, seen: &ScopeState) -> Option<String> {
+    let missing = |is_there: bool, what: String| (!is_there).then(|| format!("{what} is missing"));
+    let remains = |is_there: bool, what: String| is_there.then(|| format!("{what} is still there"));
+    match step {
+        Step::AddAddress(address) if address.owned => {
+            let there = seen.addresses.get(&address.key());
+            missing(there.is_some_and(|there| there.same_as(address)), format!("address {address}"))
+        }
+        Step::RemoveAddress(address) => {
+            let there = seen.addresses.get(&address.key());
+            remains(there.is_some_and(|there| there.owned), format!("address {address}"))
+        }
+        Step::AddRoute(route) | Step::ReplaceRoute { after: route, .. } if route.owned => {
+            let there = seen.routes.get(&route.key());
+            missing(there.is_some_and(|there| there.same_as(route)), format!("route {route}"))
+        }
+        Step::RemoveRoute(route) => {
+            let there = seen.routes.get(&route.key());
+            remains(there.is_some_and(|there| there.owned), format!("route {route}"))
+        }
+        Step::AddRule(rule) => missing(seen.rules.contains(rule), format!("rule {rule}")),
+        Step::RemoveRule(rule) => remains(seen.rules.contains(rule), format!("rule {rule}")),
+        Step::AddNeighbour(neighbour) if neighbour.owned => {
+            let there = seen.neighbours.get(&neighbour.key());
+            missing(there.is_some_and(|there| there.mac == neighbour.mac), format!("neighbour {neighbour}"))
+        }
+        Step::RemoveNeighbour(neighbour) => {
+            let there = seen.neighbours.get(&neighbour.key());
+            remains(there.is_some_and(|there| there.owned), format!("neighbour {neighbour}"))
+        }
+        Step::SetSysctl { key, to, .. } if !to.is_empty() => match seen.sysctls.get(key) {
+            Some(there) if there == to => None,
+            Some(there) => Some(format!("sysctl {key} is {there}, not {to}")),
+            None => Some(format!("sysctl {key} is missing")),
+        },
+        _ => None,
+    }
+}
