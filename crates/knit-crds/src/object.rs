@@ -171,3 +171,11 @@ impl Object {
         serde_json::to_value(self).expect("an object is plain data")
     }
 }
+
+impl Object {
+    /// The object that a stored manifest describes; `None` if it is not one of Knit's.
+    pub fn from_manifest(manifest: &Value) -> Option<Self> {
+        let kind = manifest.get("kind")?.as_str()?;
+        Self::from_value(kind, manifest.clone())?.ok()
+    }
+}

@@ -1,25 +1,19 @@
 //! The kernel room: everything that Knit says to the kernel, and hears from it.
 //!
 //! - [`netlink`] builds, sends and reads netlink messages. It is synchronous and knows no link kind.
-<<<<<<< HEAD
 //! - [`features`] finds out, by trying, what this kernel offers.
-=======
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
->>>>>>> apply
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
 
 pub mod apply;
 pub mod error;
-<<<<<<< HEAD
-pub mod features;
-=======
 pub mod fault;
+pub mod features;
 pub mod kernel;
 mod kinds;
->>>>>>> apply
 pub mod netlink;
 pub mod netns;
 pub mod observe;
