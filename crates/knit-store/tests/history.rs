@@ -8,8 +8,8 @@ mod support {
 
 use std::fs;
 
-use knit_store::{Error, Seq};
-use support::numbers::{Numbers, first_ten, open};
+use knit_store::{Error, Options, Seq};
+use support::numbers::{Numbers, OPTIONS, all, first_ten, open};
 use tempfile::TempDir;
 
 fn numbers(journal: &Numbers, from: u64) -> Vec<u32> {
@@ -82,4 +82,21 @@ fn a_snapshot_must_be_of_a_moment_that_the_journal_has() {
             )
         );
     }
+}
+
+#[test]
+fn segments_that_the_previous_snapshot_needs_stay_whatever_is_kept() {
+    let dir = TempDir::new().unwrap();
+    let options = Options { segments: 0, ..OPTIONS };
+    let journal = Numbers::open(dir.path(), options).unwrap().journal;
+    for number in 1..=40_u32 {
+        journal.append(&number.to_string()).unwrap();
+        if number % 10 == 0 {
+            journal.compact(&(1..=number).collect(), Seq(number.into())).unwrap();
+        }
+    }
+    assert_eq!(numbers(&journal, 0), (31..=40).collect::<Vec<_>>());
+    drop(journal);
+    fs::write(dir.path().join("snapshot"), "").unwrap();
+    assert_eq!(all(&open(dir.path())), (1..=40).collect::<Vec<_>>());
 }

@@ -16,7 +16,8 @@ use tempfile::TempDir;
 
 const CHILD: &str = "KNIT_STORE_TEST_CHILD";
 
-/// Appends from two threads, every tenth record durably, and says each number once it is recorded.
+/// Appends from two threads, every tenth record durably, and says each number once it is recorded. It ends by itself when
+/// nobody listens any more.
 fn write_until_killed(dir: &Path) -> ! {
     let journal = open(dir).journal;
     thread::scope(|scope| {
