@@ -30,13 +30,16 @@ pub struct Node {
     faults: Box<dyn Observer + Send>,
 }
 
+/// Plans, each with the unit that it changes.
+pub type Plans = Vec<(Unit, Plan)>;
+
 /// What came of an event.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Objects about which something changed.
     pub changed: BTreeSet<ObjectKey>,
     /// The plans that were carried out, or would be.
-    pub plans: Vec<(Unit, Plan)>,
+    pub plans: Plans,
 }
 
 impl Node {
@@ -168,7 +171,7 @@ impl Node {
     }
 
     fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
-        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(|planned| scopes_of(planned)).collect();
+        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
         let mut places = self.places_of(&self.state, scopes.iter());
         let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut *self.faults);
         match applied {

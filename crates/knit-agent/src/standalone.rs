@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use knit_crds::Object;
-use knit_engine::{Event, ObjectKey, Record, Revision, State, StoredObject, Unit};
+use knit_engine::{Event, ObjectKey, Record, Revision, State, StoredObject};
 use knit_kernel::Netns;
 use knit_model::provenance::Dialect;
-use knit_model::{Plan, Sandbox, SandboxId};
+use knit_model::{Sandbox, SandboxId};
 
 pub use files::read_objects;
 
 use crate::error::{Error, Result};
-use crate::node::{Node, now};
+use crate::node::{Node, Plans, now};
 use crate::sandboxes;
 
 /// A node whose objects come from files.
@@ -33,6 +33,14 @@ pub struct Change {
     pub verb: Verb,
     /// What its author should know.
     pub warnings: Vec<String>,
+}
+
+/// Objects that were checked, and what applying them means.
+#[derive(Default)]
+struct Prepared {
+    changes: Vec<Change>,
+    events: Vec<Event>,
+    before: Vec<(ObjectKey, Option<Box<StoredObject>>)>,
 }
 
 /// What became of an object.
@@ -117,7 +125,7 @@ impl Standalone {
 
     /// Applies objects. All of them are checked before the first one changes anything.
     pub fn apply(&mut self, objects: Vec<Object>, what: &str) -> Result<Vec<Change>> {
-        let (changes, events, before) = self.prepare(objects)?;
+        let Prepared { changes, events, before } = self.prepare(objects)?;
         if !before.is_empty() {
             self.node.record(&Record::Revision(Revision { what: what.to_owned(), at: now(), before }))?;
         }
@@ -130,14 +138,14 @@ impl Standalone {
     }
 
     /// What applying the objects would change.
-    pub fn plan(&mut self, objects: Vec<Object>) -> Result<(Vec<Change>, Vec<(Unit, Plan)>)> {
-        let (changes, events, _) = self.prepare(objects)?;
+    pub fn plan(&mut self, objects: Vec<Object>) -> Result<(Vec<Change>, Plans)> {
+        let Prepared { changes, events, .. } = self.prepare(objects)?;
         let (_, outcome) = self.node.rehearse(events)?;
         Ok((changes, outcome.plans))
     }
 
     /// What deleting the objects would change.
-    pub fn plan_delete(&mut self, keys: &[ObjectKey]) -> Result<Vec<(Unit, Plan)>> {
+    pub fn plan_delete(&mut self, keys: &[ObjectKey]) -> Result<Plans> {
         let events: Vec<Event> = keys.iter().cloned().map(Event::ObjectDeleted).collect();
         let (_, outcome) = self.node.rehearse(events)?;
         Ok(outcome.plans)
@@ -186,7 +194,7 @@ impl Standalone {
     }
 
     /// Compares everything with the kernel and repairs what differs. Returns the plans that it took.
-    pub fn resync(&mut self) -> Result<Vec<(Unit, Plan)>> {
+    pub fn resync(&mut self) -> Result<Plans> {
         let outcome = self.node.hear(Event::Resync)?;
         self.node.tidy()?;
         Ok(outcome.plans)
@@ -209,12 +217,8 @@ impl Standalone {
         Ok(())
     }
 
-    #[allow(clippy::type_complexity, reason = "three lists that belong together, used twice and here only")]
-    fn prepare(
-        &self,
-        objects: Vec<Object>,
-    ) -> Result<(Vec<Change>, Vec<Event>, Vec<(ObjectKey, Option<Box<StoredObject>>)>)> {
-        let (mut changes, mut events, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    fn prepare(&self, objects: Vec<Object>) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
         for object in objects {
             let (change, stored) = self.prepare_one(object)?;
             if let Some(stored) = stored {
