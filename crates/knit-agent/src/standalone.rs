@@ -222,13 +222,13 @@ impl Standalone {
         for object in objects {
             let (change, stored) = self.prepare_one(object)?;
             if let Some(stored) = stored {
-                before
-                    .push((change.key.clone(), self.state().objects.get(&change.key).cloned().map(Box::new)));
-                events.push(Event::ObjectApplied(stored));
+                let before = self.state().objects.get(&change.key).cloned().map(Box::new);
+                prepared.before.push((change.key.clone(), before));
+                prepared.events.push(Event::ObjectApplied(stored));
             }
-            changes.push(change);
+            prepared.changes.push(change);
         }
-        Ok((changes, events, before))
+        Ok(prepared)
     }
 
     /// Checks an object and gives it what an API server would: a uid and a generation.
