@@ -95,7 +95,7 @@ fn compose(product: &Product, revision: Option<&str>, binaries: &Path) -> Result
         user: "0:0".to_owned(),
         workdir: "/".to_owned(),
         labels: labels.collect(),
-        layers: vec![layer],
+        layers: vec![layer.into()],
     })
 }
 

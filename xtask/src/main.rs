@@ -1,12 +1,21 @@
 //! Knit's workshop. `cargo xtask help` lists what it can do.
 
+mod bench;
+mod ci;
+mod cluster;
 mod deps;
+mod generate;
+mod gotools;
 mod image;
+mod machine;
 mod places;
 mod process;
 mod progress;
+mod test;
+mod vm;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -26,6 +35,24 @@ enum Task {
         #[arg(long)]
         install: bool,
     },
+    /// Run every test, or one family; the last line is a plain count
+    Test {
+        /// Only this family
+        family: Option<test::Family>,
+        /// Only tests whose name contains this
+        #[arg(long, value_name = "TEXT")]
+        filter: Option<String>,
+    },
+    /// A real Kubernetes on this machine, for tests
+    Cluster {
+        #[command(flatten)]
+        which: cluster::Which,
+        #[command(subcommand)]
+        task: cluster::Task,
+    },
+    /// Run programs in a guest with Debian's cloud kernel, for what this kernel was built without
+    #[command(subcommand)]
+    Vm(vm::VmTask),
     /// Make a container image of the product's binaries, without docker
     Image {
         /// The file to write; by default dist/knit-<version>.tar in the checkout
@@ -35,11 +62,29 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Measure Knit, its floor and its peers
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    /// Write the files that follow from the code
+    Generate {
+        /// Only compare, and fail when one is out of date
+        #[arg(long)]
+        check: bool,
+    },
+    /// Check everything that has to hold before a change lands: format, lints, licences, generated files, tests
+    Ci,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     match Cli::parse().task {
-        Task::Deps { install } => deps::command(install),
-        Task::Image { output, check } => image::command(output, check),
+        Task::Deps { install } => deps::command(install)?,
+        Task::Test { family, filter } => test::command(&test::Request { family, filter })?,
+        Task::Cluster { which, task } => return cluster::command(&which, task),
+        Task::Vm(task) => vm::command(task)?,
+        Task::Image { output, check } => image::command(output, check)?,
+        Task::Bench(bench) => bench::command(bench)?,
+        Task::Generate { check } => generate::command(check)?,
+        Task::Ci => ci::command()?,
     }
+    Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 //! - [`netlink`] builds, sends and reads netlink messages. It is synchronous and knows no link kind.
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
+//! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
@@ -10,6 +11,7 @@
 pub mod apply;
 pub mod error;
 pub mod fault;
+pub mod features;
 pub mod kernel;
 mod kinds;
 pub mod netlink;

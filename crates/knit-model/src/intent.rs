@@ -3,16 +3,19 @@
 //! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
+mod route;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use route::{HopWant, RouteWant};
+
 use crate::link::{Attrs, Bridge, Kind};
 use crate::name::IfName;
 use crate::provenance::Provenance;
-use crate::route::Route;
 use crate::rule::Rule;
 use crate::sandbox::Sandbox;
 
@@ -37,6 +40,8 @@ pub enum Want {
     Change(ChangeWant),
     /// A host link that is open to tenants.
     Uplink(UplinkWant),
+    /// A named network whose ranges interfaces refer to.
+    Network(NetworkWant),
 }
 
 /// A bridge on the node.
@@ -69,10 +74,12 @@ pub struct InterfaceWant {
     pub master: Option<String>,
     /// Where its addresses come from: one address of each range.
     pub ranges: Vec<IpNet>,
+    /// A network of the same namespace whose ranges are meant; `ranges` is empty then.
+    pub network: Option<String>,
     /// Addresses that are asked for by value.
     pub fixed: Vec<IpNet>,
     /// Routes in the pod; a next hop without a link means this interface.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteWant>,
     /// Rules in the pod.
     pub rules: Vec<Rule>,
     /// The gateway of a default route through this interface.
@@ -92,8 +99,8 @@ pub struct ChangeWant {
     pub attrs: Attrs,
     /// Sysctls of the interface by their last words, such as `ipv4/rp_filter`.
     pub sysctls: BTreeMap<String, String>,
-    /// Routes to add in the pod.
-    pub routes: Vec<Route>,
+    /// Routes to add in the pod; a next hop without a link means the interface that is changed.
+    pub routes: Vec<RouteWant>,
 }
 
 /// A host link that an admin opened to tenants.
@@ -111,6 +118,19 @@ pub struct UplinkWant {
     pub vlans: Vec<(u16, u16)>,
     /// The largest MTU of a link on it; `None` is the uplink's own.
     pub max_mtu: Option<u32>,
+}
+
+/// A named network of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkWant {
+    /// The name that interfaces of the same namespace refer to.
+    pub name: String,
+    /// Its ranges. An interface takes one address of each; a bridge of the network takes the first.
+    pub ranges: Vec<IpNet>,
+    /// The node has no address on it: its pods reach each other and nothing else.
+    pub isolated: bool,
+    /// The MTU of its interfaces that state none.
+    pub mtu: Option<u32>,
 }
 
 /// How an interface gets its name.

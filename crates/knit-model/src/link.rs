@@ -52,6 +52,9 @@ pub trait LinkKind: Serialize {
         None
     }
 
+    /// Puts the link on another one. Kinds that sit on nothing ignore it.
+    fn set_parent(&mut self, _parent: IfName) {}
+
     /// Values that no kernel takes.
     fn check(&self, _path: &str, _problems: &mut Problems) {}
 }
@@ -112,6 +115,14 @@ macro_rules! kinds {
                 match self {
                     $(Self::$name(kind) => kind.parent(),)*
                     Self::Other { .. } => None,
+                }
+            }
+
+            /// Puts the link on another one.
+            pub fn set_parent(&mut self, parent: IfName) {
+                match self {
+                    $(Self::$name(kind) => kind.set_parent(parent),)*
+                    Self::Other { .. } => {}
                 }
             }
 

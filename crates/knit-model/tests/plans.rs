@@ -4,6 +4,7 @@
 
 mod support {
     pub mod generate;
+    #[allow(dead_code, reason = "shared with the engine's tests")]
     pub mod kernel;
 }
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 use flate2::{Compression, GzBuilder};
@@ -44,18 +45,19 @@ pub struct Image {
     /// What the image says about itself.
     pub labels: BTreeMap<String, String>,
     /// The lowest first.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<Rc<Layer>>,
 }
 
 /// What was written.
 pub struct Written {
-    /// The digest of the image's manifest: what container runtimes call the image's digest.
+    /// The digest of the (first) image's manifest: what container runtimes call the image's digest.
     pub digest: String,
     /// The size of the file in bytes.
     pub size: u64,
 }
 
 /// A layer on disk, compressed.
+#[derive(Clone)]
 struct Packed {
     /// The digest of the compressed bytes.
     digest: String,
@@ -67,51 +69,7 @@ struct Packed {
 impl Image {
     /// Writes the image into one file. The file is there complete or, after an error, as it was before.
     pub fn write(&self, output: &Path) -> Result<Written> {
-        self.check()?;
-        let folder = match output.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let desk = tempfile::Builder::new()
-            .prefix(".image-")
-            .tempdir_in(folder)
-            .with_context(|| format!("cannot make a folder for unfinished files in {}", folder.display()))?;
-
-        let mut blobs = BTreeSet::new();
-        let mut archive = Layer::default();
-        let mut packed = Vec::new();
-        for (number, layer) in self.layers.iter().enumerate() {
-            let file = desk.path().join(format!("layer-{number}"));
-            let one = pack(layer, &file)?;
-            if blobs.insert(one.digest.clone()) {
-                archive.add_file_from(blob_path(&one.digest), 0o644, file)?;
-            }
-            packed.push(one);
-        }
-
-        let config = self.config(&packed).to_string();
-        let config_digest = digest::of(config.as_bytes());
-        let manifest = manifest(&config, &packed).to_string();
-        let manifest_digest = digest::of(manifest.as_bytes());
-        let index = self.index(&manifest, &manifest_digest)?;
-        let docker = json!([{
-            "Config": blob_path(&config_digest),
-            "RepoTags": self.references,
-            "Layers": packed.iter().map(|layer| blob_path(&layer.digest)).collect::<Vec<_>>(),
-        }]);
-        archive.add_file(blob_path(&config_digest), 0o644, config)?;
-        archive.add_file(blob_path(&manifest_digest), 0o644, manifest)?;
-        archive.add_file("index.json", 0o644, index.to_string())?;
-        archive.add_file("manifest.json", 0o644, docker.to_string())?;
-        archive.add_file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;
-
-        let unfinished = desk.path().join("archive");
-        let mut file = archive.write_tar(create(&unfinished)?)?;
-        file.flush().with_context(|| format!("cannot write {}", unfinished.display()))?;
-        let size = file.get_ref().metadata()?.len();
-        std::fs::rename(&unfinished, output).with_context(|| format!("cannot make {}", output.display()))?;
-        Ok(Written { digest: manifest_digest, size })
+        write_all(std::slice::from_ref(self), output)
     }
 
     fn check(&self) -> Result<()> {
@@ -155,14 +113,14 @@ impl Image {
     }
 
     /// One descriptor for each reference: containerd makes an image of each.
-    fn index(&self, manifest: &str, manifest_digest: &str) -> Result<Value> {
-        let mut manifests = Vec::new();
+    fn descriptors(&self, manifest: &str, manifest_digest: &str) -> Result<Vec<Value>> {
+        let mut descriptors = Vec::new();
         for reference in &self.references {
             let annotations = json!({
                 "io.containerd.image.name": reference,
                 "org.opencontainers.image.ref.name": tag(reference)?,
             });
-            manifests.push(json!({
+            descriptors.push(json!({
                 "mediaType": MANIFEST_TYPE,
                 "digest": manifest_digest,
                 "size": manifest.len(),
@@ -170,11 +128,90 @@ impl Image {
                 "annotations": annotations,
             }));
         }
-        Ok(json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.index.v1+json",
-            "manifests": manifests,
-        }))
+        Ok(descriptors)
+    }
+}
+
+/// Writes several images into one file. A layer that images share is packed and stored once.
+pub fn write_all(images: &[Image], output: &Path) -> Result<Written> {
+    images.iter().try_for_each(Image::check)?;
+    let folder = match output.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let desk = tempfile::Builder::new()
+        .prefix(".image-")
+        .tempdir_in(folder)
+        .with_context(|| format!("cannot make a folder for unfinished files in {}", folder.display()))?;
+
+    let mut blobs =
+        Blobs { desk: desk.path(), archive: Layer::default(), there: BTreeSet::new(), packed: Vec::new() };
+    let (mut descriptors, mut docker, mut digests) = (Vec::new(), Vec::new(), Vec::new());
+    for image in images {
+        let packed: Vec<Packed> =
+            image.layers.iter().map(|layer| blobs.pack(layer)).collect::<Result<_>>()?;
+        let config = image.config(&packed).to_string();
+        let manifest = manifest(&config, &packed).to_string();
+        let config_digest = blobs.add(config)?;
+        let manifest_digest = blobs.add(manifest.clone())?;
+        descriptors.extend(image.descriptors(&manifest, &manifest_digest)?);
+        docker.push(json!({
+            "Config": blob_path(&config_digest),
+            "RepoTags": image.references,
+            "Layers": packed.iter().map(|layer| blob_path(&layer.digest)).collect::<Vec<_>>(),
+        }));
+        digests.push(manifest_digest);
+    }
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "manifests": descriptors,
+    });
+    let mut archive = blobs.archive;
+    archive.add_file("index.json", 0o644, index.to_string())?;
+    archive.add_file("manifest.json", 0o644, Value::from(docker).to_string())?;
+    archive.add_file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;
+
+    let unfinished = desk.path().join("archive");
+    let mut file = archive.write_tar(create(&unfinished)?)?;
+    file.flush().with_context(|| format!("cannot write {}", unfinished.display()))?;
+    let size = file.get_ref().metadata()?.len();
+    std::fs::rename(&unfinished, output).with_context(|| format!("cannot make {}", output.display()))?;
+    let digest = digests.into_iter().next().context("an archive needs an image")?;
+    Ok(Written { digest, size })
+}
+
+/// What the archive holds under its digest, each thing once.
+struct Blobs<'a> {
+    /// Where layers are packed.
+    desk: &'a Path,
+    archive: Layer,
+    there: BTreeSet<String>,
+    /// Layers that were packed already.
+    packed: Vec<(Rc<Layer>, Packed)>,
+}
+
+impl Blobs<'_> {
+    fn pack(&mut self, layer: &Rc<Layer>) -> Result<Packed> {
+        if let Some((_, packed)) = self.packed.iter().find(|(other, _)| Rc::ptr_eq(other, layer)) {
+            return Ok(packed.clone());
+        }
+        let file = self.desk.join(format!("layer-{}", self.packed.len()));
+        let packed = pack(layer, &file)?;
+        if self.there.insert(packed.digest.clone()) {
+            self.archive.add_file_from(blob_path(&packed.digest), 0o644, file)?;
+        }
+        self.packed.push((Rc::clone(layer), packed.clone()));
+        Ok(packed)
+    }
+
+    fn add(&mut self, text: String) -> Result<String> {
+        let digest = digest::of(text.as_bytes());
+        if self.there.insert(digest.clone()) {
+            self.archive.add_file(blob_path(&digest), 0o644, text)?;
+        }
+        Ok(digest)
     }
 }
 

@@ -49,6 +49,10 @@ impl LinkKind for Macvlan {
         self.parent.as_ref()
     }
 
+    fn set_parent(&mut self, parent: IfName) {
+        self.parent = Some(parent);
+    }
+
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.parent.is_none() {
             problems.invalid(format!("{path}.parent"), "a macvlan needs the link it sits on");

@@ -70,6 +70,10 @@ impl LinkKind for Vxlan {
         self.parent.as_ref()
     }
 
+    fn set_parent(&mut self, parent: IfName) {
+        self.parent = Some(parent);
+    }
+
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.vni >= 1 << 24 {
             problems.invalid(

@@ -17,6 +17,16 @@ impl Kernel {
         Self { state }
     }
 
+    /// A namespace dies, with all that is in it and the far ends elsewhere, and another is born in its place.
+    pub fn reborn(&mut self, scope: &Scope, newborn: knit_model::ScopeState) {
+        let names: Vec<IfName> = self.state.scope(scope).links.keys().cloned().collect();
+        for name in names {
+            // What sits on a link that went is gone already.
+            let _ = self.delete(scope, &name);
+        }
+        self.state.scopes.insert(scope.clone(), newborn);
+    }
+
     /// What is there. As with the real kernel, a veth does not tell the name of its far end.
     pub fn observe(&self) -> NetState {
         let mut seen = self.state.clone();
@@ -166,6 +176,7 @@ impl Kernel {
         state.addresses.retain(|_, address| address.link != *name);
         state.routes.retain(|_, route| route.via.iter().all(|hop| hop.link != *name));
         state.neighbours.retain(|_, neighbour| neighbour.link != *name);
+        state.sysctls.retain(|key, _| !key.contains(&format!("/conf/{name}/")));
         for port in
             state.links.values_mut().filter(|port| port.attrs.master == Some(Master::Of(name.clone())))
         {

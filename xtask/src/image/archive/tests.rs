@@ -9,11 +9,11 @@ use super::*;
 /// The files of an archive, in their order.
 type Files = Vec<(String, Vec<u8>)>;
 
-fn layer(contents: &str) -> Layer {
+fn layer(contents: &str) -> Rc<Layer> {
     let mut layer = Layer::default();
     layer.add_file("/usr/local/bin/knit", 0o755, contents).unwrap();
     layer.add_folder("/tmp", 0o1777).unwrap();
-    layer
+    Rc::new(layer)
 }
 
 fn image() -> Image {
@@ -179,7 +179,10 @@ fn a_failed_write_leaves_the_old_file_and_nothing_else() {
     let file = folder.path().join("image.tar");
     std::fs::write(&file, "old").unwrap();
     let mut broken = image();
-    broken.layers[0].add_file_from("/missing", 0o644, "/nonexistent/source").unwrap();
+    Rc::get_mut(&mut broken.layers[0])
+        .unwrap()
+        .add_file_from("/missing", 0o644, "/nonexistent/source")
+        .unwrap();
     assert!(broken.write(&file).is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"old");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -194,4 +197,26 @@ fn references_need_a_tag_and_differ() {
     let mut twice = image();
     twice.references[1] = twice.references[0].clone();
     assert!(twice.check().is_err());
+}
+
+#[test]
+fn images_that_share_a_layer_store_it_once() {
+    let desk = tempfile::tempdir().unwrap();
+    let file = desk.path().join("both.tar");
+    let shared = layer("shared");
+    let named = |reference: &str| Image {
+        references: vec![reference.to_owned()],
+        architecture: "amd64".to_owned(),
+        cmd: vec![reference.to_owned()],
+        layers: vec![Rc::clone(&shared)],
+        ..Image::default()
+    };
+    write_all(&[named("localhost/a:1"), named("localhost/b:1")], &file).unwrap();
+    let mut archive = tar::Archive::new(File::open(&file).unwrap());
+    let entries = archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().into_owned());
+    let blobs = entries
+        .filter(|path| path.starts_with("blobs/sha256") && path.file_name().unwrap().len() == 64)
+        .count();
+    // One layer, and for each image its configuration and its manifest.
+    assert_eq!(blobs, 1 + 2 * 2);
 }

@@ -1,0 +1,21 @@
+//! Knit: pod networking. `knit help` lists the commands.
+
+mod cli;
+mod completion;
+mod doctor;
+mod output;
+mod version;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match cli::run(cli::Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("knit: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The command line as people meet it: help, exit codes, completion.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+use std::process::{Command, Output};
+
+fn knit(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_knit")).args(arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn wrong_words_and_flags_exit_with_2_and_say_why() {
+    for arguments in [
+        &["docter"][..],
+        &["doctor", "--outptu", "json"],
+        &["doctor", "-o", "xml"],
+        &["completion"],
+        &["completion", "tcsh"],
+        &[],
+    ] {
+        let output = knit(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_names_every_command() {
+    let output = knit(&["help"]);
+    assert!(output.status.success());
+    for command in ["doctor", "version", "completion"] {
+        assert!(said(&output).contains(command), "{command}");
+    }
+    assert!(said(&knit(&["doctor", "--help"])).contains("Exit code: 0 when"));
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    let text = said(&knit(&["version"]));
+    assert!(text.starts_with(concat!("knit ", env!("CARGO_PKG_VERSION"))), "{text}");
+    let json: serde_json::Value = serde_json::from_slice(&knit(&["version", "-o", "json"]).stdout).unwrap();
+    assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+    assert!(json.as_object().unwrap().contains_key("commit"));
+}
+
+#[test]
+fn completion_scripts_know_the_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = knit(&["completion", shell]);
+        assert!(output.status.success(), "{shell}");
+        assert!(said(&output).contains("doctor"), "{shell}");
+    }
+}

@@ -1,0 +1,185 @@
+//! What the engine hears, what it asks for, and what it remembers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use knit_ipam::Time;
+use knit_model::problem::Problem;
+use knit_model::{IfName, NetState, Plan, Sandbox, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
+
+/// What is changed as one transaction: it holds, or it is taken back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// A bridge of the node. Comes before the sandboxes in this order, because they need it.
+    Bridge(BridgeKey),
+    /// Everything of one sandbox.
+    Sandbox(SandboxId),
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// An object was written.
+    ObjectApplied(StoredObject),
+    /// An object was removed.
+    ObjectDeleted(ObjectKey),
+    /// A sandbox appeared, or its labels changed.
+    SandboxSeen(Sandbox),
+    /// A sandbox is gone.
+    SandboxGone(SandboxId),
+    /// The kernel was looked at, as asked for a unit.
+    Observed {
+        /// The unit.
+        unit: Unit,
+        /// What was seen.
+        seen: NetState,
+    },
+    /// A plan was carried out, or was taken back.
+    Applied(Applied),
+    /// Everything is to be compared with the kernel again.
+    Resync,
+}
+
+/// How a plan ended.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The unit it was for.
+    pub unit: Unit,
+    /// Whether it holds.
+    pub result: Result<(), Failure>,
+}
+
+/// Why a plan does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// In words, with a stable reason.
+    pub problem: Problem,
+    /// Whether everything was taken back.
+    pub taken_back: bool,
+}
+
+/// What the host is asked to do, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Write this down before going on.
+    Journal(Record),
+    /// Look at the kernel and answer with [`Event::Observed`].
+    Observe {
+        /// For this unit.
+        unit: Unit,
+        /// What to look at.
+        look: Look,
+    },
+    /// Carry out the plan and answer with [`Event::Applied`].
+    Apply {
+        /// For this unit.
+        unit: Unit,
+        /// The plan.
+        plan: Plan,
+    },
+    /// What is known about these objects has changed.
+    Changed(BTreeSet<ObjectKey>),
+}
+
+/// What to look at in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// This sandbox, wholly.
+    pub sandbox: Option<SandboxId>,
+    /// These links of the host, with their addresses and routes.
+    pub host_links: BTreeSet<IfName>,
+    /// The ports of this link of the host, to see whether others use it.
+    pub ports_of: Option<IfName>,
+    /// Whether the host's rules are of interest.
+    pub host_rules: bool,
+    /// Sysctls of the sandbox by path.
+    pub sysctls: BTreeSet<String>,
+}
+
+/// A change of [`crate::State`]. The list of all of them is Knit's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Record {
+    /// An object was written.
+    ObjectApplied(Box<StoredObject>),
+    /// An object was removed.
+    ObjectDeleted(ObjectKey),
+    /// A sandbox appeared or changed.
+    SandboxSeen(Sandbox),
+    /// A sandbox is gone; its leases are free.
+    SandboxGone {
+        /// The sandbox.
+        id: SandboxId,
+        /// When.
+        at: Time,
+    },
+    /// The intent to change a unit: from here until [`Record::Ended`] the kernel may be in between.
+    Began(Box<Began>),
+    /// The unit's change holds, or was taken back.
+    Ended(Box<Ended>),
+}
+
+/// The intent to change a unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Began {
+    /// The unit.
+    pub unit: Unit,
+    /// What will be done.
+    pub plan: Plan,
+    /// Addresses taken for it.
+    pub leases: Vec<LeaseTaken>,
+    /// Old values of links that Knit does not own, to be given back one day.
+    #[serde(with = "pairs")]
+    pub held: BTreeMap<HeldKey, serde_json::Value>,
+}
+
+/// How a unit's change ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The unit.
+    pub unit: Unit,
+    /// What the unit has now; `None` when the change was taken back and it has what it had before.
+    pub made: Option<Made>,
+    /// What stands in the way, by object.
+    pub problems: Vec<(ObjectKey, Problem)>,
+    /// Old values that were given back.
+    pub given_back: Vec<HeldKey>,
+    /// When.
+    pub at: Time,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bridge(bridge) => write!(out, "bridge {bridge}"),
+            Self::Sandbox(id) => write!(out, "sandbox {id}"),
+        }
+    }
+}
+
+/// Maps whose keys are not text are stored as lists of pairs.
+pub(crate) mod pairs {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map)
+    }
+
+    pub(crate) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
+    }
+}

@@ -1,0 +1,15 @@
+//! What Knit decides, with no I/O in it: events in, effects out.
+//!
+//! A host (the standalone command, the agent, a simulation) feeds [`Event`]s to [`step`] and carries out the
+//! [`Effect`]s. The engine never sees a clock, a socket or a file. All of its memory is [`State`], and `State` changes
+//! only by [`Record`]s, which the host journals: replaying them gives the same state again.
+
+pub mod event;
+pub mod reports;
+mod resolve;
+pub mod state;
+mod step;
+
+pub use event::{Applied, Effect, Event, Failure, Look, Record, Unit};
+pub use state::{ObjectKey, Settings, State, StoredObject};
+pub use step::step;

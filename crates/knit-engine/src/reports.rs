@@ -1,0 +1,114 @@
+//! What became of each object, read from the state.
+
+use knit_model::Sandbox;
+use knit_model::intent::Want;
+use knit_model::problem::Problem;
+use knit_model::report::{BridgeReport, Phase, PodReport, Report};
+
+use crate::event::Unit;
+use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
+
+impl State {
+    /// What became of an object on this node.
+    pub fn report(&self, key: &ObjectKey) -> Option<Report> {
+        let stored = self.objects.get(key)?;
+        let pods = self.pods(key, stored);
+        let bridges = self.bridges(key, stored);
+        let problems = self.problems_of(key);
+        let mut warnings = stored.warnings.clone();
+        for made in self.made.values() {
+            warnings.extend(
+                made.warnings.iter().filter(|(object, _)| object == key).map(|(_, warning)| warning.clone()),
+            );
+        }
+        let phase = phase(stored, &pods, &bridges, &problems);
+        Some(Report { object: stored.object.clone(), phase, bridges, pods, problems, warnings })
+    }
+
+    fn pods(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<PodReport> {
+        let mut pods: Vec<PodReport> = self
+            .sandboxes
+            .values()
+            .filter(|sandbox| is_meant(stored, sandbox))
+            .map(|sandbox| {
+                let made = self.made.get(&Unit::Sandbox(sandbox.id.clone()));
+                let interfaces = made.into_iter().flat_map(|made| &made.interfaces);
+                let interfaces = interfaces
+                    .filter(|(object, _)| object == key)
+                    .map(|(_, interface)| interface.clone())
+                    .collect();
+                PodReport { pod: sandbox.pod.clone(), sandbox: sandbox.id.clone(), interfaces }
+            })
+            .collect();
+        pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+        pods
+    }
+
+    fn bridges(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<BridgeReport> {
+        let names = stored.intents.iter().filter_map(|intent| match &intent.want {
+            Want::Bridge(want) => Some(want.name.clone()),
+            Want::Interface(want) => want.master.as_ref().and_then(|name| name.parse().ok()),
+            _ => None,
+        });
+        let mut bridges: Vec<BridgeReport> = Vec::new();
+        for name in names {
+            let unit = Unit::Bridge(BridgeKey { namespace: key.namespace.clone(), name });
+            let bridge = self.made.get(&unit).and_then(|made| made.bridge.clone());
+            bridges.extend(bridge.filter(|bridge| !bridges.contains(bridge)));
+        }
+        bridges
+    }
+
+    fn problems_of(&self, key: &ObjectKey) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = Vec::new();
+        for (_, problem) in self.problems.values().flatten().filter(|(object, _)| object == key) {
+            if !problems.contains(problem) {
+                problems.push(problem.clone());
+            }
+        }
+        problems
+    }
+}
+
+/// Whether any of the object's entries means this sandbox.
+fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
+    let namespace = &stored.object.namespace;
+    stored.intents.iter().any(|intent| match &intent.want {
+        Want::Interface(want) => want.pods.matches(namespace, sandbox),
+        Want::Change(want) => want.pods.matches(namespace, sandbox),
+        Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) => false,
+    })
+}
+
+fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], problems: &[Problem]) -> Phase {
+    let entries = stored
+        .intents
+        .iter()
+        .filter(|intent| matches!(intent.want, Want::Interface(_) | Want::Change(_)))
+        .count();
+    let stands = |pod: &PodReport| {
+        pod.interfaces.len() == entries && pod.interfaces.iter().all(|interface| interface.ready)
+    };
+    let has_pod_side = entries > 0;
+    let anything = pods.iter().any(|pod| !pod.interfaces.is_empty()) || !bridges.is_empty();
+    if problems.is_empty()
+        && if has_pod_side {
+            !pods.is_empty() && pods.iter().all(stands)
+        } else {
+            anything || stored.is_passive()
+        }
+    {
+        Phase::Configured
+    } else if anything || !problems.is_empty() {
+        Phase::Configuring
+    } else {
+        Phase::Unset
+    }
+}
+
+impl StoredObject {
+    /// An object that only opens or names something has nothing of its own in the kernel.
+    fn is_passive(&self) -> bool {
+        self.intents.iter().all(|intent| matches!(intent.want, Want::Uplink(_) | Want::Network(_)))
+    }
+}

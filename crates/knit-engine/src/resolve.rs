@@ -1,0 +1,74 @@
+//! From objects and sandboxes to desired, unit by unit.
+
+mod bridge;
+mod interface;
+
+use std::collections::BTreeSet;
+
+use knit_model::link::{Attrs, Master};
+use knit_model::plan::{Desired, Item};
+use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::Provenance;
+use knit_model::{IfName, Scope};
+
+pub(crate) use bridge::{bridge, is_needed};
+pub(crate) use interface::{bridges_of, sandbox};
+
+use crate::event::Look;
+use crate::state::{LeaseTaken, Made, ObjectKey};
+
+/// The MTU of a link when nobody says anything.
+const DEFAULT_MTU: u32 = 1500;
+/// The queue of a link when nobody says anything: the kernel's own default.
+const DEFAULT_QUEUE: u32 = 1000;
+
+/// What a unit should be, and what has to be looked at to compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// What it should be.
+    pub(crate) desired: Desired,
+    /// What to look at.
+    pub(crate) look: Look,
+    /// What the unit has when it holds.
+    pub(crate) made: Made,
+    /// Addresses that were taken just now.
+    pub(crate) leases: Vec<LeaseTaken>,
+    /// What stands in the way, by object.
+    pub(crate) problems: Vec<(ObjectKey, Problem)>,
+    /// Objects that asked for something here.
+    pub(crate) askers: BTreeSet<ObjectKey>,
+}
+
+impl Resolved {
+    fn because(&mut self, scope: &Scope, item: Item, why: &Provenance) {
+        self.desired.why.entry((scope.clone(), item)).or_default().push(why.clone());
+    }
+
+    fn problem(
+        &mut self,
+        object: &ObjectKey,
+        field: impl Into<String>,
+        reason: Reason,
+        message: impl Into<String>,
+    ) {
+        self.problems
+            .push((object.clone(), Problem { field: field.into(), reason, message: message.into() }));
+    }
+}
+
+/// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
+fn with_defaults(asked: &Attrs, mtu: u32, master: Option<IfName>) -> Attrs {
+    Attrs {
+        mtu: asked.mtu.or(Some(mtu)),
+        mac: asked.mac,
+        txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
+        alias: asked.alias.clone().or(Some(String::new())),
+        group: asked.group.or(Some(0)),
+        up: asked.up.or(Some(true)),
+        promisc: asked.promisc.or(Some(false)),
+        allmulticast: asked.allmulticast.or(Some(false)),
+        multicast: asked.multicast.or(Some(true)),
+        arp: asked.arp.or(Some(true)),
+        master: Some(master.map_or(Master::Nothing, Master::Of)),
+    }
+}

@@ -1,0 +1,447 @@
+//! Interfaces of a sandbox, and changes of interfaces that others made there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
+use knit_model::intent::{ChangeWant, InterfaceWant, NameRule, Want};
+use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, Veth};
+use knit_model::plan::Item;
+use knit_model::problem::Reason;
+use knit_model::provenance::Provenance;
+use knit_model::report::InterfaceReport;
+use knit_model::route::NextHop;
+use knit_model::{Address, IfName, Mac, Route, Sandbox, SandboxId, Scope};
+
+use super::bridge::name_of;
+use super::{DEFAULT_MTU, Resolved, with_defaults};
+use crate::event::Unit;
+use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
+
+/// A pod has at most this many interfaces of Knit's.
+pub(crate) const MAX_INTERFACES: usize = 32;
+
+/// The bridges that a sandbox's interfaces are to be ports of.
+pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
+    let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
+    let wants = wants_of(state, sandbox);
+    wants.iter().filter_map(|want| want.bridge(&sandbox.namespace)).collect()
+}
+
+/// What a sandbox should have. Takes the addresses it needs from the state's leases.
+pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
+    let mut resolved = Resolved::default();
+    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
+    resolved.look.host_links = had.host_links;
+    let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
+    resolved.look.sandbox = Some(id.clone());
+    let wants = wants_of(state, &sandbox);
+    let changes = changes_of(state, &sandbox);
+    let names = wants
+        .iter()
+        .filter_map(|want| Some((want.rule_text(), want.want.name.name_in(&sandbox).ok()?)))
+        .collect();
+    for want in wants {
+        resolved.askers.insert(want.object.clone());
+        Builder { state, sandbox: &sandbox, names: &names, resolved: &mut resolved, now }.interface(&want);
+    }
+    for (object, why, want) in changes {
+        resolved.askers.insert(object.clone());
+        change(&sandbox, &object, &why, &want, &mut resolved);
+    }
+    give_back(state, id, &mut resolved);
+    resolved.look.sysctls =
+        resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys().cloned().collect();
+    resolved
+}
+
+/// One interface that one object wants in a sandbox.
+struct Wanted {
+    object: ObjectKey,
+    why: Provenance,
+    want: InterfaceWant,
+}
+
+impl Wanted {
+    fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
+        let name = self.want.master.as_ref().filter(|_| matches!(self.want.kind, Kind::Veth(_)))?;
+        Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
+    }
+
+    /// The text by which other entries may name this one.
+    fn rule_text(&self) -> String {
+        match &self.want.name {
+            NameRule::Exact(name) => name.to_string(),
+            NameRule::Prefix(prefix) => prefix.clone(),
+        }
+    }
+}
+
+fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    for (object, stored) in state.in_order() {
+        for intent in &stored.intents {
+            if let Want::Interface(want) = &intent.want
+                && want.pods.matches(&object.namespace, sandbox)
+            {
+                wanted.push(Wanted {
+                    object: object.clone(),
+                    why: intent.origin.clone(),
+                    want: (**want).clone(),
+                });
+            }
+        }
+    }
+    wanted
+}
+
+fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, ChangeWant)> {
+    let mut changes = Vec::new();
+    for (object, stored) in state.in_order() {
+        for intent in &stored.intents {
+            if let Want::Change(want) = &intent.want
+                && want.pods.matches(&object.namespace, sandbox)
+            {
+                changes.push((object.clone(), intent.origin.clone(), want.clone()));
+            }
+        }
+    }
+    changes
+}
+
+struct Builder<'a> {
+    state: &'a mut State,
+    sandbox: &'a Sandbox,
+    /// Entry name -> interface name, of all entries of this sandbox.
+    names: &'a BTreeMap<String, IfName>,
+    resolved: &'a mut Resolved,
+    now: Time,
+}
+
+impl Builder<'_> {
+    fn scope(&self) -> Scope {
+        Scope::Sandbox(self.sandbox.id.clone())
+    }
+
+    fn interface(&mut self, wanted: &Wanted) {
+        let outcome = self.try_interface(wanted);
+        if let Err((reason, message)) = outcome {
+            self.resolved.problem(&wanted.object, wanted.why.field.clone(), reason, message);
+        }
+    }
+
+    fn try_interface(&mut self, wanted: &Wanted) -> Result<(), (Reason, String)> {
+        let want = &wanted.want;
+        let scope = self.scope();
+        let name = want.name.name_in(self.sandbox).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
+        if self.resolved.desired.state.link(&scope, &name).is_some() {
+            let first = self.resolved.made.interfaces.iter().find(|(_, interface)| interface.name == name);
+            let who = first.map_or_else(String::new, |(object, _)| format!(" by {object}, which was first"));
+            return Err((
+                Reason::Conflict,
+                format!("interface {name} of pod {} is asked for already{who}", self.sandbox.title()),
+            ));
+        }
+        if self.resolved.made.interfaces.len() >= MAX_INTERFACES {
+            let message =
+                format!("pod {} has {MAX_INTERFACES} interfaces of Knit's already", self.sandbox.title());
+            return Err((Reason::InvalidValue, message));
+        }
+        let id = format!("{}/{name}", self.sandbox.id);
+        let network = match &want.network {
+            None => None,
+            Some(network) => match self.state.network(&self.sandbox.namespace, network) {
+                Some(network) => Some(network.clone()),
+                None => {
+                    let namespace = &self.sandbox.namespace;
+                    return Err((
+                        Reason::NotFound,
+                        format!("there is no VirtualNetwork {network} in namespace {namespace}"),
+                    ));
+                }
+            },
+        };
+        let mut link = Link::new(name.clone(), want.kind.clone());
+        link.owner = Some(OwnerId::derived(&id));
+        let master = self.place(wanted, &mut link)?;
+        let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
+        let mtu = network.as_ref().and_then(|network| network.mtu).unwrap_or(DEFAULT_MTU);
+        link.attrs = with_defaults(&want.attrs, mtu - link.kind.overhead(), pod_master);
+        link.attrs.mac = want.attrs.mac.or_else(|| {
+            Some(Mac::derived(&format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod)))
+        });
+        let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
+        let addresses = self.addresses(wanted, &name, &ranges)?;
+        let peer = self.far_end(wanted, &mut link, master.clone());
+        self.resolved.because(&scope, Item::Link(name.clone()), &wanted.why);
+        self.resolved.made.interfaces.push((
+            wanted.object.clone(),
+            InterfaceReport {
+                field: wanted.why.field.clone(),
+                name: name.clone(),
+                kind: link.kind.name().to_owned(),
+                addresses: addresses.clone(),
+                mac: link.attrs.mac,
+                mtu: link.attrs.mtu,
+                peer,
+                master,
+                ready: true,
+            },
+        ));
+        self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
+        self.resolved.desired.state.scope(&scope).add_link(link);
+        self.fill(wanted, &name, &addresses);
+        Ok(())
+    }
+
+    /// Finds what the interface sits on or is a port of; returns its master.
+    fn place(&mut self, wanted: &Wanted, link: &mut Link) -> Result<Option<IfName>, (Reason, String)> {
+        if let Some(key) = wanted.bridge(&self.sandbox.namespace) {
+            if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
+                return Ok(Some(name_of(self.state, &key)));
+            }
+            let problems = self.state.problems.get(&Unit::Bridge(key.clone()));
+            let why = problems
+                .and_then(|problems| problems.first())
+                .map_or_else(|| "it is not there".to_owned(), |(_, problem)| problem.message.clone());
+            return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
+        }
+        if let Some(parent) = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_))) {
+            self.set_parent(parent, link)?;
+        }
+        let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
+        let inside = self.names.get(master).cloned().or_else(|| IfName::new(master).ok());
+        inside.map(Some).ok_or_else(|| (Reason::InvalidValue, format!("`{master}` is no interface name")))
+    }
+
+    /// A parent is another interface of the pod, a bridge of the tenant, or an uplink that is open to it: nothing else of the host.
+    fn set_parent(&self, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
+        let namespace = &self.sandbox.namespace;
+        if let Some(inside) = self.names.get(parent) {
+            link.kind.set_parent(inside.clone());
+            return Ok(());
+        }
+        if let Some(uplink) = self.state.uplink(namespace, parent) {
+            let uplink = uplink.map_err(|message| (Reason::NotAllowed, message))?;
+            let kind = link.kind.name();
+            if !uplink.kinds.is_empty() && !uplink.kinds.iter().any(|open| open == kind) {
+                return Err((Reason::NotAllowed, format!("uplink {parent} is not open to {kind} links")));
+            }
+            link.kind.set_parent(uplink.link.clone());
+            link.born_from = Some(Scope::Host);
+            return Ok(());
+        }
+        let name = IfName::new(parent).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
+        let key = BridgeKey { namespace: namespace.clone(), name: name.clone() };
+        if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
+            link.kind.set_parent(name_of(self.state, &key));
+            link.born_from = Some(Scope::Host);
+        } else {
+            // An interface that the pod has from others, such as eth0. If it is none, the kernel's answer says so.
+            link.kind.set_parent(name);
+        }
+        Ok(())
+    }
+
+    /// One address of each range, and those that are asked for by value. Asking again gives the same.
+    fn addresses(
+        &mut self,
+        wanted: &Wanted,
+        name: &IfName,
+        ranges: &[IpNet],
+    ) -> Result<Vec<IpNet>, (Reason, String)> {
+        let network = wanted.network(&self.sandbox.namespace);
+        let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
+        let mut addresses = Vec::new();
+        let asks = ranges.iter().map(|range| (*range, Ask::Any));
+        for (range, ask) in
+            asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
+        {
+            let pool = Pool::with_gateway(network.clone(), range);
+            let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
+            let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
+            let address = given.map_err(|why| (why.reason(), why.to_string()))?;
+            if let Some(lease) =
+                self.state.leases.get(&network, address.addr()).filter(|_| !had.contains(&address.addr()))
+            {
+                let taken =
+                    LeaseTaken { network: network.clone(), address: address.addr(), lease: lease.clone() };
+                self.resolved.leases.push(taken);
+            }
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+
+    /// The end of a veth on the host, as a port of its bridge.
+    fn far_end(&mut self, wanted: &Wanted, link: &mut Link, master: Option<IfName>) -> Option<IfName> {
+        let Kind::Veth(veth) = &mut link.kind else { return None };
+        let owner = link.owner.clone()?;
+        let far = match &wanted.want.name {
+            NameRule::Prefix(_) => IfName::new(format!("h{}", link.name)).ok(),
+            NameRule::Exact(_) => None,
+        };
+        let far = far.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())?;
+        veth.peer = Some(Peer { scope: Scope::Host, name: far.clone() });
+        let back = Peer { scope: self.scope(), name: link.name.clone() };
+        let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
+        let asked = Attrs { mtu: link.attrs.mtu, txqueuelen: link.attrs.txqueuelen, ..Attrs::default() };
+        host_end.attrs = with_defaults(&asked, DEFAULT_MTU, master);
+        host_end.attrs.mac = Some(Mac::derived(&format!("host/{}/{}", self.sandbox.id, link.name)));
+        host_end.owner = Some(owner);
+        self.resolved.because(&Scope::Host, Item::Link(far.clone()), &wanted.why);
+        self.resolved.desired.state.scope(&Scope::Host).add_link(host_end);
+        self.resolved.made.host_links.insert(far.clone());
+        self.resolved.look.host_links.insert(far.clone());
+        Some(far)
+    }
+
+    /// Addresses, routes, rules and sysctls of an interface.
+    fn fill(&mut self, wanted: &Wanted, name: &IfName, addresses: &[IpNet]) {
+        let scope = self.scope();
+        let want = &wanted.want;
+        let mut routes: Vec<Route> = want.routes.iter().map(|route| route.on(name)).collect();
+        for gateway in &want.gateways {
+            let all = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+            let hop = NextHop { gateway: Some(*gateway), link: name.clone(), weight: 1, onlink: false };
+            routes.extend(all.parse().ok().map(|all| Route::through(all, hop)));
+        }
+        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
+        let accept_ra = ("ipv6/accept_ra".to_owned(), "0".to_owned());
+        let sysctls: BTreeMap<String, String> =
+            std::iter::once(accept_ra).chain(want.sysctls.clone()).collect();
+        for address in addresses.iter().map(|address| Address::new(name.clone(), *address)) {
+            self.resolved.because(&scope, Item::Address(address.key()), &wanted.why);
+            self.resolved.desired.state.scope(&scope).add_address(address);
+        }
+        for route in routes {
+            self.resolved.because(&scope, Item::Route(route.key()), &wanted.why);
+            self.resolved.desired.state.scope(&scope).add_route(route);
+        }
+        for rule in &want.rules {
+            self.resolved.because(&scope, Item::Rule(rule.clone()), &wanted.why);
+            self.resolved.desired.state.scope(&scope).rules.insert(rule.clone());
+        }
+        for (key, value) in sysctls {
+            let path = sysctl_path(&key, name);
+            self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
+            self.resolved.desired.state.scope(&scope).sysctls.insert(path, value);
+        }
+    }
+}
+
+impl Wanted {
+    /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
+    fn network(&self, namespace: &str) -> String {
+        match (&self.want.network, self.bridge(namespace)) {
+            (Some(network), _) => format!("{namespace}/network/{network}"),
+            (None, Some(bridge)) => bridge.to_string(),
+            (None, None) => format!("{namespace}/{}/{}", self.object.kind, self.object.name),
+        }
+    }
+}
+
+/// A change of someone else's interface: only the stated fields, and the first object that states one keeps it.
+fn change(
+    sandbox: &Sandbox,
+    object: &ObjectKey,
+    why: &Provenance,
+    want: &ChangeWant,
+    resolved: &mut Resolved,
+) {
+    let scope = Scope::Sandbox(sandbox.id.clone());
+    let mut link = Link::new(want.name.clone(), Kind::Other { name: String::new() });
+    if let Some(before) = resolved.desired.state.link(&scope, &want.name) {
+        if before.owner.is_some() {
+            let message = format!(
+                "interface {} of pod {} is Knit's own: change the object that asks for it",
+                want.name,
+                sandbox.title()
+            );
+            resolved.problem(object, why.field.clone(), Reason::Conflict, message);
+            return;
+        }
+        link = before.clone();
+    }
+    let taken = link.fields();
+    let asked =
+        Link { attrs: want.attrs.clone(), ..Link::new(want.name.clone(), link.kind.clone()) }.fields();
+    for field in asked.keys().filter(|field| taken.contains_key(*field)) {
+        let message = format!("{field} of {} is changed by another object already", want.name);
+        resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
+    }
+    link.attrs = merge(link.attrs, &want.attrs);
+    resolved.because(&scope, Item::Link(want.name.clone()), why);
+    for route in want.routes.iter().map(|route| route.on(&want.name)) {
+        resolved.because(&scope, Item::Route(route.key()), why);
+        resolved.desired.state.scope(&scope).add_route(route);
+    }
+    for (key, value) in &want.sysctls {
+        let path = sysctl_path(key, &want.name);
+        resolved.because(&scope, Item::Sysctl(path.clone()), why);
+        resolved.desired.state.scope(&scope).sysctls.entry(path).or_insert_with(|| value.clone());
+    }
+    let report = InterfaceReport {
+        field: why.field.clone(),
+        name: want.name.clone(),
+        kind: String::new(),
+        addresses: Vec::new(),
+        mac: link.attrs.mac,
+        mtu: link.attrs.mtu,
+        peer: None,
+        master: None,
+        ready: true,
+    };
+    resolved.made.interfaces.push((object.clone(), report));
+    resolved.desired.state.scope(&scope).add_link(link);
+}
+
+/// Old values of fields that nobody asks for any more are asked for once more, by Knit itself.
+fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
+    let scope = Scope::Sandbox(id.clone());
+    for (key, value) in state.held.iter().filter(|(key, _)| key.scope == scope) {
+        match &key.link {
+            None => {
+                let value = value.as_str().unwrap_or_default().to_owned();
+                resolved.desired.state.scope(&scope).sysctls.entry(key.field.clone()).or_insert(value);
+            }
+            Some(name) => {
+                let old = BTreeMap::from([(key.field.clone(), value.clone())]);
+                let Ok(old) = serde_json::to_value(old).and_then(serde_json::from_value::<Attrs>) else {
+                    continue;
+                };
+                let links = &mut resolved.desired.state.scope(&scope).links;
+                let link = links
+                    .entry(name.clone())
+                    .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
+                link.attrs = merge(std::mem::take(&mut link.attrs), &old);
+            }
+        }
+    }
+}
+
+/// Fields of `first`, and of `second` where `first` says nothing.
+fn merge(first: Attrs, second: &Attrs) -> Attrs {
+    Attrs {
+        mtu: first.mtu.or(second.mtu),
+        mac: first.mac.or(second.mac),
+        txqueuelen: first.txqueuelen.or(second.txqueuelen),
+        alias: first.alias.or_else(|| second.alias.clone()),
+        group: first.group.or(second.group),
+        up: first.up.or(second.up),
+        promisc: first.promisc.or(second.promisc),
+        allmulticast: first.allmulticast.or(second.allmulticast),
+        multicast: first.multicast.or(second.multicast),
+        arp: first.arp.or(second.arp),
+        master: first.master.or_else(|| second.master.clone()),
+    }
+}
+
+/// `ipv6/accept_ra` of `net1` is `net/ipv6/conf/net1/accept_ra`.
+fn sysctl_path(key: &str, link: &IfName) -> String {
+    match key.split_once('/') {
+        Some((family, rest)) => format!("net/{family}/conf/{link}/{rest}"),
+        None => format!("net/ipv4/conf/{link}/{key}"),
+    }
+}

@@ -1,0 +1,310 @@
+//! The engine's memory, and the only way it changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
+use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
+use knit_model::problem::Problem;
+use knit_model::provenance::ObjectRef;
+use knit_model::report::{BridgeReport, InterfaceReport};
+use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::event::{Began, Ended, Record, Unit, pairs};
+
+/// An object's identity.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectKey {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace; empty for a cluster-wide one.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// An object as it was applied, with what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredObject {
+    /// Which object, which generation.
+    pub object: ObjectRef,
+    /// What it asks for.
+    pub intents: Vec<Intent>,
+    /// What the dialect had to say to its author.
+    pub warnings: Vec<String>,
+    /// The object as its author wrote it.
+    pub manifest: Value,
+    /// Objects are asked in the order in which they first came: the first keeps what two want. Set by the engine.
+    #[serde(default)]
+    pub since: u64,
+}
+
+/// A bridge by the tenant and the name it asked for. The name on the node may be another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BridgeKey {
+    /// The tenant.
+    pub namespace: String,
+    /// The name that was asked for.
+    pub name: IfName,
+}
+
+/// A field of a link, or a sysctl, that Knit does not own but has changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HeldKey {
+    /// Where.
+    pub scope: Scope,
+    /// The link; `None` for a sysctl.
+    pub link: Option<IfName>,
+    /// The field, or the sysctl's path.
+    pub field: String,
+}
+
+/// An address that was taken from a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseTaken {
+    /// The network.
+    pub network: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The lease.
+    pub lease: Lease,
+}
+
+/// What a unit has in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// Its links on the host.
+    pub host_links: BTreeSet<IfName>,
+    /// Its rules on the host.
+    pub rules: BTreeSet<Rule>,
+    /// Bridges that its interfaces are ports of.
+    pub uses: BTreeSet<BridgeKey>,
+    /// Its interfaces, each with the object that asked.
+    pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
+    /// The bridge itself, for a bridge's unit.
+    pub bridge: Option<BridgeReport>,
+    /// What works, but not as a person would expect.
+    pub warnings: Vec<(ObjectKey, String)>,
+}
+
+/// What the host tells the engine about the node, once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Ranges that no tenant's network may overlap, each with what it is ("the service range").
+    pub forbidden: Vec<(String, IpNet)>,
+}
+
+/// Everything that Knit knows on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Objects.
+    #[serde(with = "pairs")]
+    pub objects: BTreeMap<ObjectKey, StoredObject>,
+    /// Sandboxes.
+    #[serde(with = "pairs")]
+    pub sandboxes: BTreeMap<SandboxId, Sandbox>,
+    /// Addresses in use.
+    pub leases: Leases,
+    /// What each unit has.
+    #[serde(with = "pairs")]
+    pub made: BTreeMap<Unit, Made>,
+    /// What stands in the way of each unit.
+    #[serde(with = "pairs")]
+    pub problems: BTreeMap<Unit, Vec<(ObjectKey, Problem)>>,
+    /// Old values to give back.
+    #[serde(with = "pairs")]
+    pub held: BTreeMap<HeldKey, Value>,
+    /// Changes that began and did not end.
+    #[serde(with = "pairs")]
+    pub unfinished: BTreeMap<Unit, Began>,
+    /// How many objects ever came.
+    pub counter: u64,
+    /// What the host told. Not remembered: the host tells it again.
+    #[serde(skip)]
+    pub settings: Settings,
+    /// Units that have to be compared with the kernel. Not remembered: after a start everything is compared.
+    #[serde(skip)]
+    pub(crate) dirty: BTreeSet<Unit>,
+    /// Units that are being worked on.
+    #[serde(skip)]
+    pub(crate) flights: BTreeMap<Unit, crate::step::Flight>,
+}
+
+impl State {
+    /// Changes the state by one record. The same records in the same order give the same state.
+    pub fn record(&mut self, record: &Record) {
+        match record {
+            Record::ObjectApplied(object) => {
+                let mut object = (**object).clone();
+                let key = object.key();
+                object.since = self.objects.get(&key).map_or(self.counter, |old| old.since);
+                self.counter += 1;
+                self.objects.insert(key, object);
+            }
+            Record::ObjectDeleted(key) => {
+                self.objects.remove(key);
+            }
+            Record::SandboxSeen(sandbox) => {
+                self.sandboxes.insert(sandbox.id.clone(), sandbox.clone());
+            }
+            Record::SandboxGone { id, at } => self.forget(id, *at),
+            Record::Began(began) => {
+                for taken in &began.leases {
+                    self.leases.restore(&taken.network, taken.address, taken.lease.clone());
+                }
+                for (key, value) in &began.held {
+                    self.held.entry(key.clone()).or_insert_with(|| value.clone());
+                }
+                self.unfinished.insert(began.unit.clone(), (**began).clone());
+            }
+            Record::Ended(ended) => self.end(ended),
+        }
+    }
+
+    /// What is remembered of the state: without what is only known while the program runs.
+    #[must_use]
+    pub fn remembered(&self) -> Self {
+        Self {
+            settings: Settings::default(),
+            dirty: BTreeSet::new(),
+            flights: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
+    fn forget(&mut self, id: &SandboxId, at: Time) {
+        let unit = Unit::Sandbox(id.clone());
+        self.sandboxes.remove(id);
+        self.leases.release_all(id, at);
+        // What it had on the host stays known until that is cut off.
+        self.problems.remove(&unit);
+        self.unfinished.remove(&unit);
+        self.held.retain(|key, _| key.scope != Scope::Sandbox(id.clone()));
+    }
+
+    fn end(&mut self, ended: &Ended) {
+        let began = self.unfinished.remove(&ended.unit);
+        match &ended.made {
+            Some(made) => {
+                self.release_unused(ended, made);
+                if *made == Made::default() {
+                    self.made.remove(&ended.unit);
+                } else {
+                    self.made.insert(ended.unit.clone(), made.clone());
+                }
+            }
+            // Taken back: what was taken for it is free again, and what was held is as it was.
+            None => {
+                for taken in began.iter().flat_map(|began| &began.leases) {
+                    let key = Key { network: taken.network.clone(), address: taken.address };
+                    self.leases.release_address(&key, ended.at);
+                }
+                for key in began.iter().flat_map(|began| began.held.keys()) {
+                    self.held.remove(key);
+                }
+            }
+        }
+        for key in &ended.given_back {
+            self.held.remove(key);
+        }
+        if ended.problems.is_empty() {
+            self.problems.remove(&ended.unit);
+        } else {
+            self.problems.insert(ended.unit.clone(), ended.problems.clone());
+        }
+    }
+
+    /// Gives back the addresses of a sandbox that none of its interfaces has any more.
+    fn release_unused(&mut self, ended: &Ended, made: &Made) {
+        let Unit::Sandbox(sandbox) = &ended.unit else { return };
+        let had: BTreeSet<IfName> = self
+            .made
+            .get(&ended.unit)
+            .into_iter()
+            .flat_map(|made| &made.interfaces)
+            .map(|(_, interface)| interface.name.clone())
+            .collect();
+        let has: BTreeSet<(IfName, IpAddr)> = made
+            .interfaces
+            .iter()
+            .flat_map(|(_, interface)| {
+                interface.addresses.iter().map(|address| (interface.name.clone(), address.addr()))
+            })
+            .collect();
+        for interface in had {
+            let owner = AttachmentId { sandbox: sandbox.clone(), interface: interface.clone() };
+            let unused: Vec<Key> = self
+                .leases
+                .held_by(&owner)
+                .filter(|key| !has.contains(&(interface.clone(), key.address)))
+                .cloned()
+                .collect();
+            for key in unused {
+                self.leases.release_address(&key, ended.at);
+            }
+        }
+    }
+
+    /// The order of objects: the first that came is asked first.
+    pub(crate) fn in_order(&self) -> Vec<(&ObjectKey, &StoredObject)> {
+        let mut all: Vec<_> = self.objects.iter().collect();
+        all.sort_by_key(|(_, object)| object.since);
+        all
+    }
+
+    /// The network of a namespace by its name.
+    pub(crate) fn network(&self, namespace: &str, name: &str) -> Option<&NetworkWant> {
+        let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
+        let mut networks =
+            objects.flat_map(|(_, object)| &object.intents).filter_map(|intent| match &intent.want {
+                Want::Network(network) if network.name == name => Some(network),
+                _ => None,
+            });
+        networks.next()
+    }
+
+    /// The uplink that a tenant may use under this name.
+    pub(crate) fn uplink(&self, namespace: &str, name: &str) -> Option<Result<&UplinkWant, String>> {
+        let intents = self.objects.values().flat_map(|object| &object.intents);
+        let mut uplinks = intents.filter_map(|intent| match &intent.want {
+            Want::Uplink(uplink) if uplink.name == name => Some(uplink),
+            _ => None,
+        });
+        let uplink = uplinks.next()?;
+        let open = uplink.namespaces.iter().any(|open| open == "*" || open == namespace);
+        Some(if open {
+            Ok(uplink)
+        } else {
+            Err(format!("uplink {name} is not open to namespace {namespace}"))
+        })
+    }
+}
+
+impl StoredObject {
+    /// Its identity.
+    pub fn key(&self) -> ObjectKey {
+        let ObjectRef { kind, namespace, name, .. } = &self.object;
+        ObjectKey { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.kind.to_lowercase();
+        if self.namespace.is_empty() {
+            write!(out, "{kind}/{}", self.name)
+        } else {
+            write!(out, "{kind}/{} in {}", self.name, self.namespace)
+        }
+    }
+}
+
+impl fmt::Display for BridgeKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}", self.namespace, self.name)
+    }
+}

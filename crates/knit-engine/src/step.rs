@@ -1,0 +1,393 @@
+//! One event in, effects out.
+
+use std::collections::BTreeSet;
+
+use knit_ipam::Time;
+use knit_model::intent::Want;
+use knit_model::link::Master;
+use knit_model::plan::diff;
+use knit_model::problem::Problem;
+use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState, Step};
+use serde_json::Value;
+
+use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Look, Record, Unit};
+use crate::resolve::{self, Resolved};
+use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
+
+/// A unit that is being worked on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flight {
+    resolved: Resolved,
+    given_back: Vec<HeldKey>,
+}
+
+/// Hears an event and says what is to be done. `now` is remembered for people; nothing is decided by it.
+pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
+    let mut effects = Effects::default();
+    match event {
+        Event::ObjectApplied(object) => object_applied(state, object, &mut effects),
+        Event::ObjectDeleted(key) => object_deleted(state, &key, &mut effects),
+        Event::SandboxSeen(sandbox) => {
+            if state.sandboxes.get(&sandbox.id) != Some(&sandbox) {
+                let unit = Unit::Sandbox(sandbox.id.clone());
+                effects.record(state, Record::SandboxSeen(sandbox));
+                state.dirty.insert(unit);
+            }
+        }
+        Event::SandboxGone(id) => sandbox_gone(state, &id, now, &mut effects),
+        Event::Observed { unit, seen } => observed(state, &unit, seen, now, &mut effects),
+        Event::Applied(applied) => ended(state, applied, now, &mut effects),
+        Event::Resync => {
+            state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
+            state.dirty.extend(state.made.keys().cloned());
+            state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
+        }
+    }
+    start_what_can(state, now, &mut effects);
+    effects.list
+}
+
+#[derive(Default)]
+struct Effects {
+    list: Vec<Effect>,
+}
+
+impl Effects {
+    /// Changes the state and has the change journalled.
+    fn record(&mut self, state: &mut State, record: Record) {
+        state.record(&record);
+        self.list.push(Effect::Journal(record));
+    }
+
+    fn changed(&mut self, objects: BTreeSet<ObjectKey>) {
+        if !objects.is_empty() {
+            self.list.push(Effect::Changed(objects));
+        }
+    }
+}
+
+fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects) {
+    let key = object.key();
+    if let Some(old) = state.objects.get(&key) {
+        let affected = affected(state, old);
+        state.dirty.extend(affected);
+    }
+    effects.record(state, Record::ObjectApplied(Box::new(object)));
+    let affected = affected(state, &state.objects[&key]);
+    state.dirty.extend(affected);
+    effects.changed(BTreeSet::from([key]));
+}
+
+fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
+    let Some(old) = state.objects.get(key) else { return };
+    let affected = affected(state, old);
+    effects.record(state, Record::ObjectDeleted(key.clone()));
+    state.dirty.extend(affected);
+    effects.changed(BTreeSet::from([key.clone()]));
+}
+
+fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
+    if !state.sandboxes.contains_key(id) {
+        return;
+    }
+    let unit = Unit::Sandbox(id.clone());
+    state.flights.remove(&unit);
+    let objects =
+        state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
+    // What is left of it on the host is cut off as a change of its own.
+    state.dirty.insert(unit);
+    effects.changed(objects.unwrap_or_default());
+}
+
+/// The units that an object has a say in.
+fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
+    let namespace = &object.object.namespace;
+    let mut units: BTreeSet<Unit> = bridges_named(object).into_iter().map(Unit::Bridge).collect();
+    for intent in &object.intents {
+        let pods = match &intent.want {
+            Want::Interface(want) => &want.pods,
+            Want::Change(want) => &want.pods,
+            // An uplink may open or close a way for any sandbox.
+            Want::Uplink(_) => {
+                units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
+                continue;
+            }
+            // A network may change the ranges of any interface of its namespace.
+            Want::Network(_) => {
+                let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
+                units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
+                continue;
+            }
+            Want::Bridge(want) => {
+                let key = BridgeKey { namespace: namespace.clone(), name: want.name.clone() };
+                let users = state.made.iter().filter(|(_, made)| made.uses.contains(&key));
+                units.extend(users.map(|(unit, _)| unit.clone()));
+                continue;
+            }
+        };
+        let matching = state.sandboxes.values().filter(|sandbox| pods.matches(namespace, sandbox));
+        units.extend(matching.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
+    }
+    units
+}
+
+/// The bridges that an object names.
+fn bridges_named(object: &StoredObject) -> BTreeSet<BridgeKey> {
+    let names = object.intents.iter().filter_map(|intent| match &intent.want {
+        Want::Bridge(want) => Some(want.name.clone()),
+        Want::Interface(want) if matches!(want.kind, Kind::Veth(_)) => {
+            IfName::new(want.master.as_ref()?).ok()
+        }
+        _ => None,
+    });
+    names.map(|name| BridgeKey { namespace: object.object.namespace.clone(), name }).collect()
+}
+
+/// Begins every unit that waits for nothing. A sandbox waits for the bridges that it needs.
+fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
+    let waiting: Vec<Unit> = state.dirty.iter().cloned().collect();
+    for unit in waiting {
+        if let Unit::Sandbox(id) = &unit {
+            need_bridges(state, id);
+        }
+    }
+    let ready: Vec<Unit> = state.dirty.iter().filter(|unit| is_ready(state, unit)).cloned().collect();
+    for unit in ready {
+        state.dirty.remove(&unit);
+        let resolved = match &unit {
+            Unit::Bridge(key) => resolve::bridge(state, key),
+            Unit::Sandbox(id) => resolve::sandbox(state, id, now),
+        };
+        effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
+        state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
+    }
+}
+
+/// Has the bridges made that a sandbox needs, unless that was tried and failed.
+fn need_bridges(state: &mut State, id: &SandboxId) {
+    for key in resolve::bridges_of(state, id) {
+        let unit = Unit::Bridge(key);
+        if !state.made.contains_key(&unit)
+            && !state.problems.contains_key(&unit)
+            && !state.flights.contains_key(&unit)
+        {
+            state.dirty.insert(unit);
+        }
+    }
+}
+
+fn is_ready(state: &State, unit: &Unit) -> bool {
+    if state.flights.contains_key(unit) {
+        return false;
+    }
+    let busy = |unit: &Unit| state.dirty.contains(unit) || state.flights.contains_key(unit);
+    match unit {
+        Unit::Bridge(_) => true,
+        Unit::Sandbox(id) => !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key))),
+    }
+}
+
+fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: &mut Effects) {
+    let Some(mut flight) = state.flights.remove(unit) else { return };
+    let had = state.made.get(unit).cloned().unwrap_or_default();
+    let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
+    let mut plan = diff(&flight.resolved.desired, &seen);
+    blame(&plan, &mut flight.resolved);
+    if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
+        // A bridge is there wholly or not at all: the name is someone else's, or someone else still uses it.
+        plan.steps.clear();
+        flight.resolved.made = had;
+    }
+    flight.given_back = given_back(state, unit, &flight.resolved);
+    if plan.is_empty() && flight.resolved.leases.is_empty() {
+        finish(state, unit, flight, now, effects);
+        return;
+    }
+    let began = Began {
+        unit: unit.clone(),
+        held: held(state, &plan, &flight.resolved),
+        leases: flight.resolved.leases.clone(),
+        plan: plan.clone(),
+    };
+    effects.record(state, Record::Began(Box::new(began)));
+    effects.list.push(Effect::Apply { unit: unit.clone(), plan });
+    state.flights.insert(unit.clone(), flight);
+}
+
+fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) {
+    let Applied { unit, result } = applied;
+    let Some(mut flight) = state.flights.remove(&unit) else { return };
+    match result {
+        Ok(()) => finish(state, &unit, flight, now, effects),
+        Err(Failure { problem, taken_back }) => {
+            let message = if taken_back {
+                problem.message
+            } else {
+                format!("{} (and not all of it could be taken back)", problem.message)
+            };
+            let problem = Problem { message, ..problem };
+            let askers = std::mem::take(&mut flight.resolved.askers);
+            flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
+            let problems = flight.resolved.problems;
+            effects.record(
+                state,
+                Record::Ended(Box::new(Ended {
+                    unit: unit.clone(),
+                    made: None,
+                    problems,
+                    given_back: Vec::new(),
+                    at: now,
+                })),
+            );
+            after(state, &unit, askers, &BTreeSet::new(), effects);
+        }
+    }
+}
+
+/// The unit is as it should be.
+fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &mut Effects) {
+    let Flight { resolved, given_back } = flight;
+    let old = state.made.get(unit).cloned().unwrap_or_default();
+    let unchanged = old == resolved.made && given_back.is_empty();
+    let same_problems = state.problems.get(unit).map_or(&[][..], Vec::as_slice) == resolved.problems;
+    if !unchanged || !same_problems || state.unfinished.contains_key(unit) {
+        let ended = Ended {
+            unit: unit.clone(),
+            made: Some(resolved.made),
+            problems: resolved.problems,
+            given_back,
+            at: now,
+        };
+        effects.record(state, Record::Ended(Box::new(ended)));
+    }
+    let mut objects = resolved.askers;
+    objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
+    after(state, unit, objects, &old.uses, effects);
+}
+
+/// Looks at bridges that may have lost their last user, and tells what has changed.
+fn after(
+    state: &mut State,
+    unit: &Unit,
+    objects: BTreeSet<ObjectKey>,
+    used: &BTreeSet<BridgeKey>,
+    effects: &mut Effects,
+) {
+    let now_used = state.made.get(unit).map(|made| made.uses.clone()).unwrap_or_default();
+    for key in used.difference(&now_used) {
+        if !resolve::is_needed(state, key) {
+            state.dirty.insert(Unit::Bridge(key.clone()));
+        }
+    }
+    if let Unit::Sandbox(id) = unit
+        && state.problems.contains_key(unit)
+    {
+        // A bridge that was made for an attach that failed must not stay behind.
+        let unneeded =
+            resolve::bridges_of(state, id).into_iter().filter(|key| !resolve::is_needed(state, key));
+        let unneeded: Vec<Unit> = unneeded.map(Unit::Bridge).collect();
+        state.dirty.extend(unneeded);
+    }
+    effects.changed(objects);
+}
+
+/// Of the host only what is this unit's business: everything else is another unit's, or not Knit's.
+fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> NetState {
+    let host = std::mem::take(seen.scope(&Scope::Host));
+    let is_port = |master: Option<&Master>| {
+        look.ports_of.is_some() && master.and_then(Master::name) == look.ports_of.as_ref()
+    };
+    let mut mine = ScopeState::default();
+    for link in host.links.into_values() {
+        let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
+        if look.host_links.contains(&link.name) || foreign_port {
+            mine.add_link(link);
+        }
+    }
+    let on_mine = |name: &IfName| look.host_links.contains(name);
+    mine.addresses = host.addresses.into_iter().filter(|(_, address)| on_mine(&address.link)).collect();
+    mine.routes =
+        host.routes.into_iter().filter(|(_, route)| route.via.iter().any(|hop| on_mine(&hop.link))).collect();
+    mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
+    mine.rules = host
+        .rules
+        .into_iter()
+        .filter(|rule| had.rules.contains(rule) || resolved.made.rules.contains(rule))
+        .collect();
+    seen.scopes.insert(Scope::Host, mine);
+    seen
+}
+
+/// Problems of a plan belong to the objects whose interface or bridge they name.
+fn blame(plan: &Plan, resolved: &mut Resolved) {
+    for (_, problem) in &plan.problems {
+        let named = |interface: &knit_model::report::InterfaceReport| {
+            let word = |name: &IfName| problem.message.split(' ').any(|word| word == name.as_str());
+            word(&interface.name) || interface.peer.as_ref().is_some_and(word)
+        };
+        let mut objects: BTreeSet<ObjectKey> = BTreeSet::new();
+        for (object, interface) in
+            resolved.made.interfaces.iter_mut().filter(|(_, interface)| named(interface))
+        {
+            interface.ready = false;
+            objects.insert(object.clone());
+        }
+        if objects.is_empty() {
+            objects.clone_from(&resolved.askers);
+        }
+        resolved.problems.extend(objects.into_iter().map(|object| (object, problem.clone())));
+    }
+}
+
+/// The first values of what a plan changes on links that are not Knit's.
+fn held(state: &State, plan: &Plan, resolved: &Resolved) -> std::collections::BTreeMap<HeldKey, Value> {
+    let mut held = std::collections::BTreeMap::new();
+    for planned in &plan.steps {
+        match &planned.step {
+            Step::ChangeLink { name, changes, .. } => {
+                let foreign = resolved
+                    .desired
+                    .state
+                    .link(&planned.scope, name)
+                    .is_some_and(|link| link.owner.is_none());
+                for change in changes.iter().filter(|_| foreign) {
+                    let key = HeldKey {
+                        scope: planned.scope.clone(),
+                        link: Some(name.clone()),
+                        field: change.field.clone(),
+                    };
+                    held.insert(key, change.from.clone());
+                }
+            }
+            // Of a link that this plan makes there is no old value: it goes with the link.
+            Step::SetSysctl { key, from, .. } if !from.is_empty() => {
+                let key = HeldKey { scope: planned.scope.clone(), link: None, field: key.clone() };
+                held.insert(key, Value::String(from.clone()));
+            }
+            _ => {}
+        }
+    }
+    held.retain(|key, _| !state.held.contains_key(key));
+    held
+}
+
+/// Held values that nobody overrides any more: after this change they are back.
+fn given_back(state: &State, unit: &Unit, resolved: &Resolved) -> Vec<HeldKey> {
+    let Unit::Sandbox(id) = unit else { return Vec::new() };
+    let scope = Scope::Sandbox(id.clone());
+    let mine = state.held.iter().filter(|(key, _)| key.scope == scope);
+    let is_back = |key: &HeldKey, value: &Value| match &key.link {
+        Some(name) => resolved
+            .desired
+            .state
+            .link(&scope, name)
+            .is_none_or(|link| link.fields().get(&key.field) == Some(value)),
+        None => {
+            let wanted =
+                resolved.desired.state.scopes.get(&scope).and_then(|state| state.sysctls.get(&key.field));
+            wanted.is_none_or(|wanted| Some(wanted.as_str()) == value.as_str())
+        }
+    };
+    mine.filter(|(key, value)| is_back(key, value)).map(|(key, _)| key.clone()).collect()
+}

@@ -1,0 +1,202 @@
+//! A node without a kernel: the engine, a kernel made of plain data, and the journal as a list.
+
+use std::collections::VecDeque;
+
+use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, StoredObject, step};
+use knit_ipam::Time;
+use knit_model::intent::{BridgeWant, ChangeWant, Intent, InterfaceWant, NameRule, Selector, Want};
+use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
+use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::{Dialect, ObjectRef, Provenance};
+use knit_model::sandbox::Instance;
+use knit_model::{NetState, Sandbox, SandboxId, Scope};
+
+use super::kernel::Kernel;
+
+/// Events are bounded, so that a loop in the engine is a failure and no hang.
+const MOST_EVENTS: usize = 10_000;
+
+/// A node.
+pub struct Node {
+    pub state: State,
+    pub kernel: Kernel,
+    pub journal: Vec<Record>,
+    /// Plans of this unit (by its text) fail.
+    pub broken: Option<String>,
+    pub steps: usize,
+}
+
+impl Node {
+    /// A node whose kernel holds something already.
+    pub fn holding(kernel: NetState) -> Self {
+        let kernel = Kernel::holding(kernel);
+        Self { state: State::default(), kernel, journal: Vec::new(), broken: None, steps: 0 }
+    }
+
+    /// Hears an event and does all that follows from it.
+    pub fn hear(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        let mut count = 0;
+        while let Some(event) = events.pop_front() {
+            count += 1;
+            assert!(count < MOST_EVENTS, "the engine does not come to rest");
+            for effect in step(&mut self.state, event, Time(count as u64)) {
+                events.extend(self.carry_out(effect));
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Journal(record) => {
+                // What is written must come back as it was.
+                let text = serde_json::to_string(&record).unwrap();
+                self.journal.push(serde_json::from_str(&text).unwrap());
+                None
+            }
+            Effect::Observe { unit, look } => Some(Event::Observed { unit, seen: self.look(&look) }),
+            Effect::Apply { unit, plan } => {
+                self.steps += plan.steps.len();
+                let broken = self.broken.as_ref().is_some_and(|broken| unit.to_string().contains(broken));
+                let result = if broken { Err("it is broken".to_owned()) } else { self.kernel.apply(&plan) };
+                let failure = |message| Failure {
+                    problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
+                    taken_back: true,
+                };
+                Some(Event::Applied(Applied { unit, result: result.map_err(failure) }))
+            }
+            Effect::Changed(_) => None,
+        }
+    }
+
+    /// Sees only what was asked for: one sandbox, and all of the host.
+    fn look(&self, look: &Look) -> NetState {
+        let mut seen = self.kernel.observe();
+        seen.scopes.retain(|scope, _| match scope {
+            Scope::Host => true,
+            Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
+        });
+        for scope in seen.scopes.values_mut() {
+            scope.sysctls.retain(|key, _| look.sysctls.contains(key));
+        }
+        seen
+    }
+
+    /// The state as a restart would find it.
+    pub fn replayed(&self) -> State {
+        let mut state = State::default();
+        self.journal.iter().for_each(|record| state.record(record));
+        state
+    }
+
+    pub fn link(&self, sandbox: &str, name: &str) -> Option<Link> {
+        self.kernel.observe().link(&scope(sandbox), &name.parse().unwrap()).cloned()
+    }
+
+    pub fn host_link(&self, name: &str) -> Option<Link> {
+        self.kernel.observe().link(&Scope::Host, &name.parse().unwrap()).cloned()
+    }
+
+    pub fn problems(&self, name: &str) -> Vec<String> {
+        let key = self.state.objects.keys().find(|key| key.name == name).unwrap();
+        self.state.report(key).unwrap().problems.iter().map(ToString::to_string).collect()
+    }
+}
+
+pub fn scope(sandbox: &str) -> Scope {
+    Scope::Sandbox(SandboxId(sandbox.to_owned()))
+}
+
+/// A sandbox `name` with a number, in a namespace, with one label `net: <value>`.
+pub fn sandbox(name: &str, number: u32, namespace: &str, label: &str) -> Sandbox {
+    Sandbox {
+        id: SandboxId(name.to_owned()),
+        instance: Instance { boot: "boot".to_owned(), cookie: u64::from(number) },
+        netns: format!("/run/netns/{name}"),
+        number,
+        pod: name.to_owned(),
+        namespace: namespace.to_owned(),
+        uid: format!("uid-{name}"),
+        labels: [("net".to_owned(), label.to_owned())].into(),
+    }
+}
+
+/// An object that wants something.
+pub fn object(kind: &str, namespace: &str, name: &str, wants: Vec<Want>) -> StoredObject {
+    let object = ObjectRef {
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        generation: 1,
+    };
+    let origin = |index: usize| Provenance {
+        dialect: Dialect::File,
+        object: Some(object.clone()),
+        field: format!("spec.entries[{index}]"),
+        call: None,
+    };
+    let intents =
+        wants.into_iter().enumerate().map(|(index, want)| Intent { origin: origin(index), want }).collect();
+    StoredObject {
+        object: object.clone(),
+        intents,
+        warnings: Vec::new(),
+        manifest: serde_json::Value::Null,
+        since: 0,
+    }
+}
+
+pub fn key(object: &StoredObject) -> ObjectKey {
+    object.key()
+}
+
+/// A veth on a bridge, for pods with `net: <label>`.
+pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
+    Want::Interface(Box::new(InterfaceWant {
+        pods: Selector::label("net", label),
+        name: NameRule::Prefix(prefix.to_owned()),
+        kind: Kind::Veth(Veth::default()),
+        attrs: Attrs::default(),
+        parent: None,
+        master: Some(bridge.to_owned()),
+        ranges: vec![range.parse().unwrap()],
+        network: None,
+        fixed: Vec::new(),
+        routes: Vec::new(),
+        rules: Vec::new(),
+        gateways: Vec::new(),
+        sysctls: [].into(),
+    }))
+}
+
+pub fn bridge(name: &str, range: &str) -> Want {
+    Want::Bridge(BridgeWant {
+        name: name.parse().unwrap(),
+        ranges: vec![range.parse().unwrap()],
+        attrs: Attrs::default(),
+        bridge: Bridge::default(),
+    })
+}
+
+/// A change of the MTU of `eth0`.
+pub fn eth0_mtu(label: &str, mtu: u32) -> Want {
+    Want::Change(ChangeWant {
+        pods: Selector::label("net", label),
+        name: "eth0".parse().unwrap(),
+        attrs: Attrs { mtu: Some(mtu), ..Attrs::default() },
+        sysctls: [].into(),
+        routes: Vec::new(),
+    })
+}
+
+/// Sandboxes that have an `eth0` from "the main CNI plugin".
+pub fn with_eth0(sandboxes: &[&str]) -> NetState {
+    let mut state = NetState::default();
+    for name in sandboxes {
+        let mut eth0 = Link::new("eth0".parse().unwrap(), Kind::Veth(Veth::default()));
+        eth0.attrs = Attrs { mtu: Some(1450), up: Some(true), group: Some(0), ..Attrs::default() };
+        state.scope(&scope(name)).add_link(eth0);
+    }
+    state
+}

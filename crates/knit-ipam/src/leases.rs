@@ -1,0 +1,269 @@
+//! All leases of a node, and the four things that happen to them: allocate, release, collect, restore.
+//!
+//! The lease maps are the truth; everything else here is an index that is rebuilt from them on load.
+
+mod network;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_model::sandbox::Instance;
+use knit_model::{IfName, SandboxId};
+use network::Network;
+pub use network::RESTING_MAX;
+use serde::{Deserialize, Serialize};
+
+use crate::error::AllocError;
+use crate::lease::{AttachmentId, Key, Lease, Time};
+use crate::number::number;
+use crate::pool::Pool;
+
+/// All leases of a node, by network and address.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "stored::Stored", into = "stored::Stored")]
+pub struct Leases {
+    networks: BTreeMap<String, Network>,
+    /// Live leases by who holds them.
+    held: BTreeMap<SandboxId, BTreeSet<(IfName, Key)>>,
+}
+
+/// Which address an attachment wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Want {
+    /// Any free one.
+    Any,
+    /// The one it had before if that is free, otherwise any.
+    Sticky(IpAddr),
+    /// This one and no other. An attachment may hold several such addresses beside its own.
+    Fixed(IpAddr),
+}
+
+/// How much of a network's address space is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Addresses that the pools may give.
+    pub total: u128,
+    /// Of these, how many are held.
+    pub used: u128,
+    /// Of these, how many can still be given.
+    pub free: u128,
+    /// Addresses of the network that are held and that no pool gives any longer: a range shrank, or went away.
+    pub stray: u128,
+}
+
+impl Leases {
+    /// Gives the attachment an address of the pool, with the prefix length of the pool's range.
+    ///
+    /// The lowest address that was never used comes first, then the one that was given back longest ago. An attachment that
+    /// asks again gets the address that it holds; if its sandbox lives anew, the lease passes to the new life.
+    pub fn allocate(
+        &mut self,
+        pool: &Pool,
+        owner: &AttachmentId,
+        instance: &Instance,
+        want: Want,
+        now: Time,
+    ) -> Result<IpNet, AllocError> {
+        let address = match self.held_answer(pool, owner, want) {
+            Some(address) => {
+                self.renew(&pool.network, address, instance, now);
+                address
+            }
+            None => {
+                let address = self.choose(pool, want)?;
+                let fixed = matches!(want, Want::Fixed(_));
+                let (owner, instance) = (owner.clone(), instance.clone());
+                let lease = Lease { owner, instance, since: now, fixed, released: None };
+                self.restore(&pool.network, address, lease);
+                address
+            }
+        };
+        Ok(pool.with_prefix(address))
+    }
+
+    /// The address that the attachment holds already and that answers the request.
+    fn held_answer(&self, pool: &Pool, owner: &AttachmentId, want: Want) -> Option<IpAddr> {
+        let answers = |address: &IpAddr| match want {
+            Want::Fixed(wanted) => *address == wanted,
+            Want::Any | Want::Sticky(_) => {
+                self.get(&pool.network, *address).is_some_and(|lease| !lease.fixed)
+            }
+        };
+        self.held_by(owner)
+            .filter(|key| key.network == pool.network && pool.range.contains(&key.address))
+            .map(|key| key.address)
+            .find(answers)
+    }
+
+    fn renew(&mut self, network: &str, address: IpAddr, instance: &Instance, now: Time) {
+        let lease = self.networks.get_mut(network).and_then(|network| network.get_mut(address));
+        if let Some(lease) = lease.filter(|lease| lease.instance != *instance) {
+            lease.instance = instance.clone();
+            lease.since = now;
+        }
+    }
+
+    /// A free address of the pool. Nothing changes yet.
+    fn choose(&self, pool: &Pool, want: Want) -> Result<IpAddr, AllocError> {
+        let network = || pool.network.clone();
+        let holder = |address| self.get(&pool.network, address).filter(|lease| lease.is_live());
+        match want {
+            Want::Fixed(address) if !pool.range.contains(&address) => {
+                return Err(AllocError::OutsideRange { network: network(), range: pool.range, address });
+            }
+            Want::Fixed(address) => {
+                return match (pool.withholds(address), holder(address)) {
+                    (Some(withheld), _) => {
+                        Err(AllocError::Withheld { network: network(), address, withheld })
+                    }
+                    (None, Some(lease)) => {
+                        Err(AllocError::InUse { network: network(), address, owner: lease.owner.clone() })
+                    }
+                    (None, None) => Ok(address),
+                };
+            }
+            Want::Sticky(address)
+                if pool.range.contains(&address)
+                    && pool.withholds(address).is_none()
+                    && holder(address).is_none() =>
+            {
+                return Ok(address);
+            }
+            Want::Any | Want::Sticky(_) => {}
+        }
+        let givable = pool.givable();
+        let free = givable.as_ref().and_then(|givable| match self.networks.get(&pool.network) {
+            Some(network) => network.free(pool.family(), givable),
+            None => givable.lowest_outside(&crate::runs::Runs::default()),
+        });
+        let total = || givable.as_ref().map_or(0, |givable| givable.count());
+        match free {
+            Some(free) => Ok(pool.family().address(free)),
+            None => Err(AllocError::Exhausted { network: network(), range: pool.range, total: total() }),
+        }
+    }
+
+    /// Takes a lease back into the map as it was recorded, whatever was there.
+    pub fn restore(&mut self, network: &str, address: IpAddr, lease: Lease) {
+        let key = Key { network: network.to_owned(), address };
+        if let Some(before) = self.get(network, address).filter(|before| before.is_live()) {
+            let owner = before.owner.clone();
+            self.unhold(&owner, &key);
+        }
+        if lease.is_live() {
+            let owner = &lease.owner;
+            let held = self.held.entry(owner.sandbox.clone()).or_default();
+            held.insert((owner.interface.clone(), key.clone()));
+        }
+        self.networks.entry(key.network).or_default().put(address, lease);
+    }
+
+    fn unhold(&mut self, owner: &AttachmentId, key: &Key) {
+        if let Some(held) = self.held.get_mut(&owner.sandbox) {
+            held.remove(&(owner.interface.clone(), key.clone()));
+            if held.is_empty() {
+                self.held.remove(&owner.sandbox);
+            }
+        }
+    }
+
+    /// Gives back everything that the attachment holds.
+    pub fn release(&mut self, owner: &AttachmentId, now: Time) -> Vec<Key> {
+        let keys = self.held_by(owner).cloned().collect();
+        self.release_each(keys, now)
+    }
+
+    /// Gives back everything that the sandbox holds.
+    pub fn release_all(&mut self, sandbox: &SandboxId, now: Time) -> Vec<Key> {
+        let held = self.held.get(sandbox).into_iter().flatten();
+        let keys = held.map(|(_, key)| key.clone()).collect();
+        self.release_each(keys, now)
+    }
+
+    /// Gives back one address, whoever holds it.
+    pub fn release_address(&mut self, key: &Key, now: Time) -> bool {
+        !self.release_each(vec![key.clone()], now).is_empty()
+    }
+
+    /// Gives back every lease that is not alive, and says which. Only the caller's word ends a lease, never its age.
+    pub fn garbage_collect(&mut self, living: impl Fn(&Lease) -> bool, now: Time) -> Vec<Key> {
+        let dead = |(network, address, lease): (&str, IpAddr, &Lease)| {
+            let gone = lease.is_live() && !living(lease);
+            gone.then(|| Key { network: network.to_owned(), address })
+        };
+        let keys = self.iter().filter_map(dead).collect();
+        self.release_each(keys, now)
+    }
+
+    fn release_each(&mut self, keys: Vec<Key>, now: Time) -> Vec<Key> {
+        let mut released = Vec::with_capacity(keys.len());
+        for key in keys {
+            let network = self.networks.get_mut(&key.network);
+            if let Some(owner) = network.and_then(|network| network.release(key.address, now)) {
+                self.unhold(&owner, &key);
+                released.push(key);
+            }
+        }
+        released
+    }
+
+    /// Drops what is remembered of a network's free addresses, once the network itself is gone. What is held stays.
+    pub fn forget_network(&mut self, network: &str) {
+        if let Some(known) = self.networks.get_mut(network) {
+            known.forget_resting();
+            if known.is_empty() {
+                self.networks.remove(network);
+            }
+        }
+    }
+
+    /// How much is left of a network's only pool. See [`Leases::capacity_of`].
+    pub fn capacity(&self, pool: &Pool) -> Capacity {
+        self.capacity_of(&pool.network, std::slice::from_ref(pool))
+    }
+
+    /// How much is left of a network. Its pools must not overlap each other. Walks all leases of the network.
+    pub fn capacity_of(&self, network: &str, pools: &[Pool]) -> Capacity {
+        let givable: Vec<_> = pools
+            .iter()
+            .filter(|pool| pool.network == network)
+            .filter_map(|pool| Some((pool.family(), pool.givable()?)))
+            .collect();
+        let mut capacity = Capacity::default();
+        for (_, givable) in &givable {
+            capacity.total = capacity.total.saturating_add(givable.count());
+        }
+        let leases = self.networks.get(network).into_iter().flat_map(Network::iter);
+        for (address, _) in leases.filter(|(_, lease)| lease.is_live()) {
+            let value = number(address);
+            let of = crate::number::Family::of(address);
+            let given = givable.iter().any(|(family, givable)| *family == of && givable.contains(value));
+            *if given { &mut capacity.used } else { &mut capacity.stray } += 1;
+        }
+        capacity.free = capacity.total - capacity.used;
+        capacity
+    }
+
+    /// The lease of an address, held or resting.
+    pub fn get(&self, network: &str, address: IpAddr) -> Option<&Lease> {
+        self.networks.get(network)?.get(address)
+    }
+
+    /// What an attachment holds, in the order of networks and addresses.
+    pub fn held_by(&self, owner: &AttachmentId) -> impl Iterator<Item = &Key> {
+        let held = self.held.get(&owner.sandbox).into_iter().flatten();
+        held.filter(|(interface, _)| *interface == owner.interface).map(|(_, key)| key)
+    }
+
+    /// Every lease, held or resting, in the order of networks and addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, IpAddr, &Lease)> {
+        self.networks.iter().flat_map(|(name, network)| {
+            network.iter().map(move |(address, lease)| (name.as_str(), address, lease))
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! The leases of one network, and which of its addresses to give next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::lease::{AttachmentId, Lease, Released, Time};
+use crate::number::{Family, number};
+use crate::pool::Givable;
+use crate::runs::Runs;
+
+/// At most this many released addresses of one family of a network are remembered; then the one that was released longest
+/// ago counts as never used. So a network's memory is bounded while pods come and go, and an address still rests for this
+/// many releases, or until nothing else is free.
+pub const RESTING_MAX: usize = 1024;
+
+/// The leases of one network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Network {
+    leases: BTreeMap<IpAddr, Lease>,
+    v4: Index,
+    v6: Index,
+}
+
+/// What follows from the leases of one family.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Index {
+    /// Addresses that are held or resting.
+    taken: Runs,
+    /// Resting addresses, in the order of their release.
+    resting: BTreeSet<(u64, u128)>,
+}
+
+impl Network {
+    pub(super) fn get(&self, address: IpAddr) -> Option<&Lease> {
+        self.leases.get(&address)
+    }
+
+    pub(super) fn get_mut(&mut self, address: IpAddr) -> Option<&mut Lease> {
+        self.leases.get_mut(&address)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (IpAddr, &Lease)> {
+        self.leases.iter().map(|(address, lease)| (*address, lease))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    fn index(&mut self, address: IpAddr) -> &mut Index {
+        match Family::of(address) {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+
+    /// The address to give next: the lowest that was never used, then the one that rests longest.
+    pub(super) fn free(&self, family: Family, givable: &Givable) -> Option<u128> {
+        let index = match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        };
+        let rested = || index.resting.iter().map(|(_, value)| *value).find(|value| givable.contains(*value));
+        givable.lowest_outside(&index.taken).or_else(rested)
+    }
+
+    pub(super) fn put(&mut self, address: IpAddr, lease: Lease) {
+        let value = number(address);
+        let released = lease.released;
+        let before = self.leases.insert(address, lease);
+        let index = self.index(address);
+        index.taken.insert(value);
+        if let Some(before) = before.and_then(|before| before.released) {
+            index.resting.remove(&(before.order, value));
+        }
+        if let Some(released) = released {
+            index.resting.insert((released.order, value));
+        }
+        while self.index(address).resting.len() > RESTING_MAX {
+            self.forget_oldest(Family::of(address));
+        }
+    }
+
+    fn forget_oldest(&mut self, family: Family) {
+        let index = match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        };
+        if let Some((_, value)) = index.resting.pop_first() {
+            index.taken.remove(value);
+            self.leases.remove(&family.address(value));
+        }
+    }
+
+    /// Ends a live lease and says whose it was.
+    pub(super) fn release(&mut self, address: IpAddr, now: Time) -> Option<AttachmentId> {
+        let order = [&self.v4, &self.v6]
+            .iter()
+            .filter_map(|index| index.resting.last())
+            .map(|(order, _)| order.saturating_add(1))
+            .max()
+            .unwrap_or(0);
+        let mut lease = self.leases.get(&address).filter(|lease| lease.is_live())?.clone();
+        lease.released = Some(Released { at: now, order });
+        let owner = lease.owner.clone();
+        self.put(address, lease);
+        Some(owner)
+    }
+
+    pub(super) fn forget_resting(&mut self) {
+        for family in [Family::V4, Family::V6] {
+            let count = match family {
+                Family::V4 => self.v4.resting.len(),
+                Family::V6 => self.v6.resting.len(),
+            };
+            (0..count).for_each(|_| self.forget_oldest(family));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What leases promise, one behaviour at a time. The random comparison with a naive model is in `tests/model.rs`.
+
+use super::*;
+use crate::runs::LOOKUPS;
+
+fn pool(range: &str) -> Pool {
+    Pool::with_gateway("pcbr0", range.parse().unwrap())
+}
+
+fn owner(number: u32) -> AttachmentId {
+    AttachmentId {
+        sandbox: SandboxId(format!("s{number}")),
+        interface: IfName::new("pc0").expect("a valid name"),
+    }
+}
+
+fn life(cookie: u64) -> Instance {
+    Instance { boot: "b".to_owned(), cookie }
+}
+
+fn ask(leases: &mut Leases, pool: &Pool, number: u32, want: Want) -> Result<String, String> {
+    let answer = leases.allocate(pool, &owner(number), &life(1), want, Time(10));
+    answer.map(|net| net.to_string()).map_err(|error| error.to_string())
+}
+
+fn any(leases: &mut Leases, pool: &Pool, number: u32) -> String {
+    ask(leases, pool, number, Want::Any).unwrap()
+}
+
+#[test]
+fn the_first_pods_follow_the_bridge() {
+    let (mut leases, pool) = (Leases::default(), pool("192.168.100.0/24"));
+    assert_eq!(any(&mut leases, &pool, 1), "192.168.100.2/24");
+    assert_eq!(any(&mut leases, &pool, 2), "192.168.100.3/24");
+    assert_eq!(any(&mut leases, &self::pool("fd00:7::/64"), 1), "fd00:7::2/64");
+}
+
+#[test]
+fn asking_again_gives_the_same_lease_and_a_new_life_takes_it_over() {
+    let (mut leases, pool) = (Leases::default(), pool("192.168.100.0/24"));
+    any(&mut leases, &pool, 1);
+    assert_eq!(any(&mut leases, &pool, 1), "192.168.100.2/24");
+    let address = "192.168.100.2".parse().unwrap();
+    assert_eq!(leases.get("pcbr0", address).unwrap().since, Time(10));
+    leases.allocate(&pool, &owner(1), &life(2), Want::Any, Time(20)).unwrap();
+    let lease = leases.get("pcbr0", address).unwrap();
+    assert_eq!((lease.instance.cookie, lease.since), (2, Time(20)));
+    assert_eq!(leases.iter().count(), 1);
+}
+
+#[test]
+fn two_networks_may_give_the_same_address() {
+    let mut leases = Leases::default();
+    let red = Pool::with_gateway("red", "10.0.0.0/24".parse().unwrap());
+    let blue = Pool::with_gateway("blue", "10.0.0.0/24".parse().unwrap());
+    assert_eq!(any(&mut leases, &red, 1), "10.0.0.2/24");
+    assert_eq!(any(&mut leases, &blue, 2), "10.0.0.2/24");
+    leases.release(&owner(1), Time(1));
+    assert!(leases.get("blue", "10.0.0.2".parse().unwrap()).unwrap().is_live());
+}
+
+#[test]
+fn a_freed_address_rests_until_nothing_fresher_is_left() {
+    let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/29"));
+    for number in 1..=3 {
+        any(&mut leases, &pool, number);
+    }
+    // The clock goes back between the two: the order of the calls counts, not the clock.
+    leases.release(&owner(2), Time(900));
+    leases.release(&owner(1), Time(100));
+    assert_eq!(any(&mut leases, &pool, 4), "10.0.0.5/29");
+    assert_eq!(any(&mut leases, &pool, 5), "10.0.0.6/29");
+    assert_eq!(any(&mut leases, &pool, 6), "10.0.0.3/29");
+    assert_eq!(any(&mut leases, &pool, 7), "10.0.0.2/29");
+    assert_eq!(
+        ask(&mut leases, &pool, 8, Want::Any).unwrap_err(),
+        "network pcbr0 range 10.0.0.0/29 is exhausted: all 5 addresses are in use"
+    );
+}
+
+#[test]
+fn a_pool_with_nothing_to_give_says_so() {
+    let mut leases = Leases::default();
+    let error = ask(&mut leases, &pool("10.0.0.7/32"), 1, Want::Any).unwrap_err();
+    assert_eq!(
+        error,
+        "network pcbr0 range 10.0.0.7/32 has no address to give: what is not the bridge's is reserved"
+    );
+    any(&mut leases, &pool("10.0.0.0/31"), 1);
+    let error = ask(&mut leases, &pool("10.0.0.0/31"), 2, Want::Any).unwrap_err();
+    assert_eq!(error, "network pcbr0 range 10.0.0.0/31 is exhausted: its only address is in use");
+}
+
+#[test]
+fn a_sticky_owner_gets_its_address_back_if_it_is_free() {
+    let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
+    for number in 1..=3 {
+        any(&mut leases, &pool, number);
+    }
+    leases.release(&owner(2), Time(1));
+    let back = Want::Sticky("10.0.0.3".parse().unwrap());
+    assert_eq!(ask(&mut leases, &pool, 2, back).unwrap(), "10.0.0.3/24");
+    // Taken, the bridge's, or of another range: any other will do.
+    assert_eq!(ask(&mut leases, &pool, 4, back).unwrap(), "10.0.0.5/24");
+    for (number, previous) in [(5, "10.0.0.1"), (6, "172.16.0.9"), (7, "fd00::9")] {
+        let want = Want::Sticky(previous.parse().unwrap());
+        assert_eq!(ask(&mut leases, &pool, number, want).unwrap(), format!("10.0.0.{}/24", number + 1));
+    }
+}
+
+#[test]
+fn a_fixed_address_is_given_beside_any_other_and_refused_in_words() {
+    let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
+    let fixed = |address: &str| Want::Fixed(address.parse().unwrap());
+    assert_eq!(ask(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
+    assert_eq!(any(&mut leases, &pool, 1), "10.0.0.3/24");
+    assert_eq!(any(&mut leases, &pool, 1), "10.0.0.3/24");
+    assert_eq!(ask(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
+    let mut refusal = |address: &str| ask(&mut leases, &pool, 2, fixed(address)).unwrap_err();
+    assert_eq!(refusal("10.0.0.2"), "network pcbr0: 10.0.0.2 is in use by pc0 of sandbox s1");
+    assert_eq!(refusal("10.0.0.1"), "network pcbr0: 10.0.0.1 cannot be given: it is the bridge's");
+    assert_eq!(refusal("10.0.1.1"), "network pcbr0: 10.0.1.1 is not in the range 10.0.0.0/24");
+    assert_eq!(leases.release(&owner(1), Time(1)).len(), 2);
+}
+
+#[test]
+fn reserved_addresses_are_passed_over() {
+    let (mut leases, mut pool) = (Leases::default(), pool("10.0.0.0/28"));
+    pool.reserved = vec!["10.0.0.2/31".parse().unwrap(), "10.0.0.5/32".parse().unwrap()];
+    assert_eq!(any(&mut leases, &pool, 1), "10.0.0.4/28");
+    assert_eq!(any(&mut leases, &pool, 2), "10.0.0.6/28");
+}
+
+#[test]
+fn a_sandbox_gives_back_all_it_holds_and_nothing_else() {
+    let mut leases = Leases::default();
+    let (four, six) = (pool("10.0.0.0/24"), pool("fd00::/64"));
+    for number in [1, 10] {
+        any(&mut leases, &four, number);
+        any(&mut leases, &six, number);
+    }
+    assert_eq!(leases.release_all(&owner(1).sandbox, Time(5)).len(), 2);
+    assert_eq!(leases.release_all(&owner(1).sandbox, Time(6)), vec![]);
+    assert_eq!(leases.held_by(&owner(10)).count(), 2);
+    assert_eq!(leases.capacity(&four).used, 1);
+}
+
+#[test]
+fn a_clock_that_jumps_frees_nothing() {
+    let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/30"));
+    any(&mut leases, &pool, 1);
+    for now in [0, u64::MAX] {
+        assert_eq!(leases.garbage_collect(|_| true, Time(now)), vec![]);
+        let answer = leases.allocate(&pool, &owner(2), &life(1), Want::Any, Time(now));
+        assert!(matches!(answer, Err(AllocError::Exhausted { .. })));
+    }
+}
+
+#[test]
+fn collecting_frees_only_the_dead() {
+    let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
+    for number in 1..=4 {
+        any(&mut leases, &pool, number);
+    }
+    let freed = leases.garbage_collect(|lease| lease.owner.sandbox.0 != "s3", Time(7));
+    assert_eq!(freed.iter().map(Key::to_string).collect::<Vec<_>>(), ["10.0.0.4 of network pcbr0"]);
+    assert_eq!(leases.capacity(&pool).used, 3);
+}
+
+#[test]
+fn a_pool_that_shrank_frees_nothing_and_shows_it() {
+    let (mut leases, wide) = (Leases::default(), pool("10.0.0.0/28"));
+    for number in 1..=8 {
+        any(&mut leases, &wide, number);
+    }
+    let narrow = pool("10.0.0.0/29");
+    assert_eq!(leases.capacity(&narrow), Capacity { total: 5, used: 5, free: 0, stray: 3 });
+    assert!(ask(&mut leases, &narrow, 9, Want::Any).is_err());
+    assert_eq!(leases.capacity_of("pcbr0", &[]), Capacity { total: 0, used: 0, free: 0, stray: 8 });
+    leases.forget_network("pcbr0");
+    assert_eq!(leases.iter().count(), 8);
+}
+
+#[test]
+fn leases_look_plain_on_disk_and_come_back_the_same() {
+    let mut leases = Leases::default();
+    let (four, six) = (pool("10.0.0.0/29"), pool("fd00::/126"));
+    for number in 1..=2 {
+        any(&mut leases, &four, number);
+        any(&mut leases, &six, number);
+    }
+    leases.release(&owner(1), Time(77));
+    let text = serde_json::to_value(&leases).unwrap();
+    assert_eq!(
+        text["pcbr0"]["10.0.0.2"],
+        serde_json::json!({
+            "owner": {"sandbox": "s1", "interface": "pc0"},
+            "instance": {"boot": "b", "cookie": 1},
+            "since": 10,
+            "released": {"at": 77, "order": 0},
+        })
+    );
+    let mut back: Leases = serde_json::from_value(text).unwrap();
+    assert_eq!(back, leases);
+    assert_eq!(any(&mut back, &four, 3), "10.0.0.4/29");
+}
+
+#[test]
+fn pods_that_come_and_go_leave_a_bounded_memory() {
+    let (mut leases, pool) = (Leases::default(), pool("fd00::/48"));
+    let mut seen = Vec::new();
+    for number in 0..3 * RESTING_MAX as u32 {
+        seen.push(any(&mut leases, &pool, number));
+        leases.release(&owner(number), Time(1));
+    }
+    assert_eq!(leases.iter().count(), RESTING_MAX);
+    // An address came back only after that many others had been released.
+    for (index, address) in seen.iter().enumerate() {
+        assert!(!seen[index.saturating_sub(RESTING_MAX)..index].contains(address), "{address} at {index}");
+    }
+    leases.forget_network("pcbr0");
+    assert_eq!(leases, Leases::default());
+}
+
+#[test]
+fn a_nearly_full_range_costs_no_more_than_an_empty_one() {
+    let (mut leases, pool) = (Leases::default(), pool("10.1.0.0/16"));
+    let total = u32::try_from(pool.total()).unwrap();
+    for number in 0..total {
+        let before = LOOKUPS.get();
+        any(&mut leases, &pool, number);
+        let cost = LOOKUPS.get() - before;
+        assert!(cost <= 8, "lease {number} of {total} took {cost} lookups");
+    }
+    for freed in [1, total / 2, total - 1] {
+        leases.release(&owner(freed), Time(1));
+        let before = LOOKUPS.get();
+        any(&mut leases, &pool, total + freed);
+        assert!(LOOKUPS.get() - before <= 8);
+    }
+    let before = LOOKUPS.get();
+    ask(&mut leases, &pool, 3 * total, Want::Any).unwrap_err();
+    assert!(LOOKUPS.get() - before <= 8);
+}

@@ -1,0 +1,206 @@
+//! Pools: the addresses that a network may give.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Withheld;
+use crate::number::{Family, bounds, number};
+use crate::runs::Runs;
+
+/// A range of a network, and what of it is kept back. It holds no addresses, so its size costs nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// The network's id.
+    pub network: String,
+    /// The range, of any prefix length.
+    pub range: IpNet,
+    /// Whether the first usable address belongs to the bridge.
+    pub gateway: bool,
+    /// Addresses and prefixes that are never given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<IpNet>,
+}
+
+/// What a pool may give: numbers from first to last, without those in `kept`.
+#[derive(Clone, Debug)]
+pub(crate) struct Givable {
+    pub(crate) first: u128,
+    pub(crate) last: u128,
+    pub(crate) kept: Runs,
+}
+
+impl Pool {
+    /// A pool whose first usable address belongs to the bridge.
+    pub fn with_gateway(network: impl Into<String>, range: IpNet) -> Self {
+        Self { network: network.into(), range, gateway: true, reserved: Vec::new() }
+    }
+
+    /// A pool that gives every usable address.
+    pub fn new(network: impl Into<String>, range: IpNet) -> Self {
+        Self { network: network.into(), range, gateway: false, reserved: Vec::new() }
+    }
+
+    /// The bridge's address with the range's prefix length, if the pool keeps one for it.
+    pub fn gateway_address(&self) -> Option<IpNet> {
+        self.gateway.then(|| self.with_prefix(self.family().address(self.usable().0)))
+    }
+
+    /// How many addresses the pool may give, held ones included.
+    pub fn total(&self) -> u128 {
+        self.givable().map_or(0, |givable| givable.count())
+    }
+
+    /// Why this address of the range is never given; `None` if it may be.
+    pub fn withholds(&self, address: IpAddr) -> Option<Withheld> {
+        let value = number(address);
+        let (first, last) = self.usable();
+        match self.family() {
+            Family::V4 if value < first => Some(Withheld::Network),
+            Family::V6 if value < first => Some(Withheld::Anycast),
+            _ if value > last => Some(Withheld::Broadcast),
+            _ if self.gateway && value == first => Some(Withheld::Gateway),
+            _ if self.reserved.iter().any(|reserved| reserved.contains(&address)) => Some(Withheld::Reserved),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        Family::of(self.range.addr())
+    }
+
+    pub(crate) fn with_prefix(&self, address: IpAddr) -> IpNet {
+        IpNet::new(address, self.range.prefix_len()).expect("an address of the range has the range's family")
+    }
+
+    /// First and last address that a host may have, the bridge's included.
+    fn usable(&self) -> (u128, u128) {
+        let (first, last) = bounds(self.range);
+        let host_bits = self.range.max_prefix_len() - self.range.prefix_len();
+        match self.family() {
+            // Point-to-point links and single hosts use all they have (RFC 3021, RFC 6164).
+            _ if host_bits < 2 => (first, last),
+            Family::V4 => (first + 1, last - 1),
+            Family::V6 => (first + 1, last),
+        }
+    }
+
+    /// What may be given; `None` if it is nothing at all.
+    pub(crate) fn givable(&self) -> Option<Givable> {
+        let (usable, last) = self.usable();
+        let first = if self.gateway { usable.checked_add(1)? } else { usable };
+        if first > last {
+            return None;
+        }
+        let mut kept = Runs::default();
+        let same_family = |range: &&IpNet| Family::of(range.addr()) == self.family();
+        for (from, to) in self.reserved.iter().filter(same_family).map(|range| bounds(*range)) {
+            if from <= last && to >= first {
+                kept.insert_all(from.max(first), to.min(last));
+            }
+        }
+        Some(Givable { first, last, kept })
+    }
+}
+
+impl Givable {
+    pub(crate) fn contains(&self, value: u128) -> bool {
+        (self.first..=self.last).contains(&value) && self.kept.end_of(value).is_none()
+    }
+
+    pub(crate) fn count(&self) -> u128 {
+        // At most 2^128 - 1: an IPv6 range of more than two addresses never gives its zero address.
+        let kept: u128 = self.kept.iter().map(|(first, last)| last - first + 1).sum();
+        self.last - self.first + 1 - kept
+    }
+
+    /// The lowest number that is neither taken nor kept. Costs one lookup, and one for each run of kept numbers on the way.
+    pub(crate) fn lowest_outside(&self, taken: &Runs) -> Option<u128> {
+        let mut from = self.first;
+        loop {
+            let free = taken.first_gap(from, self.last)?;
+            match self.kept.end_of(free) {
+                None => return Some(free),
+                Some(end) => from = end.checked_add(1).filter(|next| *next <= self.last)?,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(range: &str) -> Pool {
+        Pool::with_gateway("n", range.parse().unwrap())
+    }
+
+    fn open(range: &str) -> Pool {
+        Pool::new("n", range.parse().unwrap())
+    }
+
+    #[test]
+    fn what_a_range_may_give_depends_on_its_family_and_length() {
+        for (range, total, with_bridge) in [
+            ("192.168.100.0/24", 254, 253),
+            ("192.168.100.0/29", 6, 5),
+            ("10.0.0.0/30", 2, 1),
+            ("10.0.0.0/31", 2, 1),
+            ("10.0.0.7/32", 1, 0),
+            ("255.255.255.255/32", 1, 0),
+            ("0.0.0.0/0", (1 << 32) - 2, (1 << 32) - 3),
+            ("fd00::/126", 3, 2),
+            ("fd00::/127", 2, 1),
+            ("fd00::1/128", 1, 0),
+            ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128", 1, 0),
+            ("fd00::/48", (1 << 80) - 1, (1 << 80) - 2),
+            ("::/0", u128::MAX, u128::MAX - 1),
+        ] {
+            assert_eq!(open(range).total(), total, "{range}");
+            assert_eq!(pool(range).total(), with_bridge, "{range} with a bridge");
+        }
+    }
+
+    #[test]
+    fn the_bridge_has_the_first_usable_address() {
+        for (range, bridge) in [
+            ("192.168.100.0/24", "192.168.100.1/24"),
+            ("192.168.100.77/24", "192.168.100.1/24"),
+            ("10.0.0.0/31", "10.0.0.0/31"),
+            ("10.0.0.7/32", "10.0.0.7/32"),
+            ("fd00::/64", "fd00::1/64"),
+            ("fd00::/127", "fd00::/127"),
+        ] {
+            assert_eq!(pool(range).gateway_address(), Some(bridge.parse().unwrap()), "{range}");
+        }
+        assert_eq!(open("192.168.100.0/24").gateway_address(), None);
+    }
+
+    #[test]
+    fn each_withheld_address_says_why() {
+        let mut v4 = pool("192.168.100.0/24");
+        v4.reserved = vec!["192.168.100.8/30".parse().unwrap()];
+        let why = |pool: &Pool, address: &str| pool.withholds(address.parse().unwrap());
+        assert_eq!(why(&v4, "192.168.100.0"), Some(Withheld::Network));
+        assert_eq!(why(&v4, "192.168.100.255"), Some(Withheld::Broadcast));
+        assert_eq!(why(&v4, "192.168.100.1"), Some(Withheld::Gateway));
+        assert_eq!(why(&v4, "192.168.100.11"), Some(Withheld::Reserved));
+        assert_eq!(why(&v4, "192.168.100.12"), None);
+        assert_eq!(why(&pool("fd00::/64"), "fd00::"), Some(Withheld::Anycast));
+        assert_eq!(why(&pool("fd00::/64"), "fd00::ffff:ffff:ffff:ffff"), None);
+        assert_eq!(why(&open("10.0.0.0/31"), "10.0.0.0"), None);
+    }
+
+    #[test]
+    fn reserved_addresses_count_once_and_only_inside() {
+        let mut pool = pool("10.0.0.0/28");
+        // Twice the same, one that holds the bridge's, one of another range, one of another family.
+        pool.reserved = ["10.0.0.4/30", "10.0.0.5/32", "10.0.0.0/31", "10.9.0.0/16", "fd00::/8"]
+            .map(|range| range.parse().unwrap())
+            .to_vec();
+        assert_eq!(pool.total(), 13 - 4);
+        pool.reserved = vec!["10.0.0.0/8".parse().unwrap()];
+        assert_eq!(pool.total(), 0);
+    }
+}

@@ -1,0 +1,107 @@
+//! A set of numbers as runs of neighbours: the next number that is missing is one lookup away, however full the set is.
+
+use std::collections::BTreeMap;
+
+/// Maximal runs, first to last (inclusive); two runs never touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Runs(BTreeMap<u128, u128>);
+
+#[cfg(test)]
+thread_local! {
+    /// How many lookups this thread made: what one allocation costs, counted rather than timed.
+    pub(crate) static LOOKUPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+impl Runs {
+    /// The run that holds the value.
+    fn around(&self, value: u128) -> Option<(u128, u128)> {
+        #[cfg(test)]
+        LOOKUPS.set(LOOKUPS.get() + 1);
+        let (&first, &last) = self.0.range(..=value).next_back()?;
+        (value <= last).then_some((first, last))
+    }
+
+    /// The last value of the run that holds this one.
+    pub(crate) fn end_of(&self, value: u128) -> Option<u128> {
+        self.around(value).map(|(_, last)| last)
+    }
+
+    pub(crate) fn insert(&mut self, value: u128) {
+        self.insert_all(value, value);
+    }
+
+    /// Adds all values from first to last.
+    pub(crate) fn insert_all(&mut self, first: u128, last: u128) {
+        let start = first.checked_sub(1).and_then(|before| self.around(before)).map_or(first, |run| run.0);
+        let mut end = last;
+        let upper = last.saturating_add(1);
+        // What begins inside or right behind is swallowed; for a single value that is at most one run.
+        while let Some((&other, &other_last)) = self.0.range(start..=upper).next_back() {
+            end = end.max(other_last);
+            self.0.remove(&other);
+        }
+        self.0.insert(start, end);
+    }
+
+    pub(crate) fn remove(&mut self, value: u128) {
+        let Some((first, last)) = self.around(value) else { return };
+        self.0.remove(&first);
+        if first < value {
+            self.0.insert(first, value - 1);
+        }
+        if value < last {
+            self.0.insert(value + 1, last);
+        }
+    }
+
+    /// The lowest value from `from` to `last` that is missing.
+    pub(crate) fn first_gap(&self, from: u128, last: u128) -> Option<u128> {
+        let gap = match self.end_of(from) {
+            Some(end) => end.checked_add(1)?,
+            None => from,
+        };
+        (gap <= last).then_some(gap)
+    }
+
+    /// The runs in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, u128)> {
+        self.0.iter().map(|(&first, &last)| (first, last))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Runs say the same as a plain set, at the edge of all numbers too.
+        #[test]
+        fn runs_are_a_set(
+            steps in prop::collection::vec((any::<bool>(), 0_u128..40, 0_u128..4), 1..120),
+            top in any::<bool>(),
+        ) {
+            let base = if top { u128::MAX - 43 } else { 0 };
+            let mut runs = Runs::default();
+            let mut set = BTreeSet::new();
+            for (add, value, more) in steps {
+                if add {
+                    runs.insert_all(base + value, base + value + more);
+                    set.extend(base + value..=base + value + more);
+                } else {
+                    runs.remove(base + value);
+                    set.remove(&(base + value));
+                }
+                let listed: Vec<u128> = runs.iter().flat_map(|(first, last)| first..=last).collect();
+                prop_assert_eq!(listed, set.iter().copied().collect::<Vec<_>>());
+                let touching = runs.iter().zip(runs.iter().skip(1)).any(|(one, next)| one.1 + 1 >= next.0);
+                prop_assert!(!touching, "{:?}", runs);
+                let gap = (base + value..=base + 43).find(|value| !set.contains(value));
+                prop_assert_eq!(runs.first_gap(base + value, base + 43), gap);
+            }
+        }
+    }
+}

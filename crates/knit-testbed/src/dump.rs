@@ -1,0 +1,77 @@
+//! Everything about a namespace that a test compares, as plain text.
+//!
+//! Two dumps of an untouched namespace are the same: what moves by itself (counters, timers, indices, carrier
+//! and duplicate detection on their way) is left out or waited for. See [`normal`] for what and why.
+
+mod collect;
+mod difference;
+mod normal;
+mod ruleset;
+
+use std::fmt;
+
+use crate::Namespace;
+
+/// One line of a dump. Lines of the same subject (a link, say) that come or go together are told as one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Line {
+    subject: String,
+    text: String,
+}
+
+/// A part of a dump: links, addresses, ...
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Section {
+    title: &'static str,
+    lines: Vec<Line>,
+}
+
+/// The state of a namespace at one moment: links, addresses, routes of all tables, rules, next hops, permanent
+/// neighbours and forwarding entries, qdiscs and filters, the nftables rule set, and the sysctls of all links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dump {
+    sections: Vec<Section>,
+}
+
+impl Dump {
+    /// Takes a dump. Panics when a tool is missing or fails: half a dump would compare as equal.
+    #[track_caller]
+    pub fn take(namespace: &Namespace) -> Self {
+        let sections = namespace.run(|| collect::sections(namespace.name()));
+        Self { sections: sections.unwrap_or_else(|error| panic!("{error}")) }
+    }
+
+    /// What the other one has more (`+`) and less (`-`), by section; empty when they are the same.
+    pub fn difference(&self, other: &Self) -> String {
+        difference::between(&self.sections, &other.sections)
+    }
+
+    /// Asserts that the namespace still looks as it did.
+    #[track_caller]
+    pub fn assert_unchanged(&self, namespace: &Namespace) {
+        let difference = self.difference(&Self::take(namespace));
+        assert!(difference.is_empty(), "namespace {} has changed:\n{difference}", namespace.name());
+    }
+}
+
+/// The whole dump, a heading and lines per section.
+impl fmt::Display for Dump {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for section in &self.sections {
+            writeln!(formatter, "# {}", section.title)?;
+            for line in &section.lines {
+                writeln!(formatter, "{}", line.text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asserts that two dumps are the same; shows only the difference.
+#[macro_export]
+macro_rules! assert_same {
+    ($before:expr, $after:expr $(,)?) => {{
+        let difference = $crate::Dump::difference(&$before, &$after);
+        assert!(difference.is_empty(), "the dumps differ:\n{difference}");
+    }};
+}

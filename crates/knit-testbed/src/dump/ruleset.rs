@@ -1,0 +1,104 @@
+//! From `nft -s list ruleset` to lines that each say where they belong.
+//!
+//! The order of rules is kept, it matters. The order of tables and of a set's elements is not: it depends on
+//! how they came to be.
+
+use super::Line;
+
+/// One line per rule, property and element: `table inet knit > chain forward > drop`.
+pub(super) fn lines(ruleset: &str) -> Vec<Line> {
+    let mut lines = Vec::new();
+    let mut blocks: Vec<String> = Vec::new();
+    let mut text = ruleset.lines().map(str::trim).filter(|line| !line.is_empty());
+    while let Some(line) = text.next() {
+        if let Some(first) = line.strip_prefix("elements = {") {
+            let mut all = first.to_owned();
+            while !all.contains('}') {
+                let Some(more) = text.next() else { break };
+                all.push(' ');
+                all.push_str(more);
+            }
+            let mut elements: Vec<_> = all.trim_end_matches('}').split(',').map(str::trim).collect();
+            elements.sort_unstable();
+            let told = elements.iter().filter(|element| !element.is_empty());
+            lines.extend(told.map(|element| placed(&blocks, &format!("element {element}"))));
+        } else if line == "}" {
+            blocks.pop();
+        } else if let Some(block) = line.strip_suffix('{') {
+            blocks.push(block.trim().to_owned());
+            // An empty table or chain is something, too.
+            lines.push(placed(&blocks, ""));
+        } else {
+            lines.push(placed(&blocks, line));
+        }
+    }
+    lines.sort_by(|a, b| a.subject.cmp(&b.subject));
+    lines
+}
+
+fn placed(blocks: &[String], line: &str) -> Line {
+    let mut text = blocks.join(" > ");
+    if !line.is_empty() {
+        text = format!("{text} > {line}");
+    }
+    Line { subject: blocks.first().cloned().unwrap_or_default(), text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULESET: &str = "\
+table inet knit {
+	set pods {
+		type ipv4_addr
+		elements = { 10.4.0.1, 10.0.0.1,
+			     10.2.0.1 }
+	}
+
+	chain forward {
+		type filter hook forward priority filter; policy accept;
+		ip saddr @pods counter drop
+		accept
+	}
+}
+table ip a {
+}
+";
+
+    #[test]
+    fn every_line_says_where_it_belongs() {
+        let lines = lines(RULESET);
+        let texts: Vec<_> = lines.iter().map(|line| line.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "table inet knit",
+                "table inet knit > set pods",
+                "table inet knit > set pods > type ipv4_addr",
+                "table inet knit > set pods > element 10.0.0.1",
+                "table inet knit > set pods > element 10.2.0.1",
+                "table inet knit > set pods > element 10.4.0.1",
+                "table inet knit > chain forward",
+                "table inet knit > chain forward > type filter hook forward priority filter; policy accept;",
+                "table inet knit > chain forward > ip saddr @pods counter drop",
+                "table inet knit > chain forward > accept",
+                "table ip a",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_order_of_tables_does_not_matter_and_that_of_rules_does() {
+        let a = "table ip a {\n}\n";
+        let b = "table ip b {\n}\n";
+        assert_eq!(lines(&format!("{a}{b}")), lines(&format!("{b}{a}")));
+        let chain = |rules: &str| lines(&format!("table ip a {{\n chain c {{\n{rules}\n }}\n}}\n"));
+        assert_ne!(chain("accept\ndrop"), chain("drop\naccept"));
+    }
+
+    #[test]
+    fn an_empty_rule_set_has_no_lines() {
+        assert!(lines("").is_empty());
+    }
+}

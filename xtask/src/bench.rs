@@ -1,0 +1,60 @@
+//! The home of benchmarks.
+//!
+//! Every benchmark warms up, measures many rounds, and measures whatever it compares in the same run on the same
+//! machine; numbers of another day or machine are never compared with.
+
+mod floor;
+mod measure;
+mod report;
+
+use std::process::Command;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use crate::{places, process};
+
+/// The benchmarks, by name.
+#[derive(Subcommand)]
+pub enum Bench {
+    /// What this machine's kernel takes for each operation that Knit is made of, and the reference CNI plugin (needs root)
+    Floor(Options),
+}
+
+/// What every benchmark takes.
+#[derive(Args)]
+pub struct Options {
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+    /// How many rounds to measure; fewer than 200 would make p99 a matter of luck
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(200..))]
+    rounds: u32,
+}
+
+/// What `cargo xtask bench` does.
+pub fn command(bench: Bench) -> Result<()> {
+    process::require_root("a benchmark")?;
+    if cfg!(debug_assertions) {
+        return run_optimised();
+    }
+    match bench {
+        Bench::Floor(options) => floor::run(options.rounds)?.print(options.json),
+    }
+}
+
+/// `cargo xtask` is built for quick changes, not for speed: what is measured must be what people would run.
+fn run_optimised() -> Result<()> {
+    eprintln!("building the benchmarks, optimised");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(places::workspace()).args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--release",
+        "--package",
+        "xtask",
+        "--",
+    ]);
+    process::run(cargo.args(std::env::args_os().skip(1)))
+}

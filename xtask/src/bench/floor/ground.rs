@@ -1,0 +1,137 @@
+//! Where the floor is measured: a scratch host with a bridge, and pods.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use anyhow::Result;
+use knit_kernel::netlink::header::LinkHeader;
+use knit_kernel::netlink::{Header, Protocol};
+use knit_kernel::{Message, Netns, Socket};
+
+use super::messages;
+
+/// How many pods there are; also how many links are deleted at once.
+pub const PODS: usize = 60;
+
+const BRIDGE: &str = "bench0";
+
+/// A scratch host with a bridge, and pods to attach to it. The calling thread is in the host's namespace.
+pub struct Ground {
+    socket: Socket,
+    bridge: i32,
+    pods: Vec<Netns>,
+}
+
+impl Ground {
+    pub fn new(host: &Netns) -> Result<Self> {
+        let mut socket = Socket::open_in(host, Protocol::Route)?;
+        socket.batch(&[messages::up("lo"), messages::bridge(BRIDGE)])?;
+        let bridge = index_of(&mut socket, BRIDGE)?;
+        socket.request(messages::address(bridge, gateway(), 16, 0))?;
+        let pods = (0..PODS).map(|_| Netns::unnamed()).collect::<Result<_, _>>()?;
+        Ok(Self { socket, bridge, pods })
+    }
+
+    pub fn pod(&self, pod: usize) -> &Netns {
+        &self.pods[pod]
+    }
+
+    /// Puts another namespace in a pod's place, and returns the old one.
+    pub fn replace_pod(&mut self, pod: usize, netns: Netns) -> Netns {
+        std::mem::replace(&mut self.pods[pod], netns)
+    }
+
+    pub fn pod_socket(&self, pod: usize) -> Result<Socket> {
+        Ok(Socket::open_in(&self.pods[pod], Protocol::Route)?)
+    }
+
+    /// The smallest question and its answer.
+    pub fn round_trip(&mut self) -> Result<()> {
+        index_of(&mut self.socket, "lo").map(drop)
+    }
+
+    /// A veth pair whose far end is born in the pod.
+    pub fn born(&mut self, pod: usize) -> Result<()> {
+        Ok(self.socket.request(messages::veth(&host_end(pod), "eth0", Some(&self.pods[pod])))?)
+    }
+
+    /// A veth pair of which both ends are in the host.
+    pub fn made_here(&mut self, pod: usize) -> Result<()> {
+        Ok(self.socket.request(messages::veth(&host_end(pod), &far_end(pod), None))?)
+    }
+
+    /// Moves the far end that is still in the host into the pod.
+    pub fn move_into(&mut self, pod: usize) -> Result<()> {
+        let index = index_of(&mut self.socket, &far_end(pod))?;
+        Ok(self.socket.request(messages::move_to(index, &self.pods[pod], "eth0"))?)
+    }
+
+    /// Puts the host's end under the bridge, up.
+    pub fn enslave(&mut self, pod: usize) -> Result<()> {
+        Ok(self.socket.request(messages::enslave(&host_end(pod), self.bridge))?)
+    }
+
+    /// The messages that make `eth0` usable from inside the pod.
+    pub fn inside(&self, pod: usize) -> Result<[Message; 4]> {
+        let index = index_of(&mut self.pod_socket(pod)?, "eth0")?;
+        Ok(Self::inside_messages(pod, index))
+    }
+
+    /// Everything, from a namespace that is there to a pod that is connected.
+    pub fn attach(&mut self, pod: usize) -> Result<()> {
+        self.born(pod)?;
+        self.enslave(pod)?;
+        let mut inside = self.pod_socket(pod)?;
+        let index = index_of(&mut inside, "eth0")?;
+        inside.batch(&Self::inside_messages(pod, index))?;
+        Ok(())
+    }
+
+    /// Connects every pod's link to the bridge, in two datagrams.
+    pub fn connect_all(&mut self) -> Result<()> {
+        let pods = self.pods.iter().enumerate();
+        let veths: Vec<_> =
+            pods.map(|(pod, netns)| messages::veth(&host_end(pod), "eth0", Some(netns))).collect();
+        self.socket.batch(&veths)?;
+        let enslaves: Vec<_> = (0..PODS).map(|pod| messages::enslave(&host_end(pod), self.bridge)).collect();
+        Ok(self.socket.batch(&enslaves)?)
+    }
+
+    pub fn delete(&mut self, pod: usize) -> Result<()> {
+        Ok(self.socket.request(messages::delete(&host_end(pod)))?)
+    }
+
+    /// Deletes the links of all pods at once.
+    pub fn delete_group(&mut self) -> Result<()> {
+        Ok(self.socket.request(messages::delete_group())?)
+    }
+
+    fn inside_messages(pod: usize, index: i32) -> [Message; 4] {
+        let [a, b, _, _] = GATEWAY;
+        let address = Ipv4Addr::new(a, b, 1, pod as u8 + 1);
+        [
+            messages::up("lo"),
+            messages::up("eth0"),
+            messages::address(index, address.into(), 16, 0),
+            messages::default_route(index, gateway()),
+        ]
+    }
+}
+
+/// The number of a link.
+pub fn index_of(socket: &mut Socket, name: &str) -> Result<i32> {
+    Ok(socket.request_reply(messages::get(name), |_, body| Some(LinkHeader::decode(body)?.index))?)
+}
+
+const GATEWAY: [u8; 4] = [10, 88, 0, 1];
+
+fn gateway() -> IpAddr {
+    GATEWAY.into()
+}
+
+fn host_end(pod: usize) -> String {
+    format!("h{pod}")
+}
+
+fn far_end(pod: usize) -> String {
+    format!("f{pod}")
+}

@@ -1,0 +1,51 @@
+//! The reference: Debian's CNI bridge plugin with host-local addresses, run as a container runtime runs it.
+
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use super::ground::Ground;
+use crate::bench::measure::Samples;
+
+const PLUGINS: &str = "/usr/lib/cni";
+
+/// ADD and DEL of one pod, in turn. The plugins start in the scratch host's namespace, which the calling thread is in.
+pub fn measure(ground: &Ground, rounds: usize) -> Result<(Samples, Samples)> {
+    let leases = tempfile::tempdir().context("cannot make a folder for the plugin's leases")?;
+    let config = json!({
+        "cniVersion": "1.0.0", "name": "bench", "type": "bridge", "bridge": "cni0", "isGateway": true,
+        "ipam": {
+            "type": "host-local", "dataDir": leases.path(),
+            "ranges": [[{ "subnet": "10.89.0.0/16" }]], "routes": [{ "dst": "0.0.0.0/0" }],
+        },
+    });
+    let config = config.to_string();
+    // The descriptor's own path in /proc: no mount to make, none to leave behind.
+    let netns = format!("/proc/{}/fd/{}", std::process::id(), ground.pod(0).as_fd().as_raw_fd());
+    let (mut add, mut del) = (Samples::new(), Samples::new());
+    for _ in 0..rounds {
+        add.time(|| call("ADD", &netns, &config))?;
+        del.time(|| call("DEL", &netns, &config))?;
+    }
+    Ok((add, del))
+}
+
+fn call(verb: &str, netns: &str, config: &str) -> Result<()> {
+    let mut plugin = Command::new(Path::new(PLUGINS).join("bridge"));
+    plugin.env("CNI_COMMAND", verb).env("CNI_CONTAINERID", "bench").env("CNI_NETNS", netns);
+    plugin.env("CNI_IFNAME", "eth0").env("CNI_PATH", PLUGINS);
+    plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running =
+        plugin.spawn().with_context(|| format!("cannot start the bridge plugin in {PLUGINS}"))?;
+    running.stdin.take().context("the plugin has a standard input")?.write_all(config.as_bytes())?;
+    let done = running.wait_with_output()?;
+    if !done.status.success() {
+        let said = [done.stdout, done.stderr].concat();
+        bail!("the bridge plugin's {verb} failed: {}", String::from_utf8_lossy(&said));
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Taking times, and what they say together.
+
+use std::time::{Duration, Instant};
+
+/// Rounds that are run and forgotten before the first that counts.
+pub const WARM_UP: usize = 20;
+
+/// How long something took, many times over.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    seen: usize,
+    times: Vec<Duration>,
+}
+
+impl Samples {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self { seen: 0, times: Vec::new() }
+    }
+
+    /// Adds a time; the first ones are the warm-up and do not count.
+    pub fn add(&mut self, time: Duration) {
+        self.seen += 1;
+        if self.seen > WARM_UP {
+            self.times.push(time);
+        }
+    }
+
+    /// Adds a time that needs no warm-up: one of many that were taken at once.
+    pub fn add_warm(&mut self, time: Duration) {
+        self.times.push(time);
+    }
+
+    /// Runs something and adds the time it took, if it succeeded.
+    pub fn time<T, E>(&mut self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let began = Instant::now();
+        let outcome = work()?;
+        self.add(began.elapsed());
+        Ok(outcome)
+    }
+
+    /// The time that this share of the rounds did not exceed (nearest rank): 0.5 is the median.
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let mut sorted = self.times.clone();
+        sorted.sort_unstable();
+        let rank = (share * sorted.len() as f64).ceil() as usize;
+        sorted.get(rank.saturating_sub(1)).copied()
+    }
+
+    /// How many rounds count.
+    pub fn len(&self) -> usize {
+        self.times.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_warm_up_does_not_count() {
+        let mut samples = Samples::new();
+        for _ in 0..WARM_UP {
+            samples.add(Duration::from_secs(9));
+        }
+        assert_eq!(samples.quantile(0.5), None);
+        samples.add(Duration::from_secs(1));
+        assert_eq!((samples.len(), samples.quantile(0.99)), (1, Some(Duration::from_secs(1))));
+    }
+
+    #[test]
+    fn quantiles_are_of_the_nearest_rank() {
+        let mut samples = Samples::new();
+        for milliseconds in (1..=200).rev() {
+            samples.add_warm(Duration::from_millis(milliseconds));
+        }
+        assert_eq!(samples.quantile(0.5), Some(Duration::from_millis(100)));
+        assert_eq!(samples.quantile(0.99), Some(Duration::from_millis(198)));
+        assert_eq!(samples.quantile(1.0), Some(Duration::from_millis(200)));
+    }
+
+    #[test]
+    fn a_failed_round_is_not_a_sample() {
+        let mut samples = Samples::new();
+        assert!(samples.time(|| Err::<(), _>("no")).is_err());
+        assert_eq!((samples.seen, samples.len()), (0, 0));
+    }
+}

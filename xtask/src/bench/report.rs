@@ -1,0 +1,221 @@
+//! What a benchmark says: rows for programs, a table for people.
+
+use std::fmt;
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::measure::Samples;
+
+/// The smallest number of rounds that a p99 may rest on.
+const LEAST_ROUNDS: usize = 200;
+
+/// One number of a benchmark.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// Which number of it: `p50` or `p99`.
+    pub statistic: &'static str,
+    /// The number.
+    pub value: f64,
+    /// Its unit.
+    pub unit: &'static str,
+    /// The name of the row that it is compared with, of the same run and statistic.
+    pub against: Option<String>,
+    /// This value divided by that one's.
+    pub ratio: Option<f64>,
+    /// What the ratio should be.
+    pub goal: Option<Goal>,
+    /// Whether it is.
+    pub met: Option<bool>,
+}
+
+/// What a ratio should be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// No more than this: 1.5 is "at most one and a half times", 0.1 is "ten times faster".
+    AtMost(f64),
+}
+
+impl Goal {
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Self::AtMost(most) => ratio <= most,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(most) if *most < 1.0 => write!(f, "at least {:.0}x faster", 1.0 / most),
+            Self::AtMost(most) => write!(f, "at most {most}x"),
+        }
+    }
+}
+
+/// The rows of one benchmark.
+#[derive(Debug, Default)]
+pub struct Report {
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// Adds the median and the 99th percentile of some times, in microseconds.
+    pub fn add(&mut self, name: &str, samples: &Samples) -> Result<()> {
+        if samples.len() < LEAST_ROUNDS {
+            bail!("{name}: {} rounds are too few for a p99", samples.len());
+        }
+        for (statistic, share) in [("p50", 0.5), ("p99", 0.99)] {
+            let time = samples.quantile(share).context("there are samples")?;
+            let value = time.as_nanos() as f64 / 1000.0;
+            let name = name.to_owned();
+            let (against, ratio, goal, met) = (None, None, None, None);
+            self.rows.push(Row { name, statistic, value, unit: "µs", against, ratio, goal, met });
+        }
+        Ok(())
+    }
+
+    /// Compares a row with another of this run; a goal is judged on the median.
+    pub fn compare(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
+        for statistic in ["p50", "p99"] {
+            let find =
+                |name: &str| self.rows.iter().position(|row| row.name == name && row.statistic == statistic);
+            let other = find(against).with_context(|| format!("no row is called {against:?}"))?;
+            let other = self.rows[other].value;
+            let row = find(name).with_context(|| format!("no row is called {name:?}"))?;
+            let row = &mut self.rows[row];
+            let ratio = row.value / other;
+            row.against = Some(against.to_owned());
+            row.ratio = Some(ratio);
+            if let Some(goal) = goal.filter(|_| statistic == "p50") {
+                row.goal = Some(goal);
+                row.met = Some(goal.is_met(ratio));
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints the rows: JSON for programs, or a table for people.
+    pub fn print(&self, json: bool) -> Result<()> {
+        if json {
+            println!("{}", serde_json::to_string_pretty(&self.rows)?);
+        } else {
+            println!("{}", self.table());
+        }
+        Ok(())
+    }
+
+    /// A line per measured thing, with both of its numbers.
+    fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["OPERATION", "P50 µs", "P99 µs", "", "AGAINST", "GOAL", "MET"]);
+        for pair in self.rows.chunks(2) {
+            let [median, p99] = pair else { continue };
+            table.add_row([
+                median.name.clone(),
+                number(median.value),
+                number(p99.value),
+                median.ratio.map(ratio_in_words).unwrap_or_default(),
+                median.against.clone().unwrap_or_default(),
+                median.goal.map(|goal| goal.to_string()).unwrap_or_default(),
+                median.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
+            ]);
+        }
+        for column in [1, 2, 3] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        table.trim_fmt()
+    }
+}
+
+/// As many digits as mean something, thousands apart.
+fn number(value: f64) -> String {
+    if value < 100.0 && value.fract() != 0.0 {
+        return format!("{value:.1}");
+    }
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn ratio_in_words(ratio: f64) -> String {
+    let digits = |times: f64| if times < 10.0 { format!("{times:.1}") } else { number(times.round()) };
+    if ratio <= 1.0 {
+        format!("{}x faster than", digits(1.0 / ratio))
+    } else {
+        format!("{}x the time of", digits(ratio))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn of(microseconds: u64) -> Samples {
+        let mut samples = Samples::new();
+        (0..LEAST_ROUNDS).for_each(|_| samples.add_warm(Duration::from_micros(microseconds)));
+        samples
+    }
+
+    fn report() -> Report {
+        let mut report = Report::default();
+        report.add("attach", &of(500)).unwrap();
+        report.add("reference", &of(8805)).unwrap();
+        report
+    }
+
+    #[test]
+    fn a_goal_is_met_or_not_by_the_median_of_the_same_run() {
+        let mut report = report();
+        report.compare("attach", "reference", Some(Goal::AtMost(0.1))).unwrap();
+        assert_eq!((report.rows[0].statistic, report.rows[0].met), ("p50", Some(true)));
+        assert_eq!((report.rows[1].statistic, report.rows[1].met), ("p99", None));
+        report.compare("reference", "attach", Some(Goal::AtMost(1.5))).unwrap();
+        assert_eq!(report.rows[2].met, Some(false));
+        assert!(report.compare("attach", "nothing", None).is_err());
+    }
+
+    #[test]
+    fn a_p99_of_few_rounds_is_refused() {
+        let mut samples = of(1);
+        samples.add_warm(Duration::ZERO);
+        assert!(Report::default().add("enough", &samples).is_ok());
+        assert!(Report::default().add("none", &Samples::new()).is_err());
+    }
+
+    #[test]
+    fn people_read_a_line_per_operation() {
+        let mut report = report();
+        report.compare("attach", "reference", Some(Goal::AtMost(0.1))).unwrap();
+        let table = report.table();
+        let line = table.lines().find(|line| line.contains("attach")).unwrap();
+        let words: Vec<_> = line.split_whitespace().collect();
+        let expected = "attach 500 500 18x faster than reference at least 10x faster yes";
+        assert_eq!(words.join(" "), expected);
+        assert!(table.contains("8,805"));
+    }
+
+    #[test]
+    fn programs_read_every_number() {
+        let json = serde_json::to_value(&report().rows).unwrap();
+        assert_eq!(json.as_array().unwrap().len(), 4);
+        for key in ["name", "value", "unit", "against", "ratio", "goal", "met"] {
+            assert!(json[0].as_object().unwrap().contains_key(key), "{key}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `cargo xtask test`: every test, by family, with what is missing built first, and one plain count at the end.
+//!
+//! A test's family is in the name of its file: `tests/netns_*.rs` needs a kernel and namespaces, `tests/vm_*.rs` runs
+//! inside the guest kernel, `tests/netns_vm_*.rs` in both, `tests/vm_host_*.rs` drives the guest from outside,
+//! `tests/cluster_*.rs` needs the test cluster. Everything else is a unit test and needs nothing.
+
+mod binaries;
+mod cluster;
+mod count;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use crate::deps::{self, Purpose};
+use crate::process;
+use binaries::{Selection, Where};
+use count::Count;
+
+/// A group of tests with the same needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Family {
+    /// Needs nothing but cargo
+    Unit,
+    /// Needs network namespaces: root, or user namespaces
+    Netns,
+    /// Runs in the guest kernel
+    Vm,
+    /// Needs root: runs on a real Kubernetes
+    Cluster,
+}
+
+/// What the caller asked for.
+pub struct Request {
+    /// One family, or all of them.
+    pub family: Option<Family>,
+    /// Only tests whose name contains this.
+    pub filter: Option<String>,
+}
+
+/// Runs the tests, prints the count as the last line, and fails if any test failed.
+pub fn command(request: &Request) -> Result<()> {
+    let families = match request.family {
+        Some(family) => vec![family],
+        None => vec![Family::Unit, Family::Netns, Family::Vm, Family::Cluster],
+    };
+    let mut total = Count::default();
+    for family in families {
+        eprintln!("== {}", family.title());
+        // A family that cannot even start is a failure, and the others still run.
+        match family.run(request.filter.as_deref()) {
+            Ok(count) => total += count,
+            Err(error) => {
+                eprintln!("error: {}: {error:#}", family.title());
+                total += Count::FAILURE;
+            }
+        }
+    }
+    total.print_failures();
+    println!("{total}");
+    if total.failed() > 0 {
+        bail!("{} of {} tests failed", total.failed(), total.failed() + total.passed());
+    }
+    if total.passed() == 0 {
+        bail!("no test ran: nothing matches");
+    }
+    Ok(())
+}
+
+impl Family {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Unit => "unit tests",
+            Self::Netns => "namespace tests",
+            Self::Vm => "guest kernel tests",
+            Self::Cluster => "cluster tests",
+        }
+    }
+
+    fn run(self, filter: Option<&str>) -> Result<Count> {
+        match self {
+            Self::Unit => binaries::run(&Selection::new(binaries::is_unit, filter), Where::Here),
+            Self::Netns => {
+                deps::ensure(&[Purpose::Netns])?;
+                let place = if process::is_root() { Where::Here } else { Where::UserNamespace };
+                binaries::run(&Selection::new(binaries::is_netns, filter), place)
+            }
+            Self::Vm => {
+                deps::ensure(&[Purpose::Netns, Purpose::Vm])?;
+                let mut count = binaries::run(&Selection::new(binaries::is_vm_host, filter), Where::Here)?;
+                count += binaries::run(&Selection::new(binaries::is_vm, filter), Where::Guest)?;
+                Ok(count)
+            }
+            Self::Cluster => {
+                process::require_root("the test cluster")?;
+                deps::ensure(&[Purpose::Cluster])?;
+                cluster::run(filter)
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Test programs: which there are, how they are built, where they run.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use super::count::Count;
+use crate::progress::Step;
+use crate::vm::{self, Guest};
+use crate::{places, process};
+
+/// The target that static programs for the guest are built for.
+const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// A test program may take this long inside the guest, which is emulated.
+const GUEST_LIMIT: Duration = Duration::from_secs(900);
+
+/// Which test programs to run, and which tests in them.
+pub struct Selection<'a> {
+    wanted: fn(&Target) -> bool,
+    filter: Option<&'a str>,
+}
+
+/// Where a test program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// On this machine.
+    Here,
+    /// On this machine, as root of a user namespace of its own.
+    UserNamespace,
+    /// In the guest kernel; built statically.
+    Guest,
+}
+
+/// A test program that cargo can build.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Target {
+    kind: Vec<String>,
+    name: String,
+}
+
+/// A test program that was built.
+struct Program {
+    name: String,
+    executable: PathBuf,
+    folder: PathBuf,
+}
+
+impl<'a> Selection<'a> {
+    /// Test programs that `wanted` accepts, and in them tests whose name contains `filter`.
+    pub fn new(wanted: fn(&Target) -> bool, filter: Option<&'a str>) -> Self {
+        Self { wanted, filter }
+    }
+}
+
+/// Unit tests of a library or program, and integration tests of no other family.
+pub fn is_unit(target: &Target) -> bool {
+    let other_families = ["netns", "vm", "cluster"];
+    !target.is_integration_test() || !other_families.iter().any(|family| target.begins_with(family))
+}
+
+/// Tests on this machine's kernel.
+pub fn is_netns(target: &Target) -> bool {
+    target.is_integration_test() && target.begins_with("netns")
+}
+
+/// Tests that drive the guest from outside.
+pub fn is_vm_host(target: &Target) -> bool {
+    target.is_integration_test() && target.begins_with("vm_host")
+}
+
+/// Tests that run inside the guest.
+pub fn is_vm(target: &Target) -> bool {
+    let inside = target.begins_with("vm") || target.begins_with("netns_vm");
+    target.is_integration_test() && inside && !target.begins_with("vm_host")
+}
+
+/// Tests against a running cluster.
+pub fn is_cluster(target: &Target) -> bool {
+    target.is_integration_test() && target.begins_with("cluster")
+}
+
+impl Target {
+    fn is_integration_test(&self) -> bool {
+        self.kind.iter().any(|kind| kind == "test")
+    }
+
+    /// Whether the name begins with these whole words: `netns_wire` begins with `netns`, `netnswire` does not.
+    fn begins_with(&self, words: &str) -> bool {
+        self.name.strip_prefix(words).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+}
+
+/// Builds and runs the selected test programs, one after the other.
+pub fn run(selection: &Selection<'_>, place: Where) -> Result<Count> {
+    run_with(selection, place, &[])
+}
+
+/// The same, with more environment for the tests.
+pub fn run_with(selection: &Selection<'_>, place: Where, environment: &[(String, String)]) -> Result<Count> {
+    let mut count = Count::default();
+    for program in build(selection, place)? {
+        count += match place {
+            Where::Here => program.run_here(Command::new(&program.executable), selection, environment)?,
+            Where::UserNamespace => program.run_here(in_user_namespace(&program), selection, environment)?,
+            Where::Guest => program.run_in_guest(selection, environment)?,
+        };
+    }
+    Ok(count)
+}
+
+fn build(selection: &Selection<'_>, place: Where) -> Result<Vec<Program>> {
+    let targets: Vec<(String, Target)> =
+        all_targets()?.into_iter().filter(|(_, target)| (selection.wanted)(target)).collect();
+    if targets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let step = Step::start(match place {
+        Where::Guest => "build tests, statically",
+        Where::Here | Where::UserNamespace => "build tests",
+    });
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(places::workspace());
+    cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
+    if place == Where::Guest {
+        cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+        cargo.args(["--target", STATIC_TARGET]);
+    }
+    if targets.iter().all(|(_, target)| target.is_integration_test()) {
+        let mut names: Vec<&str> = targets.iter().map(|(_, target)| target.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        cargo.args(names.into_iter().flat_map(|name| ["--test", name]));
+    }
+    // Cargo shows its own diagnostics on standard error.
+    let done = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
+    if !done.status.success() {
+        bail!("the tests do not build");
+    }
+    let programs = built_programs(&done.stdout, &selection.wanted)?;
+    step.done_with(&format!("{} programs", programs.len()));
+    Ok(programs)
+}
+
+fn all_targets() -> Result<Vec<(String, Target)>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        targets: Vec<Target>,
+    }
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(places::workspace()).args([
+        "metadata",
+        "--no-deps",
+        "--locked",
+        "--format-version",
+        "1",
+    ]);
+    let metadata: Metadata = serde_json::from_str(&process::output(&mut cargo)?).context("cargo metadata")?;
+    let packages = metadata.packages.into_iter();
+    Ok(packages
+        .flat_map(|package| package.targets.into_iter().map(move |target| (package.name.clone(), target)))
+        .collect())
+}
+
+fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<Program>> {
+    #[derive(Deserialize)]
+    struct Message {
+        reason: String,
+        target: Option<Target>,
+        executable: Option<PathBuf>,
+        manifest_path: Option<PathBuf>,
+        profile: Option<Profile>,
+    }
+    #[derive(Deserialize)]
+    struct Profile {
+        test: bool,
+    }
+    let mut programs = Vec::new();
+    for line in messages.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{")) {
+        let message: Message = serde_json::from_slice(line).context("cargo's build messages")?;
+        let is_test =
+            message.reason == "compiler-artifact" && message.profile.is_some_and(|profile| profile.test);
+        let (Some(target), Some(executable)) = (message.target, message.executable) else { continue };
+        if is_test && wanted(&target) {
+            let manifest = message.manifest_path.context("a build message without its manifest")?;
+            let folder = manifest.parent().context("a manifest lies in a folder")?.to_owned();
+            programs.push(Program { name: target.name, executable, folder });
+        }
+    }
+    programs.sort_by(|a, b| a.executable.cmp(&b.executable));
+    Ok(programs)
+}
+
+impl Program {
+    fn run_here(
+        &self,
+        mut command: Command,
+        selection: &Selection<'_>,
+        environment: &[(String, String)],
+    ) -> Result<Count> {
+        println!("-- {}", self.name);
+        command.args(selection.filter).current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.envs(environment.iter().map(|(key, value)| (key, value)));
+        let mut child = command.spawn().with_context(|| format!("cannot start the tests `{}`", self.name))?;
+        let stdout = child.stdout.take().context("the test's output is piped")?;
+        let mut count = Count::default();
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            println!("{line}");
+            count.read_line(&line);
+        }
+        if !child.wait()?.success() {
+            count.program_failed(&self.name);
+        }
+        Ok(count)
+    }
+
+    fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
+        println!("-- {} (guest kernel)", self.name);
+        let guest = Guest {
+            arguments: selection.filter.into_iter().map(OsString::from).collect(),
+            environment: environment.iter().map(|(key, value)| (key.clone(), value.into())).collect(),
+            timeout: GUEST_LIMIT,
+            keep: true,
+            ..Guest::new(&self.executable)
+        };
+        let outcome = vm::run(&guest)?;
+        let mut count = Count::default();
+        String::from_utf8_lossy(&outcome.stdout).lines().for_each(|line| count.read_line(line));
+        if outcome.code != 0 {
+            count.program_failed(&self.name);
+        }
+        Ok(count)
+    }
+}
+
+/// Not root, but where the machine allows user namespaces a test can be root in one of its own.
+fn in_user_namespace(program: &Program) -> Command {
+    let mut command = Command::new("unshare");
+    command.args([
+        "--user",
+        "--map-root-user",
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]);
+    command.arg(&program.executable);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(kind: &str, name: &str) -> Target {
+        Target { kind: vec![kind.to_owned()], name: name.to_owned() }
+    }
+
+    #[test]
+    fn a_file_name_tells_the_family() {
+        let families = |name: &str| {
+            let target = target("test", name);
+            [is_unit(&target), is_netns(&target), is_vm_host(&target), is_vm(&target), is_cluster(&target)]
+        };
+        assert_eq!(families("snapshots"), [true, false, false, false, false]);
+        assert_eq!(families("netns_wire"), [false, true, false, false, false]);
+        assert_eq!(families("netns_vm_kinds"), [false, true, false, true, false]);
+        assert_eq!(families("vm_features"), [false, false, false, true, false]);
+        assert_eq!(families("vm_host"), [false, false, true, false, false]);
+        assert_eq!(families("cluster_pods"), [false, false, false, false, true]);
+        assert_eq!(families("vmlinux"), [true, false, false, false, false]);
+    }
+
+    #[test]
+    fn a_library_is_a_unit_test_whatever_its_name() {
+        assert!(is_unit(&target("lib", "netns")));
+        assert!(!is_netns(&target("lib", "netns")));
+    }
+}

@@ -1,0 +1,82 @@
+//! The cluster family: brings a cluster up, tests on it, takes it down, and checks that the machine is as before.
+
+use std::ffi::OsStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use super::binaries::{self, Selection, Where};
+use super::count::Count;
+use crate::cluster::conformance::{self, State};
+use crate::cluster::{self, Cluster, Network, Options};
+use crate::machine::Snapshot;
+
+/// A name of its own, so that a cluster that someone works with stays as it is.
+const NAME: &str = "ci";
+
+/// A few upstream specs, one for each thing that a network has to do; the whole set takes about ten minutes.
+const SAMPLE: [&str; 5] = [
+    r"Networking Granular Checks: Pods should function for intra-pod communication: http",
+    r"Networking Granular Checks: Pods should function for node-pod communication: http",
+    r"DNS should provide DNS for services",
+    r"Services should serve a basic endpoint from pods",
+    r"EndpointSlice should have Endpoints and EndpointSlices pointing to API Server",
+];
+
+/// Runs the family. With a filter only the test programs' own tests are chosen by it.
+pub fn run(filter: Option<&str>) -> Result<Count> {
+    // What an earlier run may have left when it was killed.
+    cluster::down(NAME)?;
+    let before = Snapshot::take()?;
+    let mut count = Count::default();
+    let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
+    if let Some(cluster) = count.check("two_nodes_with_the_reference_network_come_up", cluster::up(&options))
+    {
+        count += on(&cluster, filter)?;
+    }
+    count.check("the_cluster_goes_down", cluster::down(NAME));
+    count.check("the_machine_is_as_before", as_before(&before));
+    Ok(count)
+}
+
+fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
+    let kubectl = cluster.kubectl()?;
+    let words = |text: &OsStr| text.to_string_lossy().into_owned();
+    let mut environment = vec![("KNIT_TEST_KUBECTL".to_owned(), words(kubectl.get_program()))];
+    environment.extend(kubectl.get_envs().filter_map(|(key, value)| Some((words(key), words(value?)))));
+    let mut count =
+        binaries::run_with(&Selection::new(binaries::is_cluster, filter), Where::Here, &environment)?;
+    if filter.is_none() {
+        count += sample(cluster)?;
+    }
+    Ok(count)
+}
+
+/// Each spec counts as a test of its own; one that did not run has failed.
+fn sample(cluster: &Cluster) -> Result<Count> {
+    let focus = SAMPLE.map(|spec| format!(r"{spec}.*\[Conformance\]")).join("|");
+    let folder = conformance::default_folder();
+    let results = conformance::conformance(cluster, &focus, &folder).context("upstream specs")?;
+    let mut count = Count::default();
+    for spec in &results.specs {
+        let outcome = match spec.state {
+            State::Passed => Ok(()),
+            State::Failed | State::Skipped => Err(anyhow!("{}", spec.message)),
+        };
+        count.check(&format!("upstream {}", spec.name), outcome);
+    }
+    let ran = if results.specs.len() < SAMPLE.len() {
+        Err(anyhow!("{} of {} specs ran: {}", results.specs.len(), SAMPLE.len(), results.log.display()))
+    } else {
+        Ok(())
+    };
+    count.check("every_upstream_spec_of_the_sample_ran", ran);
+    Ok(count)
+}
+
+fn as_before(before: &Snapshot) -> Result<()> {
+    let left = Snapshot::take()?.difference(before);
+    if !left.is_empty() {
+        bail!("the machine is not as it was before:\n{}", left.join("\n"));
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Counting what passed and failed, over test programs and checks of our own.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+/// How many tests passed and failed, and which failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    passed: usize,
+    failed: usize,
+    failures: Vec<String>,
+}
+
+impl Count {
+    /// Something that should have run tests and could not.
+    pub const FAILURE: Self = Self { passed: 0, failed: 1, failures: Vec::new() };
+
+    /// How many passed.
+    pub fn passed(&self) -> usize {
+        self.passed
+    }
+
+    /// How many failed.
+    pub fn failed(&self) -> usize {
+        self.failed
+    }
+
+    /// Counts one check by its outcome and shows it the way the test harness does.
+    pub fn check<T>(&mut self, name: &str, outcome: anyhow::Result<T>) -> Option<T> {
+        match outcome {
+            Ok(value) => {
+                println!("test {name} ... ok");
+                self.passed += 1;
+                Some(value)
+            }
+            Err(error) => {
+                println!("test {name} ... FAILED\n{error:#}");
+                self.failed += 1;
+                self.failures.push(name.to_owned());
+                None
+            }
+        }
+    }
+
+    /// Takes in one line of a test program's output. The harness closes with
+    /// `test result: ok. 3 passed; 0 failed; ...`, and names each failure in a line of its own.
+    pub fn read_line(&mut self, line: &str) {
+        if let Some(rest) = line.strip_prefix("test result: ") {
+            self.passed += number_before(rest, " passed");
+            self.failed += number_before(rest, " failed");
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.to_owned());
+        }
+    }
+
+    /// A program that ended badly without naming a failed test (a crash, a time limit) counts as one failure.
+    pub fn program_failed(&mut self, program: &str) {
+        if self.failed == 0 {
+            self.failed = 1;
+            self.failures.push(format!("{program} (ended before it could say which test)"));
+        }
+    }
+
+    /// Names the failed tests again, after everything else.
+    pub fn print_failures(&self) {
+        if !self.failures.is_empty() {
+            println!("failed:");
+            for name in &self.failures {
+                println!("  {name}");
+            }
+        }
+    }
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.failures.extend(other.failures);
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+fn number_before(text: &str, word: &str) -> usize {
+    let end = text.find(word).unwrap_or(0);
+    let digits = text[..end].rsplit(|letter: char| !letter.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_harness_summary_is_counted() {
+        let mut count = Count::default();
+        count.read_line(
+            "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s",
+        );
+        count.read_line("test a::b ... FAILED");
+        count.read_line("test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
+        assert_eq!((count.passed(), count.failed()), (15, 1));
+        assert_eq!(count.failures, ["a::b"]);
+        assert_eq!(count.to_string(), "15 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_crash_is_a_failure_even_if_no_test_was_named() {
+        let mut count = Count::default();
+        count.read_line("test result: garbage");
+        count.program_failed("netns_wire");
+        assert_eq!(count.failed(), 1);
+    }
+
+    #[test]
+    fn a_failed_check_is_named() {
+        let mut count = Count::default();
+        assert!(count.check("good", Ok(1)).is_some());
+        assert!(count.check::<()>("bad", Err(anyhow::anyhow!("why"))).is_none());
+        assert_eq!((count.passed(), count.failed()), (1, 1));
+        assert_eq!(count.failures, ["bad"]);
+    }
+}

@@ -1,0 +1,186 @@
+//! What a cluster with the reference network must be able to do before anything is tested on it.
+//!
+//! Run by `cargo xtask test cluster`, which brings the cluster up; by hand against one that is up:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_reference`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+
+/// A namespace of the test's own; it goes when the test ends, also when it fails.
+struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    fn new(purpose: &str) -> Self {
+        let name = format!("{purpose}-{}", std::process::id());
+        kubectl(&["create", "namespace", &name]);
+        Self { name }
+    }
+
+    fn kubectl(&self, words: &[&str]) -> String {
+        kubectl(&[&["-n", &self.name], words].concat())
+    }
+
+    fn apply(&self, manifest: &str) {
+        let mut child =
+            command(&["-n", &self.name, "apply", "-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), manifest.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success(), "kubectl apply of\n{manifest}");
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let show = |words: &[&str]| run(&[&["-n", &self.name], words].concat());
+            eprintln!("{}", text(&show(&["get", "pods,services,endpointslices", "-o", "wide"])));
+            eprintln!("{}", text(&show(&["get", "events", "--sort-by=.lastTimestamp"])));
+        }
+        run(&["delete", "namespace", &self.name, "--wait=false"]);
+    }
+}
+
+fn command(words: &[&str]) -> Command {
+    let kubectl = std::env::var("KNIT_TEST_KUBECTL");
+    let kubectl =
+        kubectl.expect("KNIT_TEST_KUBECTL and KUBECONFIG name the cluster: run `cargo xtask test cluster`");
+    let mut command = Command::new(kubectl);
+    command.args(words);
+    command
+}
+
+fn run(words: &[&str]) -> Output {
+    command(words).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn kubectl(words: &[&str]) -> String {
+    let output = run(words);
+    assert!(output.status.success(), "kubectl {}: {}", words.join(" "), text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn nodes() -> Vec<String> {
+    let names = kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"]);
+    names.split_whitespace().map(str::to_owned).collect()
+}
+
+/// A pod that answers HTTP on port 8080 with its own name.
+fn pod(name: &str, node: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {{name: main, image: "{IMAGE}", imagePullPolicy: Never, args: [netexec, --http-port=8080]}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}}}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {{app: {name}}}
+  ports: [{{port: 80, targetPort: 8080}}]
+---"#
+    )
+}
+
+/// Asks for a pod's name over HTTP from inside another pod. A Service's rules follow its endpoints by a moment.
+fn who_answers(namespace: &Namespace, from: &str, family: &str, url: &str) -> Result<String, String> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let words =
+            ["-n", &namespace.name, "exec", from, "--", "curl", "-sS", family, "-g", "--max-time", "5", url];
+        let output = run(&words);
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        }
+        if Instant::now() > end {
+            return Err(text(&output));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn pods_on_two_nodes_reach_each_other_by_address_by_service_and_by_name_in_both_families() {
+    let nodes = nodes();
+    assert!(nodes.len() >= 2, "two nodes are needed, there are {nodes:?}");
+    let namespace = Namespace::new("reach");
+    namespace.apply(&format!("{}{}", pod("a", &nodes[0]), pod("b", &nodes[1])));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+
+    let mut wrong = Vec::new();
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let list = |what: &str, path: &str| {
+            let found = namespace.kubectl(&["get", what, to, "-o", &format!("jsonpath={path}")]);
+            found.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let pods = list("pod", "{.status.podIPs[*].ip}");
+        let services = list("service", "{.spec.clusterIPs[*]}");
+        assert_eq!((pods.len(), services.len()), (2, 2), "both families: {pods:?} {services:?}");
+        let literal =
+            |address: &str| if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+        let mut urls: Vec<String> =
+            pods.iter().map(|address| format!("http://{}:8080/hostname", literal(address))).collect();
+        urls.extend(services.iter().map(|address| format!("http://{}/hostname", literal(address))));
+        for url in &urls {
+            let family = if url.contains('[') { "-6" } else { "-4" };
+            expect(to, who_answers(&namespace, from, family, url), url, &mut wrong);
+        }
+        for family in ["-4", "-6"] {
+            let url = format!("http://{to}.{}.svc.cluster.local/hostname", namespace.name);
+            expect(to, who_answers(&namespace, from, family, &url), &format!("{url} {family}"), &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn expect(to: &str, answer: Result<String, String>, what: &str, wrong: &mut Vec<String>) {
+    match answer {
+        Ok(name) if name == to => {}
+        Ok(other) => wrong.push(format!("{what}: `{other}` answered instead of `{to}`")),
+        Err(why) => wrong.push(format!("{what}: {why}")),
+    }
+}
+
+#[test]
+fn a_service_account_may_do_what_rbac_grants_and_nothing_else() {
+    let namespace = Namespace::new("rbac");
+    namespace.kubectl(&["create", "serviceaccount", "tenant"]);
+    namespace.kubectl(&["create", "role", "reader", "--verb=get,list", "--resource=pods"]);
+    let tenant = format!("{}:tenant", namespace.name);
+    namespace.kubectl(&[
+        "create",
+        "rolebinding",
+        "reader",
+        "--role=reader",
+        &format!("--serviceaccount={tenant}"),
+    ]);
+    let token = namespace.kubectl(&["create", "token", "tenant"]);
+    let may = |verb: &str, what: &str| {
+        let words = ["-n", &namespace.name, "--token", token.trim(), "auth", "can-i", verb, what];
+        // The admin's own client certificate or token must not win over the tenant's.
+        text(&command(&words).stdin(Stdio::null()).output().unwrap())
+            .trim()
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert_eq!(may("list", "pods"), "yes");
+    assert_eq!(may("create", "pods"), "no");
+    assert_eq!(may("list", "secrets"), "no");
+}
