@@ -91,12 +91,18 @@ fn two_pods_on_a_bridge() {
         ("stp", |link| bridge_fields(link).stp = Some(false)),
     ];
     change_each(&world, &mut state, &Scope::Host, "br0", own);
-    change_each(&world, &mut state, &Scope::Host, "hb", &[
-        ("master", |link| link.attrs.master = Some(Master::Nothing)),
-        ("master", |link| link.attrs.master = Some(Master::Of(name("br0")))),
-        ("up", |link| link.attrs.up = Some(false)),
-        ("up", |link| link.attrs.up = Some(true)),
-    ]);
+    change_each(
+        &world,
+        &mut state,
+        &Scope::Host,
+        "hb",
+        &[
+            ("master", |link| link.attrs.master = Some(Master::Nothing)),
+            ("master", |link| link.attrs.master = Some(Master::Of(name("br0")))),
+            ("up", |link| link.attrs.up = Some(false)),
+            ("up", |link| link.attrs.up = Some(true)),
+        ],
+    );
     reach();
 
     world.make(&NetState::default());
@@ -172,7 +178,10 @@ fn a_tunnel_between_two_pods() {
         vxlan_fields(state.scope(&sandbox(id)).links.get_mut(&name("vx0")).unwrap()).vni = 78;
     }
     let plan = world.make(&state);
-    assert!(plan.to_string().contains("made again: the kernel takes `vni` of a vxlan only at birth"), "{plan}");
+    assert!(
+        plan.to_string().contains("made again: the kernel takes `vni` of a vxlan only at birth"),
+        "{plan}"
+    );
     world.sandboxes[0].ping("10.52.0.3").unwrap();
 
     world.make(&NetState::default());

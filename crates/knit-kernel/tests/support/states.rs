@@ -1,11 +1,9 @@
 //! States that a node could be asked for, one per link kind, and one with everything.
 
 use ipnet::IpNet;
-use knit_model::link::{
-    Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, Peer, Veth, Vxlan,
-};
+use knit_model::link::{Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, Peer, Veth, Vxlan};
 use knit_model::route::{Action, NextHop};
-use knit_model::{Address, IfName, Mac, NetState, Neighbour, Route, Rule, Scope};
+use knit_model::{Address, IfName, Mac, Neighbour, NetState, Route, Rule, Scope};
 
 use super::world::sandbox;
 
