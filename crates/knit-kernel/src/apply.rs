@@ -26,7 +26,7 @@ pub(crate) use deletes::{alternative_name, delete_group};
 
 use crate::error::Error;
 use crate::fault::{Fault, Observer};
-use crate::kernel::{Kernel, Places, Room};
+use crate::kernel::{Kernel, Places, Room, recover};
 use transaction::{Failure, Transaction};
 
 /// What becomes of links that a plan deletes.
@@ -134,7 +134,7 @@ fn roll_back(
     touched: &BTreeSet<usize>,
     why: &Error,
 ) -> RollBack {
-    if let Err(error) = kernel.recover(why) {
+    if let Err(error) = recover(why, kernel, places) {
         return RollBack::Incomplete(vec![error.to_string()]);
     }
     // What happens by itself with a later step has happened with it. Taking back what never happened does nothing.
