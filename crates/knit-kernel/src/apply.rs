@@ -112,7 +112,7 @@ fn forward(
 ) -> Result<(), (Failure, Option<Fault>)> {
     for (index, planned) in steps.iter().enumerate() {
         if let Some(fault) = observer.before(index, planned) {
-            transaction.flush().map_err(|failure| (failure, None))?;
+            transaction.finish().map_err(|failure| (failure, None))?;
             let errno = if let Fault::Fail(errno) = fault { errno } else { nix::errno::Errno::ECANCELED };
             let message = Some("a fault point".to_owned());
             let context = "carry out the step".into();
@@ -123,7 +123,7 @@ fn forward(
             transaction.take(index, planned).map_err(|failure| (failure, None))?;
         }
     }
-    transaction.flush().map_err(|failure| (failure, None))
+    transaction.finish().map_err(|failure| (failure, None))
 }
 
 /// Takes back the steps that were carried out, and those that may have been.
