@@ -1,16 +1,20 @@
 //! The command line: what people type, and which module does it.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{completion, doctor, version};
+use crate::place::{DEFAULT_NAMESPACE, Place};
+use crate::{completion, doctor, objects, sandbox, show, version};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
 #[command(name = "knit", version, propagate_version = true, arg_required_else_help = true)]
 pub struct Cli {
+    #[command(flatten)]
+    place: Place,
     #[command(subcommand)]
     command: Command,
 }
@@ -26,6 +30,80 @@ enum Command {
     /// Exit code: 0 when everything that Knit's basic job needs is there, 1 when something is missing or could not be
     /// tried.
     Doctor {
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Add, list, enter and delete sandboxes: network namespaces that stand for pods
+    #[command(subcommand)]
+    Sandbox(sandbox::Task),
+    /// Make the node look as the objects of files say
+    ///
+    /// All objects are checked before the first one changes anything. Exit code: 0 when everything stands, 1 when
+    /// something is in the way; the reason is on standard error and in the object's status.
+    Apply {
+        #[command(flatten)]
+        files: Files,
+        /// Only check, and say what would become of each object
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Delete objects, and take back what was made for them
+    Delete {
+        /// Files or folders with the objects; `-` is standard input
+        #[arg(short = 'f', long = "filename", value_name = "FILE|DIR")]
+        files: Vec<PathBuf>,
+        /// The kind, when no file is given
+        #[arg(required_unless_present = "files", requires = "name")]
+        kind: Option<String>,
+        /// The name
+        name: Option<String>,
+        /// The namespace
+        #[arg(short, long, default_value = DEFAULT_NAMESPACE)]
+        namespace: String,
+        /// Only show what would change
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show what applying the objects of files would change, without changing it
+    ///
+    /// Exit code: 0 when nothing would change, 2 when something would.
+    Plan {
+        #[command(flatten)]
+        files: Files,
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: Format,
+    },
+    /// Go back to the objects before the last apply or delete
+    Undo,
+    /// Print objects with their status
+    Get {
+        /// The kind, by its name, plural or short name; all when left out
+        kind: Option<String>,
+        /// The name; all when left out
+        name: Option<String>,
+        /// Only this namespace
+        #[arg(short, long)]
+        namespace: Option<String>,
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: show::Form,
+    },
+    /// Print all there is to say about objects
+    Describe {
+        /// The kind, by its name, plural or short name
+        kind: String,
+        /// The name; all when left out
+        name: Option<String>,
+        /// Only this namespace
+        #[arg(short, long)]
+        namespace: Option<String>,
+    },
+    /// Show what Knit has made on this node, and what is in the way
+    ///
+    /// Exit code: 0 when everything stands, 1 when something is in the way.
+    Status {
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
@@ -48,6 +126,14 @@ enum Command {
     },
 }
 
+/// Files with objects.
+#[derive(Debug, Args)]
+struct Files {
+    /// Files or folders with the objects; `-` is standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true)]
+    files: Vec<PathBuf>,
+}
+
 /// How a command prints its answer.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Format {
@@ -60,8 +146,30 @@ pub enum Format {
 
 /// Does what was typed.
 pub fn run(cli: Cli) -> Result<ExitCode> {
-    match cli.command {
+    let Cli { place, command } = cli;
+    match command {
         Command::Doctor { output } => doctor::run(output),
+        Command::Sandbox(task) => sandbox::run(&place, task),
+        Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
+        Command::Delete { files, kind, name, namespace, dry_run } => {
+            let named = kind.zip(name).map(|(kind, name)| show::key(&kind, &name, &namespace)).transpose()?;
+            objects::delete(&place, &files, named, dry_run)
+        }
+        Command::Plan { files, output } => {
+            objects::plan(&place, &files.files, matches!(output, Format::Json))
+        }
+        Command::Undo => objects::undo(&place),
+        Command::Get { kind, name, namespace, output } => {
+            let which =
+                show::Which { kind: kind.as_deref(), name: name.as_deref(), namespace: namespace.as_deref() };
+            show::get(&place, &which, output)
+        }
+        Command::Describe { kind, name, namespace } => {
+            let which =
+                show::Which { kind: Some(&kind), name: name.as_deref(), namespace: namespace.as_deref() };
+            show::describe(&place, &which)
+        }
+        Command::Status { output } => show::status(&place, matches!(output, Format::Json)),
         Command::Version { output } => version::run(output),
         Command::Completion { shell } => completion::run(shell),
     }

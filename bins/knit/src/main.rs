@@ -3,7 +3,11 @@
 mod cli;
 mod completion;
 mod doctor;
+mod objects;
 mod output;
+mod place;
+mod sandbox;
+mod show;
 mod version;
 
 use std::process::ExitCode;

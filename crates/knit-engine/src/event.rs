@@ -121,6 +121,21 @@ pub enum Record {
     Began(Box<Began>),
     /// The unit's change holds, or was taken back.
     Ended(Box<Ended>),
+    /// A person changed objects in one go; what they were before.
+    Revision(Revision),
+    /// The newest revision was taken back.
+    Undone,
+}
+
+/// One change of objects by a person, and how to take it back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revision {
+    /// What was done, in words.
+    pub what: String,
+    /// When.
+    pub at: Time,
+    /// Each object that changed, as it was before; `None` if it was not there.
+    pub before: Vec<(ObjectKey, Option<Box<StoredObject>>)>,
 }
 
 /// The intent to change a unit.

@@ -14,7 +14,10 @@ use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::event::{Began, Ended, Record, Unit, pairs};
+use crate::event::{Began, Ended, Record, Revision, Unit, pairs};
+
+/// So many changes can be taken back one after the other.
+const MOST_REVISIONS: usize = 50;
 
 /// An object's identity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -121,6 +124,9 @@ pub struct State {
     /// Changes that began and did not end.
     #[serde(with = "pairs")]
     pub unfinished: BTreeMap<Unit, Began>,
+    /// What people changed, the newest last.
+    #[serde(default)]
+    pub revisions: Vec<Revision>,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -162,6 +168,14 @@ impl State {
                 self.unfinished.insert(began.unit.clone(), (**began).clone());
             }
             Record::Ended(ended) => self.end(ended),
+            Record::Revision(revision) => {
+                self.revisions.push(revision.clone());
+                let surplus = self.revisions.len().saturating_sub(MOST_REVISIONS);
+                self.revisions.drain(..surplus);
+            }
+            Record::Undone => {
+                self.revisions.pop();
+            }
         }
     }
 

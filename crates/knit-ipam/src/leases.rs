@@ -19,12 +19,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::AllocError;
 use crate::lease::{AttachmentId, Key, Lease, Time};
-use crate::number::number;
 use crate::pool::Pool;
 
 /// All leases of a node, by network and address.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "stored::Stored", into = "stored::Stored")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "stored::Stored")]
 pub struct Leases {
     networks: BTreeMap<String, Network>,
     /// Live leases by who holds them.
@@ -227,25 +226,17 @@ impl Leases {
         self.capacity_of(&pool.network, std::slice::from_ref(pool))
     }
 
-    /// How much is left of a network. Its pools must not overlap each other. Walks all leases of the network.
+    /// How much is left of a network. Its pools must not overlap each other.
     pub fn capacity_of(&self, network: &str, pools: &[Pool]) -> Capacity {
-        let givable: Vec<_> = pools
-            .iter()
-            .filter(|pool| pool.network == network)
-            .filter_map(|pool| Some((pool.family(), pool.givable()?)))
-            .collect();
+        let known = self.networks.get(network);
         let mut capacity = Capacity::default();
-        for (_, givable) in &givable {
+        for pool in pools.iter().filter(|pool| pool.network == network) {
+            let Some(givable) = pool.givable() else { continue };
             capacity.total = capacity.total.saturating_add(givable.count());
+            capacity.used += known.map_or(0, |known| known.used(pool.family(), &givable));
         }
-        let leases = self.networks.get(network).into_iter().flat_map(Network::iter);
-        for (address, _) in leases.filter(|(_, lease)| lease.is_live()) {
-            let value = number(address);
-            let of = crate::number::Family::of(address);
-            let given = givable.iter().any(|(family, givable)| *family == of && givable.contains(value));
-            *if given { &mut capacity.used } else { &mut capacity.stray } += 1;
-        }
-        capacity.free = capacity.total - capacity.used;
+        capacity.free = capacity.total.saturating_sub(capacity.used);
+        capacity.stray = known.map_or(0, Network::live).saturating_sub(capacity.used);
         capacity
     }
 

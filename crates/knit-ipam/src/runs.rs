@@ -63,6 +63,13 @@ impl Runs {
         (gap <= last).then_some(gap)
     }
 
+    /// How many values from `first` to `last` it holds. Costs a step for each run among them.
+    pub(crate) fn count(&self, first: u128, last: u128) -> u128 {
+        let start = self.around(first).map_or(first, |run| run.0);
+        let runs = self.0.range(start..=last);
+        runs.map(|(run_first, run_last)| (*run_last).min(last) - (*run_first).max(first) + 1).sum()
+    }
+
     /// The runs in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, u128)> {
         self.0.iter().map(|(&first, &last)| (first, last))
@@ -101,6 +108,8 @@ mod tests {
                 prop_assert!(!touching, "{:?}", runs);
                 let gap = (base + value..=base + 43).find(|value| !set.contains(value));
                 prop_assert_eq!(runs.first_gap(base + value, base + 43), gap);
+                let count = set.range(base + value..=base + value + more).count() as u128;
+                prop_assert_eq!(runs.count(base + value, base + value + more), count);
             }
         }
     }

@@ -5,7 +5,10 @@
 //! namespace is still the one it was.
 
 pub(crate) mod hopper;
+mod loopback;
 mod named;
+
+pub use loopback::bring_up_loopback;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

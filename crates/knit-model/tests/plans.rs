@@ -126,12 +126,10 @@ fn a_field_that_is_fixed_at_birth_makes_the_link_again_and_says_so() {
     insta::assert_snapshot!(plan, @r"
     sandbox a
       - address 10.9.0.1/24 dev vx0
-      - vxlan vx0 group 0 master nothing mtu 1450 port 4789 up true vni 7
+      - vxlan vx0 mtu 1450 port 4789 vni 7
           made again: the kernel takes `vni` of a vxlan only at birth
       + vxlan vx0 mtu 1450 port 4789 vni 8
       + address 10.9.0.1/24 dev vx0
-      ~ vxlan vx0
-          up: false -> true
-    2 to add, 1 to change, 2 to remove
+    2 to add, 0 to change, 2 to remove
     ");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::daemon::{self, Daemon, Look, Running};
@@ -154,13 +154,14 @@ pub fn load_images(cluster: &Cluster, node: u8, archive: &Path) -> Result<()> {
     let mut import = daemon::enter_for(holder, Duration::from_secs(300));
     import.arg(ctr).args(["--namespace=k8s.io", "images", "import", "--local", "-"]).stdin(file);
     let done = import.output().context("cannot start ctr")?;
-    anyhow::ensure!(
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(
         done.status.success(),
-        "{}: cannot load {}: {}\n{}",
+        "{}: cannot load {} (is it a docker or OCI archive?): {} (more: `cargo xtask cluster logs {}`)",
         node_name(node),
         archive.display(),
-        process::tail(&String::from_utf8_lossy(&done.stderr)),
-        daemon::log_tail(cluster, &containerd_part(node))
+        said.lines().last().unwrap_or_default(),
+        containerd_part(node)
     );
     Ok(())
 }

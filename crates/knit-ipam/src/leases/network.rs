@@ -26,6 +26,8 @@ pub(super) struct Network {
 struct Index {
     /// Addresses that are held or resting.
     taken: Runs,
+    /// Addresses that are held.
+    live: Runs,
     /// Resting addresses, in the order of their release.
     resting: BTreeSet<(u64, u128)>,
 }
@@ -47,8 +49,15 @@ impl Network {
         self.leases.is_empty()
     }
 
-    fn index(&mut self, address: IpAddr) -> &mut Index {
-        match Family::of(address) {
+    fn family(&self, family: Family) -> &Index {
+        match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+
+    fn family_mut(&mut self, family: Family) -> &mut Index {
+        match family {
             Family::V4 => &mut self.v4,
             Family::V6 => &mut self.v6,
         }
@@ -56,36 +65,47 @@ impl Network {
 
     /// The address to give next: the lowest that was never used, then the one that rests longest.
     pub(super) fn free(&self, family: Family, givable: &Givable) -> Option<u128> {
-        let index = match family {
-            Family::V4 => &self.v4,
-            Family::V6 => &self.v6,
-        };
+        let index = self.family(family);
+        // Several ranges may share a network: at most `RESTING_MAX` steps until one of this range is found.
         let rested = || index.resting.iter().map(|(_, value)| *value).find(|value| givable.contains(*value));
         givable.lowest_outside(&index.taken).or_else(rested)
+    }
+
+    /// How many of these are held.
+    pub(super) fn used(&self, family: Family, givable: &Givable) -> u128 {
+        let live = &self.family(family).live;
+        let kept: u128 = givable.kept.iter().map(|(first, last)| live.count(first, last)).sum();
+        live.count(givable.first, givable.last) - kept
+    }
+
+    /// How many addresses are held.
+    pub(super) fn live(&self) -> u128 {
+        [&self.v4, &self.v6].iter().map(|index| index.live.count(0, u128::MAX)).sum()
     }
 
     pub(super) fn put(&mut self, address: IpAddr, lease: Lease) {
         let value = number(address);
         let released = lease.released;
         let before = self.leases.insert(address, lease);
-        let index = self.index(address);
+        let index = self.family_mut(Family::of(address));
         index.taken.insert(value);
+        match released {
+            None => index.live.insert(value),
+            Some(_) => index.live.remove(value),
+        }
         if let Some(before) = before.and_then(|before| before.released) {
             index.resting.remove(&(before.order, value));
         }
         if let Some(released) = released {
             index.resting.insert((released.order, value));
         }
-        while self.index(address).resting.len() > RESTING_MAX {
+        while self.family_mut(Family::of(address)).resting.len() > RESTING_MAX {
             self.forget_oldest(Family::of(address));
         }
     }
 
     fn forget_oldest(&mut self, family: Family) {
-        let index = match family {
-            Family::V4 => &mut self.v4,
-            Family::V6 => &mut self.v6,
-        };
+        let index = self.family_mut(family);
         if let Some((_, value)) = index.resting.pop_first() {
             index.taken.remove(value);
             self.leases.remove(&family.address(value));
@@ -109,11 +129,7 @@ impl Network {
 
     pub(super) fn forget_resting(&mut self) {
         for family in [Family::V4, Family::V6] {
-            let count = match family {
-                Family::V4 => self.v4.resting.len(),
-                Family::V6 => self.v6.resting.len(),
-            };
-            (0..count).for_each(|_| self.forget_oldest(family));
+            (0..self.family(family).resting.len()).for_each(|_| self.forget_oldest(family));
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::Leases;
 use crate::lease::Lease;
 
 /// The plain maps.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(transparent)]
 pub(super) struct Stored(BTreeMap<String, BTreeMap<IpAddr, Lease>>);
 
@@ -25,12 +25,12 @@ impl From<Stored> for Leases {
     }
 }
 
-impl From<Leases> for Stored {
-    fn from(leases: Leases) -> Self {
-        let mut stored = BTreeMap::<String, BTreeMap<IpAddr, Lease>>::new();
-        for (network, address, lease) in leases.iter() {
-            stored.entry(network.to_owned()).or_default().insert(address, lease.clone());
+impl Serialize for Leases {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut stored = BTreeMap::<&str, BTreeMap<IpAddr, &Lease>>::new();
+        for (network, address, lease) in self.iter() {
+            stored.entry(network).or_default().insert(address, lease);
         }
-        Self(stored)
+        stored.serialize(serializer)
     }
 }

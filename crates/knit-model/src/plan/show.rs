@@ -1,17 +1,33 @@
 //! Plans for people: what is added, removed and changed, with old and new values.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::Value;
 
 use super::{Change, Plan, Planned, Step};
 use crate::link::{Fields, Link};
+use crate::name::IfName;
 use crate::sandbox::Scope;
+
+/// What every link has unless someone asks for something else.
+const USUAL: [(&str, &str); 9] = [
+    ("alias", "nothing"),
+    ("allmulticast", "false"),
+    ("arp", "true"),
+    ("group", "0"),
+    ("master", "nothing"),
+    ("multicast", "true"),
+    ("promisc", "false"),
+    ("txqueuelen", "1000"),
+    ("up", "true"),
+];
 
 impl fmt::Display for Plan {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut scope: Option<&Scope> = None;
-        for planned in &self.steps {
+        let born = self.born();
+        for planned in self.steps.iter().filter(|planned| !planned.only_brings_up(&born)) {
             if scope != Some(&planned.scope) {
                 writeln!(out, "{}", planned.scope)?;
                 scope = Some(&planned.scope);
@@ -21,7 +37,8 @@ impl fmt::Display for Plan {
         for (scope, problem) in &self.problems {
             writeln!(out, "! {scope}: {problem}")?;
         }
-        let count = |mark: char| self.steps.iter().filter(|planned| planned.step.mark() == mark).count();
+        let shown = || self.steps.iter().filter(|planned| !planned.only_brings_up(&born));
+        let count = |mark: char| shown().filter(|planned| planned.step.mark() == mark).count();
         let (added, changed, removed) = (count('+'), count('~'), count('-'));
         if self.steps.is_empty() {
             write!(out, "nothing to change")
@@ -31,7 +48,30 @@ impl fmt::Display for Plan {
     }
 }
 
+impl Plan {
+    /// The links that this plan makes. That they go up is part of their making, and not worth a line.
+    fn born(&self) -> BTreeSet<(&Scope, &IfName)> {
+        let mut born = BTreeSet::new();
+        for planned in &self.steps {
+            if let Step::CreateLink { link, peer } = &planned.step {
+                born.insert((&planned.scope, &link.name));
+                born.extend(peer.as_ref().map(|(scope, link)| (scope, &link.name)));
+            }
+        }
+        born
+    }
+}
+
 impl Planned {
+    fn only_brings_up(&self, born: &BTreeSet<(&Scope, &IfName)>) -> bool {
+        match &self.step {
+            Step::ChangeLink { name, changes, .. } => {
+                born.contains(&(&self.scope, name)) && changes.iter().all(|change| change.field == "up")
+            }
+            _ => false,
+        }
+    }
+
     fn show(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "  {} {}", self.step.mark(), self.step)?;
         if let Step::ChangeLink { changes, .. } = &self.step {
@@ -107,8 +147,11 @@ fn show_peer(out: &mut fmt::Formatter<'_>, scope: &Scope, peer: &Link) -> fmt::R
 }
 
 fn show_fields(out: &mut fmt::Formatter<'_>, fields: &Fields) -> fmt::Result {
-    // The far end is shown apart.
-    for (field, value) in fields.iter().filter(|(field, _)| *field != "peer") {
+    // The far end is shown apart, and what every link has unless someone asks for something else is no news.
+    let is_news = |field: &str, value: &Value| {
+        field != "peer" && !USUAL.iter().any(|(usual, plainly)| *usual == field && plain(value) == *plainly)
+    };
+    for (field, value) in fields.iter().filter(|(field, value)| is_news(field, value)) {
         write!(out, " {field} {}", plain(value))?;
     }
     Ok(())

@@ -1,0 +1,32 @@
+//! Where a command works: the state folder and the namespace.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use knit_agent::Standalone;
+
+/// The folder that holds what Knit knows, unless told otherwise.
+const STATE_DIR: &str = "/var/lib/knit/standalone";
+
+/// The namespace of what names none, as with kubectl.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// Where a command works.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The folder that holds what Knit knows
+    #[arg(long, global = true, env = "KNIT_STATE_DIR", default_value = STATE_DIR, value_name = "DIR")]
+    state_dir: PathBuf,
+}
+
+impl Place {
+    /// Opens the node. Says on standard error what was found wrong in its folder.
+    pub fn open(&self) -> Result<Standalone> {
+        let node = Standalone::open(&self.state_dir)?;
+        for note in &node.notes {
+            eprintln!("knit: {note}");
+        }
+        Ok(node)
+    }
+}

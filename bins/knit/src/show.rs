@@ -1,0 +1,244 @@
+//! `knit get`, `describe`, `status`: looking at objects and at what became of them.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use comfy_table::{Table, presets};
+use knit_agent::Standalone;
+use knit_crds::{KindInfo, Object};
+use knit_engine::{ObjectKey, Unit};
+use serde_json::{Value, json};
+
+use crate::objects::title;
+use crate::output;
+use crate::place::Place;
+
+/// How `knit get` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// A table
+    #[default]
+    Table,
+    /// A table with more columns
+    Wide,
+    /// The objects, for programs
+    Json,
+    /// The objects, for people and for `knit apply`
+    Yaml,
+}
+
+/// Which objects are meant: a kind, and perhaps a name in a namespace.
+pub struct Which<'a> {
+    /// The kind, by any of its words; `None` is all.
+    pub kind: Option<&'a str>,
+    /// The name; `None` is all.
+    pub name: Option<&'a str>,
+    /// The namespace; `None` is all.
+    pub namespace: Option<&'a str>,
+}
+
+/// Prints objects.
+pub fn get(place: &Place, which: &Which<'_>, form: Form) -> Result<ExitCode> {
+    let node = place.open()?;
+    let objects = select(&node, which)?;
+    match form {
+        Form::Json => output::json(&list(objects.iter().map(|(_, object)| object)))?,
+        Form::Yaml => {
+            let documents: Vec<String> = objects.iter().map(|(_, object)| object.to_yaml()).collect();
+            output::text(&documents.join("---\n"))?;
+        }
+        Form::Table | Form::Wide => output::text(&tables(&objects, form == Form::Wide))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints all there is to say about objects.
+pub fn describe(place: &Place, which: &Which<'_>) -> Result<ExitCode> {
+    let node = place.open()?;
+    let mut text = String::new();
+    for (key, object) in select(&node, which)? {
+        text += &format!("Name:       {}\n", key.name);
+        text +=
+            &format!("Namespace:  {}\n", if key.namespace.is_empty() { "<none>" } else { &key.namespace });
+        text += &format!("Kind:       {}\n", key.kind);
+        let value = object.to_value();
+        for part in ["spec", "status"] {
+            let body = value.get(part).cloned().unwrap_or(Value::Null);
+            text += &format!("{part}:\n{}", indented(&body)?);
+        }
+        text += &reasons(&node, &key);
+        text += "\n";
+    }
+    output::text(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what the node has, and what is in the way of what.
+pub fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
+    let node = place.open()?;
+    let state = node.state();
+    let problems: Vec<(String, String)> = state
+        .problems
+        .values()
+        .flatten()
+        .map(|(object, problem)| (title(object), problem.to_string()))
+        .collect();
+    if as_json {
+        output::json(&json!({
+            "objects": state.objects.len(),
+            "sandboxes": state.sandboxes.len(),
+            "units": state.made.iter().map(|(unit, made)| json!({"unit": unit, "made": made})).collect::<Vec<_>>(),
+            "problems": problems,
+        }))?;
+    } else {
+        output::text(&overview(&node, &problems))?;
+    }
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn select(node: &Standalone, which: &Which<'_>) -> Result<Vec<(ObjectKey, Object)>> {
+    let kind = match which.kind {
+        None | Some("all" | "knit") => None,
+        Some(word) => Some(Object::find_kind(word).with_context(|| unknown_kind(word))?),
+    };
+    let meant = |key: &&ObjectKey| {
+        kind.is_none_or(|kind| kind.kind == key.kind)
+            && which.name.is_none_or(|name| name == key.name)
+            && which.namespace.is_none_or(|namespace| key.namespace.is_empty() || namespace == key.namespace)
+    };
+    let keys = node.state().objects.keys().filter(meant);
+    let objects: Vec<(ObjectKey, Object)> =
+        keys.filter_map(|key| Some((key.clone(), node.object(key)?))).collect();
+    if let (Some(name), true) = (which.name, objects.is_empty()) {
+        bail!("there is no {} {name}", which.kind.unwrap_or("object"));
+    }
+    Ok(objects)
+}
+
+/// The identity of an object by what a person typed.
+pub fn key(kind: &str, name: &str, namespace: &str) -> Result<ObjectKey> {
+    let kind = Object::find_kind(kind).with_context(|| unknown_kind(kind))?;
+    let namespace = if kind.namespaced { namespace.to_owned() } else { String::new() };
+    Ok(ObjectKey { kind: kind.kind.clone(), namespace, name: name.to_owned() })
+}
+
+fn unknown_kind(word: &str) -> String {
+    let known: Vec<&str> = Object::kinds().iter().map(|kind| kind.singular.as_str()).collect();
+    format!("there is no kind `{word}`; there are {}", known.join(", "))
+}
+
+fn list<'a>(objects: impl Iterator<Item = &'a Object>) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": objects.map(Object::to_value).collect::<Vec<_>>()})
+}
+
+/// One table for each kind, with the columns that kubectl shows.
+fn tables(objects: &[(ObjectKey, Object)], wide: bool) -> String {
+    if objects.is_empty() {
+        return "no objects\n".to_owned();
+    }
+    let of_kind =
+        |kind: &KindInfo| objects.iter().filter(|(key, _)| key.kind == kind.kind).collect::<Vec<_>>();
+    let kinds =
+        Object::kinds().iter().map(|kind| (kind, of_kind(kind))).filter(|(_, objects)| !objects.is_empty());
+    let tables: Vec<String> = kinds.map(|(kind, objects)| table(kind, &objects, wide)).collect();
+    tables.join("\n")
+}
+
+fn table(kind: &KindInfo, objects: &[&(ObjectKey, Object)], wide: bool) -> String {
+    let columns: Vec<_> =
+        kind.columns.iter().filter(|column| (wide || !column.wide) && column.type_ != "date").collect();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let mut header = vec!["NAMESPACE".to_owned(), "NAME".to_owned()];
+    header.extend(columns.iter().map(|column| column.name.to_uppercase()));
+    table.set_header(header);
+    for (key, object) in objects {
+        let value = object.to_value();
+        let mut row = vec![key.namespace.clone(), format!("{}/{}", kind.singular, key.name)];
+        row.extend(columns.iter().map(|column| at(&value, column.path)));
+        table.add_row(row);
+    }
+    format!("{}\n", table.trim_fmt())
+}
+
+/// The value at a path such as `.spec.mtu` or `.status.conditions[?(@.type=="Ready")].status`.
+fn at(value: &Value, path: &str) -> String {
+    let mut here = value;
+    for word in path.trim_start_matches('.').split('.').map(|word| word.trim_end_matches(")]")) {
+        let (field, condition) =
+            word.split_once("[?(@").map_or((word, None), |(field, rest)| (field, Some(rest)));
+        here = match condition {
+            // The filter's own path was cut off by the split: it is the next word.
+            Some(_) => here.get(field).unwrap_or(&Value::Null),
+            None => match word.split_once("==") {
+                Some((field, wanted)) => {
+                    let wanted = wanted.trim_matches('"');
+                    let items = here.as_array().map(Vec::as_slice).unwrap_or_default();
+                    items
+                        .iter()
+                        .find(|item| item.get(field).and_then(Value::as_str) == Some(wanted))
+                        .unwrap_or(&Value::Null)
+                }
+                None => here.get(word).unwrap_or(&Value::Null),
+            },
+        };
+    }
+    match here {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+            .collect::<Vec<_>>()
+            .join(","),
+        other => other.to_string(),
+    }
+}
+
+fn indented(value: &Value) -> Result<String> {
+    let yaml = serde_saphyr::to_string(value).context("cannot print an object")?;
+    Ok(yaml.lines().map(|line| format!("  {line}\n")).collect())
+}
+
+fn reasons(node: &Standalone, key: &ObjectKey) -> String {
+    let Some(report) = node.state().report(key) else { return String::new() };
+    let problems = report.problems.iter().map(|problem| format!("  Problem: {problem}\n"));
+    let warnings = report.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
+    let lines: String = problems.chain(warnings).collect();
+    if lines.is_empty() { String::new() } else { format!("notes:\n{lines}") }
+}
+
+fn overview(node: &Standalone, problems: &[(String, String)]) -> String {
+    let state = node.state();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"]);
+    for (unit, made) in &state.made {
+        if let Some(bridge) = &made.bridge {
+            let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
+            table.add_row(["host", bridge.name.as_str(), "bridge", &addresses.join(","), "", ""]);
+        }
+        let Unit::Sandbox(id) = unit else { continue };
+        for (object, interface) in &made.interfaces {
+            let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
+            let on = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
+            table.add_row([
+                &id.0,
+                interface.name.as_str(),
+                &interface.kind,
+                &addresses.join(","),
+                &on,
+                &title(object),
+            ]);
+        }
+    }
+    let mut text = format!("{} objects, {} sandboxes\n", state.objects.len(), state.sandboxes.len());
+    if !state.made.is_empty() {
+        text += &format!("{}\n", table.trim_fmt());
+    }
+    for (object, problem) in problems {
+        text += &format!("error: {object}: {problem}\n");
+    }
+    text
+}

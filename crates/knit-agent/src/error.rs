@@ -1,0 +1,72 @@
+//! What can go wrong on a node.
+
+use knit_crds::ParseErrors;
+use knit_model::Problems;
+use thiserror::Error;
+
+/// What can go wrong on a node.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// The state folder cannot be used.
+    #[error(transparent)]
+    Store(#[from] knit_store::Error),
+    /// The kernel could not be asked.
+    #[error(transparent)]
+    Kernel(#[from] knit_kernel::Error),
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file does not hold objects.
+    #[error("{path}:\n{errors}")]
+    Parse {
+        /// The file.
+        path: String,
+        /// Everything that is wrong in it.
+        errors: ParseErrors,
+    },
+    /// An object asks for what cannot be.
+    #[error("{object}:\n{problems}")]
+    Invalid {
+        /// The object.
+        object: String,
+        /// Everything that is wrong with it.
+        problems: Problems,
+    },
+    /// A sandbox of that name exists.
+    #[error("there is a sandbox {name} in namespace {namespace} already")]
+    SandboxExists {
+        /// The pod's name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+    },
+    /// No sandbox of that name.
+    #[error(
+        "there is no sandbox {name} in namespace {namespace}: `knit sandbox list` shows those that are there"
+    )]
+    NoSandbox {
+        /// The pod's name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+    },
+    /// The process that holds a sandbox's namespace could not be started.
+    #[error("cannot start sandbox {name}: {why}")]
+    Holder {
+        /// The pod's name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// Nothing to take back.
+    #[error("there is nothing to undo")]
+    NothingToUndo,
+}
+
+/// What a node's functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,246 @@
+//! The engine's host: events in, effects carried out.
+
+mod start;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, Unit, step};
+use knit_ipam::Time;
+use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
+use knit_kernel::fault::Observer;
+use knit_kernel::observe::{Links, ScopeLook};
+use knit_kernel::{Kernel, Netns, Places};
+use knit_model::problem::{Problem, Reason};
+use knit_model::{NetState, Plan, SandboxId, Scope};
+use knit_store::Journal;
+
+use crate::error::Result;
+
+/// The journal is rewritten as a snapshot after so many records.
+const MOST_RECORDS: u64 = 5_000;
+
+/// A node: what it knows, where that is written down, and the kernel that it changes.
+pub struct Node {
+    state: State,
+    journal: Journal<Record, State>,
+    kernel: Kernel,
+    /// Scopes where cut-off links wait to be deleted.
+    to_reap: BTreeSet<Scope>,
+    faults: Box<dyn Observer + Send>,
+}
+
+/// Plans, each with the unit that it changes.
+pub type Plans = Vec<(Unit, Plan)>;
+
+/// What came of an event.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Objects about which something changed.
+    pub changed: BTreeSet<ObjectKey>,
+    /// The plans that were carried out, or would be.
+    pub plans: Plans,
+}
+
+impl Node {
+    /// What the node knows.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Writes down and takes in a change that needs no decision.
+    pub fn record(&mut self, record: &Record) -> Result<()> {
+        self.state.record(record);
+        self.journal.append_durable(record)?;
+        Ok(())
+    }
+
+    /// Hears an event and does all that follows from it.
+    pub fn hear(&mut self, event: Event) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for effect in step(&mut self.state, event, now()) {
+                events.extend(self.carry_out(effect, &mut outcome)?);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// What an event would lead to. Looks at the kernel and changes nothing.
+    pub fn rehearse(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(State, Outcome)> {
+        let mut state = self.state.clone();
+        let mut outcome = Outcome::default();
+        for event in events {
+            let mut queue = VecDeque::from([event]);
+            while let Some(event) = queue.pop_front() {
+                for effect in step(&mut state, event, now()) {
+                    match effect {
+                        Effect::Journal(_) => {}
+                        Effect::Changed(objects) => outcome.changed.extend(objects),
+                        Effect::Observe { unit, look } => queue.push_back(self.observe(&state, unit, &look)?),
+                        Effect::Apply { unit, plan } => {
+                            outcome.plans.push((unit.clone(), plan));
+                            queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
+                        }
+                    }
+                }
+            }
+        }
+        Ok((state, outcome))
+    }
+
+    /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
+    pub fn tidy(&mut self) -> Result<()> {
+        let scopes = std::mem::take(&mut self.to_reap);
+        if !scopes.is_empty() {
+            let mut places = self.places_of(&self.state, scopes.iter());
+            self.kernel.reap(&scopes, &mut places)?;
+        }
+        if self.journal.size().records > MOST_RECORDS {
+            self.journal.compact(&self.state.remembered(), self.journal.last())?;
+        }
+        Ok(())
+    }
+
+    /// Has something go wrong at chosen steps of plans, for tests.
+    pub fn set_faults(&mut self, faults: Box<dyn Observer + Send>) {
+        self.faults = faults;
+    }
+
+    fn carry_out(&mut self, effect: Effect, outcome: &mut Outcome) -> Result<Option<Event>> {
+        match effect {
+            Effect::Journal(record) => {
+                self.write(&record)?;
+                Ok(None)
+            }
+            Effect::Changed(objects) => {
+                outcome.changed.extend(objects);
+                Ok(None)
+            }
+            Effect::Observe { unit, look } => {
+                let state = std::mem::take(&mut self.state);
+                let event = self.observe(&state, unit, &look);
+                self.state = state;
+                event.map(Some)
+            }
+            Effect::Apply { unit, plan } => {
+                let result = self.apply(&unit, &plan);
+                outcome.plans.push((unit.clone(), plan));
+                Ok(Some(Event::Applied(Applied { unit, result })))
+            }
+        }
+    }
+
+    /// Links do not outlive a boot, so what is about them need not reach the disk before going on; objects do.
+    fn write(&mut self, record: &Record) -> Result<()> {
+        match record {
+            Record::ObjectApplied(_) | Record::ObjectDeleted(_) | Record::Revision(_) | Record::Undone => {
+                self.journal.append_durable(record)?;
+            }
+            Record::Began(began) if !began.held.is_empty() => {
+                self.journal.append_durable(record)?;
+            }
+            _ => {
+                self.journal.append(record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
+    fn observe(&mut self, state: &State, unit: Unit, look: &Look) -> Result<Event> {
+        let mut places = Places::new();
+        let mut wanted = knit_kernel::observe::Look::default();
+        let mut host = ScopeLook::named(look.host_links.iter().cloned());
+        host.rules = look.host_rules;
+        if look.ports_of.is_some() {
+            // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
+            host.links = Links::All;
+        }
+        wanted.scopes.insert(Scope::Host, host);
+        if let Some(id) = &look.sandbox {
+            let Some(netns) = self.namespace_of(state, id) else { return Ok(Event::SandboxGone(id.clone())) };
+            let mut inside = ScopeLook::everything();
+            inside.sysctls.clone_from(&look.sysctls);
+            wanted.scopes.insert(Scope::Sandbox(id.clone()), inside);
+            places.add(id.clone(), netns);
+        }
+        let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
+        Ok(Event::Observed { unit, seen })
+    }
+
+    fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
+        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
+        let mut places = self.places_of(&self.state, scopes.iter());
+        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut *self.faults);
+        match applied {
+            Ok(AppliedPlan { to_reap }) => {
+                self.to_reap.extend(to_reap);
+                self.verify(unit, plan, &mut places)
+            }
+            Err(error) => Err(failure(&error)),
+        }
+    }
+
+    /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.
+    fn verify(&mut self, unit: &Unit, plan: &Plan, places: &mut Places) -> Result<(), Failure> {
+        let missing = match self.kernel.verify(plan, places) {
+            Ok(missing) if missing.is_empty() => return Ok(()),
+            Ok(missing) => missing.join("; "),
+            Err(error) => error.to_string(),
+        };
+        let left = self.kernel.take_back(plan, places);
+        let message = format!("{unit}: the kernel took it, but does not show it: {missing}");
+        Err(Failure {
+            problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
+            taken_back: left.is_empty(),
+        })
+    }
+
+    /// The namespaces of these scopes' sandboxes, those that are still there.
+    fn places_of<'a>(&self, state: &State, scopes: impl Iterator<Item = &'a Scope>) -> Places {
+        let mut places = Places::new();
+        for scope in scopes {
+            if let Scope::Sandbox(id) = scope
+                && let Some(netns) = self.namespace_of(state, id)
+            {
+                places.add(id.clone(), netns);
+            }
+        }
+        places
+    }
+
+    fn namespace_of(&self, state: &State, id: &SandboxId) -> Option<Netns> {
+        let sandbox = state.sandboxes.get(id)?;
+        let netns = Netns::open_sandbox(Path::new(&sandbox.netns), self.kernel.host()).ok()?;
+        (netns.cookie().ok()? == sandbox.instance.cookie).then_some(netns)
+    }
+}
+
+fn scopes_of(planned: &knit_model::plan::Planned) -> Vec<Scope> {
+    let mut scopes = vec![planned.scope.clone()];
+    if let knit_model::Step::CreateLink { link, peer } | knit_model::Step::DeleteLink { link, peer } =
+        &planned.step
+    {
+        scopes.extend(link.born_from.clone());
+        scopes.extend(peer.as_ref().map(|(scope, _)| scope.clone()));
+    }
+    scopes
+}
+
+fn failure(error: &ApplyError) -> Failure {
+    let reason = match &error.error {
+        knit_kernel::Error::Lacks { .. } => Reason::KernelLacks,
+        other if other.reason() == "NotFound" => Reason::NotFound,
+        _ => Reason::KernelRefused,
+    };
+    let taken_back = matches!(error.roll_back, RollBack::Complete);
+    Failure { problem: Problem { field: String::new(), reason, message: error.to_string() }, taken_back }
+}
+
+/// Milliseconds since 1970, for people.
+pub(crate) fn now() -> Time {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,272 @@
+//! Knit on one machine, without a cluster: objects come from files, pods are network namespaces.
+
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use knit_crds::Object;
+use knit_engine::{Event, ObjectKey, Record, Revision, State, StoredObject};
+use knit_kernel::Netns;
+use knit_model::provenance::Dialect;
+use knit_model::{Sandbox, SandboxId};
+
+pub use files::read_objects;
+
+use crate::error::{Error, Result};
+use crate::node::{Node, Plans, now};
+use crate::sandboxes;
+
+/// A node whose objects come from files.
+pub struct Standalone {
+    node: Node,
+    /// What was found wrong in the state folder, for people.
+    pub notes: Vec<String>,
+}
+
+/// What became of an object that was applied or deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The object.
+    pub key: ObjectKey,
+    /// What became of it.
+    pub verb: Verb,
+    /// What its author should know.
+    pub warnings: Vec<String>,
+}
+
+/// Objects that were checked, and what applying them means.
+#[derive(Default)]
+struct Prepared {
+    changes: Vec<Change>,
+    events: Vec<Event>,
+    before: Vec<(ObjectKey, Option<Box<StoredObject>>)>,
+}
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// It is new.
+    Created,
+    /// It was there, and was changed.
+    Configured,
+    /// It was there as it is.
+    Unchanged,
+    /// It is gone.
+    Deleted,
+    /// It was not there.
+    NotFound,
+}
+
+impl Standalone {
+    /// Opens the node whose state is in `folder`.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let (node, notes) = Node::open(folder)?;
+        Ok(Self { node, notes })
+    }
+
+    /// What the node knows.
+    pub fn state(&self) -> &State {
+        self.node.state()
+    }
+
+    /// The node, for tests that let something go wrong.
+    pub fn node(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    /// Adds a sandbox: a new namespace with a holder, or that of a process.
+    pub fn add_sandbox(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        labels: BTreeMap<String, String>,
+        holder: u32,
+    ) -> Result<()> {
+        let id = sandbox_id(namespace, name);
+        if self.state().sandboxes.contains_key(&id) {
+            return Err(Error::SandboxExists { name: name.to_owned(), namespace: namespace.to_owned() });
+        }
+        let netns = sandboxes::netns_of(holder);
+        let handle = Netns::open_sandbox(Path::new(&netns), &Netns::current()?)?;
+        let instance = sandboxes::instance_of(&handle)?;
+        let uid = format!("{}-{}", instance.boot, instance.cookie);
+        let (pod, namespace) = (name.to_owned(), namespace.to_owned());
+        let sandbox = Sandbox { id, instance, netns, number: holder, pod, namespace, uid, labels };
+        self.node.hear(Event::SandboxSeen(sandbox))?;
+        self.node.tidy()
+    }
+
+    /// Sets a sandbox's labels.
+    pub fn label_sandbox(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        labels: BTreeMap<String, String>,
+    ) -> Result<()> {
+        let sandbox = Sandbox { labels, ..self.sandbox(namespace, name)?.clone() };
+        self.node.hear(Event::SandboxSeen(sandbox))?;
+        self.node.tidy()
+    }
+
+    /// Takes everything of a sandbox back, and ends its holder.
+    pub fn delete_sandbox(&mut self, namespace: &str, name: &str) -> Result<()> {
+        let sandbox = self.sandbox(namespace, name)?.clone();
+        sandboxes::stop_holder(sandbox.number, &sandbox.instance)?;
+        self.node.hear(Event::SandboxGone(sandbox.id))?;
+        self.node.tidy()
+    }
+
+    /// A sandbox by its pod's name.
+    pub fn sandbox(&self, namespace: &str, name: &str) -> Result<&Sandbox> {
+        let found = self.state().sandboxes.get(&sandbox_id(namespace, name));
+        found.ok_or_else(|| Error::NoSandbox { name: name.to_owned(), namespace: namespace.to_owned() })
+    }
+
+    /// Applies objects. All of them are checked before the first one changes anything.
+    pub fn apply(&mut self, objects: Vec<Object>, what: &str) -> Result<Vec<Change>> {
+        let Prepared { changes, events, before } = self.prepare(objects)?;
+        if !before.is_empty() {
+            self.node.record(&Record::Revision(Revision { what: what.to_owned(), at: now(), before }))?;
+        }
+        for event in events {
+            self.node.hear(event)?;
+        }
+        self.retry_waiting()?;
+        self.node.tidy()?;
+        Ok(changes)
+    }
+
+    /// What applying the objects would change.
+    pub fn plan(&mut self, objects: Vec<Object>) -> Result<(Vec<Change>, Plans)> {
+        let Prepared { changes, events, .. } = self.prepare(objects)?;
+        let (_, outcome) = self.node.rehearse(events)?;
+        Ok((changes, outcome.plans))
+    }
+
+    /// What deleting the objects would change.
+    pub fn plan_delete(&mut self, keys: &[ObjectKey]) -> Result<Plans> {
+        let events: Vec<Event> = keys.iter().cloned().map(Event::ObjectDeleted).collect();
+        let (_, outcome) = self.node.rehearse(events)?;
+        Ok(outcome.plans)
+    }
+
+    /// Deletes objects.
+    pub fn delete(&mut self, keys: &[ObjectKey], what: &str) -> Result<Vec<Change>> {
+        let there: BTreeSet<&ObjectKey> =
+            keys.iter().filter(|key| self.state().objects.contains_key(*key)).collect();
+        let before: Vec<_> = there
+            .iter()
+            .map(|key| ((*key).clone(), self.state().objects.get(*key).cloned().map(Box::new)))
+            .collect();
+        let verb = |key: &ObjectKey| if there.contains(key) { Verb::Deleted } else { Verb::NotFound };
+        let changes = keys
+            .iter()
+            .map(|key| Change { key: key.clone(), verb: verb(key), warnings: Vec::new() })
+            .collect();
+        if !before.is_empty() {
+            self.node.record(&Record::Revision(Revision { what: what.to_owned(), at: now(), before }))?;
+        }
+        for key in keys {
+            self.node.hear(Event::ObjectDeleted(key.clone()))?;
+        }
+        self.retry_waiting()?;
+        self.node.tidy()?;
+        Ok(changes)
+    }
+
+    /// Takes the newest change of objects back. Returns what it was, and what became of each object.
+    pub fn undo(&mut self) -> Result<(String, Vec<Change>)> {
+        let revision = self.state().revisions.last().cloned().ok_or(Error::NothingToUndo)?;
+        self.node.record(&Record::Undone)?;
+        let mut changes = Vec::new();
+        for (key, before) in revision.before.into_iter().rev() {
+            let verb = if before.is_some() { Verb::Configured } else { Verb::Deleted };
+            changes.push(Change { key: key.clone(), verb, warnings: Vec::new() });
+            self.node.hear(match before {
+                Some(object) => Event::ObjectApplied(*object),
+                None => Event::ObjectDeleted(key),
+            })?;
+        }
+        self.retry_waiting()?;
+        self.node.tidy()?;
+        Ok((revision.what, changes))
+    }
+
+    /// Compares everything with the kernel and repairs what differs. Returns the plans that it took.
+    pub fn resync(&mut self) -> Result<Plans> {
+        let outcome = self.node.hear(Event::Resync)?;
+        self.node.tidy()?;
+        Ok(outcome.plans)
+    }
+
+    /// An object with the status that follows from what became of it.
+    pub fn object(&self, key: &ObjectKey) -> Option<Object> {
+        let stored = self.state().objects.get(key)?;
+        let mut object = Object::from_manifest(&stored.manifest)?;
+        let report = self.state().report(key)?;
+        object.update_status(&report, jiff::Timestamp::now());
+        Some(object)
+    }
+
+    /// What waits for something that another object may just have brought.
+    fn retry_waiting(&mut self) -> Result<()> {
+        if !self.state().problems.is_empty() {
+            self.node.hear(Event::Resync)?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&self, objects: Vec<Object>) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
+        for object in objects {
+            let (change, stored) = self.prepare_one(object)?;
+            if let Some(stored) = stored {
+                let before = self.state().objects.get(&change.key).cloned().map(Box::new);
+                prepared.before.push((change.key.clone(), before));
+                prepared.events.push(Event::ObjectApplied(stored));
+            }
+            prepared.changes.push(change);
+        }
+        Ok(prepared)
+    }
+
+    /// Checks an object and gives it what an API server would: a uid and a generation.
+    fn prepare_one(&self, mut object: Object) -> Result<(Change, Option<StoredObject>)> {
+        let key = files::key_of(&object);
+        let title = key.to_string();
+        let invalid = |problems| Error::Invalid { object: title.clone(), problems };
+        let old = self.state().objects.get(&key);
+        let generation = old.map_or(1, |old| old.object.generation + 1);
+        let uid = old.map_or_else(|| format!("{}-{}", key.name, now().0), |old| old.object.uid.clone());
+        if let Some(before) = old.and_then(|old| Object::from_manifest(&old.manifest)) {
+            let problems = object.check_change(&before);
+            if !problems.is_empty() {
+                return Err(invalid(problems));
+            }
+        }
+        files::set_identity(&mut object, &key, &uid, generation);
+        let translation = object.intents(Dialect::File).map_err(invalid)?;
+        let manifest = object.to_value();
+        let same = old.is_some_and(|old| files::spec_of(&old.manifest) == files::spec_of(&manifest));
+        let verb = match (old, same) {
+            (None, _) => Verb::Created,
+            (Some(_), true) => Verb::Unchanged,
+            (Some(_), false) => Verb::Configured,
+        };
+        let change = Change { key, verb, warnings: translation.warnings.clone() };
+        let stored = StoredObject {
+            object: object.object_ref(),
+            intents: translation.intents,
+            warnings: translation.warnings,
+            manifest,
+            since: 0,
+        };
+        Ok((change, (!same).then_some(stored)))
+    }
+}
+
+/// A standalone sandbox's id is its pod's name: there is no runtime that gives one.
+fn sandbox_id(namespace: &str, name: &str) -> SandboxId {
+    SandboxId(format!("{namespace}/{name}"))
+}

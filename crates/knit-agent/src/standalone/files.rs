@@ -1,0 +1,66 @@
+//! Objects from files and folders, as kubectl reads them.
+
+use std::path::{Path, PathBuf};
+
+use knit_crds::Object;
+use knit_engine::ObjectKey;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// All objects of a file, of the files of a folder (`.yaml`, `.yml`, `.json`, by name), or of standard input (`-`).
+pub fn read_objects(path: &Path) -> Result<Vec<Object>> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |source| Error::File { path, source }
+    };
+    if path == Path::new("-") {
+        let text = std::io::read_to_string(std::io::stdin()).map_err(failed(path))?;
+        return parse("standard input", &text);
+    }
+    let mut files: Vec<PathBuf> = Vec::new();
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).map_err(failed(path))? {
+            let file = entry.map_err(failed(path))?.path();
+            let is_manifest = file
+                .extension()
+                .is_some_and(|end| ["yaml", "yml", "json"].iter().any(|wanted| end == *wanted));
+            if is_manifest && file.is_file() {
+                files.push(file);
+            }
+        }
+        files.sort();
+    } else {
+        files.push(path.to_owned());
+    }
+    let mut objects = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).map_err(failed(&file))?;
+        objects.extend(parse(&file.display().to_string(), &text)?);
+    }
+    Ok(objects)
+}
+
+fn parse(path: &str, text: &str) -> Result<Vec<Object>> {
+    Object::parse_all(text).map_err(|errors| Error::Parse { path: path.to_owned(), errors })
+}
+
+/// An object's identity.
+pub(super) fn key_of(object: &Object) -> ObjectKey {
+    let reference = object.object_ref();
+    ObjectKey { kind: reference.kind, namespace: reference.namespace, name: reference.name }
+}
+
+/// Gives an object what an API server would give it.
+pub(super) fn set_identity(object: &mut Object, key: &ObjectKey, uid: &str, generation: i64) {
+    let metadata = object.metadata_mut();
+    metadata.namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
+    metadata.uid = Some(uid.to_owned());
+    metadata.generation = Some(generation);
+}
+
+/// What an author says: the spec, and labels and annotations.
+pub(super) fn spec_of(manifest: &Value) -> (Option<&Value>, Option<&Value>, Option<&Value>) {
+    let metadata = |field: &str| manifest.get("metadata").and_then(|metadata| metadata.get(field));
+    (manifest.get("spec"), metadata("labels"), metadata("annotations"))
+}

@@ -1,0 +1,122 @@
+//! PrimaryNetwork: a live change of an interface that the main CNI plugin made.
+
+use std::collections::BTreeMap;
+
+use knit_model::IfName;
+use knit_model::intent::{ChangeWant, Selector, Want};
+use knit_model::link::Attrs;
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Column, Kind};
+use crate::fields::{HardwareAddr, InterfaceName, Mtu, QueueLength};
+use crate::interface::{each, read_sysctls};
+use crate::routing::PodRoute;
+use crate::selector::PodSelector;
+use crate::status::PodsStatus;
+use crate::translate::Translator;
+
+const POD_LABEL: &str = "podnetwork.opdev.io/primarynetwork";
+
+/// What to change on the first interface of the pods that are labelled
+/// `podnetwork.opdev.io/primarynetwork: <name of this object>`, or that `selector` matches.
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "podnetwork.opdev.io",
+    version = "v1alpha1",
+    kind = "PrimaryNetwork",
+    namespaced,
+    status = "PodsStatus",
+    derive = "PartialEq",
+    doc = "A change of the pods' first interface while they run. The old values come back when the object, the field, or the label goes away.",
+    shortname = "pnet"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PrimaryNetworkSpec {
+    /// Which pods of this namespace. Default: those with the label
+    /// `podnetwork.opdev.io/primarynetwork: <name of this object>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<PodSelector>,
+    /// The interface that the main CNI plugin made. Default: `eth0`.
+    #[serde(default = "first_interface")]
+    pub interface_name: InterfaceName,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub change: PrimaryFields,
+}
+
+/// What can be changed on an interface that others made. What is not stated stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
+    "has(self.mtu) || has(self.txQLen) || has(self.hardwareAddr) \
+     || (has(self.sysctls) && size(self.sysctls) > 0) || (has(self.routes) && size(self.routes) > 0)",
+    NOTHING,
+)])))]
+pub struct PrimaryFields {
+    /// The largest packet, in bytes, 68 to 65535.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Mtu>,
+    /// How many packets may wait.
+    #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
+    pub tx_q_len: Option<QueueLength>,
+    /// The hardware address, such as `02:00:00:00:00:01`. Every pod that matches gets the same one, so it makes sense
+    /// with one pod; the main CNI plugin may not forward packets of another address than the one it gave.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hardware_addr: Option<HardwareAddr>,
+    /// Sysctls of the interface by family and name, such as `ipv4/rp_filter: "2"`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "crate::interface::sysctl_schema")]
+    pub sysctls: BTreeMap<String, String>,
+    /// Routes to add in the pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
+    pub routes: Vec<PodRoute>,
+}
+
+const NOTHING: &str = "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes";
+
+fn first_interface() -> InterfaceName {
+    InterfaceName("eth0".to_owned())
+}
+
+impl PrimaryFields {
+    /// Asks for the change.
+    pub(crate) fn declare(&self, path: &str, name: IfName, pods: Selector, to: &mut Translator) {
+        let at = |field: &str| format!("{path}.{field}");
+        let problems = &mut to.problems;
+        if *self == Self::default() {
+            problems
+                .invalid(path, "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes");
+        }
+        let attrs = Attrs {
+            mtu: self.mtu.as_ref().and_then(|mtu| mtu.read(at("mtu"), problems)),
+            mac: self.hardware_addr.as_ref().and_then(|mac| mac.read(at("hardwareAddr"), problems)),
+            txqueuelen: self.tx_q_len.as_ref().and_then(|length| length.read(at("txQLen"), problems)),
+            ..Attrs::default()
+        };
+        let sysctls = read_sysctls(&self.sysctls, &at("sysctls"), problems);
+        let routes = each(&self.routes, &at("routes"), |route, at| route.read(at, problems));
+        to.want(path, Want::Change(ChangeWant { pods, name, attrs, sysctls, routes }));
+    }
+}
+
+impl Kind for PrimaryNetwork {
+    const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const COLUMNS: &'static [Column] = &[
+        Column { name: "Interface", type_: "string", path: ".spec.interfaceName", wide: false },
+        Column { name: "MTU", type_: "integer", path: ".spec.mtu", wide: false },
+    ];
+
+    fn declare(&self, to: &mut Translator) {
+        let spec = &self.spec;
+        let pods = to.pods(POD_LABEL, spec.selector.as_ref());
+        let name = spec.interface_name.read("spec.interfaceName", &mut to.problems);
+        let Some(name) = name else { return };
+        if name.as_str() == "lo" {
+            to.problems.invalid("spec.interfaceName", "`lo` is the pod's loopback, it stays as it is");
+        }
+        spec.change.declare("spec", name, pods, to);
+    }
+}

@@ -1,0 +1,235 @@
+//! Status as the predecessors' users know it, with standard conditions beside it.
+
+use jiff::Timestamp;
+use knit_crds::{Kind, Object};
+use knit_model::SandboxId;
+use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::ObjectRef;
+use knit_model::report::{BridgeReport, InterfaceReport, Phase, PodReport, Report};
+
+use crate::SAMPLES;
+
+fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
+    InterfaceReport {
+        field: format!("spec.networkAttachments[{index}]"),
+        name: format!("pc{index}{number}").parse().unwrap(),
+        kind: "veth".to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        mac: None,
+        mtu: Some(1500),
+        peer: Some(format!("hpc{index}{number}").parse().unwrap()),
+        master: Some(format!("pcbr{index}").parse().unwrap()),
+        ready: true,
+    }
+}
+
+fn pod(name: &str, number: u32, host: u8) -> PodReport {
+    let interfaces = vec![
+        link(0, number, &format!("192.168.100.{host}/24")),
+        link(1, number, &format!("192.168.99.{host}/24")),
+    ];
+    PodReport { pod: name.to_owned(), sandbox: SandboxId(name.to_owned()), interfaces }
+}
+
+fn report(object: ObjectRef, phase: Phase, pods: Vec<PodReport>) -> Report {
+    Report { object, phase, bridges: vec![], pods, problems: vec![], warnings: vec![] }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + second).unwrap()
+}
+
+/// The walkthrough's object with its two pods.
+fn walkthrough() -> (Object, Report) {
+    let mut object = Object::parse(SAMPLES[0].1).unwrap();
+    object.metadata_mut().generation = Some(1);
+    let pods = vec![
+        pod("cnf-example-a-846566d4fb-7rxft", 2_841_804, 2),
+        pod("cnf-example-a-846566d4fb-lmxmg", 2_841_798, 3),
+    ];
+    let report = report(object.object_ref(), Phase::Configured, pods);
+    (object, report)
+}
+
+#[test]
+fn the_walkthroughs_status_lines_are_as_they_were() {
+    let (mut object, report) = walkthrough();
+    assert!(object.update_status(&report, at(0)));
+    let status = object.to_value()["status"].clone();
+    assert_eq!(status["phase"], "configured");
+    let expected = serde_json::json!([
+        {
+            "podName": "cnf-example-a-846566d4fb-7rxft",
+            "configList": [
+                "{podVethName:pc02841804 podIPAddr:192.168.100.2/24 peerVethName:hpc02841804 bridge:pcbr0}",
+                "{podVethName:pc12841804 podIPAddr:192.168.99.2/24 peerVethName:hpc12841804 bridge:pcbr1}",
+            ],
+        },
+        {
+            "podName": "cnf-example-a-846566d4fb-lmxmg",
+            "configList": [
+                "{podVethName:pc02841798 podIPAddr:192.168.100.3/24 peerVethName:hpc02841798 bridge:pcbr0}",
+                "{podVethName:pc12841798 podIPAddr:192.168.99.3/24 peerVethName:hpc12841798 bridge:pcbr1}",
+            ],
+        },
+    ]);
+    assert_eq!(status["podConfigurations"], expected);
+    insta::assert_snapshot!(object.to_yaml());
+}
+
+#[test]
+fn a_status_that_says_the_same_is_not_a_change() {
+    let (mut object, report) = walkthrough();
+    assert!(object.update_status(&report, at(0)));
+    assert!(!object.update_status(&report, at(60)), "only the clock went on");
+    // It is also the same after being written and read.
+    let mut again = Object::parse(&object.to_yaml()).unwrap();
+    assert!(!again.update_status(&report, at(120)));
+}
+
+#[test]
+fn the_time_changes_only_when_ready_does() {
+    let (mut object, good) = walkthrough();
+    let since = |object: &Object| {
+        let ready = object.overview().unwrap().condition("Ready").unwrap().clone();
+        (ready.status, ready.reason, ready.last_transition_time.0)
+    };
+    object.update_status(&good, at(0));
+    assert_eq!(since(&object), ("True".to_owned(), "Configured".to_owned(), at(0)));
+    let problem = |reason, message: &str| Problem {
+        field: "spec.networkAttachments[1].cidr".to_owned(),
+        reason,
+        message: message.to_owned(),
+    };
+    let mut bad = good.clone();
+    bad.phase = Phase::Configuring;
+    bad.problems = vec![problem(Reason::AddressesExhausted, "no free address is left in 192.168.99.0/24")];
+    object.update_status(&bad, at(10));
+    assert_eq!(since(&object), ("False".to_owned(), "AddressesExhausted".to_owned(), at(10)));
+    bad.problems.insert(0, problem(Reason::KernelRefused, "device or resource busy"));
+    object.update_status(&bad, at(20));
+    assert_eq!(since(&object), ("False".to_owned(), "KernelRefused".to_owned(), at(10)));
+    let message = object.overview().unwrap().condition("Ready").unwrap().message.clone();
+    assert_eq!(
+        message,
+        "spec.networkAttachments[1].cidr: device or resource busy; \
+         spec.networkAttachments[1].cidr: no free address is left in 192.168.99.0/24"
+    );
+    object.update_status(&good, at(30));
+    assert_eq!(since(&object), ("True".to_owned(), "Configured".to_owned(), at(30)));
+}
+
+#[test]
+fn the_observed_generation_is_the_reports() {
+    let (mut object, report) = walkthrough();
+    object.metadata_mut().generation = Some(2);
+    object.update_status(&report, at(0));
+    let overview = object.overview().unwrap();
+    assert_eq!(overview.observed_generation, Some(1));
+    assert_eq!(overview.conditions[0].observed_generation, Some(1));
+}
+
+#[test]
+fn an_object_without_pods_says_which_label_they_need() {
+    let (mut object, mut report) = walkthrough();
+    report.pods.clear();
+    report.phase = Phase::Unset;
+    object.update_status(&report, at(0));
+    let overview = object.overview().unwrap();
+    assert_eq!(overview.phase, "unset");
+    assert_eq!(overview.conditions[0].reason, "NoPods");
+    assert_eq!(
+        overview.conditions[0].message,
+        "no pod matches: label it podconfig=podconfig-sample-a, or see spec.selector"
+    );
+}
+
+#[test]
+fn what_does_not_stand_is_not_listed() {
+    let (mut object, mut report) = walkthrough();
+    report.pods[0].interfaces[1].ready = false;
+    report.phase = Phase::Configuring;
+    object.update_status(&report, at(0));
+    let status = object.to_value()["status"].clone();
+    assert_eq!(status["podConfigurations"][0]["configList"].as_array().unwrap().len(), 1);
+    assert_eq!((&status["pods"], &status["readyPods"]), (&2.into(), &1.into()));
+    assert_eq!(object.overview().unwrap().conditions[0].message, "1 of 2 pods configured");
+}
+
+#[test]
+fn a_status_stays_small_with_many_pods() {
+    let (mut object, mut report) = walkthrough();
+    report.pods = (0..500).map(|n| pod(&format!("pod-{n:03}"), n, 2)).collect();
+    object.update_status(&report, at(0));
+    let status = object.to_value()["status"].clone();
+    assert_eq!(status["pods"], 500);
+    assert_eq!(status["podConfigurations"].as_array().unwrap().len(), 100);
+}
+
+#[test]
+fn other_kinds_have_their_own_words() {
+    let objects = Object::parse_all(SAMPLES[1].1).unwrap();
+    let mut config = objects[0].clone();
+    let eth0 = InterfaceReport {
+        field: "spec.eth0".to_owned(),
+        name: "eth0".parse().unwrap(),
+        kind: "veth".to_owned(),
+        addresses: vec![],
+        mac: None,
+        mtu: Some(8192),
+        peer: None,
+        master: None,
+        ready: true,
+    };
+    let macvlan = InterfaceReport {
+        field: "spec.links[0]".to_owned(),
+        name: "mv7".parse().unwrap(),
+        kind: "macvlan".to_owned(),
+        addresses: vec!["10.7.0.2/16".parse().unwrap(), "fd00:7::2/64".parse().unwrap()],
+        mtu: Some(1400),
+        ..eth0.clone()
+    };
+    let pods = vec![PodReport {
+        pod: "p".to_owned(),
+        sandbox: SandboxId("p".to_owned()),
+        interfaces: vec![eth0, macvlan],
+    }];
+    config.update_status(&report(config.object_ref(), Phase::Configured, pods), at(0));
+    let list = config.to_value()["status"]["PodNetworkConfigs"][0]["configList"].clone();
+    assert_eq!(
+        list,
+        serde_json::json!([
+            "{podLinkName:eth0 linkType:veth mtu:8192}",
+            "{podLinkName:mv7 linkType:macvlan podIPAddr:10.7.0.2/16,fd00:7::2/64 mtu:1400}",
+        ])
+    );
+
+    let mut bridge = objects[1].clone();
+    let mut stands = report(bridge.object_ref(), Phase::Configured, vec![]);
+    stands.bridges = vec![BridgeReport {
+        asked: "pnobr0".to_owned(),
+        name: "pnobr0".parse().unwrap(),
+        addresses: vec!["192.168.100.1/24".parse().unwrap()],
+    }];
+    stands.warnings = vec!["a warning".to_owned()];
+    bridge.update_status(&stands, at(0));
+    let status = bridge.to_value()["status"].clone();
+    assert_eq!(
+        status["bridges"],
+        serde_json::json!([{ "name": "pnobr0", "addresses": ["192.168.100.1/24"] }])
+    );
+    assert_eq!(status["warnings"], serde_json::json!(["a warning"]));
+}
+
+#[test]
+fn conditions_of_others_stay() {
+    let (object, report) = walkthrough();
+    let Object::PodConfig(object) = object else { panic!("a PodConfig") };
+    let mut status = object.status_for(&report, None, at(0));
+    let mut other = status.overview.conditions[0].clone();
+    other.type_ = "Audited".to_owned();
+    status.overview.conditions.push(other.clone());
+    let next = object.status_for(&report, Some(&status), at(1));
+    assert_eq!(next.overview.condition("Audited"), Some(&other));
+    assert_eq!(next.overview.conditions.len(), 2);
+}

@@ -1,0 +1,50 @@
+//! What objects ask for, in the model's words.
+
+use knit_crds::Object;
+use knit_model::provenance::Dialect;
+
+use crate::SAMPLES;
+
+#[test]
+fn samples_become_intents() {
+    for (name, yaml) in SAMPLES {
+        let mut page = String::new();
+        for object in Object::parse_all(yaml).unwrap() {
+            let translation =
+                object.intents(Dialect::File).unwrap_or_else(|problems| panic!("{name}: {problems}"));
+            for intent in &translation.intents {
+                let want = serde_saphyr::to_string(&intent.want).unwrap();
+                page.push_str(&format!("# {}\n{want}\n", intent.origin));
+            }
+            for warning in &translation.warnings {
+                page.push_str(&format!("# {} warns: {warning}\n\n", object.object_ref()));
+            }
+        }
+        insta::assert_snapshot!(*name, page);
+    }
+}
+
+#[test]
+fn a_cluster_makes_the_sample_deployment_and_a_file_warns() {
+    let object = Object::parse(SAMPLES[0].1).unwrap();
+    assert!(object.intents(Dialect::Kubernetes).unwrap().warnings.is_empty());
+    assert_eq!(
+        object.intents(Dialect::File).unwrap().warnings,
+        [
+            "spec.sampleDeployment: no Deployment cnf-example-a is made: that needs a cluster, pods here are sandboxes"
+        ]
+    );
+}
+
+#[test]
+fn the_parent_of_a_pair_is_the_interface_itself() {
+    let other = SAMPLES[0].1.replace("parent: pc0", "parent: eth0").replace("create: true", "create: false");
+    let translation = Object::parse(&other).unwrap().intents(Dialect::File).unwrap();
+    assert_eq!(
+        translation.warnings,
+        [
+            "spec.networkAttachments[0].parent: `eth0` is not used: the parent of a veth is the interface itself"
+        ]
+    );
+    assert_eq!(translation.intents.len(), 2);
+}
