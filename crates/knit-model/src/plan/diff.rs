@@ -140,13 +140,11 @@ fn must_be_made_again(want: &Link, seen: &Link) -> Option<String> {
     if want.kind.name() != seen.kind.name() {
         return Some(format!("the kind changes from {} to {}", seen.kind.name(), want.kind.name()));
     }
-    let (want_fields, seen_fields) = (want.kind.fields(), seen.kind.fields());
-    let differs = |field: &&&str| match (want_fields.get(**field), seen_fields.get(**field)) {
-        (Some(want), Some(seen)) => want != seen,
-        _ => false,
-    };
-    let field = want.kind.recreate().iter().find(differs)?;
-    Some(format!("the kernel takes `{field}` of a {} only at birth", want.kind.name()))
+    if want.kind.parent().is_some() && seen.kind.parent().is_some() && want.born_from != seen.born_from {
+        return Some("it sits on a link of another place".to_owned());
+    }
+    let field = seen.kind.cannot_become(&want.kind)?;
+    Some(format!("the kernel does not make this change of `{field}` on a living {}", want.kind.name()))
 }
 
 /// Removes what carries Knit's mark and is not desired, and notes what goes by itself with a link.
