@@ -1,4 +1,4 @@
-//! `knit get`, `describe`, `status`: looking at objects and at what became of them.
+//! `knit get`, `describe`: looking at objects and at what became of them.
 
 use std::process::ExitCode;
 
@@ -7,10 +7,9 @@ use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use knit_agent::Standalone;
 use knit_crds::{KindInfo, Object};
-use knit_engine::{ObjectKey, Unit};
+use knit_engine::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::objects::title;
 use crate::output;
 use crate::place::Place;
 
@@ -72,29 +71,6 @@ pub fn describe(place: &Place, which: &Which<'_>) -> Result<ExitCode> {
     }
     output::text(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints what the node has, and what is in the way of what.
-pub fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
-    let node = place.open()?;
-    let state = node.state();
-    let problems: Vec<(String, String)> = state
-        .problems
-        .values()
-        .flatten()
-        .map(|(object, problem)| (title(object), problem.to_string()))
-        .collect();
-    if as_json {
-        output::json(&json!({
-            "objects": state.objects.len(),
-            "sandboxes": state.sandboxes.len(),
-            "units": state.made.iter().map(|(unit, made)| json!({"unit": unit, "made": made})).collect::<Vec<_>>(),
-            "problems": problems,
-        }))?;
-    } else {
-        output::text(&overview(&node, &problems))?;
-    }
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn select(node: &Standalone, which: &Which<'_>) -> Result<Vec<(ObjectKey, Object)>> {
@@ -159,7 +135,7 @@ fn table(kind: &KindInfo, objects: &[&(ObjectKey, Object)], wide: bool) -> Strin
         row.extend(columns.iter().map(|column| at(&value, column.path)));
         table.add_row(row);
     }
-    format!("{}\n", table.trim_fmt())
+    output::table(&table)
 }
 
 /// The value at a path such as `.spec.mtu` or `.status.conditions[?(@.type=="Ready")].status`.
@@ -207,38 +183,4 @@ fn reasons(node: &Standalone, key: &ObjectKey) -> String {
     let warnings = report.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
     let lines: String = problems.chain(warnings).collect();
     if lines.is_empty() { String::new() } else { format!("notes:\n{lines}") }
-}
-
-fn overview(node: &Standalone, problems: &[(String, String)]) -> String {
-    let state = node.state();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"]);
-    for (unit, made) in &state.made {
-        if let Some(bridge) = &made.bridge {
-            let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
-            table.add_row(["host", bridge.name.as_str(), "bridge", &addresses.join(","), "", ""]);
-        }
-        let Unit::Sandbox(id) = unit else { continue };
-        for (object, interface) in &made.interfaces {
-            let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
-            let on = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
-            table.add_row([
-                &id.0,
-                interface.name.as_str(),
-                &interface.kind,
-                &addresses.join(","),
-                &on,
-                &title(object),
-            ]);
-        }
-    }
-    let mut text = format!("{} objects, {} sandboxes\n", state.objects.len(), state.sandboxes.len());
-    if !state.made.is_empty() {
-        text += &format!("{}\n", table.trim_fmt());
-    }
-    for (object, problem) in problems {
-        text += &format!("error: {object}: {problem}\n");
-    }
-    text
 }

@@ -17,7 +17,7 @@ use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
 /// A unit that is being worked on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flight {
-    resolved: Resolved,
+    pub(crate) resolved: Resolved,
     given_back: Vec<HeldKey>,
 }
 
@@ -91,7 +91,9 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
         return;
     }
     let unit = Unit::Sandbox(id.clone());
-    state.flights.remove(&unit);
+    if let Some(flight) = state.flights.remove(&unit) {
+        release_claims(state, &unit, &flight);
+    }
     let objects =
         state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
@@ -159,8 +161,20 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
         };
+        for name in &resolved.made.host_links {
+            state.claims.insert(name.clone(), unit.clone());
+        }
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
+    }
+}
+
+/// Gives back the names that a unit was about to take: it has them now, or never will.
+fn release_claims(state: &mut State, unit: &Unit, flight: &Flight) {
+    for name in &flight.resolved.look.host_links {
+        if state.claims.get(name) == Some(unit) {
+            state.claims.remove(name);
+        }
     }
 }
 
@@ -201,6 +215,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: 
     }
     flight.given_back = given_back(state, unit, &flight.resolved);
     if plan.is_empty() && flight.resolved.leases.is_empty() {
+        release_claims(state, unit, &flight);
         finish(state, unit, flight, now, effects);
         return;
     }
@@ -218,6 +233,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: 
 fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) {
     let Applied { unit, result } = applied;
     let Some(mut flight) = state.flights.remove(&unit) else { return };
+    release_claims(state, &unit, &flight);
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
         Err(Failure { problem, taken_back }) => {
@@ -227,7 +243,12 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
                 format!("{} (and not all of it could be taken back)", problem.message)
             };
             let problem = Problem { message, ..problem };
-            let askers = std::mem::take(&mut flight.resolved.askers);
+            let mut askers = std::mem::take(&mut flight.resolved.askers);
+            if askers.is_empty() {
+                // Nobody asks any more and it could not be taken away: those who asked before are told.
+                let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+                askers.extend(made.map(|(object, _)| object.clone()));
+            }
             flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
             let problems = flight.resolved.problems;
             effects.record(

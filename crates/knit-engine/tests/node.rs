@@ -11,6 +11,7 @@ mod support {
 
 use knit_engine::{Event, Unit};
 use knit_model::Scope;
+use knit_model::intent::Want;
 use knit_model::report::Phase;
 use proptest::prelude::*;
 use support::node::{Node, bridge, eth0_mtu, key, object, sandbox, veth, with_eth0};
@@ -287,6 +288,93 @@ fn what_someone_deletes_by_hand_comes_back_at_the_next_look() {
     node.kernel = support::kernel::Kernel::holding(damaged);
     node.hear(Event::Resync);
     assert_eq!(node.kernel.observe(), whole);
+}
+
+#[test]
+fn host_ends_of_the_same_name_are_told_apart_and_keep_their_names() {
+    let mut node = Node::holding(with_eth0(&["a", "b"]));
+    node.hear(Event::SandboxSeen(sandbox("a", 12, "cnf", "x")));
+    node.hear(Event::SandboxSeen(sandbox("b", 2, "cnf", "y")));
+    let (first, second) = (
+        object("PodConfig", "cnf", "first", vec![veth("x", "pc", "br0", "10.0.0.0/24")]),
+        object("PodConfig", "cnf", "second", vec![veth("y", "pc1", "br0", "10.0.0.0/24")]),
+    );
+    node.hear(Event::ObjectApplied(first.clone()));
+    node.hear(Event::ObjectApplied(second.clone()));
+    assert_eq!((node.problems("first"), node.problems("second")), (vec![], vec![]));
+    let peer = |node: &Node| {
+        let report = node.state.report(&key(&second)).unwrap();
+        report.pods[0].interfaces[0].peer.clone().unwrap()
+    };
+    let derived = peer(&node);
+    assert!(derived.as_str().starts_with("knit"), "{derived}");
+    assert!(node.host_link("hpc12").is_some() && node.host_link(derived.as_str()).is_some());
+    // The name is free now, but a new name would be a new pair.
+    node.hear(Event::ObjectDeleted(key(&first)));
+    let steps = node.steps;
+    node.hear(Event::Resync);
+    assert_eq!((peer(&node), node.steps), (derived, steps));
+    assert!(node.host_link("hpc12").is_none());
+}
+
+#[test]
+fn names_are_told_apart_also_when_all_are_made_at_once() {
+    let mut node = Node::holding(with_eth0(&["a", "b", "c"]));
+    node.hear(Event::ObjectApplied(object(
+        "PodConfig",
+        "cnf",
+        "o",
+        vec![veth("x", "pc", "br0", "10.0.0.0/24"), veth("y", "pc1", "br0", "10.0.0.0/24")],
+    )));
+    node.hear(Event::ObjectApplied(object(
+        "PodConfig",
+        "other",
+        "o",
+        vec![veth("x", "pc", "br0", "10.0.0.0/24")],
+    )));
+    // The sandboxes are known, and nothing is made yet: a start with the journal's tail lost.
+    for sandbox in [sandbox("a", 12, "cnf", "x"), sandbox("b", 2, "cnf", "y"), sandbox("c", 3, "other", "x")]
+    {
+        node.state.record(&knit_engine::Record::SandboxSeen(sandbox));
+    }
+    node.hear(Event::Resync);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+    let mut names: Vec<_> = node.state.made.values().flat_map(|made| &made.host_links).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 5, "two bridges and three ends: {names:?}");
+}
+
+#[test]
+fn an_address_of_an_interface_that_could_not_be_made_is_free_again() {
+    let mut node = two_pods();
+    let both = |range: &str| {
+        let Want::Interface(mut want) = veth("x", "t", "t0", "10.0.0.0/24") else { unreachable!() };
+        want.ranges.push(range.parse().unwrap());
+        object("PodConfig", "cnf", "tiny", vec![Want::Interface(want)])
+    };
+    node.hear(Event::ObjectApplied(both("10.9.0.0/30")));
+    // The second pod has an address of the first range and none of the second.
+    assert!(node.problems("tiny")[0].contains("10.9.0.0/30 is exhausted"), "{:?}", node.problems("tiny"));
+    assert_eq!(node.state.leases.iter().filter(|(_, _, lease)| lease.is_live()).count(), 2);
+    assert_eq!(node.replayed(), node.state.remembered());
+}
+
+#[test]
+fn what_cannot_be_taken_away_is_told_and_tried_again() {
+    let mut node = two_pods();
+    let before = node.kernel.observe();
+    let object = sample("sample-a", "x");
+    node.hear(Event::ObjectApplied(object.clone()));
+    node.broken = Some("sandbox a".to_owned());
+    node.hear(Event::ObjectDeleted(key(&object)));
+    let told: Vec<_> =
+        node.state.problems.values().flatten().map(|(object, _)| object.name.as_str()).collect();
+    assert_eq!(told, ["sample-a"]);
+    node.broken = None;
+    node.hear(Event::Resync);
+    assert_eq!(node.kernel.observe(), before);
+    assert!(node.state.problems.is_empty());
 }
 
 #[derive(Clone, Debug)]

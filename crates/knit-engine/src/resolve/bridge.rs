@@ -61,20 +61,14 @@ pub(crate) fn is_needed(state: &State, key: &BridgeKey) -> bool {
     is_used(state, key) || !wishes(state, key).is_empty()
 }
 
-/// The name on the node: what was asked for, unless another tenant's bridge has it.
+/// The name on the node: what was asked for, unless another tenant's bridge or another link of Knit's has it. A bridge
+/// keeps its name as long as it is there.
 pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
-    let bridges = state.made.iter().filter_map(|(unit, made)| match (unit, &made.bridge) {
-        (Unit::Bridge(other), Some(bridge)) => Some((other, &bridge.name)),
-        _ => None,
-    });
-    let mut taken = false;
-    for (other, name) in bridges {
-        if other == key {
-            return name.clone();
-        }
-        taken |= *name == key.name;
+    let unit = Unit::Bridge(key.clone());
+    if let Some(bridge) = state.made.get(&unit).and_then(|made| made.bridge.as_ref()) {
+        return bridge.name.clone();
     }
-    if taken { derived_name(key) } else { key.name.clone() }
+    if state.is_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
 }
 
 fn derived_name(key: &BridgeKey) -> IfName {
@@ -196,9 +190,10 @@ fn forbidden(state: &State, range: IpNet) -> Option<String> {
     knit_ipam::forbidden(range, &others)
 }
 
-/// Another bridge of this node that has an address in the same range.
+/// Another bridge of this node that has, or is about to take, an address in the same range.
 fn who_has(state: &State, key: &BridgeKey, range: IpNet) -> Option<IfName> {
-    let others = state.made.iter().filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
+    let flying = state.flights.iter().map(|(unit, flight)| (unit, &flight.resolved.made));
+    let others = state.made.iter().chain(flying).filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
     let mut bridges = others.filter_map(|(_, made)| made.bridge.as_ref());
     bridges
         .find(|bridge| bridge.addresses.iter().any(|address| knit_ipam::overlaps(*address, range)))

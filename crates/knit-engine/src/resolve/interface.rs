@@ -260,6 +260,11 @@ impl Builder<'_> {
         {
             let pool = Pool::with_gateway(network.clone(), range);
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
+            // What goes and comes again, by `undo` or by a label, finds its address as it was.
+            let ask = match self.state.leases.last_of(&pool, &owner) {
+                Some(last) if ask == Ask::Any => Ask::Sticky(last),
+                _ => ask,
+            };
             let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
             let address = given.map_err(|why| (why.reason(), why.to_string()))?;
             if let Some(lease) =
@@ -276,13 +281,9 @@ impl Builder<'_> {
 
     /// The end of a veth on the host, as a port of its bridge.
     fn far_end(&mut self, wanted: &Wanted, link: &mut Link, master: Option<IfName>) -> Option<IfName> {
-        let Kind::Veth(veth) = &mut link.kind else { return None };
         let owner = link.owner.clone()?;
-        let far = match &wanted.want.name {
-            NameRule::Prefix(_) => IfName::new(format!("h{}", link.name)).ok(),
-            NameRule::Exact(_) => None,
-        };
-        let far = far.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())?;
+        let far = self.host_name(&wanted.want.name, &link.name, &owner)?;
+        let Kind::Veth(veth) = &mut link.kind else { return None };
         veth.peer = Some(Peer { scope: Scope::Host, name: far.clone() });
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
@@ -295,6 +296,23 @@ impl Builder<'_> {
         self.resolved.made.host_links.insert(far.clone());
         self.resolved.look.host_links.insert(far.clone());
         Some(far)
+    }
+
+    /// The name of an interface's end on the host. `pc` of sandbox 12 and `pc1` of sandbox 2 would both be `hpc12`: the
+    /// second gets a derived name. An end that is there keeps its name, because a new one would be a new pair.
+    fn host_name(&self, rule: &NameRule, interface: &IfName, owner: &OwnerId) -> Option<IfName> {
+        let unit = Unit::Sandbox(self.sandbox.id.clone());
+        let had = self.state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+        let mut had = had.map(|(_, had)| had).filter(|had| had.name == *interface && had.ready);
+        if let Some(name) = had.find_map(|had| had.peer.clone()) {
+            return Some(name);
+        }
+        let asked = match rule {
+            NameRule::Prefix(_) => IfName::new(format!("h{interface}")).ok(),
+            NameRule::Exact(_) => None,
+        };
+        let free = asked.filter(|name| !self.state.is_taken(name, &unit));
+        free.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())
     }
 
     /// Addresses, routes, rules and sysctls of an interface.
