@@ -103,9 +103,15 @@ spec: {name: lo, mtu: 67, address: "01:00:5e:00:00:01", cidr: "127.0.0.0/8"}
     let said = machine.apply(field).refused();
     assert!(said.contains("spec.mut") && said.contains("mtu"), "{said}");
     let known = machine.apply(&SAMPLE.replacen("linkType: veth", "linkType: vlan", 1)).refused();
-    assert!(known.contains("spec.networkAttachments[0].linkType: `vlan` is not one of veth, macvlan"), "{known}");
+    assert!(
+        known.contains("spec.networkAttachments[0].linkType: `vlan` is not one of veth, macvlan"),
+        "{known}"
+    );
     let reserved = machine.apply(&SAMPLE.replace("192.168.99.0/24", "169.254.0.0/16")).refused();
-    assert!(reserved.contains("spec.networkAttachments[1].cidr") && reserved.contains("link-local"), "{reserved}");
+    assert!(
+        reserved.contains("spec.networkAttachments[1].cidr") && reserved.contains("link-local"),
+        "{reserved}"
+    );
     assert!(machine.apply("kind: [").refused().contains("standard input"));
     assert!(machine.knit(&["apply", "-f", "/nowhere.yaml"]).refused().contains("cannot read /nowhere.yaml"));
     untouched.assert_again();
