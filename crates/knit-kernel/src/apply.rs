@@ -19,8 +19,8 @@ mod words;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use knit_model::Scope;
 use knit_model::plan::{Plan, Planned};
-use knit_model::{Scope, Step};
 
 pub(crate) use deletes::{alternative_name, delete_group};
 
@@ -137,11 +137,10 @@ fn roll_back(
     if let Err(error) = kernel.recover(why) {
         return RollBack::Incomplete(vec![error.to_string()]);
     }
-    let last_delete = touched.iter().rfind(|step| matches!(plan.steps[**step].step, Step::DeleteLink { .. }));
-    // What goes with a link has gone once the link has. Bringing back what never went does nothing.
+    // What happens by itself with a later step has happened with it. Taking back what never happened does nothing.
+    let last = touched.last();
     let is_done = |index: &usize| {
-        touched.contains(index)
-            || (plan.steps[*index].implied && last_delete.is_some_and(|last| index < last))
+        touched.contains(index) || (plan.steps[*index].implied && last.is_some_and(|last| index < last))
     };
     let done: Vec<&Planned> = (0..plan.steps.len()).filter(is_done).map(|index| &plan.steps[index]).collect();
     let left = undo::undo(&mut Room { kernel, places }, &done);

@@ -99,12 +99,13 @@ impl<'a> Expected<'a> {
             if let Some(wrong) = compare_item(step, &seen.state) {
                 say(wrong);
             }
-            if let Item::Address(key) = item
+            if let (Item::Address(key), Step::AddAddress(address)) = (item, step)
+                && address.owned
                 && let Some(is_duplicate) = seen.unready.get(key)
             {
                 let why =
                     if *is_duplicate { "is a duplicate" } else { "is still being tried for duplicates" };
-                say(format!("address {} dev {} {why}", key.1, key.0));
+                say(format!("address {address} {why}"));
             }
         }
     }
