@@ -131,7 +131,6 @@ fn values_that_only_the_node_can_judge_are_refused_in_the_status() {
     for (rest, words) in [
         ("interfaceName: n1, master: b1, cidr: 10.128.2.0/24", "overlaps the node's range 10.128.2.0/23"),
         ("interfaceName: n1, master: cni0, cidr: 10.3.0.0/24", "cni0 exists, and Knit did not make it"),
-        ("interfaceName: n1, master: b1, cidr: 10.3.0.0/32", "no address to give"),
         ("interfaceName: n1, master: b1, network: nowhere", "there is no VirtualNetwork nowhere"),
     ] {
         let yaml = veth("bad", rest);

@@ -157,7 +157,7 @@ impl Node {
     fn observe(&mut self, state: &State, unit: Unit, look: &Look) -> Result<Event> {
         let mut places = Places::new();
         let mut wanted = knit_kernel::observe::Look::default();
-        let mut host = ScopeLook::named(look.host_links.iter().cloned());
+        let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
         if look.ports_of.is_some() {
             // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.

@@ -89,6 +89,9 @@ pub struct Made {
     pub uses: BTreeSet<BridgeKey>,
     /// Its interfaces, each with the object that asked.
     pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
+    /// Sysctls of its interfaces, by path.
+    #[serde(default)]
+    pub sysctls: BTreeSet<String>,
     /// The bridge itself, for a bridge's unit.
     pub bridge: Option<BridgeReport>,
     /// What works, but not as a person would expect.

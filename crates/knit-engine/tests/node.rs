@@ -11,7 +11,7 @@ mod support {
 
 use knit_engine::{Event, Unit};
 use knit_model::Scope;
-use knit_model::intent::Want;
+use knit_model::intent::{NetworkWant, Want};
 use knit_model::report::Phase;
 use proptest::prelude::*;
 use support::node::{Node, bridge, eth0_mtu, key, object, sandbox, veth, with_eth0};
@@ -343,6 +343,78 @@ fn names_are_told_apart_also_when_all_are_made_at_once() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), 5, "two bridges and three ends: {names:?}");
+}
+
+#[test]
+fn a_network_that_moves_to_another_bridge_takes_its_address_along() {
+    let mut node = two_pods();
+    let on = |bridge: &str| object("Veth", "cnf", "net", vec![veth("x", "n", bridge, "10.0.0.0/24")]);
+    node.hear(Event::ObjectApplied(on("br1")));
+    node.hear(Event::ObjectApplied(on("br2")));
+    let report = node.state.report(&key(&on("br2"))).unwrap();
+    assert_eq!(report.bridges[0].addresses[0].to_string(), "10.0.0.1/24");
+    assert_eq!(report.warnings, Vec::<String>::new());
+    assert!(node.host_link("br1").is_none());
+}
+
+#[test]
+fn an_interface_made_again_as_another_kind_has_its_sysctls_again() {
+    let mut node = two_pods();
+    let ra = |node: &Node| {
+        let state = node.kernel.observe();
+        state.scopes[&support::node::scope("a")].sysctls.get("net/ipv6/conf/n2841804/accept_ra").cloned()
+    };
+    let kind = |parent: Option<&str>| {
+        let Want::Interface(mut want) = veth("x", "n", "br1", "10.0.0.0/24") else { unreachable!() };
+        if let Some(parent) = parent {
+            want.kind = knit_model::Kind::Macvlan(knit_model::link::Macvlan { parent: None, mode: None });
+            (want.parent, want.master) = (Some(parent.to_owned()), None);
+        }
+        object("Veth", "cnf", "net", vec![Want::Interface(want)])
+    };
+    node.hear(Event::ObjectApplied(kind(None)));
+    assert_eq!(ra(&node).as_deref(), Some("0"));
+    let mut changed = kind(None);
+    let Want::Interface(want) = &mut changed.intents[0].want else { unreachable!() };
+    want.sysctls = [("ipv6/accept_ra".to_owned(), "2".to_owned())].into();
+    node.hear(Event::ObjectApplied(changed));
+    assert_eq!(ra(&node).as_deref(), Some("2"));
+    node.hear(Event::ObjectApplied(kind(Some("eth0"))));
+    assert_eq!(node.problems("net"), Vec::<String>::new());
+    assert_eq!(ra(&node).as_deref(), Some("0"));
+    assert!(node.state.held.is_empty(), "nothing of Knit's own is given back: {:?}", node.state.held);
+    // What sits on another link is as large as that one.
+    assert_eq!(node.link("a", "n2841804").unwrap().attrs.mtu, Some(1450));
+    // A parent that is not there is said, what was there goes, and nothing else is held up.
+    node.hear(Event::ObjectApplied(kind(Some("eth9"))));
+    let said = node.problems("net");
+    assert!(
+        said[0].contains("link n2841804 has nothing to sit on: there is no link eth9 on sandbox a"),
+        "{said:?}"
+    );
+    assert!(node.link("a", "n2841804").is_none());
+}
+
+#[test]
+fn a_network_that_comes_after_its_interfaces_reaches_their_bridge() {
+    let mut node = two_pods();
+    let Want::Interface(mut want) = veth("x", "n", "vn-blue", "10.0.0.0/24") else { unreachable!() };
+    (want.ranges, want.network) = (Vec::new(), Some("blue".to_owned()));
+    node.hear(Event::ObjectApplied(object("Veth", "cnf", "net", vec![Want::Interface(want)])));
+    assert!(node.problems("net")[0].contains("there is no VirtualNetwork blue"));
+    let blue = |isolated| {
+        let ranges = vec!["10.0.0.0/24".parse().unwrap()];
+        let want = NetworkWant { name: "blue".to_owned(), ranges, isolated, mtu: None };
+        object("VirtualNetwork", "cnf", "blue", vec![Want::Network(want)])
+    };
+    for isolated in [false, true, false] {
+        node.hear(Event::ObjectApplied(blue(isolated)));
+        let steps = node.steps;
+        node.hear(Event::Resync);
+        assert_eq!(node.steps, steps, "nothing was left to do");
+        let host = &node.kernel.observe().scopes[&Scope::Host];
+        assert_eq!(host.addresses.len(), usize::from(!isolated));
+    }
 }
 
 #[test]

@@ -117,6 +117,13 @@ fn macvlan_on_an_open_uplink_only() {
     a.ping("10.2.0.200").unwrap();
     assert!(a.ping(&own[1]).is_err(), "private macvlans do not see each other");
 
+    stands(&machine, "Macvlan", "mv", &wide);
+    let limited = object("Uplink", "fast", "link: nic0, namespaces: [default], maxMtu: 1200");
+    machine.apply(&limited).ok();
+    assert_eq!(link(&a, "mv0")["mtu"], 1200);
+    let said = machine.apply(&object("Macvlan", "mv", &format!("{wide}, mtu: 1300"))).refused();
+    assert!(said.contains("uplink fast allows an MTU of at most 1200"), "{said}");
+
     // The uplink is closed under them.
     machine.knit(&["delete", "uplink", "fast"]).ok();
     assert!(!has_link(&a, "mv0"), "nothing stays on a NIC that is open no more");

@@ -41,9 +41,9 @@ fn pod_network_config_of_the_second_generation() {
     machine.add("a", &a, &["podNetworkConfig=cnf"]);
     let spec = "additionalNetworks: [{networkName: red, networkDescription: to the core, linkType: veth, master: redbr, \
                 mtu: 1400, hardwareAddr: '02:00:00:00:00:51', cidr: '10.6.0.0/24,fd00:6::/64'}, \
-                {networkName: sub, linkType: macvlan, master: red}]";
+                {networkName: abc, linkType: macvlan, master: red}]";
     stands(&machine, "PodNetworkConfig", "cnf", spec);
-    let (red, sub) = (format!("red{}", a.pid()), format!("sub{}", a.pid()));
+    let (red, sub) = (format!("red{}", a.pid()), format!("abc{}", a.pid()));
     let shown = link(&a, &red);
     assert_eq!(
         (&shown["ifalias"], &shown["address"], &shown["mtu"]),
@@ -55,12 +55,18 @@ fn pod_network_config_of_the_second_generation() {
     let born = number(&a, &red);
     stands(&machine, "PodNetworkConfig", "cnf", &spec.replace("hardwareAddr", "alias: mine, hardwareAddr"));
     assert_eq!((number(&a, &red), &link(&a, &red)["ifalias"]), (born, &"mine".into()));
+    // What sits on it follows its size, down and up, although its name comes first.
+    assert_eq!(link(&a, &sub)["mtu"], 1400);
+    for mtu in [1300, 1500] {
+        stands(&machine, "PodNetworkConfig", "cnf", &spec.replace("mtu: 1400", &format!("mtu: {mtu}")));
+        assert_eq!((&link(&a, &red)["mtu"], &link(&a, &sub)["mtu"]), (&mtu.into(), &mtu.into()));
+    }
     // An entry that is taken out goes, the other stays.
     stands(
         &machine,
         "PodNetworkConfig",
         "cnf",
-        &format!("{}]", &spec[..spec.find(", {networkName: sub").unwrap()]),
+        &format!("{}]", &spec[..spec.find(", {networkName: abc").unwrap()]),
     );
     assert!(!has_link(&a, &sub) && number(&a, &red) == born);
     // Another kind makes the interface again, under the same name.

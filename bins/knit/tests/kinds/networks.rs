@@ -30,7 +30,6 @@ fn bridge() {
         ("ageing: 60", "/linkinfo/info_data/ageing_time", 6000.into()),
         ("priority: 4096", "/linkinfo/info_data/priority", 4096.into()),
         ("multicastSnooping: false", "/linkinfo/info_data/mcast_snooping", 0.into()),
-        ("vlanFiltering: true", "/linkinfo/info_data/vlan_filtering", 1.into()),
         ("stp: true", "/linkinfo/info_data/stp_state", 1.into()),
     ] {
         spec = format!("{spec}, {field}");
