@@ -88,9 +88,9 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
         Task::Hold => sandboxes::hold()?,
         Task::Add { name, labels, pid } => add(place, &name, labels, pid)?,
         Task::List { output } => list(&place.open()?, output)?,
-        Task::Label { name, changes } => label(&mut place.open()?, &name, &changes)?,
+        Task::Label { name, changes } => label(&mut place.change()?, &name, &changes)?,
         Task::Delete { name } => {
-            place.open()?.delete_sandbox(&name.namespace, &name.name)?;
+            place.change()?.delete_sandbox(&name.namespace, &name.name)?;
             println!("sandbox/{} deleted", name.name);
         }
         Task::Exec { name, command } => {
@@ -107,7 +107,7 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
 }
 
 fn add(place: &Place, name: &Name, labels: Vec<(String, String)>, pid: Option<u32>) -> Result<()> {
-    let mut node = place.open()?;
+    let mut node = place.change()?;
     if node.sandbox(&name.namespace, &name.name).is_ok() {
         bail!("there is a sandbox {} in namespace {} already", name.name, name.namespace);
     }

@@ -1,16 +1,14 @@
-//! `knit get`, `describe`, `status`: looking at objects and at what became of them.
+//! `knit get`, `describe`: looking at objects and at what became of them.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use knit_agent::Standalone;
 use knit_crds::{KindInfo, Object};
-use knit_engine::{ObjectKey, Unit};
+use knit_engine::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::objects::title;
 use crate::output;
 use crate::place::Place;
 
@@ -70,30 +68,6 @@ pub fn describe(place: &Place, which: &Which<'_>) -> Result<ExitCode> {
     }
     output::text(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints what the node has, and what is in the way of what.
-pub fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
-    let node = place.open()?;
-    let state = node.state();
-    // Said once, however many sandboxes it stands in the way of.
-    let problems: BTreeSet<(String, String)> = state
-        .problems
-        .values()
-        .flatten()
-        .map(|(object, problem)| (title(object), problem.to_string()))
-        .collect();
-    if as_json {
-        output::json(&json!({
-            "objects": state.objects.len(),
-            "sandboxes": state.sandboxes.len(),
-            "units": state.made.iter().map(|(unit, made)| json!({"unit": unit, "made": made})).collect::<Vec<_>>(),
-            "problems": problems,
-        }))?;
-    } else {
-        output::text(&overview(&node, &problems))?;
-    }
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn select(node: &Standalone, which: &Which<'_>) -> Result<Vec<(ObjectKey, Object)>> {
@@ -206,45 +180,4 @@ fn reasons(node: &Standalone, key: &ObjectKey) -> String {
     let warnings = report.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
     let lines: String = problems.chain(warnings).collect();
     if lines.is_empty() { String::new() } else { format!("notes:\n{lines}") }
-}
-
-fn overview(node: &Standalone, problems: &BTreeSet<(String, String)>) -> String {
-    let state = node.state();
-    let mut rows = Vec::new();
-    for (unit, made) in &state.made {
-        if let Some(bridge) = &made.bridge {
-            let (name, addresses) = (bridge.name.to_string(), joined(&bridge.addresses));
-            rows.push([
-                "host".to_owned(),
-                name,
-                "bridge".to_owned(),
-                addresses,
-                String::new(),
-                String::new(),
-            ]);
-        }
-        let Unit::Sandbox(id) = unit else { continue };
-        for (object, interface) in &made.interfaces {
-            let on = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
-            let (name, addresses) = (interface.name.to_string(), joined(&interface.addresses));
-            rows.push([id.0.clone(), name, interface.kind.clone(), addresses, on, title(object)]);
-        }
-    }
-    let (objects, sandboxes) = (state.objects.len(), state.sandboxes.len());
-    let mut text = format!("{}, {}\n", counted(objects, "object", "s"), counted(sandboxes, "sandbox", "es"));
-    if !rows.is_empty() {
-        text += &output::table(&["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"], rows);
-    }
-    for (object, problem) in problems {
-        text += &format!("error: {object}: {problem}\n");
-    }
-    text
-}
-
-fn joined(items: &[impl ToString]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
-
-fn counted(count: usize, noun: &str, plural: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}{plural}") }
 }

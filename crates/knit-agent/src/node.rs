@@ -1,5 +1,6 @@
 //! The engine's host: events in, effects carried out.
 
+mod repair;
 mod start;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -15,7 +16,9 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::{NetState, Plan, SandboxId, Scope};
 use knit_store::Journal;
 
-use crate::error::Result;
+pub use repair::Repair;
+
+use crate::error::{Error, Result};
 
 /// The journal is rewritten as a snapshot after so many records.
 const MOST_RECORDS: u64 = 5_000;
@@ -28,6 +31,8 @@ pub struct Node {
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
     faults: Box<dyn Observer + Send>,
+    /// This boot of the machine. A sandbox of another boot is gone, whatever its namespace's number says.
+    boot: String,
 }
 
 /// Plans, each with the unit that it changes.
@@ -125,7 +130,7 @@ impl Node {
                 event.map(Some)
             }
             Effect::Apply { unit, plan } => {
-                let result = self.apply(&unit, &plan);
+                let result = self.apply(&unit, &plan)?;
                 outcome.plans.push((unit.clone(), plan));
                 Ok(Some(Event::Applied(Applied { unit, result })))
             }
@@ -152,7 +157,7 @@ impl Node {
     fn observe(&mut self, state: &State, unit: Unit, look: &Look) -> Result<Event> {
         let mut places = Places::new();
         let mut wanted = knit_kernel::observe::Look::default();
-        let mut host = ScopeLook::named(look.host_links.iter().cloned());
+        let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
         if look.ports_of.is_some() {
             // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
@@ -170,16 +175,17 @@ impl Node {
         Ok(Event::Observed { unit, seen })
     }
 
-    fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
+    fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<Result<(), Failure>> {
         let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
         let mut places = self.places_of(&self.state, scopes.iter());
         let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut *self.faults);
         match applied {
             Ok(AppliedPlan { to_reap }) => {
                 self.to_reap.extend(to_reap);
-                self.verify(unit, plan, &mut places)
+                Ok(self.verify(unit, plan, &mut places))
             }
-            Err(error) => Err(failure(&error)),
+            Err(error) if error.roll_back == RollBack::Left => Err(Error::Stopped { unit: unit.to_string() }),
+            Err(error) => Ok(Err(failure(&error))),
         }
     }
 
@@ -214,7 +220,8 @@ impl Node {
     fn namespace_of(&self, state: &State, id: &SandboxId) -> Option<Netns> {
         let sandbox = state.sandboxes.get(id)?;
         let netns = Netns::open_sandbox(Path::new(&sandbox.netns), self.kernel.host()).ok()?;
-        (netns.cookie().ok()? == sandbox.instance.cookie).then_some(netns)
+        let is_same = sandbox.instance.boot == self.boot && netns.cookie().ok()? == sandbox.instance.cookie;
+        is_same.then_some(netns)
     }
 }
 

@@ -92,6 +92,8 @@ pub struct Look {
     pub sandbox: Option<SandboxId>,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
+    /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.
+    pub host_parents: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
     /// Whether the host's rules are of interest.

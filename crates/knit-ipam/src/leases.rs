@@ -247,6 +247,14 @@ impl Leases {
         self.networks.get(network)?.get(address)
     }
 
+    /// The address of the pool that the attachment gave back last, if nobody has it since: for [`Want::Sticky`].
+    pub fn last_of(&self, pool: &Pool, owner: &AttachmentId) -> Option<IpAddr> {
+        let rested = self.networks.get(&pool.network)?.rested(owner);
+        let mine = rested.filter(|(address, lease)| pool.range.contains(address) && !lease.fixed);
+        let order = |lease: &Lease| lease.released.map(|released| released.order);
+        mine.max_by_key(|(_, lease)| order(lease)).map(|(address, _)| address)
+    }
+
     /// What an attachment holds, in the order of networks and addresses.
     pub fn held_by(&self, owner: &AttachmentId) -> impl Iterator<Item = &Key> {
         let held = self.held.get(&owner.sandbox).into_iter().flatten();

@@ -69,6 +69,7 @@ fn judge(desired: &NetState, observed: &NetState) -> Verdicts {
             verdicts.block(scope, &want.name, Reason::NotFound, message);
         }
     }
+    verdicts.block_seatless(desired, observed);
     verdicts.take_along(observed);
     verdicts
 }
@@ -126,6 +127,36 @@ impl Verdicts {
             let Some(place) = places.find(|place| !self.going.contains(place)) else { return };
             self.notes.insert(place.clone(), "the link that it sits on goes".to_owned());
             self.going.insert(place);
+        }
+    }
+
+    /// A link whose parent is neither there nor wanted cannot be had, and neither can what sits on it.
+    fn block_seatless(&mut self, desired: &NetState, observed: &NetState) {
+        let links = || {
+            desired
+                .scopes
+                .iter()
+                .flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)))
+        };
+        loop {
+            let is_seatless = |scope: &Scope, link: &Link| {
+                let Some(parent) = link.kind.parent().filter(|_| link.owner.is_some()) else { return false };
+                let below = (link.born_from.as_ref().unwrap_or(scope).clone(), parent.clone());
+                let stays = match desired.link(&below.0, parent) {
+                    Some(wanted) if wanted.owner.is_some() => !self.blocked.contains(&below),
+                    _ => observed.link(&below.0, parent).is_some() && !self.going.contains(&below),
+                };
+                !stays && !self.blocked.contains(&(scope.clone(), link.name.clone()))
+            };
+            let Some((scope, link)) = links().find(|(scope, link)| is_seatless(scope, link)) else { return };
+            let below = link.born_from.as_ref().unwrap_or(scope);
+            let parent = link.kind.parent().map(IfName::as_str).unwrap_or_default();
+            let message =
+                format!("link {} has nothing to sit on: there is no link {parent} on {below}", link.name);
+            if let Some(seen) = observed.link(scope, &link.name).filter(|seen| seen.owner == link.owner) {
+                self.goes_if_free(observed, (scope.clone(), link.name.clone()), seen, None);
+            }
+            self.block(scope, &link.name, Reason::NotFound, message);
         }
     }
 
@@ -227,7 +258,11 @@ impl Building<'_> {
     fn create_links(&mut self) {
         let mut left: Vec<Place> = Vec::new();
         for (scope, state) in &self.desired.state.scopes {
-            let missing = |link: &&Link| link.owner.is_some() && self.now.link(scope, &link.name).is_none();
+            let missing = |link: &&Link| {
+                link.owner.is_some()
+                    && self.now.link(scope, &link.name).is_none()
+                    && !self.is_blocked(scope, &link.name)
+            };
             left.extend(state.links.values().filter(missing).map(|link| (scope.clone(), link.name.clone())));
         }
         // Sandboxes before the host, so that a pair is named by its end in the sandbox.
@@ -296,7 +331,7 @@ impl Building<'_> {
 
     fn for_each_change(&mut self, wanted: fn(&str, &Value) -> bool) {
         for (scope, want) in &self.desired.state.scopes {
-            for (name, want) in &want.links {
+            for (name, want) in parents_first(&want.links) {
                 if self.is_blocked(scope, name) {
                     continue;
                 }
@@ -363,6 +398,18 @@ impl Building<'_> {
             }
         }
     }
+}
+
+/// Links of one scope, each after the one it sits on: a larger MTU has to come from below.
+fn parents_first(links: &BTreeMap<IfName, Link>) -> Vec<(&IfName, &Link)> {
+    let height = |link: &Link| {
+        let above = std::iter::successors(Some(link), |link| links.get(link.kind.parent()?));
+        // A circle cannot come from a kernel; if one is wanted, any order is as good.
+        above.take(links.len()).count()
+    };
+    let mut ordered: Vec<_> = links.iter().collect();
+    ordered.sort_by_key(|(_, link)| height(link));
+    ordered
 }
 
 /// The far end of a desired veth, with its scope.
