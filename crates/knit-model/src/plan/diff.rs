@@ -312,7 +312,9 @@ impl Building<'_> {
                 let seen = self.now.scopes.get(scope).and_then(|state| state.sysctls.get(key)).cloned();
                 // Of a link that is made by this plan nothing could be observed yet; its first value is the kernel's own.
                 let from = seen.unwrap_or_default();
-                if from != *to {
+                let of_blocked =
+                    self.blocked.iter().any(|(there, link)| there == scope && is_sysctl_of(key, link));
+                if from != *to && !of_blocked {
                     let step = Step::SetSysctl { key: key.clone(), from, to: to.clone() };
                     self.push(scope, Item::Sysctl(key.clone()), step);
                 }
@@ -410,6 +412,11 @@ fn parents_first(links: &BTreeMap<IfName, Link>) -> Vec<(&IfName, &Link)> {
     let mut ordered: Vec<_> = links.iter().collect();
     ordered.sort_by_key(|(_, link)| height(link));
     ordered
+}
+
+/// Whether a sysctl is one of this link's: `net/ipv6/conf/net1/accept_ra` is of `net1`.
+fn is_sysctl_of(key: &str, link: &IfName) -> bool {
+    key.split('/').nth(3) == Some(link.as_str())
 }
 
 /// The far end of a desired veth, with its scope.
