@@ -97,7 +97,12 @@ impl Node {
 
     /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
     pub fn tidy(&mut self) -> Result<()> {
-        let scopes = std::mem::take(&mut self.to_reap);
+        let mut scopes = std::mem::take(&mut self.to_reap);
+        // What is cut off in a sandbox that is gone by now went with it.
+        scopes.retain(|scope| match scope {
+            Scope::Host => true,
+            Scope::Sandbox(id) => self.namespace_of(&self.state, id).is_some(),
+        });
         if !scopes.is_empty() {
             let mut places = self.places_of(&self.state, scopes.iter());
             self.kernel.reap(&scopes, &mut places)?;
@@ -185,7 +190,11 @@ impl Node {
                 Ok(self.verify(unit, plan, &mut places))
             }
             Err(error) if error.roll_back == RollBack::Left => Err(Error::Stopped { unit: unit.to_string() }),
-            Err(error) => Ok(Err(failure(&error))),
+            Err(error) => {
+                // What was cut off and came back came back as a new link: the old one still waits.
+                self.to_reap.extend(scopes);
+                Ok(Err(failure(&error)))
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod bridge;
 mod interface;
-mod mtu;
+mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
 use knit_model::{IfName, Mac, Scope};
 
-pub(crate) use bridge::{bridge, is_needed};
+pub(crate) use bridge::{bridge, is_left, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
-pub(crate) use mtu::follow_parents;
+pub(crate) use seats::settle;
 
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};

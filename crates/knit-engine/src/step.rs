@@ -98,7 +98,10 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
     }
     let objects =
         state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    // They may have been made for it alone a moment ago, and it never came to use them.
+    let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
+    state.dirty.extend(bridges.into_iter().map(Unit::Bridge));
     // What is left of it on the host is cut off as a change of its own.
     state.dirty.insert(unit);
     effects.changed(objects.unwrap_or_default());
@@ -168,6 +171,9 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
     let ready: Vec<Unit> = state.dirty.iter().filter(|unit| is_ready(state, unit)).cloned().collect();
     for unit in ready {
         state.dirty.remove(&unit);
+        if matches!(&unit, Unit::Bridge(key) if resolve::is_left(state, key)) {
+            continue;
+        }
         let resolved = match &unit {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
@@ -217,7 +223,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: 
     let Some(mut flight) = state.flights.remove(unit) else { return };
     let had = state.made.get(unit).cloned().unwrap_or_default();
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
-    resolve::follow_parents(&mut flight.resolved, &seen);
+    resolve::settle(&mut flight.resolved, &seen);
     let mut plan = diff(&flight.resolved.desired, &seen);
     blame(unit, &plan, &mut flight.resolved);
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {

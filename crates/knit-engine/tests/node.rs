@@ -416,6 +416,26 @@ fn an_interface_made_again_as_another_kind_has_its_sysctls_again() {
 }
 
 #[test]
+fn a_macvlan_on_a_macvlan_sits_where_the_kernel_puts_it() {
+    let mut node = two_pods();
+    let macvlan = |prefix: &str, parent: &str| {
+        let Want::Interface(mut want) = veth("x", prefix, "br1", "10.0.0.0/24") else { unreachable!() };
+        want.kind = knit_model::Kind::Macvlan(knit_model::link::Macvlan { parent: None, mode: None });
+        (want.parent, want.master) = (Some(parent.to_owned()), None);
+        Want::Interface(want)
+    };
+    node.hear(Event::ObjectApplied(object(
+        "Macvlan",
+        "cnf",
+        "tower",
+        vec![macvlan("t", "l"), macvlan("l", "eth0")],
+    )));
+    assert_eq!(node.problems("tower"), Vec::<String>::new());
+    let top = node.link("a", "t2841804").unwrap();
+    assert_eq!(top.kind.parent().unwrap().as_str(), "eth0");
+}
+
+#[test]
 fn a_network_that_comes_after_its_interfaces_reaches_their_bridge() {
     let mut node = two_pods();
     let Want::Interface(mut want) = veth("x", "n", "vn-blue", "10.0.0.0/24") else { unreachable!() };

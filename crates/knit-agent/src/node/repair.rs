@@ -35,6 +35,9 @@ impl Node {
             .map(|(unit, plan)| Repair { what: format!("{unit} was not as asked for"), plan })
             .collect();
         repairs.extend(self.sweep()?);
+        // A crash may have come after links were cut off and before they were deleted.
+        self.to_reap.insert(Scope::Host);
+        self.to_reap.extend(self.state.sandboxes.keys().cloned().map(Scope::Sandbox));
         self.tidy()?;
         Ok(repairs)
     }

@@ -71,6 +71,7 @@ impl Node {
             let scopes: Vec<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
             let mut places = self.places_of(&self.state, scopes.iter());
             let left = self.kernel.take_back(&began.plan, &mut places);
+            self.to_reap.extend(scopes);
             notes.push(format!("{}: a change was cut short and has been taken back", began.unit));
             notes.extend(left);
             let problems = self.state.problems.get(&began.unit).cloned().unwrap_or_default();

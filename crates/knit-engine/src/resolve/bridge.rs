@@ -61,6 +61,12 @@ pub(crate) fn is_needed(state: &State, key: &BridgeKey) -> bool {
     is_used(state, key) || !wishes(state, key).is_empty()
 }
 
+/// Whether nobody asks for the bridge any more, but interfaces are still on it. It stays as it is until they are gone, so
+/// that nothing is half taken away if they cannot go.
+pub(crate) fn is_left(state: &State, key: &BridgeKey) -> bool {
+    is_used(state, key) && wishes(state, key).is_empty()
+}
+
 /// The name on the node: what was asked for, unless another tenant's bridge or another link of Knit's has it. A bridge
 /// keeps its name as long as it is there.
 pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
