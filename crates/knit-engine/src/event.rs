@@ -150,7 +150,7 @@ pub struct Began {
     /// Addresses taken for it.
     pub leases: Vec<LeaseTaken>,
     /// Old values of links that Knit does not own, to be given back one day.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub held: BTreeMap<HeldKey, serde_json::Value>,
 }
 
@@ -175,28 +175,5 @@ impl fmt::Display for Unit {
             Self::Bridge(bridge) => write!(out, "bridge {bridge}"),
             Self::Sandbox(id) => write!(out, "sandbox {id}"),
         }
-    }
-}
-
-/// Maps whose keys are not text are stored as lists of pairs.
-pub(crate) mod pairs {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        map: &BTreeMap<K, V>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(map)
-    }
-
-    pub(crate) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: Deserialize<'de> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
     }
 }

@@ -14,7 +14,7 @@ use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::event::{Began, Ended, Record, Revision, Unit, pairs};
+use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::made::AllMade;
 
 /// So many changes can be taken back one after the other.
@@ -109,23 +109,23 @@ pub struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Objects.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub objects: BTreeMap<ObjectKey, StoredObject>,
     /// Sandboxes.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     /// Addresses in use.
     pub leases: Leases,
     /// What each unit has.
     pub made: AllMade,
     /// What stands in the way of each unit.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub problems: BTreeMap<Unit, Vec<(ObjectKey, Problem)>>,
     /// Old values to give back.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub held: BTreeMap<HeldKey, Value>,
     /// Changes that began and did not end.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub unfinished: BTreeMap<Unit, Began>,
     /// What people changed, the newest last.
     #[serde(default)]
