@@ -132,7 +132,12 @@ impl Verdicts {
 
     /// A link whose parent is neither there nor wanted cannot be had, and neither can what sits on it.
     fn block_seatless(&mut self, desired: &NetState, observed: &NetState) {
-        let links = || desired.scopes.iter().flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)));
+        let links = || {
+            desired
+                .scopes
+                .iter()
+                .flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)))
+        };
         loop {
             let is_seatless = |scope: &Scope, link: &Link| {
                 let Some(parent) = link.kind.parent().filter(|_| link.owner.is_some()) else { return false };
@@ -146,7 +151,8 @@ impl Verdicts {
             let Some((scope, link)) = links().find(|(scope, link)| is_seatless(scope, link)) else { return };
             let below = link.born_from.as_ref().unwrap_or(scope);
             let parent = link.kind.parent().map(IfName::as_str).unwrap_or_default();
-            let message = format!("link {} has nothing to sit on: there is no link {parent} on {below}", link.name);
+            let message =
+                format!("link {} has nothing to sit on: there is no link {parent} on {below}", link.name);
             if let Some(seen) = observed.link(scope, &link.name).filter(|seen| seen.owner == link.owner) {
                 self.goes_if_free(observed, (scope.clone(), link.name.clone()), seen, None);
             }
