@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use knit_agent::{Standalone, sandboxes};
 use knit_engine::Unit;
 use knit_kernel::Netns;
@@ -153,15 +152,12 @@ fn list(node: &Standalone, format: Format) -> Result<()> {
     if rows.is_empty() {
         return output::text("no sandboxes; add one with `knit sandbox add NAME`\n");
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAMESPACE", "NAME", "PID", "LABELS", "INTERFACES"]);
-    for row in &rows {
+    let cells = rows.iter().map(|row| {
         let labels: Vec<String> = row.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let pid = row.pid.to_string();
-        table.add_row([row.namespace, row.name, &pid, &labels.join(","), &row.interfaces.join(",")]);
-    }
-    output::text(&output::table(&table))
+        let (labels, interfaces) = (labels.join(","), row.interfaces.join(","));
+        [row.namespace.to_owned(), row.name.to_owned(), row.pid.to_string(), labels, interfaces]
+    });
+    output::text(&output::table(&["NAMESPACE", "NAME", "PID", "LABELS", "INTERFACES"], cells))
 }
 
 fn row<'a>(node: &'a Standalone, sandbox: &'a Sandbox) -> Row<'a> {

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use comfy_table::{Table, presets};
 use knit_agent::Standalone;
 use knit_crds::{KindInfo, Object};
 use knit_engine::ObjectKey;
@@ -57,17 +56,15 @@ pub fn describe(place: &Place, which: &Which<'_>) -> Result<ExitCode> {
     let node = place.open()?;
     let mut text = String::new();
     for (key, object) in select(&node, which)? {
+        if !text.is_empty() {
+            text += "\n";
+        }
         text += &format!("Name:       {}\n", key.name);
         text +=
             &format!("Namespace:  {}\n", if key.namespace.is_empty() { "<none>" } else { &key.namespace });
         text += &format!("Kind:       {}\n", key.kind);
-        let value = object.to_value();
-        for part in ["spec", "status"] {
-            let body = value.get(part).cloned().unwrap_or(Value::Null);
-            text += &format!("{part}:\n{}", indented(&body)?);
-        }
+        text += &spec_and_status(&object);
         text += &reasons(&node, &key);
-        text += "\n";
     }
     output::text(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -124,18 +121,16 @@ fn tables(objects: &[(ObjectKey, Object)], wide: bool) -> String {
 fn table(kind: &KindInfo, objects: &[&(ObjectKey, Object)], wide: bool) -> String {
     let columns: Vec<_> =
         kind.columns.iter().filter(|column| (wide || !column.wide) && column.type_ != "date").collect();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let mut header = vec!["NAMESPACE".to_owned(), "NAME".to_owned()];
-    header.extend(columns.iter().map(|column| column.name.to_uppercase()));
-    table.set_header(header);
-    for (key, object) in objects {
+    let titles: Vec<String> = columns.iter().map(|column| column.name.to_uppercase()).collect();
+    let header: Vec<&str> =
+        ["NAMESPACE", "NAME"].into_iter().chain(titles.iter().map(String::as_str)).collect();
+    let rows = objects.iter().map(|(key, object)| {
         let value = object.to_value();
         let mut row = vec![key.namespace.clone(), format!("{}/{}", kind.singular, key.name)];
         row.extend(columns.iter().map(|column| at(&value, column.path)));
-        table.add_row(row);
-    }
-    output::table(&table)
+        row
+    });
+    output::table(&header, rows)
 }
 
 /// The value at a path such as `.spec.mtu` or `.status.conditions[?(@.type=="Ready")].status`.
@@ -172,9 +167,11 @@ fn at(value: &Value, path: &str) -> String {
     }
 }
 
-fn indented(value: &Value) -> Result<String> {
-    let yaml = serde_saphyr::to_string(value).context("cannot print an object")?;
-    Ok(yaml.lines().map(|line| format!("  {line}\n")).collect())
+/// The object as YAML, in the order in which its kind lists the fields, without what the lines above it said.
+fn spec_and_status(object: &Object) -> String {
+    let yaml = object.to_yaml();
+    let lines = yaml.lines().skip_while(|line| !line.starts_with("spec:"));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 fn reasons(node: &Standalone, key: &ObjectKey) -> String {

@@ -1,9 +1,9 @@
 //! `knit status`: what Knit has made on this node, what is in the way, and what is not as it was made.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use comfy_table::{Table, presets};
 use knit_agent::Standalone;
 use knit_engine::Unit;
 use knit_model::Plan;
@@ -19,7 +19,8 @@ pub fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
     let differences = merged(&node.differences()?);
     let strays = node.node().strays()?;
     let state = node.state();
-    let problems: Vec<(String, String)> = state
+    // Said once, however many sandboxes it stands in the way of.
+    let problems: BTreeSet<(String, String)> = state
         .problems
         .values()
         .flatten()
@@ -53,31 +54,38 @@ fn to_do(title: &str, plan: &Plan) -> String {
 
 fn overview(node: &Standalone) -> String {
     let state = node.state();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"]);
+    let mut rows = Vec::new();
     for (unit, made) in &state.made {
         if let Some(bridge) = &made.bridge {
-            let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
-            table.add_row(["host", bridge.name.as_str(), "bridge", &addresses.join(","), "", ""]);
+            let (name, addresses) = (bridge.name.to_string(), joined(&bridge.addresses));
+            rows.push([
+                "host".to_owned(),
+                name,
+                "bridge".to_owned(),
+                addresses,
+                String::new(),
+                String::new(),
+            ]);
         }
         let Unit::Sandbox(id) = unit else { continue };
         for (object, interface) in &made.interfaces {
-            let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
             let on = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
-            table.add_row([
-                &id.0,
-                interface.name.as_str(),
-                &interface.kind,
-                &addresses.join(","),
-                &on,
-                &title(object),
-            ]);
+            let (name, addresses) = (interface.name.to_string(), joined(&interface.addresses));
+            rows.push([id.0.clone(), name, interface.kind.clone(), addresses, on, title(object)]);
         }
     }
-    let mut text = format!("{} objects, {} sandboxes\n", state.objects.len(), state.sandboxes.len());
-    if !state.made.is_empty() {
-        text += &output::table(&table);
+    let (objects, sandboxes) = (state.objects.len(), state.sandboxes.len());
+    let mut text = format!("{}, {}\n", counted(objects, "object", "s"), counted(sandboxes, "sandbox", "es"));
+    if !rows.is_empty() {
+        text += &output::table(&["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"], rows);
     }
     text
+}
+
+fn joined(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn counted(count: usize, noun: &str, plural: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}{plural}") }
 }

@@ -41,8 +41,7 @@ fn get_describe_and_status_show_the_same_in_every_form() {
         assert!(described.contains(words), "{words} in {described}");
     }
     let status = machine.knit(&["status"]).ok();
-    for words in ["1 objects, 1 sandboxes", "192.168.100.1/24", "192.168.99.2/24", &format!("pc0{}", a.pid())]
-    {
+    for words in ["1 object, 1 sandbox", "192.168.100.1/24", "192.168.99.2/24", &format!("pc0{}", a.pid())] {
         assert!(status.contains(words), "{words} in {status}");
     }
     let status: Value = serde_json::from_str(&machine.knit(&["status", "-o", "json"]).ok()).unwrap();

@@ -95,6 +95,8 @@ impl Leases {
         };
         self.held_by(owner)
             .filter(|key| key.network == pool.network && pool.range.contains(&key.address))
+            // A range may have become narrower: what is its broadcast address now is no answer.
+            .filter(|key| pool.withholds(key.address).is_none())
             .map(|key| key.address)
             .find(answers)
     }

@@ -26,7 +26,7 @@ pub(crate) use deletes::{alternative_name, delete_group};
 
 use crate::error::Error;
 use crate::fault::{Fault, Observer};
-use crate::kernel::{Kernel, Places, Room};
+use crate::kernel::{Kernel, Places, Room, recover};
 use transaction::{Failure, Transaction};
 
 /// What becomes of links that a plan deletes.
@@ -112,7 +112,7 @@ fn forward(
 ) -> Result<(), (Failure, Option<Fault>)> {
     for (index, planned) in steps.iter().enumerate() {
         if let Some(fault) = observer.before(index, planned) {
-            transaction.flush().map_err(|failure| (failure, None))?;
+            transaction.finish().map_err(|failure| (failure, None))?;
             let errno = if let Fault::Fail(errno) = fault { errno } else { nix::errno::Errno::ECANCELED };
             let message = Some("a fault point".to_owned());
             let context = "carry out the step".into();
@@ -123,7 +123,7 @@ fn forward(
             transaction.take(index, planned).map_err(|failure| (failure, None))?;
         }
     }
-    transaction.flush().map_err(|failure| (failure, None))
+    transaction.finish().map_err(|failure| (failure, None))
 }
 
 /// Takes back the steps that were carried out, and those that may have been.
@@ -134,7 +134,7 @@ fn roll_back(
     touched: &BTreeSet<usize>,
     why: &Error,
 ) -> RollBack {
-    if let Err(error) = kernel.recover(why) {
+    if let Err(error) = recover(why, kernel, places) {
         return RollBack::Incomplete(vec![error.to_string()]);
     }
     // What happens by itself with a later step has happened with it. Taking back what never happened does nothing.

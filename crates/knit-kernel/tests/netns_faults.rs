@@ -143,6 +143,25 @@ fn a_refusal_of_the_kernel_is_told_in_words_and_taken_back() {
 }
 
 #[test]
+fn what_the_kernel_did_after_the_step_that_failed_is_taken_back_too() {
+    let world = world("after");
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_veth(&mut state, "a", "br0", &["10.50.0.2/24"]);
+    world.make(&state);
+    let before = world.dumps();
+    // All in one datagram, which the kernel works through to its end.
+    let pod = state.scope(&sandbox("a"));
+    pod.add_route(Route::through(net("10.7.0.0/16"), hop("10.50.0.1", "net1", 1)));
+    pod.add_route(Route::through(net("10.8.0.0/16"), hop("10.77.0.1", "net1", 1)));
+    pod.add_route(Route::through(net("10.9.0.0/16"), hop("10.50.0.1", "net1", 1)));
+    let plan = world.plan(&state);
+    let error = world.apply_with(&plan, Deletes::Now, &mut Unobserved).unwrap_err();
+    assert_eq!((error.step, &error.roll_back), (1, &RollBack::Complete), "{error}");
+    world.assert_as_before(&before, "after a refusal in the middle");
+}
+
+#[test]
 fn a_stranger_that_takes_the_name_meanwhile_keeps_it_as_it_is() {
     let world = world("name");
     let mut state = NetState::default();

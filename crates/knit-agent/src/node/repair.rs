@@ -93,6 +93,6 @@ fn is_marked(link: &Link) -> bool {
 
 impl fmt::Display for Repair {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:\n{}", self.what, self.plan)
+        write!(out, "{}: {}", self.what, self.plan.summary())
     }
 }

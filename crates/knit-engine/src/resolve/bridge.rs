@@ -42,6 +42,7 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     if let Some(says) = says {
         link.kind = Kind::Bridge(says.bridge.clone());
     }
+    link.kind = link.kind.with_defaults();
     let asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
     link.attrs = with_defaults(&link.kind, &asked, Some(DEFAULT_MTU), None, &format!("bridge/{key}"));
     for wish in &wishes {

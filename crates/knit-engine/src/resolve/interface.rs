@@ -164,7 +164,7 @@ impl Builder<'_> {
                 }
             },
         };
-        let mut link = Link::new(name.clone(), want.kind.clone());
+        let mut link = Link::new(name.clone(), want.kind.clone().with_defaults());
         link.owner = Some(OwnerId::derived(&id));
         let master = self.place(wanted, &mut link)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };

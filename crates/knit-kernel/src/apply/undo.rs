@@ -21,7 +21,7 @@ pub(super) fn undo(room: &mut Room<'_>, steps: &[&Planned]) -> Vec<String> {
     transaction.backward = true;
     for planned in steps.iter().rev() {
         let inverse = planned.inverse();
-        let outcome = take(&mut transaction, &inverse, &seen).and_then(|()| transaction.flush());
+        let outcome = take(&mut transaction, &inverse, &seen).and_then(|()| transaction.finish());
         if let Err(Failure { error, .. }) = outcome {
             left.push(format!("{}: {} {}: {error}", inverse.scope, inverse.step.mark(), inverse.step));
         }

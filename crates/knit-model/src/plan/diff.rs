@@ -171,13 +171,11 @@ fn must_be_made_again(want: &Link, seen: &Link) -> Option<String> {
     if want.kind.name() != seen.kind.name() {
         return Some(format!("the kind changes from {} to {}", seen.kind.name(), want.kind.name()));
     }
-    let (want_fields, seen_fields) = (want.kind.fields(), seen.kind.fields());
-    let differs = |field: &&&str| match (want_fields.get(**field), seen_fields.get(**field)) {
-        (Some(want), Some(seen)) => want != seen,
-        _ => false,
-    };
-    let field = want.kind.recreate().iter().find(differs)?;
-    Some(format!("the kernel takes `{field}` of a {} only at birth", want.kind.name()))
+    if want.kind.parent().is_some() && seen.kind.parent().is_some() && want.born_from != seen.born_from {
+        return Some("it sits on a link of another place".to_owned());
+    }
+    let field = seen.kind.cannot_become(&want.kind)?;
+    Some(format!("the kernel does not make this change of `{field}` on a living {}", want.kind.name()))
 }
 
 /// Removes what carries Knit's mark and is not desired, and notes what goes by itself with a link.
@@ -314,7 +312,9 @@ impl Building<'_> {
                 let seen = self.now.scopes.get(scope).and_then(|state| state.sysctls.get(key)).cloned();
                 // Of a link that is made by this plan nothing could be observed yet; its first value is the kernel's own.
                 let from = seen.unwrap_or_default();
-                if from != *to {
+                let of_blocked =
+                    self.blocked.iter().any(|(there, link)| there == scope && is_sysctl_of(key, link));
+                if from != *to && !of_blocked {
                     let step = Step::SetSysctl { key: key.clone(), from, to: to.clone() };
                     self.push(scope, Item::Sysctl(key.clone()), step);
                 }
@@ -412,6 +412,11 @@ fn parents_first(links: &BTreeMap<IfName, Link>) -> Vec<(&IfName, &Link)> {
     let mut ordered: Vec<_> = links.iter().collect();
     ordered.sort_by_key(|(_, link)| height(link));
     ordered
+}
+
+/// Whether a sysctl is one of this link's: `net/ipv6/conf/net1/accept_ra` is of `net1`.
+fn is_sysctl_of(key: &str, link: &IfName) -> bool {
+    key.split('/').nth(3) == Some(link.as_str())
 }
 
 /// The far end of a desired veth, with its scope.
