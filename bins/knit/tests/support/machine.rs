@@ -158,6 +158,24 @@ impl Machine {
     }
 }
 
+/// A test that fails leaves no holder of a sandbox behind: they are processes of their own, in namespaces of their own.
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let knit = |arguments: &[&str]| {
+            let mut command = self.host.command(env!("CARGO_BIN_EXE_knit"));
+            command.args(arguments).env("KNIT_STATE_DIR", self.state()).output()
+        };
+        if !std::thread::panicking() {
+            return;
+        }
+        let listed = knit(&["sandbox", "list", "-o", "json"]).map(|output| output.stdout).unwrap_or_default();
+        let listed: Vec<Value> = serde_json::from_slice(&listed).unwrap_or_default();
+        for name in listed.iter().filter_map(|sandbox| sandbox["name"].as_str()) {
+            let _ = knit(&["sandbox", "delete", name]);
+        }
+    }
+}
+
 impl Untouched {
     /// They look the same again.
     #[track_caller]
