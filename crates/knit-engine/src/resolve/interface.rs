@@ -409,7 +409,7 @@ fn change(
         let message = format!("{field} of {} is changed by another object already", want.name);
         resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
     }
-    link.attrs = merge(link.attrs, &want.attrs);
+    link.attrs = link.attrs.or(&want.attrs);
     resolved.because(&scope, Item::Link(want.name.clone()), why);
     for route in want.routes.iter().map(|route| route.on(&want.name)) {
         resolved.because(&scope, Item::Route(route.key()), why);
@@ -453,26 +453,9 @@ fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
                 let link = links
                     .entry(name.clone())
                     .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
-                link.attrs = merge(std::mem::take(&mut link.attrs), &old);
+                link.attrs = std::mem::take(&mut link.attrs).or(&old);
             }
         }
-    }
-}
-
-/// Fields of `first`, and of `second` where `first` says nothing.
-fn merge(first: Attrs, second: &Attrs) -> Attrs {
-    Attrs {
-        mtu: first.mtu.or(second.mtu),
-        mac: first.mac.or(second.mac),
-        txqueuelen: first.txqueuelen.or(second.txqueuelen),
-        alias: first.alias.or_else(|| second.alias.clone()),
-        group: first.group.or(second.group),
-        up: first.up.or(second.up),
-        promisc: first.promisc.or(second.promisc),
-        allmulticast: first.allmulticast.or(second.allmulticast),
-        multicast: first.multicast.or(second.multicast),
-        arp: first.arp.or(second.arp),
-        master: first.master.or_else(|| second.master.clone()),
     }
 }
 
