@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use knit_engine::event::Ended;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::fault::Unobserved;
+use knit_kernel::netns::may_visit;
 use knit_kernel::{Kernel, Netns};
 use knit_model::Scope;
 use knit_store::{Finding, Format, Journal, Opened, Options};
@@ -25,7 +26,11 @@ impl Node {
     ///
     /// What a crash cut short is taken back and then done again or left, as the objects say; other differences between
     /// the kernel and what was written down are for [`Node::repair`].
+    ///
+    /// The calling thread becomes the node's: it waits for the kernel and visits sandboxes' namespaces, so that it must
+    /// not be one of an async runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
+        may_visit();
         let options = Options { format: FORMAT, segments: HISTORY };
         let Opened { journal, snapshot, records, findings } =
             Journal::<Record, State>::open(folder, options)?;
