@@ -1,6 +1,6 @@
 //! `cargo xtask generate`: files that follow from the code, and the check that they do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Command, CommandFactory};
@@ -36,7 +36,11 @@ pub fn command(check: bool) -> Result<()> {
 
 /// Every generated file, by its path in the checkout.
 fn files() -> Vec<(PathBuf, String)> {
-    vec![(PathBuf::from("docs/xtask.md"), command_reference("cargo xtask", crate::Cli::command()))]
+    let mut files =
+        vec![(PathBuf::from("docs/xtask.md"), command_reference("cargo xtask", crate::Cli::command()))];
+    let crds = Path::new("deploy/crds");
+    files.extend(knit_crds::manifests().into_iter().map(|(name, text)| (crds.join(name), text)));
+    files
 }
 
 /// A page that lists a program's commands with their help texts.

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod cluster;
+mod demo;
 mod deps;
 mod generate;
 mod gotools;
@@ -34,6 +35,12 @@ enum Task {
         /// Install what is missing (needs root)
         #[arg(long)]
         install: bool,
+    },
+    /// Show Knit's main job in under a minute: no cluster, and no root where user namespaces are allowed
+    Demo {
+        /// In the demo's own namespaces already
+        #[arg(long, hide = true)]
+        inside: bool,
     },
     /// Run every test, or one family; the last line is a plain count
     Test {
@@ -78,6 +85,7 @@ enum Task {
 fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install)?,
+        Task::Demo { inside } => demo::command(inside)?,
         Task::Test { family, filter } => test::command(&test::Request { family, filter })?,
         Task::Cluster { which, task } => return cluster::command(&which, task),
         Task::Vm(task) => vm::command(task)?,

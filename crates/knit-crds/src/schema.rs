@@ -15,6 +15,7 @@ const CATEGORY: &str = "knit";
 pub(crate) fn definition<K: Kind>() -> CustomResourceDefinition {
     let mut definition = K::crd();
     definition.spec.names.categories = Some(vec![CATEGORY.to_owned()]);
+    definition.metadata.labels = Some([("app.kubernetes.io/part-of".to_owned(), CATEGORY.to_owned())].into());
     for version in &mut definition.spec.versions {
         version.additional_printer_columns = Some(columns::<K>().into_iter().map(printer_column).collect());
         tidy_schema(version, K::POD_LABEL);

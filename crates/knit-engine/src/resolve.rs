@@ -5,11 +5,11 @@ mod interface;
 
 use std::collections::BTreeSet;
 
-use knit_model::link::{Attrs, Master};
+use knit_model::link::{Attrs, Kind, Master};
 use knit_model::plan::{Desired, Item};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
-use knit_model::{IfName, Scope};
+use knit_model::{IfName, Mac, Scope};
 
 pub(crate) use bridge::{bridge, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
@@ -57,18 +57,20 @@ impl Resolved {
 }
 
 /// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
-fn with_defaults(asked: &Attrs, mtu: u32, master: Option<IfName>) -> Attrs {
+/// `seed` gives an Ethernet link its address, the same each time it is made.
+fn with_defaults(kind: &Kind, asked: &Attrs, mtu: u32, master: Option<IfName>, seed: &str) -> Attrs {
+    let on_ethernet = kind.is_ethernet().then_some(true);
     Attrs {
         mtu: asked.mtu.or(Some(mtu)),
-        mac: asked.mac,
+        mac: asked.mac.or_else(|| on_ethernet.map(|_| Mac::derived(seed))),
         txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
         alias: asked.alias.clone().or(Some(String::new())),
         group: asked.group.or(Some(0)),
         up: asked.up.or(Some(true)),
         promisc: asked.promisc.or(Some(false)),
         allmulticast: asked.allmulticast.or(Some(false)),
-        multicast: asked.multicast.or(Some(true)),
-        arp: asked.arp.or(Some(true)),
+        multicast: asked.multicast.or(on_ethernet),
+        arp: asked.arp.or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
     }
 }

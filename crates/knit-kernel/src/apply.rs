@@ -19,14 +19,14 @@ mod words;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use knit_model::Scope;
 use knit_model::plan::{Plan, Planned};
-use knit_model::{Scope, Step};
 
 pub(crate) use deletes::{alternative_name, delete_group};
 
 use crate::error::Error;
 use crate::fault::{Fault, Observer};
-use crate::kernel::{Kernel, Places, Room};
+use crate::kernel::{Kernel, Places, Room, recover};
 use transaction::{Failure, Transaction};
 
 /// What becomes of links that a plan deletes.
@@ -112,7 +112,7 @@ fn forward(
 ) -> Result<(), (Failure, Option<Fault>)> {
     for (index, planned) in steps.iter().enumerate() {
         if let Some(fault) = observer.before(index, planned) {
-            transaction.flush().map_err(|failure| (failure, None))?;
+            transaction.finish().map_err(|failure| (failure, None))?;
             let errno = if let Fault::Fail(errno) = fault { errno } else { nix::errno::Errno::ECANCELED };
             let message = Some("a fault point".to_owned());
             let context = "carry out the step".into();
@@ -123,7 +123,7 @@ fn forward(
             transaction.take(index, planned).map_err(|failure| (failure, None))?;
         }
     }
-    transaction.flush().map_err(|failure| (failure, None))
+    transaction.finish().map_err(|failure| (failure, None))
 }
 
 /// Takes back the steps that were carried out, and those that may have been.
@@ -134,14 +134,13 @@ fn roll_back(
     touched: &BTreeSet<usize>,
     why: &Error,
 ) -> RollBack {
-    if let Err(error) = kernel.recover(why) {
+    if let Err(error) = recover(why, kernel, places) {
         return RollBack::Incomplete(vec![error.to_string()]);
     }
-    let last_delete = touched.iter().rfind(|step| matches!(plan.steps[**step].step, Step::DeleteLink { .. }));
-    // What goes with a link has gone once the link has. Bringing back what never went does nothing.
+    // What happens by itself with a later step has happened with it. Taking back what never happened does nothing.
+    let last = touched.last();
     let is_done = |index: &usize| {
-        touched.contains(index)
-            || (plan.steps[*index].implied && last_delete.is_some_and(|last| index < last))
+        touched.contains(index) || (plan.steps[*index].implied && last.is_some_and(|last| index < last))
     };
     let done: Vec<&Planned> = (0..plan.steps.len()).filter(is_done).map(|index| &plan.steps[index]).collect();
     let left = undo::undo(&mut Room { kernel, places }, &done);

@@ -45,14 +45,23 @@ impl Kernel {
     pub fn host(&self) -> &Netns {
         &self.host
     }
+}
 
-    /// After a lost answer the kernel may still be talking: begin with a new socket.
-    pub(crate) fn recover(&mut self, after: &Error) -> Result<()> {
-        if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::Unsettled { .. }) {
-            self.socket = Socket::open_in(&self.host, Protocol::Route)?;
-        }
-        Ok(())
+/// Hands a result on. After a lost answer the kernel may still be talking, so that the next one gets new sockets.
+pub(crate) fn recovered<T>(result: Result<T>, kernel: &mut Kernel, places: &mut Places) -> Result<T> {
+    if let Err(error) = &result {
+        recover(error, kernel, places)?;
     }
+    result
+}
+
+/// Takes new sockets where the old ones may still hear answers to older questions.
+pub(crate) fn recover(after: &Error, kernel: &mut Kernel, places: &mut Places) -> Result<()> {
+    if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::Unsettled { .. }) {
+        places.sandboxes.values_mut().for_each(|place| place.socket = None);
+        kernel.socket = Socket::open_in(&kernel.host, Protocol::Route)?;
+    }
+    Ok(())
 }
 
 impl Places {

@@ -1,9 +1,9 @@
 //! The kernel room: everything that Knit says to the kernel, and hears from it.
 //!
 //! - [`netlink`] builds, sends and reads netlink messages. It is synchronous and knows no link kind.
-//! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
+//! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.

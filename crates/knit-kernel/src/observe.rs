@@ -21,7 +21,7 @@ use knit_model::state::AddressKey;
 use knit_model::{IfName, NetState, Route, Scope, ScopeState};
 
 use crate::error::Result;
-use crate::kernel::{Kernel, Places, Room};
+use crate::kernel::{Kernel, Places, Room, recovered};
 
 /// Where to look, and at what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -142,10 +142,7 @@ impl Kernel {
     /// Looks, and says what is there. A scope that was looked at is in the result even if it is empty.
     pub fn observe(&mut self, look: &Look, places: &mut Places) -> Result<NetState> {
         let observed = Room { kernel: self, places }.observe(look);
-        if let Err(error) = &observed {
-            self.recover(error)?;
-        }
-        observed
+        recovered(observed, self, places)
     }
 }
 

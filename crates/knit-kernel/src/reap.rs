@@ -9,16 +9,17 @@ use knit_model::Scope;
 
 use crate::apply::delete_group;
 use crate::error::Result;
-use crate::kernel::{Kernel, Places, Room, absent_is_none};
+use crate::kernel::{Kernel, Places, Room, absent_is_none, recovered};
 
 impl Kernel {
     /// Deletes what was cut off in these scopes. Where nothing waits, nothing happens.
     ///
     /// The host's scope is enough for pairs with an end there. Also called at start, for what a crash left.
     pub fn reap(&mut self, scopes: &BTreeSet<Scope>, places: &mut Places) -> Result<()> {
-        let mut room = Room { kernel: self, places };
         for scope in scopes {
-            absent_is_none(room.socket(scope)?.request(delete_group(scope)))?;
+            let mut room = Room { kernel: self, places };
+            let outcome = room.socket(scope).and_then(|socket| socket.request(delete_group(scope)));
+            recovered(absent_is_none(outcome), self, places)?;
         }
         Ok(())
     }

@@ -8,21 +8,25 @@ use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::kernel::{Kernel, Places, Room};
+use crate::kernel::{Kernel, Places, Room, recovered};
 use crate::observe::{Seen, look_of};
 
 impl Kernel {
     /// Looks at what a plan touched, and says in words what is not as the plan left it. Nothing: all of it holds.
     pub fn verify(&mut self, plan: &Plan, places: &mut Places) -> Result<Vec<String>> {
-        let expected = Expected::of(plan);
-        let mut room = Room { kernel: self, places };
-        let mut missing = Vec::new();
-        for (scope, look) in &look_of(plan.steps.iter()).scopes {
-            let seen = room.observe_scope(scope, look)?;
-            expected.compare(scope, &seen, &mut |what| missing.push(format!("{scope}: {what}")));
-        }
-        Ok(missing)
+        let missing = missing(&mut Room { kernel: self, places }, plan);
+        recovered(missing, self, places)
     }
+}
+
+fn missing(room: &mut Room<'_>, plan: &Plan) -> Result<Vec<String>> {
+    let expected = Expected::of(plan);
+    let mut missing = Vec::new();
+    for (scope, look) in &look_of(plan.steps.iter()).scopes {
+        let seen = room.observe_scope(scope, look)?;
+        expected.compare(scope, &seen, &mut |what| missing.push(format!("{scope}: {what}")));
+    }
+    Ok(missing)
 }
 
 /// What a plan leaves behind.
@@ -99,12 +103,13 @@ impl<'a> Expected<'a> {
             if let Some(wrong) = compare_item(step, &seen.state) {
                 say(wrong);
             }
-            if let Item::Address(key) = item
+            if let (Item::Address(key), Step::AddAddress(address)) = (item, step)
+                && address.owned
                 && let Some(is_duplicate) = seen.unready.get(key)
             {
                 let why =
                     if *is_duplicate { "is a duplicate" } else { "is still being tried for duplicates" };
-                say(format!("address {} dev {} {why}", key.1, key.0));
+                say(format!("address {address} {why}"));
             }
         }
     }

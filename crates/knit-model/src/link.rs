@@ -41,6 +41,8 @@ pub trait LinkKind: Serialize {
     const RECREATE: &'static [&'static str];
     /// Where policy can be enforced.
     const ENFORCEMENT: Enforcement;
+    /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
+    const ETHERNET: bool = true;
 
     /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
     fn overhead(&self) -> u32 {
@@ -99,6 +101,14 @@ macro_rules! kinds {
                 match self {
                     $(Self::$name(_) => <$name as LinkKind>::ENFORCEMENT,)*
                     Self::Other { .. } => Enforcement::PodEnd,
+                }
+            }
+
+            /// Whether it carries Ethernet.
+            pub fn is_ethernet(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::ETHERNET,)*
+                    Self::Other { .. } => true,
                 }
             }
 

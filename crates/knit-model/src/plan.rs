@@ -68,7 +68,7 @@ pub struct Planned {
     /// Who asked for it; empty when it goes because nobody does any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub because: Vec<Provenance>,
-    /// It happens by itself when a link of a later step goes. Only its inverse has to be carried out.
+    /// It happens by itself when a link of a later step goes or changes. Only its inverse has to be carried out.
     #[serde(default)]
     pub implied: bool,
     /// A remark for people, such as why a link has to be made again.

@@ -19,7 +19,7 @@ const SAMPLE: [&str; 5] = [
     r"Networking Granular Checks: Pods should function for node-pod communication: http",
     r"DNS should provide DNS for services",
     r"Services should serve a basic endpoint from pods",
-    r"EndpointSlice should have Endpoints and EndpointSlices pointing to API Server",
+    r"API Server should have Endpoints and EndpointSlices pointing to API Server",
 ];
 
 /// Runs the family. With a filter only the test programs' own tests are chosen by it.

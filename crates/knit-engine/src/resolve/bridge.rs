@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use knit_ipam::Pool;
 use knit_model::intent::{BridgeWant, InterfaceWant, Want};
-use knit_model::link::{Attrs, Bridge, Kind, Link, OwnerId};
+use knit_model::link::{Bridge, Kind, Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::BridgeReport;
-use knit_model::{Address, IfName, Mac, Route, Rule, Scope, marks};
+use knit_model::{Address, IfName, Route, Rule, Scope, marks};
 
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
@@ -38,13 +38,12 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     }
     let mut link = Link::new(name.clone(), Kind::Bridge(Bridge::default()));
     link.owner = Some(OwnerId::derived(&format!("bridge/{key}")));
-    link.attrs = with_defaults(&Attrs::default(), DEFAULT_MTU, None);
-    link.attrs.mac = Some(Mac::derived(&format!("bridge/{key}")));
-    if let Some(says) = wishes.iter().find_map(|wish| wish.says) {
+    let says = wishes.iter().find_map(|wish| wish.says);
+    if let Some(says) = says {
         link.kind = Kind::Bridge(says.bridge.clone());
-        let mac = says.attrs.mac.or(link.attrs.mac);
-        link.attrs = Attrs { mac, ..with_defaults(&says.attrs, DEFAULT_MTU, None) };
     }
+    let asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
+    link.attrs = with_defaults(&link.kind, &asked, DEFAULT_MTU, None, &format!("bridge/{key}"));
     for wish in &wishes {
         resolved.askers.insert(wish.object.clone());
         resolved.because(&Scope::Host, Item::Link(name.clone()), wish.why);

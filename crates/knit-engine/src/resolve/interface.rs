@@ -12,7 +12,7 @@ use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::InterfaceReport;
 use knit_model::route::NextHop;
-use knit_model::{Address, IfName, Mac, Route, Sandbox, SandboxId, Scope};
+use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::{DEFAULT_MTU, Resolved, with_defaults};
@@ -167,10 +167,9 @@ impl Builder<'_> {
         let master = self.place(wanted, &mut link)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
         let mtu = network.as_ref().and_then(|network| network.mtu).unwrap_or(DEFAULT_MTU);
-        link.attrs = with_defaults(&want.attrs, mtu - link.kind.overhead(), pod_master);
-        link.attrs.mac = want.attrs.mac.or_else(|| {
-            Some(Mac::derived(&format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod)))
-        });
+        let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
+        let mtu = mtu.saturating_sub(link.kind.overhead());
+        link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let addresses = self.addresses(wanted, &name, &ranges)?;
         let peer = self.far_end(wanted, &mut link, master.clone());
@@ -287,8 +286,8 @@ impl Builder<'_> {
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
         let asked = Attrs { mtu: link.attrs.mtu, txqueuelen: link.attrs.txqueuelen, ..Attrs::default() };
-        host_end.attrs = with_defaults(&asked, DEFAULT_MTU, master);
-        host_end.attrs.mac = Some(Mac::derived(&format!("host/{}/{}", self.sandbox.id, link.name)));
+        let seed = format!("host/{}/{}", self.sandbox.id, link.name);
+        host_end.attrs = with_defaults(&host_end.kind, &asked, DEFAULT_MTU, master, &seed);
         host_end.owner = Some(owner);
         self.resolved.because(&Scope::Host, Item::Link(far.clone()), &wanted.why);
         self.resolved.desired.state.scope(&Scope::Host).add_link(host_end);

@@ -7,7 +7,7 @@ use knit_model::plan::Change;
 use knit_model::{IfName, Scope, marks};
 
 use super::alternative_name;
-use super::transaction::{Failure, Op, Tolerate, Transaction};
+use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
 use crate::error::{Error, Result};
 use crate::kinds::{self, Around, Wanted};
 use crate::netlink::Message;
@@ -87,11 +87,23 @@ pub(super) fn create(
     let tolerate = transaction.adding(true);
     transaction.push(from, Op::new(step, message, tolerate))?;
     transaction.flush()?;
-    mark(transaction, step, near.0, near.1, false)?;
+    mark(transaction, step, near.0, near.1, End::Near)?;
     match far {
-        Some((there, far)) => mark(transaction, step, there, far, there == near.0),
+        Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside),
+        Some((there, far)) => mark(transaction, step, there, far, End::Far),
         None => Ok(()),
     }
+}
+
+/// Which end of a pair a link is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The one that the message is about; also a link that is no pair.
+    Near,
+    /// The other, in another namespace.
+    Far,
+    /// The other, in the same namespace.
+    FarBeside,
 }
 
 /// What each end has at birth.
@@ -119,14 +131,14 @@ fn mark(
     step: usize,
     scope: &Scope,
     link: &Link,
-    is_second: bool,
+    end: End,
 ) -> Result<(), Failure> {
     let name = &link.name;
     if let Some(owner) = &link.owner {
         let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("mark link {name} on {scope}"));
         message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name.as_str());
         message.nest(IFLA_PROP_LIST, |list| {
-            list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, is_second));
+            list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, end == End::FarBeside));
         });
         let tolerate = transaction.adding(true);
         transaction.push(scope, Op::new(step, message, tolerate))?;
@@ -135,6 +147,16 @@ fn mark(
     rest.group = Some(rest.group.unwrap_or(0));
     rest.alias = rest.alias.filter(|alias| !alias.is_empty());
     rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
+    if end == End::Near && !transaction.backward {
+        // It was born with it.
+        rest.master = None;
+    }
+    let is_only_group = rest == Attrs { group: rest.group, ..Attrs::default() };
+    if is_only_group && link.owner.is_some() && !transaction.backward {
+        let group = rest.group.unwrap_or(0);
+        transaction.leave_group(Ungrouped { step, scope: scope.clone(), name: name.clone(), group });
+        return Ok(());
+    }
     set(transaction, step, scope, name, &rest, None)
 }
 
@@ -168,7 +190,7 @@ pub(super) fn change(
 }
 
 /// Sets stated fields of a living link, all in one message.
-fn set(
+pub(super) fn set(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
@@ -198,7 +220,8 @@ fn set(
         // Without the closing NUL: no bytes at all take the alias away.
         message.put_bytes(IFLA_IFALIAS, alias.as_bytes());
     }
-    if let Some(group) = attrs.group {
+    let left = transaction.left_group(scope, name);
+    if let Some(group) = attrs.group.or(left) {
         message.put_u32(IFLA_GROUP, group);
     }
     if let Some(master) = master {

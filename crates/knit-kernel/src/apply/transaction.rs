@@ -3,11 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 
+use knit_model::link::Attrs;
 use knit_model::{IfName, Scope};
 use nix::errno::Errno;
 
 use super::sysctls::{self, Write};
-use super::{Deletes, delete_group};
+use super::{Deletes, delete_group, links};
 use crate::error::{Error, Result};
 use crate::kernel::{By, Room};
 use crate::netlink::header::LinkHeader;
@@ -26,7 +27,17 @@ pub(super) struct Transaction<'a, 'r> {
     pending: Pending,
     /// The last of the steps whose links wait in the group that is to be deleted.
     doomed: Option<(Scope, usize)>,
+    /// Newborn links still in Knit's group, with the one they are to have: it is set along with the next change.
+    ungrouped: Vec<Ungrouped>,
     indexes: HashMap<(Scope, IfName), u32>,
+}
+
+/// A newborn link that is marked, and still in Knit's group.
+pub(super) struct Ungrouped {
+    pub(super) step: usize,
+    pub(super) scope: Scope,
+    pub(super) name: IfName,
+    pub(super) group: u32,
 }
 
 /// What waits to be carried out together.
@@ -92,6 +103,7 @@ impl<'a, 'r> Transaction<'a, 'r> {
             to_reap: BTreeSet::new(),
             pending: Pending::Messages(Scope::Host, Vec::new()),
             doomed: None,
+            ungrouped: Vec::new(),
             indexes: HashMap::new(),
         }
     }
@@ -142,6 +154,26 @@ impl<'a, 'r> Transaction<'a, 'r> {
         self.carry_out()?;
         self.pending = Pending::Sysctls(scope.clone(), vec![write]);
         Ok(())
+    }
+
+    /// Carries out all that waits, and leaves nothing for later.
+    pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        for link in mem::take(&mut self.ungrouped) {
+            let attrs = Attrs { group: Some(link.group), ..Attrs::default() };
+            links::set(self, link.step, &link.scope, &link.name, &attrs, None)?;
+        }
+        self.flush()
+    }
+
+    /// Leaves the group of a newborn link to its next change, which most have: it goes up.
+    pub(super) fn leave_group(&mut self, link: Ungrouped) {
+        self.ungrouped.push(link);
+    }
+
+    /// The group that was left to this change.
+    pub(super) fn left_group(&mut self, scope: &Scope, name: &IfName) -> Option<u32> {
+        let place = self.ungrouped.iter().position(|link| link.scope == *scope && link.name == *name)?;
+        Some(self.ungrouped.swap_remove(place).group)
     }
 
     /// Carries out all that waits.

@@ -21,7 +21,7 @@ pub(super) fn undo(room: &mut Room<'_>, steps: &[&Planned]) -> Vec<String> {
     transaction.backward = true;
     for planned in steps.iter().rev() {
         let inverse = planned.inverse();
-        let outcome = take(&mut transaction, &inverse, &seen).and_then(|()| transaction.flush());
+        let outcome = take(&mut transaction, &inverse, &seen).and_then(|()| transaction.finish());
         if let Err(Failure { error, .. }) = outcome {
             left.push(format!("{}: {} {}: {error}", inverse.scope, inverse.step.mark(), inverse.step));
         }
@@ -47,6 +47,9 @@ fn take(transaction: &mut Transaction<'_, '_>, planned: &Planned, seen: &NetStat
         // Either end takes the other along; after a crash one may still be without its mark.
         let far = peer.as_ref().map(|(scope, link)| (scope, link));
         let mut ends = far.into_iter().chain([(&planned.scope, link)]);
+        for (scope, link) in ends.clone() {
+            transaction.forget(scope, &link.name);
+        }
         let found = ends.find_map(|(scope, link)| Some((scope, ours(seen, scope, link)?)));
         return found.map_or(Ok(()), |(scope, link)| deletes::doom(transaction, 0, scope, link));
     }

@@ -33,7 +33,9 @@ impl WireKind for Bridge {
         if let Some(priority) = wanted.of("priority", self.priority) {
             data.put_u16(PRIORITY, priority);
         }
-        if let Some(on) = wanted.of("vlan_filtering", self.vlan_filtering) {
+        // Every bridge is born without; a kernel that has no VLAN filtering refuses even to hear that it is off.
+        let is_said = |on: &bool| *on || matches!(wanted, Wanted::Changed(_));
+        if let Some(on) = wanted.of("vlan_filtering", self.vlan_filtering).filter(is_said) {
             data.put_u8(VLAN_FILTERING, on.into());
         }
         if let Some(on) = wanted.of("multicast_snooping", self.multicast_snooping) {

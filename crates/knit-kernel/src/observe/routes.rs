@@ -28,12 +28,10 @@ pub(crate) fn look(
         (None, Links::Named(_)) => filters.extend(found.indexes().map(|link| (None, Some(link)))),
     }
     let mut routes = Vec::new();
-    for family in [AF_INET, AF_INET6] {
-        for (table, link) in &filters {
-            let message = request(scope, family, *table, *link);
-            let some = room.socket(scope)?.dump(message, |_, body| decode(body, found));
-            routes.extend(absent_is_none(some)?.unwrap_or_default());
-        }
+    for (table, link) in filters {
+        let message = request(scope, table, link);
+        let some = room.socket(scope)?.dump(message, |_, body| decode(body, found));
+        routes.extend(absent_is_none(some)?.unwrap_or_default());
     }
     Ok(routes)
 }
@@ -46,9 +44,10 @@ pub(crate) fn insert(state: &mut ScopeState, route: Route) {
     }
 }
 
-fn request(scope: &Scope, family: u8, table: Option<u32>, link: Option<u32>) -> Message {
+/// Asks for both families at once.
+fn request(scope: &Scope, table: Option<u32>, link: Option<u32>) -> Message {
     let mut message = Message::new(RTM_GETROUTE, 0, format!("list routes of {scope}"));
-    message.header(&RouteHeader { family, ..Default::default() });
+    message.header(&RouteHeader::default());
     if let Some(table) = table {
         message.put_u32(RTA_TABLE, table);
     }

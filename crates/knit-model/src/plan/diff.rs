@@ -306,6 +306,11 @@ impl Building<'_> {
                 let changes = changes(want, seen, wanted);
                 if !changes.is_empty() {
                     let kind = seen.kind.name().to_owned();
+                    let along = changes.iter().find(|change| change.field == "mtu").map(|change| &change.to);
+                    if let Some(mtu) = along.and_then(Value::as_u64) {
+                        let place = (scope.clone(), name.clone());
+                        self.steps.extend(lowered_along(&self.now, &place, mtu));
+                    }
                     self.push(
                         scope,
                         Item::Link(name.clone()),
@@ -375,6 +380,25 @@ fn needs(scope: &Scope, link: &Link) -> Vec<Place> {
     let parent = link.kind.parent().map(|name| (below.clone(), name.clone()));
     let master = link.attrs.master.as_ref().and_then(Master::name).map(|name| (scope.clone(), name.clone()));
     parent.into_iter().chain(master).collect()
+}
+
+/// What the kernel does by itself when a link's MTU is lowered: no link that sits on it keeps a larger one. These come
+/// before that step, so that taking it back takes back theirs after it.
+fn lowered_along(now: &NetState, below: &Place, mtu: u64) -> Vec<Planned> {
+    let links =
+        now.scopes.iter().flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)));
+    let sits_on_it = |scope: &Scope, link: &Link| {
+        let parent = link.kind.parent().map(|parent| (link.born_from.as_ref().unwrap_or(scope), parent));
+        parent == Some((&below.0, &below.1))
+    };
+    let lowered = links.filter_map(|(scope, link)| {
+        let own = link.attrs.mtu.filter(|own| u64::from(*own) > mtu && sits_on_it(scope, link))?;
+        let change = Change { field: "mtu".to_owned(), from: own.into(), to: mtu.into() };
+        let (name, kind) = (link.name.clone(), link.kind.name().to_owned());
+        let step = Step::ChangeLink { name, kind, changes: vec![change] };
+        Some(Planned { scope: scope.clone(), step, because: Vec::new(), implied: true, note: None })
+    });
+    lowered.collect()
 }
 
 /// Stated fields that differ. What either side does not state is left alone.

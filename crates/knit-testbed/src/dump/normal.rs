@@ -2,6 +2,7 @@
 //!
 //! Left out, because the kernel changes it by itself or it means nothing outside this moment:
 //! - indices, counters, reference counts, timers, handles that the kernel picks;
+//! - `tso_max_*`: a link takes them at birth from those around it, so they tell in which order links were made;
 //! - `operstate`, NO-CARRIER, `linkdown`, a port's STP state and the qdisc `noqueue`: the kernel sets them up to
 //!   a second after the change that causes them. LOWER_UP says the same at once;
 //! - link-local addresses that the kernel derives from the MAC, and the kernel's own routes for link-local and
@@ -19,6 +20,8 @@ const VOLATILE: &[&str] = &[
     "link_index",
     "link_netnsid",
     "operstate",
+    "tso_max_size",
+    "tso_max_segs",
     "qdisc",
     "refcnt",
     "stats",

@@ -1,0 +1,94 @@
+//! What a look sees, and what verifying says.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod states;
+    pub mod world;
+}
+
+use knit_kernel::{Look, ScopeLook};
+use knit_model::link::Kind;
+use knit_model::{Scope, marks};
+use support::states::{self, name, net};
+use support::world::{World, sandbox};
+
+fn world(test: &str) -> World {
+    let mut world = World::new(test, &["a"]);
+    world.look_at_sysctl(&sandbox("a"), "net/ipv4/ip_forward");
+    world
+}
+
+#[test]
+fn a_look_at_named_links_sees_them_as_a_look_at_all_does() {
+    let world = world("named");
+    world.make(&states::everything());
+    let all = world.observe();
+    let look =
+        ScopeLook { neighbours: true, rules: true, ..ScopeLook::named([name("br0"), name("nowhere")]) };
+    let look = Look::default().at(Scope::Host, look);
+    let mut seen = world.kernel().observe(&look, &mut world.places()).unwrap();
+    let (some, all) = (seen.scope(&Scope::Host).clone(), &all.scopes[&Scope::Host]);
+    assert_eq!(some.links.keys().collect::<Vec<_>>(), [&name("br0")]);
+    assert_eq!(some.links[&name("br0")], all.links[&name("br0")]);
+    assert_eq!((&some.rules, &some.neighbours), (&all.rules, &all.neighbours));
+    for (key, address) in some.addresses.iter().filter(|(_, address)| address.owned) {
+        assert_eq!((&address.link, Some(address)), (&name("br0"), all.addresses.get(key)));
+    }
+    assert!(some.routes.values().any(|route| route.table == marks::HOST_TABLE && route.owned));
+    assert!(some.routes.values().all(|route| route.via.iter().all(|hop| hop.link == name("br0"))));
+
+    let look = ScopeLook { tables: Some([80].into()), ..ScopeLook::everything() };
+    let mut seen =
+        world.kernel().observe(&Look::default().at(sandbox("a"), look), &mut world.places()).unwrap();
+    let tables: Vec<u32> = seen.scope(&sandbox("a")).routes.keys().map(|key| key.table).collect();
+    assert_eq!(tables, [80]);
+}
+
+#[test]
+fn what_the_kernel_or_others_made_is_seen_without_the_mark() {
+    let world = world("marks");
+    world.make(&states::everything());
+    let pod = &world.sandboxes[0];
+    pod.ip(&["addr", "add", "10.50.7.7/32", "dev", "net1"]);
+    pod.ip(&["route", "add", "10.77.0.0/16", "via", "10.50.0.1", "dev", "net1"]);
+    let seen = world.observe();
+    let seen = &seen.scopes[&sandbox("a")];
+    assert!(!seen.addresses[&(name("net1"), net("10.50.7.7/32"))].owned);
+    assert!(seen.addresses[&(name("net1"), net("fd50::2/64"))].owned);
+    let owned = |to: &str| seen.routes.values().find(|route| route.to == net(to)).unwrap().owned;
+    assert_eq!([owned("10.77.0.0/16"), owned("10.50.0.0/24"), owned("0.0.0.0/0")], [false, false, true]);
+    assert!(seen.routes.keys().all(|key| key.table != 255), "the local table is the kernel's own");
+    assert_eq!(seen.links[&name("lo")].owner, None);
+    assert_eq!(seen.links[&name("lo")].kind, Kind::Other { name: String::new() });
+    assert!(seen.links[&name("mv0")].owner.is_some());
+}
+
+#[test]
+fn verifying_says_in_words_what_is_missing() {
+    let world = world("verify");
+    let plan = world.make(&states::everything());
+    let pod = &world.sandboxes[0];
+    pod.ip(&["route", "del", "default"]);
+    pod.ip(&["addr", "del", "fd50::2/64", "dev", "net1"]);
+    pod.ip(&["link", "set", "vx0", "mtu", "1300"]);
+    pod.ip(&["link", "del", "mv0"]);
+    pod.set_sysctl("net/ipv4/ip_forward", "0");
+    world.host.ip(&["-6", "rule", "del", "priority", "7501"]);
+    world.host.ip(&["link", "set", "ha", "down"]);
+    world.host.ip(&["neigh", "del", "10.50.0.99", "dev", "br0"]);
+    let missing = world.kernel().verify(&plan, &mut world.places()).unwrap();
+    for words in [
+        "sandbox a: route 0.0.0.0/0 via 10.50.0.1 dev net1 is missing",
+        "sandbox a: address fd50::2/64 dev net1 is missing",
+        "sandbox a: link vx0: mtu is 1300, not 1400",
+        "sandbox a: link mv0 is missing",
+        "sandbox a: link net1 is up, but its far end is not",
+        "sandbox a: sysctl net/ipv4/ip_forward is 0, not 1",
+        "host: link ha: up is false, not true",
+        "host: neighbour 10.50.0.99 lladdr 02:00:00:00:00:99 dev br0 is missing",
+    ] {
+        assert!(missing.iter().any(|line| line == words), "{words:?} is not in {missing:#?}");
+    }
+    assert!(missing.iter().any(|line| line.starts_with("host: rule 7501: ")), "{missing:#?}");
+}

@@ -1,0 +1,107 @@
+//! A node with sandboxes for tests of plans: its kernel, and what `ip` shows of it.
+
+use knit_kernel::fault::{Observer, Unobserved};
+use knit_kernel::{Applied, ApplyError, Deletes, Kernel, Look, Netns, Places, ScopeLook};
+use knit_model::plan::{Desired, Plan, diff};
+use knit_model::{NetState, SandboxId, Scope};
+use knit_testbed::{Dump, Namespace, Testbed};
+
+/// The world of one test.
+pub struct World {
+    pub host: Namespace,
+    pub sandboxes: Vec<Namespace>,
+    sysctls: Vec<(Scope, String)>,
+    _testbed: Testbed,
+}
+
+/// The scope of a sandbox.
+pub fn sandbox(id: &str) -> Scope {
+    Scope::Sandbox(SandboxId(id.to_owned()))
+}
+
+impl World {
+    /// A host and these sandboxes.
+    pub fn new(test: &str, sandboxes: &[&str]) -> Self {
+        let testbed = Testbed::new(test);
+        let host = testbed.host();
+        let sandboxes = sandboxes.iter().map(|label| testbed.namespace(label)).collect();
+        Self { host, sandboxes, sysctls: Vec::new(), _testbed: testbed }
+    }
+
+    /// Every look of this world also reads this sysctl.
+    pub fn look_at_sysctl(&mut self, scope: &Scope, key: &str) {
+        self.sysctls.push((scope.clone(), key.to_owned()));
+    }
+
+    /// The kernel room as a new process has it.
+    pub fn kernel(&self) -> Kernel {
+        Kernel::open(Netns::open(self.host.path()).unwrap()).unwrap()
+    }
+
+    /// The sandboxes, as one transaction has them.
+    pub fn places(&self) -> Places {
+        let mut places = Places::new();
+        for namespace in &self.sandboxes {
+            places.add(SandboxId(namespace.label().to_owned()), Netns::open(namespace.path()).unwrap());
+        }
+        places
+    }
+
+    /// Everything there is.
+    pub fn observe(&self) -> NetState {
+        let mut look = Look::default().at(Scope::Host, ScopeLook::everything());
+        for namespace in &self.sandboxes {
+            look = look.at(sandbox(namespace.label()), ScopeLook::everything());
+        }
+        for (scope, key) in &self.sysctls {
+            look.scopes.get_mut(scope).unwrap().sysctls.insert(key.clone());
+        }
+        self.kernel().observe(&look, &mut self.places()).unwrap()
+    }
+
+    /// What there is to do.
+    pub fn plan(&self, desired: &NetState) -> Plan {
+        let plan = diff(&Desired { state: desired.clone(), ..Desired::default() }, &self.observe());
+        assert!(plan.problems.is_empty(), "{plan}");
+        plan
+    }
+
+    /// Carries out a plan as it is.
+    pub fn apply_with(
+        &self,
+        plan: &Plan,
+        deletes: Deletes,
+        observer: &mut dyn Observer,
+    ) -> Result<Applied, Box<ApplyError>> {
+        self.kernel().apply(plan, deletes, &mut self.places(), observer)
+    }
+
+    /// Makes it so: the plan goes through, verifies, and leaves nothing to do. Returns the plan.
+    #[track_caller]
+    pub fn make(&self, desired: &NetState) -> Plan {
+        let plan = self.plan(desired);
+        if let Err(error) = self.apply_with(&plan, Deletes::Now, &mut Unobserved) {
+            panic!("{error}\n{plan}");
+        }
+        let missing = self.kernel().verify(&plan, &mut self.places()).unwrap();
+        assert!(missing.is_empty(), "{missing:?}\n{plan}");
+        let again = self.plan(desired);
+        assert!(again.is_empty(), "after\n{plan}\nstill to do\n{again}");
+        plan
+    }
+
+    /// What `ip` and the others show of every namespace.
+    pub fn dumps(&self) -> Vec<(String, Dump)> {
+        let all = std::iter::once(&self.host).chain(&self.sandboxes);
+        all.map(|namespace| (namespace.label().to_owned(), Dump::take(namespace))).collect()
+    }
+
+    /// Every namespace looks as it did.
+    #[track_caller]
+    pub fn assert_as_before(&self, before: &[(String, Dump)], when: &str) {
+        for ((label, before), (_, after)) in before.iter().zip(self.dumps()) {
+            let difference = before.difference(&after);
+            assert!(difference.is_empty(), "{when}: {label} differs:\n{difference}");
+        }
+    }
+}
