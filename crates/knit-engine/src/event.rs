@@ -88,8 +88,11 @@ pub enum Effect {
 /// What to look at in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// This sandbox, wholly.
+    /// This sandbox: its links, addresses and routes.
     pub sandbox: Option<SandboxId>,
+    /// The sandbox's rules and neighbours too. Where Knit has made nothing yet and wants none, they are not looked at:
+    /// an attach does not wait for them. What a lost memory left there is found by the next comparison.
+    pub wholly: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.

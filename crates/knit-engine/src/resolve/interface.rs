@@ -17,7 +17,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 use super::bridge::name_of;
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
-use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
+use crate::state::{BridgeKey, LeaseTaken, Made, ObjectKey, State};
 
 /// A pod has at most this many interfaces of Knit's.
 pub(crate) const MAX_INTERFACES: usize = 32;
@@ -33,6 +33,7 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
     let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
+    let had_something = had != Made::default();
     resolved.look.host_links = had.host_links;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
     resolved.look.sandbox = Some(id.clone());
@@ -51,6 +52,8 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         change(&sandbox, &object, &why, &want, &mut resolved);
     }
     give_back(state, id, &mut resolved);
+    let inside = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
+    resolved.look.wholly = had_something || !inside.rules.is_empty() || !inside.neighbours.is_empty();
     resolved.look.sysctls =
         resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys().cloned().collect();
     resolved
@@ -370,7 +373,7 @@ fn change(
         let message = format!("{field} of {} is changed by another object already", want.name);
         resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
     }
-    link.attrs = merge(link.attrs, &want.attrs);
+    link.attrs = link.attrs.or(&want.attrs);
     resolved.because(&scope, Item::Link(want.name.clone()), why);
     for route in want.routes.iter().map(|route| route.on(&want.name)) {
         resolved.because(&scope, Item::Route(route.key()), why);
@@ -414,26 +417,9 @@ fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
                 let link = links
                     .entry(name.clone())
                     .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
-                link.attrs = merge(std::mem::take(&mut link.attrs), &old);
+                link.attrs = std::mem::take(&mut link.attrs).or(&old);
             }
         }
-    }
-}
-
-/// Fields of `first`, and of `second` where `first` says nothing.
-fn merge(first: Attrs, second: &Attrs) -> Attrs {
-    Attrs {
-        mtu: first.mtu.or(second.mtu),
-        mac: first.mac.or(second.mac),
-        txqueuelen: first.txqueuelen.or(second.txqueuelen),
-        alias: first.alias.or_else(|| second.alias.clone()),
-        group: first.group.or(second.group),
-        up: first.up.or(second.up),
-        promisc: first.promisc.or(second.promisc),
-        allmulticast: first.allmulticast.or(second.allmulticast),
-        multicast: first.multicast.or(second.multicast),
-        arp: first.arp.or(second.arp),
-        master: first.master.or_else(|| second.master.clone()),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::removal::{Place, Removal};
 use super::{Change, Desired, Item, Plan, Planned, Step};
-use crate::link::{Kind, Link, Master};
+use crate::link::{Attrs, Kind, Link, Master};
 use crate::marks;
 use crate::name::IfName;
 use crate::problem::{Problem, Reason};
@@ -19,7 +19,8 @@ use crate::state::{Address, NetState, ScopeState};
 ///
 /// What carries Knit's mark and is not desired goes. What has no mark is never changed or removed, except for the stated
 /// fields of a link that desired names without an owner. First things go (what uses another before what is used), then
-/// links are made, then sysctls, changes and addresses, then links go up, then routes, rules and neighbours follow.
+/// links are made, then sysctls, changes and addresses, then links go up that waited for those, then routes, rules and
+/// neighbours follow.
 pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     let verdicts = judge(&desired.state, observed);
     let mut removal = Removal::new(observed, &verdicts.going);
@@ -287,23 +288,30 @@ impl Building<'_> {
         }
     }
 
-    /// Changes what differs on living links; going up waits for addresses.
+    /// Changes what differs on living links. Going up waits for addresses, and for the link that it sits on.
     fn change_links(&mut self) {
-        self.for_each_change(|field, to| field != "up" || *to == Value::Bool(false));
+        self.for_each_change(|want, seen, waits| {
+            let mut changes = changes(want, seen);
+            changes.extend(going_up(want, seen).filter(|_| !waits));
+            changes
+        });
     }
 
     fn bring_up(&mut self) {
-        self.for_each_change(|field, to| field == "up" && *to == Value::Bool(true));
+        self.for_each_change(|want, seen, waits| {
+            going_up(want, seen).filter(|_| waits).into_iter().collect()
+        });
     }
 
-    fn for_each_change(&mut self, wanted: fn(&str, &Value) -> bool) {
-        for (scope, want) in &self.desired.state.scopes {
-            for (name, want) in &want.links {
+    fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<Change>) {
+        for (scope, state) in &self.desired.state.scopes {
+            for (name, want) in &state.links {
                 if self.is_blocked(scope, name) {
                     continue;
                 }
                 let Some(seen) = self.now.link(scope, name) else { continue };
-                let changes = changes(want, seen, wanted);
+                let has_addresses = state.addresses.values().any(|address| address.link == *name);
+                let changes = changes(want, seen, has_addresses || want.kind.parent().is_some());
                 if !changes.is_empty() {
                     let kind = seen.kind.name().to_owned();
                     let along = changes.iter().find(|change| change.field == "mtu").map(|change| &change.to);
@@ -401,12 +409,24 @@ fn lowered_along(now: &NetState, below: &Place, mtu: u64) -> Vec<Planned> {
     lowered.collect()
 }
 
-/// Stated fields that differ. What either side does not state is left alone.
-fn changes(want: &Link, seen: &Link, wanted: fn(&str, &Value) -> bool) -> Vec<Change> {
+/// Stated fields that differ, but for going up. What either side does not state is left alone.
+fn changes(want: &Link, seen: &Link) -> Vec<Change> {
+    let goes_up = going_up(want, seen).is_some();
+    // Most links are as they should be, and a newborn one is but for going up: fields are costly to compare by name.
+    let up = if goes_up { seen.attrs.up } else { want.attrs.up };
+    if want.kind == seen.kind && (Attrs { up, ..want.attrs.clone() }) == seen.attrs {
+        return Vec::new();
+    }
     let seen_fields = seen.fields();
     let differing = want.fields().into_iter().filter_map(|(field, to)| {
         let from = seen_fields.get(&field)?.clone();
-        (from != to && wanted(&field, &to)).then_some(Change { field, from, to })
+        (from != to && !(goes_up && field == "up")).then_some(Change { field, from, to })
     });
     differing.collect()
+}
+
+/// The change that takes a link up.
+fn going_up(want: &Link, seen: &Link) -> Option<Change> {
+    let goes_up = want.attrs.up == Some(true) && seen.attrs.up == Some(false);
+    goes_up.then(|| Change { field: "up".to_owned(), from: Value::Bool(false), to: Value::Bool(true) })
 }
