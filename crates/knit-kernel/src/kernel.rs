@@ -75,11 +75,36 @@ impl Places {
         self.sandboxes.insert(id, Place { netns, socket: None });
     }
 
+    /// Whether the sandbox is one of these.
+    pub fn contains(&self, id: &SandboxId) -> bool {
+        self.sandboxes.contains_key(id)
+    }
+
+    /// The cookie of a sandbox's namespace; `None` for a sandbox that is not one of these.
+    pub fn cookie(&mut self, id: &SandboxId) -> Result<Option<u64>> {
+        let place = self.sandboxes.get_mut(id);
+        place.map(|place| place.socket()?.netns_cookie()).transpose()
+    }
+
+    /// Lets go of all sandboxes but these.
+    pub fn keep(&mut self, is_wanted: impl Fn(&SandboxId) -> bool) {
+        self.sandboxes.retain(|id, _| is_wanted(id));
+    }
+
     /// The same, for building up.
     #[must_use]
     pub fn with(mut self, id: SandboxId, netns: Netns) -> Self {
         self.add(id, netns);
         self
+    }
+}
+
+impl Place {
+    fn socket(&mut self) -> Result<&mut Socket> {
+        match &mut self.socket {
+            Some(socket) => Ok(socket),
+            empty => Ok(empty.insert(Socket::open_in(&self.netns, Protocol::Route)?)),
+        }
     }
 }
 
@@ -104,11 +129,7 @@ impl Room<'_> {
             Scope::Host => return Ok(&mut self.kernel.socket),
             Scope::Sandbox(id) => id,
         };
-        let place = self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
-        match &mut place.socket {
-            Some(socket) => Ok(socket),
-            empty => Ok(empty.insert(Socket::open_in(&place.netns, Protocol::Route)?)),
-        }
+        self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?.socket()
     }
 
     /// The scope's namespace.

@@ -4,9 +4,14 @@
 //! process, goes there, does what it was asked (open a socket, write a sysctl), comes back, and hands the result over:
 //! two cheap system calls, and no thread to start for each attach. If it cannot come back it ends, and the next call
 //! starts another.
+//!
+//! Handing over takes far longer than the visit itself, most of all on a busy machine. A thread that does nothing but
+//! talk to the kernel may go there itself: it says so by [`may_visit`].
 
+use std::cell::Cell;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,7 +19,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns};
 
-use super::Netns;
+use super::{CURRENT, Netns};
 use crate::error::{Error, Result};
 use crate::netlink::socket::{Protocol, raw};
 
@@ -24,6 +29,17 @@ const HOME: &str = "/proc/self/ns/net";
 
 /// The way to the thread, once there is one.
 static HOPPER: Mutex<Option<Sender<Visit>>> = Mutex::new(None);
+
+thread_local! {
+    /// Whether this thread visits other namespaces itself.
+    static VISITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From here on the calling thread visits other network namespaces itself, for as long as each visit takes. For a thread
+/// of one's own that works for nobody else; never for one of an async runtime.
+pub fn may_visit() {
+    VISITS.set(true);
+}
 
 struct Visit {
     netns: Netns,
@@ -45,6 +61,9 @@ pub(crate) fn visit<T: Send + 'static>(
     netns: &Netns,
     inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<io::Result<T>> {
+    if VISITS.get() {
+        return visit_in_person(netns, inside);
+    }
     // A thread that could not come back from its last visit is gone: one more try, with a new one.
     for _ in 0..2 {
         let (answer, outcome) = channel();
@@ -67,6 +86,30 @@ pub(crate) fn visit<T: Send + 'static>(
     }
     let lost = io::Error::other("the thread that visits namespaces keeps ending");
     Err(Error::system("network namespace", "enter it", lost))
+}
+
+/// The calling thread goes itself.
+fn visit_in_person<T>(netns: &Netns, inside: impl FnOnce() -> io::Result<T>) -> Result<io::Result<T>> {
+    let home = File::open(CURRENT).map_err(|error| Error::system("network namespace", "hold it", error))?;
+    let away = Away { home };
+    let result = go_to(netns).and_then(|()| inside());
+    drop(away);
+    Ok(result)
+}
+
+/// Brings the thread home, whatever happens.
+struct Away {
+    home: File,
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        if let Err(error) = go_to(&self.home) {
+            // Whatever this thread did next, it would do to a sandbox. A killed Knit begins anew, without harm.
+            eprintln!("knit: cannot come back from a sandbox's network namespace: {error}");
+            std::process::abort();
+        }
+    }
 }
 
 fn hopper() -> Result<Sender<Visit>> {
@@ -103,6 +146,6 @@ fn run(home: &Netns, visits: &Receiver<Visit>) {
     }
 }
 
-fn go_to(netns: &Netns) -> io::Result<()> {
+fn go_to(netns: impl AsFd) -> io::Result<()> {
     Ok(setns(netns, CloneFlags::CLONE_NEWNET)?)
 }
