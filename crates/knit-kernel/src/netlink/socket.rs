@@ -1,8 +1,9 @@
 //! A netlink socket: opened in the thread's own namespace or in another, with every reporting option set.
 
-use std::io;
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
+use std::{io, mem};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -48,6 +49,18 @@ pub struct Socket {
     buffer: Vec<u8>,
 }
 
+thread_local! {
+    /// The buffer of the socket that was closed last: the next one need not clear another.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A thread that ends has no next socket.
+        let _ = SPARE.try_with(|spare| spare.set(mem::take(&mut self.buffer)));
+    }
+}
+
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     pub fn open(protocol: Protocol) -> Result<Self> {
@@ -70,7 +83,11 @@ impl Socket {
         setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT.as_secs() as i64, 0))?;
         // Connected to the kernel, the socket gets no message from any other program, and a port number of its own.
         connect(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        Ok(Self { fd, next_sequence: 1, buffer: vec![0; SMALL] })
+        let mut buffer = SPARE.take();
+        if buffer.len() < SMALL {
+            buffer.resize(SMALL, 0);
+        }
+        Ok(Self { fd, next_sequence: 1, buffer })
     }
 
     /// The cookie of the socket's network namespace: never used again on this boot, unlike an inode number.

@@ -35,6 +35,11 @@ impl Found {
         self.by_index.get(&index).map(|seen| &seen.link.name)
     }
 
+    /// Whether a link of this name is part of the look.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.by_index.values().any(|seen| seen.link.name.as_str() == name)
+    }
+
     /// The numbers of all links of the look.
     pub(crate) fn indexes(&self) -> impl Iterator<Item = u32> {
         self.by_index.keys().copied()

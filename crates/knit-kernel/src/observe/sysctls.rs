@@ -1,32 +1,38 @@
 //! Sysctls, read inside the namespace: `/proc/sys/net` shows the reader's own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 use knit_model::Scope;
 
 use crate::error::{Error, Result};
 use crate::kernel::Room;
 
-/// Reads sysctls. One that does not exist is left out.
+/// No sysctl of the network is longer. One read takes it all, as of one moment.
+const LONGEST: usize = 4096;
+
+/// Reads sysctls. One that does not exist is left out; so is one of a link of which `is_there` says that it does not.
 pub(super) fn look(
     room: &mut Room<'_>,
     scope: &Scope,
     keys: &BTreeSet<String>,
+    is_there: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, String>> {
-    if keys.is_empty() {
-        return Ok(BTreeMap::new());
-    }
     let mut paths = Vec::new();
-    for key in keys {
+    for key in keys.iter().filter(|key| link_of(key).is_none_or(&is_there)) {
         paths.push((key.clone(), path(key)?));
+    }
+    if paths.is_empty() {
+        return Ok(BTreeMap::new());
     }
     let read = move || {
         let mut values = BTreeMap::new();
         for (key, path) in &paths {
-            match fs::read_to_string(path) {
-                Ok(value) => {
+            let mut value = [0; LONGEST];
+            match File::open(path).and_then(|mut file| file.read(&mut value)) {
+                Ok(length) => {
+                    let value = String::from_utf8_lossy(&value[..length]);
                     values.insert(key.clone(), value.trim().to_owned());
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -37,6 +43,13 @@ pub(super) fn look(
     };
     let values = room.visit(scope, read)?;
     values.map_err(|error| Error::system(format!("sysctls of {scope}"), "read them", error))
+}
+
+/// The link that a sysctl is about.
+fn link_of(key: &str) -> Option<&str> {
+    let mut parts = key.split('/').skip(2);
+    let of_a_link = matches!(parts.next(), Some("conf" | "neigh"));
+    parts.next().filter(|link| of_a_link && !matches!(*link, "all" | "default"))
 }
 
 /// The file of a sysctl. Only those of the network are per namespace; anything else would change the machine.
@@ -52,6 +65,16 @@ pub(crate) fn path(key: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sysctl_of_a_link_names_it() {
+        assert_eq!(link_of("net/ipv6/conf/a.b/accept_ra"), Some("a.b"));
+        assert_eq!(link_of("net/ipv4/neigh/net1/locktime"), Some("net1"));
+        for key in ["net/ipv4/conf/all/rp_filter", "net/ipv6/conf/default/mtu", "net/ipv4/ip_forward", "net"]
+        {
+            assert_eq!(link_of(key), None, "{key}");
+        }
+    }
 
     #[test]
     fn only_sysctls_of_the_network_have_a_file() {
