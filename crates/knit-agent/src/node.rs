@@ -12,7 +12,7 @@ use knit_kernel::fault::Observer;
 use knit_kernel::observe::{Links, ScopeLook};
 use knit_kernel::{Kernel, Netns, Places};
 use knit_model::problem::{Problem, Reason};
-use knit_model::{NetState, Plan, SandboxId, Scope};
+use knit_model::{NetState, Plan, Scope};
 use knit_store::Journal;
 
 use crate::error::Result;
@@ -25,6 +25,8 @@ pub struct Node {
     state: State,
     journal: Journal<Record, State>,
     kernel: Kernel,
+    /// The sandboxes of the transaction that is under way. Between events there are none.
+    places: Places,
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
     faults: Box<dyn Observer + Send>,
@@ -57,6 +59,13 @@ impl Node {
 
     /// Hears an event and does all that follows from it.
     pub fn hear(&mut self, event: Event) -> Result<Outcome> {
+        let heard = self.do_all(event);
+        // A socket keeps its namespace alive.
+        self.places = Places::new();
+        heard
+    }
+
+    fn do_all(&mut self, event: Event) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -92,10 +101,16 @@ impl Node {
 
     /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
     pub fn tidy(&mut self) -> Result<()> {
-        let scopes = std::mem::take(&mut self.to_reap);
-        if !scopes.is_empty() {
-            let mut places = self.places_of(&self.state, scopes.iter());
-            self.kernel.reap(&scopes, &mut places)?;
+        for scope in std::mem::take(&mut self.to_reap) {
+            let scope = BTreeSet::from([scope]);
+            reach(&mut self.places, &self.kernel, &self.state, &scope);
+            // What waited in a sandbox that is gone, is gone with it.
+            let reaped = match self.kernel.reap(&scope, &mut self.places) {
+                Err(knit_kernel::Error::NoNamespace { .. }) => Ok(()),
+                reaped => reaped,
+            };
+            self.places = Places::new();
+            reaped?;
         }
         if self.journal.size().records > MOST_RECORDS {
             self.journal.compact(&self.state.remembered(), self.journal.last())?;
@@ -150,7 +165,6 @@ impl Node {
 
     /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
     fn observe(&mut self, state: &State, unit: Unit, look: &Look) -> Result<Event> {
-        let mut places = Places::new();
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.iter().cloned());
         host.rules = look.host_rules;
@@ -160,61 +174,61 @@ impl Node {
         }
         wanted.scopes.insert(Scope::Host, host);
         if let Some(id) = &look.sandbox {
-            let Some(netns) = self.namespace_of(state, id) else { return Ok(Event::SandboxGone(id.clone())) };
-            let mut inside = ScopeLook::everything();
-            inside.sysctls.clone_from(&look.sysctls);
-            wanted.scopes.insert(Scope::Sandbox(id.clone()), inside);
-            places.add(id.clone(), netns);
+            let scope = Scope::Sandbox(id.clone());
+            reach(&mut self.places, &self.kernel, state, &BTreeSet::from([scope.clone()]));
+            if !self.places.contains(id) {
+                return Ok(Event::SandboxGone(id.clone()));
+            }
+            let (rules, neighbours) = (look.wholly, look.wholly);
+            let sysctls = look.sysctls.clone();
+            let inside = ScopeLook { rules, neighbours, sysctls, ..ScopeLook::everything() };
+            wanted.scopes.insert(scope, inside);
         }
-        let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
+        let seen: NetState = self.kernel.observe(&wanted, &mut self.places)?;
         Ok(Event::Observed { unit, seen })
     }
 
     fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
         let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
-        let mut places = self.places_of(&self.state, scopes.iter());
-        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut *self.faults);
+        reach(&mut self.places, &self.kernel, &self.state, &scopes);
+        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut self.places, &mut *self.faults);
         match applied {
             Ok(AppliedPlan { to_reap }) => {
                 self.to_reap.extend(to_reap);
-                self.verify(unit, plan, &mut places)
+                self.verify(unit, plan)
             }
             Err(error) => Err(failure(&error)),
         }
     }
 
     /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.
-    fn verify(&mut self, unit: &Unit, plan: &Plan, places: &mut Places) -> Result<(), Failure> {
-        let missing = match self.kernel.verify(plan, places) {
+    fn verify(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
+        let missing = match self.kernel.verify(plan, &mut self.places) {
             Ok(missing) if missing.is_empty() => return Ok(()),
             Ok(missing) => missing.join("; "),
             Err(error) => error.to_string(),
         };
-        let left = self.kernel.take_back(plan, places);
+        let left = self.kernel.take_back(plan, &mut self.places);
         let message = format!("{unit}: the kernel took it, but does not show it: {missing}");
         Err(Failure {
             problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
             taken_back: left.is_empty(),
         })
     }
+}
 
-    /// The namespaces of these scopes' sandboxes, those that are still there.
-    fn places_of<'a>(&self, state: &State, scopes: impl Iterator<Item = &'a Scope>) -> Places {
-        let mut places = Places::new();
-        for scope in scopes {
-            if let Scope::Sandbox(id) = scope
-                && let Some(netns) = self.namespace_of(state, id)
-            {
-                places.add(id.clone(), netns);
-            }
+/// Has the namespaces of these scopes' sandboxes at hand, those that are still there, and no others. A namespace that is
+/// at hand already is the same one still: it is held.
+fn reach(places: &mut Places, kernel: &Kernel, state: &State, scopes: &BTreeSet<Scope>) {
+    places.keep(|id| scopes.contains(&Scope::Sandbox(id.clone())));
+    for scope in scopes {
+        let Scope::Sandbox(id) = scope else { continue };
+        let Some(sandbox) = state.sandboxes.get(id).filter(|_| !places.contains(id)) else { continue };
+        let Ok(netns) = Netns::open_sandbox(Path::new(&sandbox.netns), kernel.host()) else { continue };
+        places.add(id.clone(), netns);
+        if !matches!(places.cookie(id), Ok(Some(cookie)) if cookie == sandbox.instance.cookie) {
+            places.keep(|other| other != id);
         }
-        places
-    }
-
-    fn namespace_of(&self, state: &State, id: &SandboxId) -> Option<Netns> {
-        let sandbox = state.sandboxes.get(id)?;
-        let netns = Netns::open_sandbox(Path::new(&sandbox.netns), self.kernel.host()).ok()?;
-        (netns.cookie().ok()? == sandbox.instance.cookie).then_some(netns)
     }
 }
 

@@ -1,17 +1,19 @@
 //! Opening a node: what was written down, what the kernel shows, and everything unfinished taken back.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use ipnet::IpNet;
 use knit_engine::event::Ended;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::fault::Unobserved;
+use knit_kernel::netns::may_visit;
 use knit_kernel::observe::{Look, ScopeLook};
 use knit_kernel::{Kernel, Netns, Places};
 use knit_model::Scope;
 use knit_store::{Format, Journal, Opened, Options};
 
-use super::{Node, now};
+use super::{Node, now, reach};
 use crate::error::Result;
 
 /// How many older parts of the journal are kept, to answer what changed when.
@@ -22,15 +24,19 @@ pub const FORMAT: Format = Format::first();
 
 impl Node {
     /// Opens the node whose state is in `folder`. The second value says what was found wrong there.
+    ///
+    /// The calling thread becomes the node's: it waits for the kernel and visits sandboxes' namespaces, so that it must
+    /// not be one of an async runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, segments: HISTORY };
         let Opened { journal, snapshot, records, findings } =
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
+        may_visit();
         let kernel = Kernel::open(Netns::current()?)?;
-        let mut node =
-            Self { state, journal, kernel, to_reap: [Scope::Host].into(), faults: Box::new(Unobserved) };
+        let (places, to_reap) = (Places::new(), [Scope::Host].into());
+        let mut node = Self { state, journal, kernel, places, to_reap, faults: Box::new(Unobserved) };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         node.state.settings = node.settings()?;
         notes.extend(node.take_back_unfinished()?);
@@ -57,9 +63,9 @@ impl Node {
         let mut notes = Vec::new();
         let unfinished: Vec<_> = self.state.unfinished.values().cloned().collect();
         for began in unfinished {
-            let scopes: Vec<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
-            let mut places = self.places_of(&self.state, scopes.iter());
-            let left = self.kernel.take_back(&began.plan, &mut places);
+            let scopes: BTreeSet<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
+            reach(&mut self.places, &self.kernel, &self.state, &scopes);
+            let left = self.kernel.take_back(&began.plan, &mut self.places);
             notes.push(format!("{}: a change was cut short and has been taken back", began.unit));
             notes.extend(left);
             let problems = self.state.problems.get(&began.unit).cloned().unwrap_or_default();
@@ -71,16 +77,15 @@ impl Node {
 
     /// Sandboxes whose namespace is gone, or that lived before the last boot.
     fn forget_dead_sandboxes(&mut self) -> Result<()> {
-        let dead: Vec<_> = self
-            .state
-            .sandboxes
-            .keys()
-            .filter(|id| self.namespace_of(&self.state, id).is_none())
-            .cloned()
-            .collect();
-        for id in dead {
-            self.hear(Event::SandboxGone(id))?;
+        let known: Vec<_> = self.state.sandboxes.keys().cloned().collect();
+        for id in known {
+            let scope = BTreeSet::from([Scope::Sandbox(id.clone())]);
+            reach(&mut self.places, &self.kernel, &self.state, &scope);
+            if !self.places.contains(&id) {
+                self.hear(Event::SandboxGone(id))?;
+            }
         }
+        self.places = Places::new();
         // What a crash left half-told: units of sandboxes that nobody knows any more.
         let orphans: Vec<Unit> = self
             .state
