@@ -4,6 +4,7 @@ mod start;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
 
 use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
@@ -33,7 +34,7 @@ pub struct Node {
 }
 
 /// Plans, each with the unit that it changes.
-pub type Plans = Vec<(Unit, Plan)>;
+pub type Plans = Vec<(Unit, Arc<Plan>)>;
 
 /// What came of an event.
 #[derive(Debug, Default)]

@@ -33,7 +33,7 @@ impl Node {
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
-        may_visit();
+        may_visit()?;
         let kernel = Kernel::open(Netns::current()?)?;
         let (places, to_reap) = (Places::new(), [Scope::Host].into());
         let mut node = Self { state, journal, kernel, places, to_reap, faults: Box::new(Unobserved) };
