@@ -32,9 +32,9 @@ pub fn measure(report: &mut Report, rounds: usize) -> Result<()> {
         let mut measured = Vec::new();
         for number in NUMBERS {
             let step = Step::start(format!("attach number {number}"));
-            for pod in attached..number - 1 {
-                ground.attach(pod)?;
-                attach(&mut knit, &pods[pod])?;
+            for (index, pod) in pods.iter().enumerate().take(number - 1).skip(attached) {
+                ground.attach(index)?;
+                attach(&mut knit, pod)?;
             }
             attached = number - 1;
             let [floor, with_knit] = last(&mut ground, &mut knit, &pods[attached], attached, rounds)?;
