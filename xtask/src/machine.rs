@@ -1,7 +1,7 @@
 //! A picture of the machine, as far as a test cluster could change it: taken before and after, it shows what is left.
 //!
-//! Other things happen on a machine at the same time. So processes, links and cgroups count only when they could be a
-//! cluster's; settings, rules and the folders that Kubernetes likes to make count always.
+//! Other things happen on a machine at the same time. So processes, links and cgroups count only when they are that
+//! cluster's, or could have escaped from it; settings, rules and the folders that Kubernetes likes to make count always.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +10,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cluster::marks;
-use crate::{gotools, process};
+use crate::cluster::marks::Marks;
+use crate::gotools::{self, Tool};
+use crate::process;
 
 /// What the parts of a cluster would make outside of their own folders, if they were let.
-const FOLDERS: [&str; 18] = [
+const FOLDERS: [&str; 17] = [
     "/etc/cni",
     "/etc/containerd",
     "/etc/kubernetes",
@@ -29,7 +30,6 @@ const FOLDERS: [&str; 18] = [
     "/var/lib/cni",
     "/var/lib/containerd",
     "/var/lib/knit",
-    "/var/lib/knit-cluster",
     "/var/lib/kubelet",
     "/var/log/containers",
     "/var/log/pods",
@@ -56,17 +56,18 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Looks at the machine.
-    pub fn take() -> Result<Self> {
+    /// Looks at the machine, for what the cluster of that name may have done. Other clusters may come and go.
+    pub fn take(cluster: &str) -> Result<Self> {
+        let marks = &Marks::of(cluster)?;
         let mut found = BTreeSet::new();
-        found.extend(processes()?);
-        found.extend(links()?);
+        found.extend(processes(marks)?);
+        found.extend(links(marks)?);
         found.extend(named_namespaces());
         found.extend(mounts()?);
-        found.extend(marks::cgroups()?.iter().map(|folder| format!("cgroup {}", folder.display())));
+        found.extend(marks.cgroups()?.iter().map(|folder| format!("cgroup {}", folder.display())));
         found.extend(tables()?);
-        found.extend(routes()?);
-        found.extend(files(Path::new("/")));
+        found.extend(routes(marks)?);
+        found.extend(files(Path::new("/"), &marks.state()));
         found.extend(settings(Path::new("/proc/sys")));
         Ok(Self { found })
     }
@@ -79,10 +80,12 @@ impl Snapshot {
     }
 }
 
-/// Processes that run one of the cluster's programs, are in one of its cgroups, or name its folders.
-fn processes() -> Result<Vec<String>> {
+/// Processes that run one of the clusters' programs, are in a cluster's cgroups, or name its folders. kubectl is a
+/// person's: it may talk to any cluster.
+fn processes(marks: &Marks) -> Result<Vec<String>> {
     let tools = gotools::folder()?;
     let own = std::process::id();
+    let state = format!("{}/", marks.state().display());
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -91,20 +94,24 @@ fn processes() -> Result<Vec<String>> {
         // A process that ends while it is looked at reads as empty, and is no cluster's.
         let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
         let words = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
-        let runs_tool = fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe.starts_with(&tools));
-        let in_cgroup = marks::is_cgroup(&String::from_utf8_lossy(&read("cgroup")));
+        let runs_tool = fs::read_link(entry.path().join("exe"))
+            .is_ok_and(|exe| exe.starts_with(&tools) && !exe.ends_with(Tool::Kubectl.program()));
+        let membership = String::from_utf8_lossy(&read("cgroup")).into_owned();
         let ended = String::from_utf8_lossy(&read("stat")).contains(") Z ");
-        if pid != own && !ended && (runs_tool || in_cgroup || words.contains(marks::STATE)) {
+        if pid == own || ended || marks.is_member_elsewhere(&membership) {
+            continue;
+        }
+        if runs_tool || marks.is_member(&membership) || words.contains(&state) {
             found.push(format!("process {pid} {}", words.chars().take(120).collect::<String>()));
         }
     }
     Ok(found)
 }
 
-fn links() -> Result<Vec<String>> {
+fn links(marks: &Marks) -> Result<Vec<String>> {
     let entries = fs::read_dir("/sys/class/net").context("cannot read /sys/class/net")?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    Ok(names.filter(|name| marks::is_link(name)).map(|name| format!("link {name}")).collect())
+    Ok(names.filter(|name| marks.is_link(name)).map(|name| format!("link {name}")).collect())
 }
 
 /// Container runtimes name the namespaces of their pods like this.
@@ -132,23 +139,23 @@ fn tables() -> Result<Vec<String>> {
     Ok(listed.lines().map(|line| format!("nftables {line}")).collect())
 }
 
-fn routes() -> Result<Vec<String>> {
+fn routes(marks: &Marks) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for family in ["-4", "-6"] {
         let rules = process::output(Command::new("ip").args([family, "rule", "show"]))?;
         found.extend(rules.lines().map(|line| format!("rule {family} {}", line.trim())));
         let routes = process::output(Command::new("ip").args([family, "route", "show", "table", "all"]))?;
-        let ours = routes.lines().filter(|line| line.split(' ').any(marks::is_link));
+        let ours = routes.lines().filter(|line| line.split(' ').any(|word| marks.is_link(word)));
         found.extend(ours.map(|line| format!("route {family} {}", line.trim())));
     }
     Ok(found)
 }
 
 /// Each folder with what lies directly in it: a machine may have some of them for reasons of its own.
-fn files(root: &Path) -> Vec<String> {
+fn files(root: &Path, state: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube"));
-    for place in FOLDERS.iter().map(PathBuf::from).chain(home) {
+    for place in FOLDERS.iter().map(PathBuf::from).chain(home).chain([state.to_owned()]) {
         let path = root.join(place.strip_prefix("/").unwrap_or(&place));
         if !path.exists() {
             continue;
@@ -189,9 +196,9 @@ mod tests {
     #[test]
     fn a_folder_that_a_kubelet_made_is_seen() {
         let root = tempfile::tempdir().unwrap();
-        let before = files(root.path());
+        let before = files(root.path(), Path::new("/state"));
         fs::create_dir_all(root.path().join("var/lib/kubelet/pki")).unwrap();
-        let after = files(root.path());
+        let after = files(root.path(), Path::new("/state"));
         assert!(before.iter().all(|line| !line.contains("kubelet")), "{before:?}");
         assert!(after.contains(&"file /var/lib/kubelet/pki".to_owned()), "{after:?}");
     }

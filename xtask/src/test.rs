@@ -78,7 +78,11 @@ impl Family {
 
     fn run(self, filter: Option<&str>) -> Result<Count> {
         match self {
-            Self::Unit => binaries::run(&Selection::new(binaries::is_unit, filter), Where::Here),
+            Self::Unit => {
+                let mut count = binaries::run(&Selection::new(binaries::is_unit, filter), Where::Here)?;
+                count += binaries::run_examples(filter)?;
+                Ok(count)
+            }
             Self::Netns => {
                 deps::ensure(&[Purpose::Netns])?;
                 let place = if process::is_root() { Where::Here } else { Where::UserNamespace };

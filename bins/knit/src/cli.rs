@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
-use crate::{completion, doctor, objects, sandbox, show, version};
+use crate::{completion, doctor, objects, sandbox, show, status, version};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
@@ -39,7 +39,8 @@ enum Command {
     Sandbox(sandbox::Task),
     /// Make the node look as the objects of files say
     ///
-    /// All objects are checked before the first one changes anything. Exit code: 0 when everything stands, 1 when
+    /// All objects are checked before the first one changes anything. What someone changed by hand on what Knit made is
+    /// repaired, also when the objects are unchanged, and said on standard error. Exit code: 0 when everything stands, 1 when
     /// something is in the way; the reason is on standard error and in the object's status.
     Apply {
         #[command(flatten)]
@@ -100,9 +101,9 @@ enum Command {
         #[arg(short, long)]
         namespace: Option<String>,
     },
-    /// Show what Knit has made on this node, and what is in the way
+    /// Show what Knit has made on this node, what is in the way, and what someone changed by hand
     ///
-    /// Exit code: 0 when everything stands, 1 when something is in the way.
+    /// Exit code: 0 when everything stands, 1 when something is in the way or is not as it was asked for.
     Status {
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
@@ -169,7 +170,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
                 show::Which { kind: Some(&kind), name: name.as_deref(), namespace: namespace.as_deref() };
             show::describe(&place, &which)
         }
-        Command::Status { output } => show::status(&place, matches!(output, Format::Json)),
+        Command::Status { output } => status::status(&place, matches!(output, Format::Json)),
         Command::Version { output } => version::run(output),
         Command::Completion { shell } => completion::run(shell),
     }

@@ -3,11 +3,13 @@
 mod cli;
 mod completion;
 mod doctor;
+mod fault;
 mod objects;
 mod output;
 mod place;
 mod sandbox;
 mod show;
+mod status;
 mod version;
 
 use std::process::ExitCode;

@@ -20,12 +20,12 @@ const WOULD_CHANGE: u8 = 2;
 /// Applies the objects of files.
 pub fn apply(place: &Place, files: &[PathBuf], dry_run: bool) -> Result<ExitCode> {
     let objects = read(files)?;
-    let mut node = place.open()?;
     if dry_run {
-        let (changes, _) = node.plan(objects)?;
+        let (changes, _) = place.open()?.plan(objects)?;
         show(&changes, " (dry run)")?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut node = place.change()?;
     let changes = node.apply(objects, &format!("apply {}", names(files)))?;
     show(&changes, "")?;
     problems(&node, changes.iter().map(|change| &change.key))
@@ -43,8 +43,7 @@ pub fn plan(place: &Place, files: &[PathBuf], as_json: bool) -> Result<ExitCode>
         }
         show_plans(&plans)?;
     }
-    let empty = plans.iter().all(|(_, plan)| plan.is_empty());
-    Ok(if empty { ExitCode::SUCCESS } else { ExitCode::from(WOULD_CHANGE) })
+    Ok(if plans.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(WOULD_CHANGE) })
 }
 
 /// Deletes the objects of files, or one by kind and name.
@@ -52,11 +51,11 @@ pub fn delete(place: &Place, files: &[PathBuf], named: Option<ObjectKey>, dry_ru
     let mut keys: Vec<ObjectKey> = read(files)?.iter().map(key_of).collect();
     let what = if files.is_empty() { "delete".to_owned() } else { format!("delete {}", names(files)) };
     keys.extend(named);
-    let mut node = place.open()?;
     if dry_run {
-        show_plans(&node.plan_delete(&keys)?)?;
+        show_plans(&place.open()?.plan_delete(&keys)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let mut node = place.change()?;
     let changes = node.delete(&keys, &what)?;
     show(&changes, "")?;
     let missing = changes.iter().any(|change| change.verb == Verb::NotFound);
@@ -65,7 +64,7 @@ pub fn delete(place: &Place, files: &[PathBuf], named: Option<ObjectKey>, dry_ru
 
 /// Takes the newest change back.
 pub fn undo(place: &Place) -> Result<ExitCode> {
-    let mut node = place.open()?;
+    let mut node = place.change()?;
     let (what, changes) = node.undo()?;
     output::text(&format!("undone: {what}\n"))?;
     show(&changes, "")?;
@@ -121,6 +120,11 @@ fn problems<'a>(node: &Standalone, keys: impl Iterator<Item = &'a ObjectKey>) ->
 }
 
 fn show_plans(plans: &[(Unit, Arc<Plan>)]) -> Result<()> {
+    output::text(&format!("{}\n", merged(plans)))
+}
+
+/// Plans as one, for people.
+pub fn merged(plans: &[(Unit, Arc<Plan>)]) -> Plan {
     let mut whole = Plan::default();
     for (_, plan) in plans {
         whole.steps.extend(plan.steps.iter().cloned());
@@ -128,7 +132,7 @@ fn show_plans(plans: &[(Unit, Arc<Plan>)]) -> Result<()> {
     }
     // A link that goes takes some things with it: those steps are the kernel's, and only noise to a reader.
     whole.steps.retain(|planned| !planned.implied || planned.scope == Scope::Host);
-    output::text(&format!("{whole}\n"))
+    whole
 }
 
 /// `podconfig.podconfig.opdev.io/name`, as kubectl writes it.

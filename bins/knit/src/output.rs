@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
+use comfy_table::{Table, presets};
 use serde::Serialize;
 
 /// Writes text. A reader that went away (`knit doctor | head`) is not an error.
@@ -17,4 +18,32 @@ pub fn text(text: &str) -> Result<()> {
 /// Writes JSON, indented, with a newline at its end.
 pub fn json(value: &impl Serialize) -> Result<()> {
     text(&(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n"))
+}
+
+/// A table as kubectl prints it: a line of column names, then the rows, two spaces between columns.
+pub fn table<Row>(header: &[&str], rows: impl IntoIterator<Item = Row>) -> String
+where
+    Row: IntoIterator<Item = String>,
+{
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    format!("{}\n", table.trim_fmt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_begin_at_the_left_and_end_without_spaces() {
+        let rows = [["a", "1"], ["long", ""]].map(|row| row.map(str::to_owned));
+        assert_eq!(table(&["NAME", "MTU"], rows), "NAME  MTU\na     1\nlong\n");
+    }
 }

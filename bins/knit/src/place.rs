@@ -6,6 +6,8 @@ use anyhow::Result;
 use clap::Args;
 use knit_agent::Standalone;
 
+use crate::fault;
+
 /// The folder that holds what Knit knows, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/knit/standalone";
 
@@ -21,11 +23,21 @@ pub struct Place {
 }
 
 impl Place {
-    /// Opens the node. Says on standard error what was found wrong in its folder.
+    /// Opens the node to look at it. Says on standard error what was found wrong in its folder.
     pub fn open(&self) -> Result<Standalone> {
-        let node = Standalone::open(&self.state_dir)?;
+        let mut node = Standalone::open(&self.state_dir)?;
         for note in &node.notes {
             eprintln!("knit: {note}");
+        }
+        fault::arm(&mut node)?;
+        Ok(node)
+    }
+
+    /// Opens the node to change it. What someone changed by hand is repaired first, and said on standard error.
+    pub fn change(&self) -> Result<Standalone> {
+        let mut node = self.open()?;
+        for repair in node.repair()? {
+            eprintln!("knit: {repair}");
         }
         Ok(node)
     }

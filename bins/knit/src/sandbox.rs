@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use knit_agent::{Standalone, sandboxes};
 use knit_engine::Unit;
 use knit_kernel::Netns;
@@ -89,9 +88,9 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
         Task::Hold => sandboxes::hold()?,
         Task::Add { name, labels, pid } => add(place, &name, labels, pid)?,
         Task::List { output } => list(&place.open()?, output)?,
-        Task::Label { name, changes } => label(&mut place.open()?, &name, &changes)?,
+        Task::Label { name, changes } => label(&mut place.change()?, &name, &changes)?,
         Task::Delete { name } => {
-            place.open()?.delete_sandbox(&name.namespace, &name.name)?;
+            place.change()?.delete_sandbox(&name.namespace, &name.name)?;
             println!("sandbox/{} deleted", name.name);
         }
         Task::Exec { name, command } => {
@@ -108,7 +107,7 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
 }
 
 fn add(place: &Place, name: &Name, labels: Vec<(String, String)>, pid: Option<u32>) -> Result<()> {
-    let mut node = place.open()?;
+    let mut node = place.change()?;
     if node.sandbox(&name.namespace, &name.name).is_ok() {
         bail!("there is a sandbox {} in namespace {} already", name.name, name.namespace);
     }
@@ -153,15 +152,12 @@ fn list(node: &Standalone, format: Format) -> Result<()> {
     if rows.is_empty() {
         return output::text("no sandboxes; add one with `knit sandbox add NAME`\n");
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["NAMESPACE", "NAME", "PID", "LABELS", "INTERFACES"]);
-    for row in &rows {
+    let cells = rows.iter().map(|row| {
         let labels: Vec<String> = row.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let pid = row.pid.to_string();
-        table.add_row([row.namespace, row.name, &pid, &labels.join(","), &row.interfaces.join(",")]);
-    }
-    output::text(&format!("{}\n", table.trim_fmt()))
+        let (labels, interfaces) = (labels.join(","), row.interfaces.join(","));
+        [row.namespace.to_owned(), row.name.to_owned(), row.pid.to_string(), labels, interfaces]
+    });
+    output::text(&output::table(&["NAMESPACE", "NAME", "PID", "LABELS", "INTERFACES"], cells))
 }
 
 fn row<'a>(node: &'a Standalone, sandbox: &'a Sandbox) -> Row<'a> {

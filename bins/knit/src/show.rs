@@ -1,16 +1,14 @@
-//! `knit get`, `describe`, `status`: looking at objects and at what became of them.
+//! `knit get`, `describe`: looking at objects and at what became of them.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use comfy_table::{Table, presets};
 use knit_agent::Standalone;
 use knit_crds::{KindInfo, Object};
-use knit_engine::{ObjectKey, Unit};
+use knit_engine::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::objects::title;
 use crate::output;
 use crate::place::Place;
 
@@ -58,43 +56,18 @@ pub fn describe(place: &Place, which: &Which<'_>) -> Result<ExitCode> {
     let node = place.open()?;
     let mut text = String::new();
     for (key, object) in select(&node, which)? {
+        if !text.is_empty() {
+            text += "\n";
+        }
         text += &format!("Name:       {}\n", key.name);
         text +=
             &format!("Namespace:  {}\n", if key.namespace.is_empty() { "<none>" } else { &key.namespace });
         text += &format!("Kind:       {}\n", key.kind);
-        let value = object.to_value();
-        for part in ["spec", "status"] {
-            let body = value.get(part).cloned().unwrap_or(Value::Null);
-            text += &format!("{part}:\n{}", indented(&body)?);
-        }
+        text += &spec_and_status(&object);
         text += &reasons(&node, &key);
-        text += "\n";
     }
     output::text(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints what the node has, and what is in the way of what.
-pub fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
-    let node = place.open()?;
-    let state = node.state();
-    let problems: Vec<(String, String)> = state
-        .problems
-        .values()
-        .flatten()
-        .map(|(object, problem)| (title(object), problem.to_string()))
-        .collect();
-    if as_json {
-        output::json(&json!({
-            "objects": state.objects.len(),
-            "sandboxes": state.sandboxes.len(),
-            "units": state.made.iter().map(|(unit, made)| json!({"unit": unit, "made": made})).collect::<Vec<_>>(),
-            "problems": problems,
-        }))?;
-    } else {
-        output::text(&overview(&node, &problems))?;
-    }
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn select(node: &Standalone, which: &Which<'_>) -> Result<Vec<(ObjectKey, Object)>> {
@@ -148,18 +121,16 @@ fn tables(objects: &[(ObjectKey, Object)], wide: bool) -> String {
 fn table(kind: &KindInfo, objects: &[&(ObjectKey, Object)], wide: bool) -> String {
     let columns: Vec<_> =
         kind.columns.iter().filter(|column| (wide || !column.wide) && column.type_ != "date").collect();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let mut header = vec!["NAMESPACE".to_owned(), "NAME".to_owned()];
-    header.extend(columns.iter().map(|column| column.name.to_uppercase()));
-    table.set_header(header);
-    for (key, object) in objects {
+    let titles: Vec<String> = columns.iter().map(|column| column.name.to_uppercase()).collect();
+    let header: Vec<&str> =
+        ["NAMESPACE", "NAME"].into_iter().chain(titles.iter().map(String::as_str)).collect();
+    let rows = objects.iter().map(|(key, object)| {
         let value = object.to_value();
         let mut row = vec![key.namespace.clone(), format!("{}/{}", kind.singular, key.name)];
         row.extend(columns.iter().map(|column| at(&value, column.path)));
-        table.add_row(row);
-    }
-    format!("{}\n", table.trim_fmt())
+        row
+    });
+    output::table(&header, rows)
 }
 
 /// The value at a path such as `.spec.mtu` or `.status.conditions[?(@.type=="Ready")].status`.
@@ -196,9 +167,11 @@ fn at(value: &Value, path: &str) -> String {
     }
 }
 
-fn indented(value: &Value) -> Result<String> {
-    let yaml = serde_saphyr::to_string(value).context("cannot print an object")?;
-    Ok(yaml.lines().map(|line| format!("  {line}\n")).collect())
+/// The object as YAML, in the order in which its kind lists the fields, without what the lines above it said.
+fn spec_and_status(object: &Object) -> String {
+    let yaml = object.to_yaml();
+    let lines = yaml.lines().skip_while(|line| !line.starts_with("spec:"));
+    lines.map(|line| format!("{line}\n")).collect()
 }
 
 fn reasons(node: &Standalone, key: &ObjectKey) -> String {
@@ -207,38 +180,4 @@ fn reasons(node: &Standalone, key: &ObjectKey) -> String {
     let warnings = report.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
     let lines: String = problems.chain(warnings).collect();
     if lines.is_empty() { String::new() } else { format!("notes:\n{lines}") }
-}
-
-fn overview(node: &Standalone, problems: &[(String, String)]) -> String {
-    let state = node.state();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"]);
-    for (unit, made) in &state.made {
-        if let Some(bridge) = &made.bridge {
-            let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
-            table.add_row(["host", bridge.name.as_str(), "bridge", &addresses.join(","), "", ""]);
-        }
-        let Unit::Sandbox(id) = unit else { continue };
-        for (object, interface) in &made.interfaces {
-            let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
-            let on = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
-            table.add_row([
-                &id.0,
-                interface.name.as_str(),
-                &interface.kind,
-                &addresses.join(","),
-                &on,
-                &title(object),
-            ]);
-        }
-    }
-    let mut text = format!("{} objects, {} sandboxes\n", state.objects.len(), state.sandboxes.len());
-    if !state.made.is_empty() {
-        text += &format!("{}\n", table.trim_fmt());
-    }
-    for (object, problem) in problems {
-        text += &format!("error: {object}: {problem}\n");
-    }
-    text
 }

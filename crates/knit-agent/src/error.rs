@@ -29,13 +29,11 @@ pub enum Error {
         /// Everything that is wrong in it.
         errors: ParseErrors,
     },
-    /// An object asks for what cannot be.
-    #[error("{object}:\n{problems}")]
+    /// Objects ask for what cannot be.
+    #[error("{}", invalid.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Invalid {
-        /// The object.
-        object: String,
-        /// Everything that is wrong with it.
-        problems: Problems,
+        /// Each object with everything that is wrong with it.
+        invalid: Vec<Invalid>,
     },
     /// A sandbox of that name exists.
     #[error("there is a sandbox {name} in namespace {namespace} already")]
@@ -63,9 +61,31 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A fault point ended the work, as a crash would: nothing was taken back and nothing was written down.
+    #[error("{unit}: stopped at a fault point")]
+    Stopped {
+        /// What was being worked on.
+        unit: String,
+    },
+    /// What has Knit's mark and nobody asks for could not be removed.
+    #[error("links with Knit's mark that nobody asks for could not be removed: {why}")]
+    Stray {
+        /// Why.
+        why: String,
+    },
     /// Nothing to take back.
     #[error("there is nothing to undo")]
     NothingToUndo,
+}
+
+/// An object that asks for what cannot be.
+#[derive(Debug, Error)]
+#[error("{object}:\n{problems}")]
+pub struct Invalid {
+    /// The object.
+    pub object: String,
+    /// Everything that is wrong with it.
+    pub problems: Problems,
 }
 
 /// What a node's functions return.

@@ -1,5 +1,6 @@
 //! The engine's host: events in, effects carried out.
 
+mod repair;
 mod start;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -16,7 +17,9 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::{NetState, Plan, Scope};
 use knit_store::Journal;
 
-use crate::error::Result;
+pub use repair::Repair;
+
+use crate::error::{Error, Result};
 
 /// The journal is rewritten as a snapshot after so many records.
 const MOST_RECORDS: u64 = 5_000;
@@ -31,6 +34,8 @@ pub struct Node {
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
     faults: Box<dyn Observer + Send>,
+    /// This boot of the machine. A sandbox of another boot is gone, whatever its namespace's number says.
+    boot: String,
 }
 
 /// Plans, each with the unit that it changes.
@@ -88,7 +93,9 @@ impl Node {
                     match effect {
                         Effect::Journal(_) => {}
                         Effect::Changed(objects) => outcome.changed.extend(objects),
-                        Effect::Observe { unit, look } => queue.push_back(self.observe(&state, unit, &look)?),
+                        Effect::Observe { unit, look } => {
+                            queue.push_back(self.observe(Some(&state), unit, &look)?)
+                        }
                         Effect::Apply { unit, plan } => {
                             outcome.plans.push((unit.clone(), plan));
                             queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
@@ -97,16 +104,17 @@ impl Node {
                 }
             }
         }
+        self.places = Places::new();
         Ok((state, outcome))
     }
 
     /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
     pub fn tidy(&mut self) -> Result<()> {
         for scope in std::mem::take(&mut self.to_reap) {
-            let scope = BTreeSet::from([scope]);
-            reach(&mut self.places, &self.kernel, &self.state, &scope);
-            // What waited in a sandbox that is gone, is gone with it.
-            let reaped = match self.kernel.reap(&scope, &mut self.places) {
+            let scopes = BTreeSet::from([scope]);
+            self.reach(&scopes);
+            // What is cut off in a sandbox that is gone by now went with it.
+            let reaped = match self.kernel.reap(&scopes, &mut self.places) {
                 Err(knit_kernel::Error::NoNamespace { .. }) => Ok(()),
                 reaped => reaped,
             };
@@ -134,14 +142,9 @@ impl Node {
                 outcome.changed.extend(objects);
                 Ok(None)
             }
-            Effect::Observe { unit, look } => {
-                let state = std::mem::take(&mut self.state);
-                let event = self.observe(&state, unit, &look);
-                self.state = state;
-                event.map(Some)
-            }
+            Effect::Observe { unit, look } => self.observe(None, unit, &look).map(Some),
             Effect::Apply { unit, plan } => {
-                let result = self.apply(&unit, &plan);
+                let result = self.apply(&unit, &plan)?;
                 outcome.plans.push((unit.clone(), plan));
                 Ok(Some(Event::Applied(Applied { unit, result })))
             }
@@ -164,10 +167,11 @@ impl Node {
         Ok(())
     }
 
-    /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
-    fn observe(&mut self, state: &State, unit: Unit, look: &Look) -> Result<Event> {
+    /// Looks at what a unit is about, for the node's state or for one that is only rehearsed. A sandbox whose namespace is
+    /// gone, or is another by now, is reported as gone.
+    fn observe(&mut self, rehearsed: Option<&State>, unit: Unit, look: &Look) -> Result<Event> {
         let mut wanted = knit_kernel::observe::Look::default();
-        let mut host = ScopeLook::named(look.host_links.iter().cloned());
+        let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
         if look.ports_of.is_some() {
             // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
@@ -176,30 +180,38 @@ impl Node {
         wanted.scopes.insert(Scope::Host, host);
         if let Some(id) = &look.sandbox {
             let scope = Scope::Sandbox(id.clone());
-            reach(&mut self.places, &self.kernel, state, &BTreeSet::from([scope.clone()]));
+            let (state, scopes) = (rehearsed.unwrap_or(&self.state), BTreeSet::from([scope.clone()]));
+            reach(&mut self.places, self.kernel.host(), &self.boot, state, &scopes);
             if !self.places.contains(id) {
                 return Ok(Event::SandboxGone(id.clone()));
             }
-            let (rules, neighbours) = (look.wholly, look.wholly);
-            let sysctls = look.sysctls.clone();
-            let inside = ScopeLook { rules, neighbours, sysctls, ..ScopeLook::everything() };
+            let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
             wanted.scopes.insert(scope, inside);
         }
         let seen: NetState = self.kernel.observe(&wanted, &mut self.places)?;
         Ok(Event::Observed { unit, seen })
     }
 
-    fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
+    fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<Result<(), Failure>> {
         let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
-        reach(&mut self.places, &self.kernel, &self.state, &scopes);
+        self.reach(&scopes);
         let applied = self.kernel.apply(plan, Deletes::Deferred, &mut self.places, &mut *self.faults);
         match applied {
             Ok(AppliedPlan { to_reap }) => {
                 self.to_reap.extend(to_reap);
-                self.verify(unit, plan)
+                Ok(self.verify(unit, plan))
             }
-            Err(error) => Err(failure(&error)),
+            Err(error) if error.roll_back == RollBack::Left => Err(Error::Stopped { unit: unit.to_string() }),
+            Err(error) => {
+                // What was cut off and came back came back as a new link: the old one still waits.
+                self.to_reap.extend(scopes);
+                Ok(Err(failure(&error)))
+            }
         }
+    }
+
+    fn reach(&mut self, scopes: &BTreeSet<Scope>) {
+        reach(&mut self.places, self.kernel.host(), &self.boot, &self.state, scopes);
     }
 
     /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.
@@ -220,14 +232,15 @@ impl Node {
 
 /// Has the namespaces of these scopes' sandboxes at hand, those that are still there, and no others. A namespace that is
 /// at hand already is the same one still: it is held.
-fn reach(places: &mut Places, kernel: &Kernel, state: &State, scopes: &BTreeSet<Scope>) {
+fn reach(places: &mut Places, host: &Netns, boot: &str, state: &State, scopes: &BTreeSet<Scope>) {
     places.keep(|id| scopes.contains(&Scope::Sandbox(id.clone())));
     for scope in scopes {
         let Scope::Sandbox(id) = scope else { continue };
         let Some(sandbox) = state.sandboxes.get(id).filter(|_| !places.contains(id)) else { continue };
-        let Ok(netns) = Netns::open_sandbox(Path::new(&sandbox.netns), kernel.host()) else { continue };
+        let Ok(netns) = Netns::open_sandbox(Path::new(&sandbox.netns), host) else { continue };
         places.add(id.clone(), netns);
-        if !matches!(places.cookie(id), Ok(Some(cookie)) if cookie == sandbox.instance.cookie) {
+        let is_same = |cookie| sandbox.instance.boot == boot && sandbox.instance.cookie == cookie;
+        if !matches!(places.cookie(id), Ok(Some(cookie)) if is_same(cookie)) {
             places.keep(|other| other != id);
         }
     }

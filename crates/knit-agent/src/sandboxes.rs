@@ -61,16 +61,28 @@ pub fn netns_of(pid: u32) -> String {
 
 /// Which life of a sandbox a namespace is.
 pub fn instance_of(netns: &Netns) -> Result<Instance> {
+    Ok(Instance { boot: boot_id()?, cookie: netns.cookie()? })
+}
+
+/// The kernel's id of this boot.
+pub fn boot_id() -> Result<String> {
     let path = "/proc/sys/kernel/random/boot_id";
     let boot =
         std::fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    Ok(Instance { boot: boot.trim().to_owned(), cookie: netns.cookie()? })
+    Ok(boot.trim().to_owned())
 }
 
-/// Ends a holder, if the process is still the one that holds this namespace.
+/// Whether a process is a holder that Knit started, and not someone's own that was added with `--pid`.
+fn is_holder(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.ends_with(b"\0sandbox\0hold\0")
+}
+
+/// Ends a holder, if the process is still the one that holds this namespace. A process that Knit did not start goes on.
 pub fn stop_holder(pid: u32, instance: &Instance) -> Result<()> {
     let Ok(netns) = Netns::open(Path::new(&netns_of(pid))) else { return Ok(()) };
     if instance_of(&netns)? == *instance
+        && is_holder(pid)
         && let Ok(pid) = i32::try_from(pid)
     {
         // It may have ended by itself in between.

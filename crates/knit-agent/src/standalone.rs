@@ -13,8 +13,8 @@ use knit_model::{Sandbox, SandboxId};
 
 pub use files::read_objects;
 
-use crate::error::{Error, Result};
-use crate::node::{Node, Plans, now};
+use crate::error::{Error, Invalid, Result};
+use crate::node::{Node, Plans, Repair, now};
 use crate::sandboxes;
 
 /// A node whose objects come from files.
@@ -109,9 +109,13 @@ impl Standalone {
         self.node.tidy()
     }
 
-    /// Takes everything of a sandbox back, and ends its holder.
+    /// Takes everything of a sandbox back, and ends its holder. A process that was added with its namespace goes on, in
+    /// a namespace as it was before.
     pub fn delete_sandbox(&mut self, namespace: &str, name: &str) -> Result<()> {
         let sandbox = self.sandbox(namespace, name)?.clone();
+        // The namespace may outlive the holder: other processes may be inside. So it is cleared before it is let go.
+        self.node.hear(Event::SandboxSeen(Sandbox { labels: BTreeMap::new(), ..sandbox.clone() }))?;
+        self.node.tidy()?;
         sandboxes::stop_holder(sandbox.number, &sandbox.instance)?;
         self.node.hear(Event::SandboxGone(sandbox.id))?;
         self.node.tidy()
@@ -137,18 +141,32 @@ impl Standalone {
         Ok(changes)
     }
 
-    /// What applying the objects would change.
+    /// What applying the objects would change, with what has to be repaired.
     pub fn plan(&mut self, objects: Vec<Object>) -> Result<(Vec<Change>, Plans)> {
         let Prepared { changes, events, .. } = self.prepare(objects)?;
-        let (_, outcome) = self.node.rehearse(events)?;
-        Ok((changes, outcome.plans))
+        Ok((changes, self.rehearse(events)?))
     }
 
-    /// What deleting the objects would change.
+    /// What deleting the objects would change, with what has to be repaired.
     pub fn plan_delete(&mut self, keys: &[ObjectKey]) -> Result<Plans> {
-        let events: Vec<Event> = keys.iter().cloned().map(Event::ObjectDeleted).collect();
-        let (_, outcome) = self.node.rehearse(events)?;
-        Ok(outcome.plans)
+        self.rehearse(keys.iter().cloned().map(Event::ObjectDeleted))
+    }
+
+    /// What is not in the kernel as it was asked for.
+    pub fn differences(&mut self) -> Result<Plans> {
+        self.rehearse([])
+    }
+
+    /// The plans that would be carried out. Each is a comparison with the kernel as it is, so the last of a unit counts.
+    fn rehearse(&mut self, events: impl IntoIterator<Item = Event>) -> Result<Plans> {
+        let (_, outcome) = self.node.rehearse(std::iter::once(Event::Resync).chain(events))?;
+        let mut plans = Plans::new();
+        for (unit, plan) in outcome.plans {
+            plans.retain(|(other, _)| *other != unit);
+            plans.push((unit, plan));
+        }
+        plans.retain(|(_, plan)| !plan.is_empty());
+        Ok(plans)
     }
 
     /// Deletes objects.
@@ -193,11 +211,9 @@ impl Standalone {
         Ok((revision.what, changes))
     }
 
-    /// Compares everything with the kernel and repairs what differs. Returns the plans that it took.
-    pub fn resync(&mut self) -> Result<Plans> {
-        let outcome = self.node.hear(Event::Resync)?;
-        self.node.tidy()?;
-        Ok(outcome.plans)
+    /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
+    pub fn repair(&mut self) -> Result<Vec<Repair>> {
+        self.node.repair()
     }
 
     /// An object with the status that follows from what became of it.
@@ -219,8 +235,15 @@ impl Standalone {
 
     fn prepare(&self, objects: Vec<Object>) -> Result<Prepared> {
         let mut prepared = Prepared::default();
+        let mut invalid = Vec::new();
         for object in objects {
-            let (change, stored) = self.prepare_one(object)?;
+            let (change, stored) = match self.prepare_one(object) {
+                Ok(one) => one,
+                Err(why) => {
+                    invalid.push(why);
+                    continue;
+                }
+            };
             if let Some(stored) = stored {
                 let before = self.state().objects.get(&change.key).cloned().map(Box::new);
                 prepared.before.push((change.key.clone(), before));
@@ -228,14 +251,14 @@ impl Standalone {
             }
             prepared.changes.push(change);
         }
-        Ok(prepared)
+        if invalid.is_empty() { Ok(prepared) } else { Err(Error::Invalid { invalid }) }
     }
 
     /// Checks an object and gives it what an API server would: a uid and a generation.
-    fn prepare_one(&self, mut object: Object) -> Result<(Change, Option<StoredObject>)> {
+    fn prepare_one(&self, mut object: Object) -> Result<(Change, Option<StoredObject>), Invalid> {
         let key = files::key_of(&object);
         let title = key.to_string();
-        let invalid = |problems| Error::Invalid { object: title.clone(), problems };
+        let invalid = |problems| Invalid { object: title.clone(), problems };
         let old = self.state().objects.get(&key);
         let generation = old.map_or(1, |old| old.object.generation + 1);
         let uid = old.map_or_else(|| format!("{}-{}", key.name, now().0), |old| old.object.uid.clone());

@@ -253,8 +253,12 @@ fn listed(report: &Report) -> Vec<PodConfiguration> {
 pub fn config_line(link: &InterfaceReport) -> String {
     let mut words = match &link.peer {
         Some(_) => vec![format!("podVethName:{}", link.name)],
-        None => vec![format!("podLinkName:{}", link.name), format!("linkType:{}", link.kind)],
+        None => vec![format!("podLinkName:{}", link.name)],
     };
+    // A link that others made was only changed: of what kind it is was never asked.
+    if link.peer.is_none() && !link.kind.is_empty() {
+        words.push(format!("linkType:{}", link.kind));
+    }
     if !link.addresses.is_empty() {
         let addresses: Vec<String> = link.addresses.iter().map(ToString::to_string).collect();
         words.push(format!("podIPAddr:{}", addresses.join(",")));

@@ -89,13 +89,12 @@ pub enum Effect {
 /// What to look at in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// This sandbox: its links, addresses and routes.
+    /// This sandbox, wholly.
     pub sandbox: Option<SandboxId>,
-    /// The sandbox's rules and neighbours too. Where Knit has made nothing yet and wants none, they are not looked at:
-    /// an attach does not wait for them. What a lost memory left there is found by the next comparison.
-    pub wholly: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
+    /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.
+    pub host_parents: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
     /// Whether the host's rules are of interest.
@@ -152,7 +151,7 @@ pub struct Began {
     /// Addresses taken for it.
     pub leases: Vec<LeaseTaken>,
     /// Old values of links that Knit does not own, to be given back one day.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub held: BTreeMap<HeldKey, serde_json::Value>,
 }
 
@@ -177,28 +176,5 @@ impl fmt::Display for Unit {
             Self::Bridge(bridge) => write!(out, "bridge {bridge}"),
             Self::Sandbox(id) => write!(out, "sandbox {id}"),
         }
-    }
-}
-
-/// Maps whose keys are not text are stored as lists of pairs.
-pub(crate) mod pairs {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        map: &BTreeMap<K, V>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(map)
-    }
-
-    pub(crate) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: Deserialize<'de> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
     }
 }

@@ -5,6 +5,7 @@
 //! only by [`Record`]s, which the host journals: replaying them gives the same state again.
 
 pub mod event;
+pub mod made;
 pub mod reports;
 mod resolve;
 pub mod state;

@@ -2,8 +2,9 @@
 
 mod bridge;
 mod interface;
+mod seats;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use knit_model::link::{Attrs, Kind, Master};
 use knit_model::plan::{Desired, Item};
@@ -11,8 +12,9 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
 use knit_model::{IfName, Mac, Scope};
 
-pub(crate) use bridge::{bridge, is_needed};
+pub(crate) use bridge::{bridge, is_left, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
+pub(crate) use seats::settle;
 
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};
@@ -35,6 +37,8 @@ pub(crate) struct Resolved {
     pub(crate) leases: Vec<LeaseTaken>,
     /// What stands in the way, by object.
     pub(crate) problems: Vec<(ObjectKey, Problem)>,
+    /// The largest MTU that links without a stated one may have, by the uplink that they sit on.
+    pub(crate) largest: BTreeMap<IfName, u32>,
     /// Objects that asked for something here.
     pub(crate) askers: BTreeSet<ObjectKey>,
 }
@@ -57,11 +61,11 @@ impl Resolved {
 }
 
 /// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
-/// `seed` gives an Ethernet link its address, the same each time it is made.
-fn with_defaults(kind: &Kind, asked: &Attrs, mtu: u32, master: Option<IfName>, seed: &str) -> Attrs {
+/// Without `mtu` it follows the link that it sits on. `seed` gives an Ethernet link its address, the same each time it is made.
+fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
     let on_ethernet = kind.is_ethernet().then_some(true);
     Attrs {
-        mtu: asked.mtu.or(Some(mtu)),
+        mtu: asked.mtu.or(mtu),
         mac: asked.mac.or_else(|| on_ethernet.map(|_| Mac::derived(seed))),
         txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
         alias: asked.alias.clone().or(Some(String::new())),

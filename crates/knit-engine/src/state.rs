@@ -14,7 +14,8 @@ use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::event::{Began, Ended, Record, Revision, Unit, pairs};
+use crate::event::{Began, Ended, Record, Revision, Unit};
+use crate::made::AllMade;
 
 /// So many changes can be taken back one after the other.
 const MOST_REVISIONS: usize = 50;
@@ -88,6 +89,9 @@ pub struct Made {
     pub uses: BTreeSet<BridgeKey>,
     /// Its interfaces, each with the object that asked.
     pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
+    /// Sysctls of its interfaces, by path.
+    #[serde(default)]
+    pub sysctls: BTreeSet<String>,
     /// The bridge itself, for a bridge's unit.
     pub bridge: Option<BridgeReport>,
     /// What works, but not as a person would expect.
@@ -105,24 +109,23 @@ pub struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Objects.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub objects: BTreeMap<ObjectKey, StoredObject>,
     /// Sandboxes.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
     /// Addresses in use.
     pub leases: Leases,
     /// What each unit has.
-    #[serde(with = "pairs")]
-    pub made: BTreeMap<Unit, Made>,
+    pub made: AllMade,
     /// What stands in the way of each unit.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub problems: BTreeMap<Unit, Vec<(ObjectKey, Problem)>>,
     /// Old values to give back.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub held: BTreeMap<HeldKey, Value>,
     /// Changes that began and did not end.
-    #[serde(with = "pairs")]
+    #[serde(with = "knit_model::pairs")]
     pub unfinished: BTreeMap<Unit, Began>,
     /// What people changed, the newest last.
     #[serde(default)]
@@ -138,6 +141,9 @@ pub struct State {
     /// Units that are being worked on.
     #[serde(skip)]
     pub(crate) flights: BTreeMap<Unit, crate::step::Flight>,
+    /// Names of host links that units being worked on are about to take.
+    #[serde(skip)]
+    pub(crate) claims: BTreeMap<IfName, Unit>,
 }
 
 impl State {
@@ -186,6 +192,7 @@ impl State {
             settings: Settings::default(),
             dirty: BTreeSet::new(),
             flights: BTreeMap::new(),
+            claims: BTreeMap::new(),
             ..self.clone()
         }
     }
@@ -204,7 +211,7 @@ impl State {
         let began = self.unfinished.remove(&ended.unit);
         match &ended.made {
             Some(made) => {
-                self.release_unused(ended, made);
+                self.release_unused(ended, began.as_ref(), made);
                 if *made == Made::default() {
                     self.made.remove(&ended.unit);
                 } else {
@@ -232,16 +239,23 @@ impl State {
         }
     }
 
-    /// Gives back the addresses of a sandbox that none of its interfaces has any more.
-    fn release_unused(&mut self, ended: &Ended, made: &Made) {
+    /// Gives back the addresses of a sandbox that none of its interfaces has: those that had some before, and those
+    /// that took some just now and could not be made for another reason.
+    fn release_unused(&mut self, ended: &Ended, began: Option<&Began>, made: &Made) {
         let Unit::Sandbox(sandbox) = &ended.unit else { return };
-        let had: BTreeSet<IfName> = self
+        let mut had: BTreeSet<IfName> = self
             .made
             .get(&ended.unit)
             .into_iter()
             .flat_map(|made| &made.interfaces)
             .map(|(_, interface)| interface.name.clone())
             .collect();
+        had.extend(
+            began
+                .into_iter()
+                .flat_map(|began| &began.leases)
+                .map(|taken| taken.lease.owner.interface.clone()),
+        );
         let has: BTreeSet<(IfName, IpAddr)> = made
             .interfaces
             .iter()
@@ -268,6 +282,12 @@ impl State {
         let mut all: Vec<_> = self.objects.iter().collect();
         all.sort_by_key(|(_, object)| object.since);
         all
+    }
+
+    /// Whether another unit has, or is about to take, this name on the host.
+    pub(crate) fn is_taken(&self, host_link: &IfName, by_others_than: &Unit) -> bool {
+        let holders = [self.made.holder(host_link), self.claims.get(host_link)];
+        holders.into_iter().flatten().any(|holder| holder != by_others_than)
     }
 
     /// The network of a namespace by its name.

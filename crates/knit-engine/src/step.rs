@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use knit_ipam::Time;
 use knit_model::intent::Want;
-use knit_model::link::Master;
+use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::Problem;
+use knit_model::report::BridgeReport;
 use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState, Step};
 use serde_json::Value;
 
@@ -18,7 +20,7 @@ use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
 /// A unit that is being worked on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flight {
-    resolved: Resolved,
+    pub(crate) resolved: Resolved,
     given_back: Vec<HeldKey>,
 }
 
@@ -92,10 +94,15 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
         return;
     }
     let unit = Unit::Sandbox(id.clone());
-    state.flights.remove(&unit);
+    if let Some(flight) = state.flights.remove(&unit) {
+        release_claims(state, &unit, &flight);
+    }
     let objects =
         state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    // They may have been made for it alone a moment ago, and it never came to use them.
+    let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
+    state.dirty.extend(bridges.into_iter().map(Unit::Bridge));
     // What is left of it on the host is cut off as a change of its own.
     state.dirty.insert(unit);
     effects.changed(objects.unwrap_or_default());
@@ -114,8 +121,11 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
                 continue;
             }
-            // A network may change the ranges of any interface of its namespace.
-            Want::Network(_) => {
+            // A network may change the ranges of any interface of its namespace, and of the bridges of those.
+            Want::Network(network) => {
+                let mine = state.objects.values().filter(|other| other.object.namespace == *namespace);
+                let on_it = mine.filter(|other| is_on(other, &network.name));
+                units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
                 let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
                 units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
                 continue;
@@ -131,6 +141,12 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
         units.extend(matching.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
     }
     units
+}
+
+/// Whether any interface of an object is on this network.
+fn is_on(object: &StoredObject, network: &str) -> bool {
+    let mut wants = object.intents.iter().map(|intent| &intent.want);
+    wants.any(|want| matches!(want, Want::Interface(want) if want.network.as_deref() == Some(network)))
 }
 
 /// The bridges that an object names.
@@ -156,12 +172,27 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
     let ready: Vec<Unit> = state.dirty.iter().filter(|unit| is_ready(state, unit)).cloned().collect();
     for unit in ready {
         state.dirty.remove(&unit);
+        if matches!(&unit, Unit::Bridge(key) if resolve::is_left(state, key)) {
+            continue;
+        }
         let resolved = match &unit {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
         };
+        for name in &resolved.made.host_links {
+            state.claims.insert(name.clone(), unit.clone());
+        }
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
+    }
+}
+
+/// Gives back the names that a unit was about to take: it has them now, or never will.
+fn release_claims(state: &mut State, unit: &Unit, flight: &Flight) {
+    for name in &flight.resolved.look.host_links {
+        if state.claims.get(name) == Some(unit) {
+            state.claims.remove(name);
+        }
     }
 }
 
@@ -193,22 +224,24 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: 
     let Some(mut flight) = state.flights.remove(unit) else { return };
     let had = state.made.get(unit).cloned().unwrap_or_default();
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
+    resolve::settle(&mut flight.resolved, &seen);
     let mut plan = diff(&flight.resolved.desired, &seen);
-    blame(&plan, &mut flight.resolved);
+    blame(unit, &plan, &mut flight.resolved);
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
         // A bridge is there wholly or not at all: the name is someone else's, or someone else still uses it.
         plan.steps.clear();
-        flight.resolved.made = had;
+        flight.resolved.made.clone_from(&had);
     }
     flight.given_back = given_back(state, unit, &flight.resolved);
     if plan.is_empty() && flight.resolved.leases.is_empty() {
+        release_claims(state, unit, &flight);
         finish(state, unit, flight, now, effects);
         return;
     }
     let plan = Arc::new(plan);
     let began = Began {
         unit: unit.clone(),
-        held: held(state, &plan, &flight.resolved),
+        held: held(state, &plan, &had, &flight.resolved),
         leases: flight.resolved.leases.clone(),
         plan: Arc::clone(&plan),
     };
@@ -220,6 +253,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: 
 fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) {
     let Applied { unit, result } = applied;
     let Some(mut flight) = state.flights.remove(&unit) else { return };
+    release_claims(state, &unit, &flight);
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
         Err(Failure { problem, taken_back }) => {
@@ -229,7 +263,13 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
                 format!("{} (and not all of it could be taken back)", problem.message)
             };
             let problem = Problem { message, ..problem };
-            let askers = std::mem::take(&mut flight.resolved.askers);
+            let mut askers = std::mem::take(&mut flight.resolved.askers);
+            if askers.is_empty() {
+                // Nobody asks any more and it could not be taken away: those who asked before are told.
+                let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+                askers.extend(made.map(|(object, _)| object.clone()));
+                askers.extend(in_the_name_of(&unit));
+            }
             flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
             let problems = flight.resolved.problems;
             effects.record(
@@ -263,9 +303,26 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
         };
         effects.record(state, Record::Ended(Box::new(ended)));
     }
+    if let Some(old) = &old.bridge {
+        look_again(state, unit, old);
+    }
     let mut objects = resolved.askers;
     objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
     after(state, unit, objects, &old.uses, effects);
+}
+
+/// When a bridge gives up an address, another one may wait for it, or may just have been told that there is none.
+fn look_again(state: &mut State, unit: &Unit, old: &BridgeReport) {
+    let bridge = state.made.get(unit).and_then(|made| made.bridge.as_ref());
+    let has: &[IpNet] = bridge.map_or(&[], |bridge| &bridge.addresses);
+    if old.addresses.iter().all(|address| has.contains(address)) {
+        return;
+    }
+    let flying = state.flights.iter().map(|(unit, flight)| (unit, &flight.resolved.made));
+    let all = state.made.iter().chain(flying);
+    let waiting = all.filter(|(_, made)| made.bridge.is_some() && !made.warnings.is_empty());
+    let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
+    state.dirty.extend(waiting);
 }
 
 /// Looks at bridges that may have lost their last user, and tells what has changed.
@@ -305,6 +362,10 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
         let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
         if look.host_links.contains(&link.name) || foreign_port {
             mine.add_link(link);
+        } else if look.host_parents.contains(&link.name) {
+            // Whose it is does not matter here: it is not this unit's, so this unit never changes it.
+            let attrs = Attrs { mtu: link.attrs.mtu, ..Attrs::default() };
+            mine.add_link(Link { attrs, owner: None, ..link });
         }
     }
     let on_mine = |name: &IfName| look.host_links.contains(name);
@@ -322,7 +383,7 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
 }
 
 /// Problems of a plan belong to the objects whose interface or bridge they name.
-fn blame(plan: &Plan, resolved: &mut Resolved) {
+fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
     for (_, problem) in &plan.problems {
         let named = |interface: &knit_model::report::InterfaceReport| {
             let word = |name: &IfName| problem.message.split(' ').any(|word| word == name.as_str());
@@ -338,12 +399,26 @@ fn blame(plan: &Plan, resolved: &mut Resolved) {
         if objects.is_empty() {
             objects.clone_from(&resolved.askers);
         }
+        if objects.is_empty() {
+            objects.extend(in_the_name_of(unit));
+        }
         resolved.problems.extend(objects.into_iter().map(|object| (object, problem.clone())));
     }
 }
 
+/// Who is told about a bridge that nobody asks for any more and that cannot go: the bridge itself.
+fn in_the_name_of(unit: &Unit) -> Option<ObjectKey> {
+    let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
+    Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
+}
+
 /// The first values of what a plan changes on links that are not Knit's.
-fn held(state: &State, plan: &Plan, resolved: &Resolved) -> std::collections::BTreeMap<HeldKey, Value> {
+fn held(
+    state: &State,
+    plan: &Plan,
+    had: &Made,
+    resolved: &Resolved,
+) -> std::collections::BTreeMap<HeldKey, Value> {
     let mut held = std::collections::BTreeMap::new();
     for planned in &plan.steps {
         match &planned.step {
@@ -362,8 +437,10 @@ fn held(state: &State, plan: &Plan, resolved: &Resolved) -> std::collections::BT
                     held.insert(key, change.from.clone());
                 }
             }
-            // Of a link that this plan makes there is no old value: it goes with the link.
-            Step::SetSysctl { key, from, .. } if !from.is_empty() => {
+            // Those of Knit's own links go with the links.
+            Step::SetSysctl { key, from, .. }
+                if !had.sysctls.contains(key) && !resolved.made.sysctls.contains(key) =>
+            {
                 let key = HeldKey { scope: planned.scope.clone(), link: None, field: key.clone() };
                 held.insert(key, Value::String(from.clone()));
             }

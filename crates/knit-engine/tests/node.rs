@@ -289,6 +289,26 @@ fn what_someone_deletes_by_hand_comes_back_at_the_next_look() {
     assert_eq!(node.kernel.observe(), whole);
 }
 
+#[test]
+fn a_field_that_is_taken_out_of_an_object_goes_back() {
+    let mut node = two_pods();
+    let mut loud = object("Bridge", "cnf", "br", vec![bridge("pcbr0", "192.168.100.0/24")]);
+    let quiet = loud.clone();
+    if let knit_model::intent::Want::Bridge(want) = &mut loud.intents[0].want {
+        want.bridge.stp = Some(true);
+        want.attrs.mtu = Some(9000);
+    }
+    let seen = |node: &Node| {
+        let link = node.host_link("pcbr0").unwrap();
+        let knit_model::Kind::Bridge(bridge) = link.kind else { panic!("{link:?}") };
+        (bridge.stp, link.attrs.mtu)
+    };
+    node.hear(Event::ObjectApplied(loud));
+    assert_eq!(seen(&node), (Some(true), Some(9000)));
+    node.hear(Event::ObjectApplied(quiet));
+    assert_eq!(seen(&node), (Some(false), Some(1500)));
+}
+
 #[derive(Clone, Debug)]
 enum Act {
     Apply(u8, u8),

@@ -95,6 +95,8 @@ impl Leases {
         };
         self.held_by(owner)
             .filter(|key| key.network == pool.network && pool.range.contains(&key.address))
+            // A range may have become narrower: what is its broadcast address now is no answer.
+            .filter(|key| pool.withholds(key.address).is_none())
             .map(|key| key.address)
             .find(answers)
     }
@@ -243,6 +245,14 @@ impl Leases {
     /// The lease of an address, held or resting.
     pub fn get(&self, network: &str, address: IpAddr) -> Option<&Lease> {
         self.networks.get(network)?.get(address)
+    }
+
+    /// The address of the pool that the attachment gave back last, if nobody has it since: for [`Want::Sticky`].
+    pub fn last_of(&self, pool: &Pool, owner: &AttachmentId) -> Option<IpAddr> {
+        let rested = self.networks.get(&pool.network)?.rested(owner);
+        let mine = rested.filter(|(address, lease)| pool.range.contains(address) && !lease.fixed);
+        let order = |lease: &Lease| lease.released.map(|released| released.order);
+        mine.max_by_key(|(_, lease)| order(lease)).map(|(address, _)| address)
     }
 
     /// What an attachment holds, in the order of networks and addresses.

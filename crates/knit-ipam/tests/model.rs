@@ -66,6 +66,9 @@ impl Naive {
             .filter(|e| e.live && e.owner == *owner)
             .map(|e| (e.address, e.fixed))
             .collect();
+        let givable = givable(pool);
+        // What the pool no longer gives is no answer.
+        let mine: Vec<_> = mine.into_iter().filter(|(address, _)| givable.contains(address)).collect();
         let held = mine.iter().find(|(address, fixed)| match want {
             Want::Fixed(wanted) => *address == wanted,
             _ => !fixed,
@@ -73,7 +76,6 @@ impl Naive {
         if let Some((address, _)) = held {
             return Some(*address);
         }
-        let givable = givable(pool);
         let find =
             |address: IpAddr| self.0.iter().find(|e| e.network == pool.network && e.address == address);
         let free = |address: IpAddr| givable.contains(&address) && find(address).is_none_or(|e| !e.live);

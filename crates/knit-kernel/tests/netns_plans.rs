@@ -179,7 +179,8 @@ fn a_tunnel_between_two_pods() {
     }
     let plan = world.make(&state);
     assert!(
-        plan.to_string().contains("made again: the kernel takes `vni` of a vxlan only at birth"),
+        plan.to_string()
+            .contains("made again: the kernel does not make this change of `vni` on a living vxlan"),
         "{plan}"
     );
     world.sandboxes[0].ping("10.52.0.3").unwrap();

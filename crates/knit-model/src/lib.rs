@@ -9,6 +9,7 @@ pub mod mac;
 pub mod marks;
 pub mod name;
 pub mod neighbour;
+pub mod pairs;
 pub mod plan;
 pub mod problem;
 pub mod provenance;

@@ -54,6 +54,24 @@ pub trait LinkKind: Serialize {
         None
     }
 
+    /// The same with the kernel's own value wherever nothing is stated and a living link can be set back to it, so that
+    /// a field that is taken out of an object goes back.
+    #[must_use]
+    fn with_defaults(self) -> Self
+    where
+        Self: Sized,
+    {
+        self
+    }
+
+    /// The field that keeps this link from becoming the wanted one while it lives, where that depends on the values.
+    fn cannot_become(&self, _wanted: &Self) -> Option<&'static str>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// Puts the link on another one. Kinds that sit on nothing ignore it.
     fn set_parent(&mut self, _parent: IfName) {}
 
@@ -126,6 +144,30 @@ macro_rules! kinds {
                     $(Self::$name(kind) => kind.parent(),)*
                     Self::Other { .. } => None,
                 }
+            }
+
+            /// The same with the kernel's own value wherever nothing is stated and it can be set back.
+            #[must_use]
+            pub fn with_defaults(self) -> Self {
+                match self {
+                    $(Self::$name(kind) => Self::$name(kind.with_defaults()),)*
+                    other => other,
+                }
+            }
+
+            /// The field that keeps this link from becoming the wanted one while it lives: the kernel takes it only at
+            /// birth, or not this change of it.
+            pub fn cannot_become(&self, wanted: &Self) -> Option<&'static str> {
+                let by_value = match (self, wanted) {
+                    $((Self::$name(seen), Self::$name(wanted)) => seen.cannot_become(wanted),)*
+                    _ => None,
+                };
+                let (seen, wanted_fields) = (self.fields(), wanted.fields());
+                let differs = |field: &&&str| match (wanted_fields.get(**field), seen.get(**field)) {
+                    (Some(wanted), Some(seen)) => wanted != seen,
+                    _ => false,
+                };
+                by_value.or_else(|| wanted.recreate().iter().find(differs).copied())
             }
 
             /// Puts the link on another one.

@@ -41,15 +41,15 @@ pub struct ScopeState {
     /// Links by name.
     pub links: BTreeMap<IfName, Link>,
     /// Addresses.
-    #[serde(with = "pairs")]
+    #[serde(with = "crate::pairs")]
     pub addresses: BTreeMap<AddressKey, Address>,
     /// Routes of every table.
-    #[serde(with = "pairs")]
+    #[serde(with = "crate::pairs")]
     pub routes: BTreeMap<RouteKey, Route>,
     /// Rules; observed holds only those with Knit's mark.
     pub rules: BTreeSet<Rule>,
     /// Permanent neighbours and proxy entries.
-    #[serde(with = "pairs")]
+    #[serde(with = "crate::pairs")]
     pub neighbours: BTreeMap<NeighbourKey, Neighbour>,
     /// Sysctls by path, such as `net/ipv6/conf/net1/accept_ra`. Observed holds those that were asked for.
     pub sysctls: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ pub struct ScopeState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {
     /// Scope by scope.
-    #[serde(with = "pairs")]
+    #[serde(with = "crate::pairs")]
     pub scopes: BTreeMap<Scope, ScopeState>,
 }
 
@@ -124,28 +124,5 @@ impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} dev {}", self.address, self.link)?;
         if self.noprefixroute { out.write_str(" noprefixroute") } else { Ok(()) }
-    }
-}
-
-/// Maps whose keys are not text are stored as a list of their values: each value knows its key.
-mod pairs {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
-        map: &BTreeMap<K, V>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_seq(map)
-    }
-
-    pub(super) fn deserialize<'de, K, V, D>(from: D) -> Result<BTreeMap<K, V>, D::Error>
-    where
-        K: Deserialize<'de> + Ord,
-        V: Deserialize<'de>,
-        D: Deserializer<'de>,
-    {
-        Ok(Vec::<(K, V)>::deserialize(from)?.into_iter().collect())
     }
 }

@@ -127,9 +127,46 @@ fn a_field_that_is_fixed_at_birth_makes_the_link_again_and_says_so() {
     sandbox a
       - address 10.9.0.1/24 dev vx0
       - vxlan vx0 mtu 1450 port 4789 vni 7
-          made again: the kernel takes `vni` of a vxlan only at birth
+          made again: the kernel does not make this change of `vni` on a living vxlan
       + vxlan vx0 mtu 1450 port 4789 vni 8
       + address 10.9.0.1/24 dev vx0
     2 to add, 0 to change, 2 to remove
     ");
+}
+
+/// The note on the step that makes a macvlan again, if it is made again.
+fn note_of(seen: &knit_model::Link, want: &knit_model::Link) -> Option<String> {
+    let scope = knit_model::Scope::Sandbox(knit_model::SandboxId("a".to_owned()));
+    let state = |link: &knit_model::Link| {
+        let mut state = NetState::default();
+        state.scope(&scope).add_link(link.clone());
+        state
+    };
+    let plan = diff(&Desired { state: state(want), ..Desired::default() }, &state(seen));
+    plan.steps.into_iter().find_map(|planned| planned.note)
+}
+
+#[test]
+fn a_macvlan_changes_its_mode_live_but_not_to_or_from_passthru() {
+    use knit_model::link::{Link, Macvlan, MacvlanMode, OwnerId};
+    let macvlan = |mode| {
+        let kind = Kind::Macvlan(Macvlan { parent: Some("up0".parse().unwrap()), mode: Some(mode) });
+        Link { owner: Some(OwnerId::derived("m")), ..Link::new("mv0".parse().unwrap(), kind) }
+    };
+    let (bridge, vepa, passthru) =
+        (macvlan(MacvlanMode::Bridge), macvlan(MacvlanMode::Vepa), macvlan(MacvlanMode::Passthru));
+    assert_eq!(note_of(&bridge, &vepa), None);
+    let note = note_of(&bridge, &passthru).unwrap();
+    assert!(note.contains("`mode`"), "{note}");
+    assert!(note_of(&passthru, &vepa).is_some());
+}
+
+#[test]
+fn a_parent_of_the_same_name_in_another_place_is_another_parent() {
+    use knit_model::link::{Link, Macvlan, OwnerId};
+    let kind = Kind::Macvlan(Macvlan { parent: Some("nic0".parse().unwrap()), mode: None });
+    let inside = Link { owner: Some(OwnerId::derived("m")), ..Link::new("mv0".parse().unwrap(), kind) };
+    let on_host = Link { born_from: Some(knit_model::Scope::Host), ..inside.clone() };
+    assert_eq!(note_of(&on_host, &inside).as_deref(), Some("it sits on a link of another place"));
+    assert_eq!(note_of(&on_host, &on_host), None);
 }

@@ -16,9 +16,9 @@ use crate::progress::seconds;
 /// Returns what was left behind, in words: nothing, it is hoped.
 pub fn killtest(name: &str, moments: u32) -> Result<Vec<String>> {
     process::require_root("a cluster")?;
-    let before = Snapshot::take()?;
+    let before = Snapshot::take(name)?;
     let whole = whole_up(name)?;
-    see_cluster(&before)?;
+    see_cluster(name, &before)?;
     let mut wrong = clean(name, &before, "a whole up")?;
     println!("a whole up takes {}", seconds(whole));
     for moment in 0..moments {
@@ -57,8 +57,8 @@ fn whole_up(name: &str) -> Result<Duration> {
 }
 
 /// A picture that does not show a cluster that is up would show nothing of one that was taken away badly.
-fn see_cluster(before: &Snapshot) -> Result<()> {
-    let seen = Snapshot::take()?.difference(before);
+fn see_cluster(name: &str, before: &Snapshot) -> Result<()> {
+    let seen = Snapshot::take(name)?.difference(before);
     for kind in ["process", "link", "cgroup", "route", "file"] {
         if !seen.iter().any(|thing| thing.starts_with(&format!("left behind: {kind} "))) {
             bail!("the picture of the machine shows no {kind} of a cluster that is up");
@@ -74,7 +74,7 @@ fn clean(name: &str, before: &Snapshot, what: &str) -> Result<Vec<String>> {
     if down(name)? != Outcome::NothingThere {
         wrong.push(format!("{what}: the second `down` found something"));
     }
-    let left = Snapshot::take()?.difference(before);
+    let left = Snapshot::take(name)?.difference(before);
     wrong.extend(left.into_iter().map(|thing| format!("{what}: {thing}")));
     Ok(wrong)
 }

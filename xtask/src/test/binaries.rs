@@ -114,6 +114,22 @@ pub fn run_with(selection: &Selection<'_>, place: Where, environment: &[(String,
     Ok(count)
 }
 
+/// Runs the examples in the documentation of every library.
+pub fn run_examples(filter: Option<&str>) -> Result<Count> {
+    println!("-- examples in documentation");
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(places::workspace()).args([
+        "test",
+        "--workspace",
+        "--locked",
+        "--quiet",
+        "--doc",
+        "--",
+    ]);
+    cargo.args(filter);
+    count_output(cargo, "examples in documentation")
+}
+
 fn build(selection: &Selection<'_>, place: Where) -> Result<Vec<Program>> {
     let targets: Vec<(String, Target)> =
         all_targets()?.into_iter().filter(|(_, target)| (selection.wanted)(target)).collect();
@@ -209,20 +225,9 @@ impl Program {
         environment: &[(String, String)],
     ) -> Result<Count> {
         println!("-- {}", self.name);
-        command.args(selection.filter).current_dir(&self.folder).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(selection.filter).current_dir(&self.folder);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
-        let mut child = command.spawn().with_context(|| format!("cannot start the tests `{}`", self.name))?;
-        let stdout = child.stdout.take().context("the test's output is piped")?;
-        let mut count = Count::default();
-        for line in BufReader::new(stdout).lines() {
-            let line = line?;
-            println!("{line}");
-            count.read_line(&line);
-        }
-        if !child.wait()?.success() {
-            count.program_failed(&self.name);
-        }
-        Ok(count)
+        count_output(command, &self.name)
     }
 
     fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
@@ -242,6 +247,23 @@ impl Program {
         }
         Ok(count)
     }
+}
+
+/// Passes a test program's output on, and counts what it says.
+fn count_output(mut command: Command, name: &str) -> Result<Count> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start the tests `{name}`"))?;
+    let stdout = child.stdout.take().context("the test's output is piped")?;
+    let mut count = Count::default();
+    for line in BufReader::new(stdout).lines() {
+        let line = line?;
+        println!("{line}");
+        count.read_line(&line);
+    }
+    if !child.wait()?.success() {
+        count.program_failed(name);
+    }
+    Ok(count)
 }
 
 /// Not root, but where the machine allows user namespaces a test can be root in one of its own.

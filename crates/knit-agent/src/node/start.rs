@@ -8,13 +8,13 @@ use knit_engine::event::Ended;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::fault::Unobserved;
 use knit_kernel::netns::may_visit;
-use knit_kernel::observe::{Look, ScopeLook};
 use knit_kernel::{Kernel, Netns, Places};
 use knit_model::Scope;
-use knit_store::{Format, Journal, Opened, Options};
+use knit_store::{Finding, Format, Journal, Opened, Options};
 
-use super::{Node, now, reach};
+use super::{Node, now};
 use crate::error::Result;
+use crate::sandboxes;
 
 /// How many older parts of the journal are kept, to answer what changed when.
 const HISTORY: usize = 4;
@@ -24,6 +24,9 @@ pub const FORMAT: Format = Format::first();
 
 impl Node {
     /// Opens the node whose state is in `folder`. The second value says what was found wrong there.
+    ///
+    /// What a crash cut short is taken back and then done again or left, as the objects say; other differences between
+    /// the kernel and what was written down are for [`Node::repair`].
     ///
     /// The calling thread becomes the node's: it waits for the kernel and visits sandboxes' namespaces, so that it must
     /// not be one of an async runtime.
@@ -35,22 +38,30 @@ impl Node {
         records.iter().for_each(|(_, record)| state.record(record));
         may_visit()?;
         let kernel = Kernel::open(Netns::current()?)?;
+        let boot = sandboxes::boot_id()?;
         let (places, to_reap) = (Places::new(), [Scope::Host].into());
-        let mut node = Self { state, journal, kernel, places, to_reap, faults: Box::new(Unobserved) };
+        let mut node = Self { state, journal, kernel, places, to_reap, faults: Box::new(Unobserved), boot };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        if findings.iter().any(Finding::loses) {
+            // Records after a loss would not be read without a snapshot that they follow.
+            node.journal.compact(&node.state.remembered(), node.journal.last())?;
+        }
         node.state.settings = node.settings()?;
-        notes.extend(node.take_back_unfinished()?);
-        node.forget_dead_sandboxes()?;
+        let taken_back = node.take_back_unfinished()?;
+        let gone = node.forget_dead_sandboxes()?;
+        if !taken_back.is_empty() || !gone.is_empty() {
+            node.hear(Event::Resync)?;
+        }
+        notes.extend(taken_back);
+        notes.extend(gone);
+        node.tidy()?;
         Ok((node, notes))
     }
 
     /// The host's own addresses: no tenant's network may overlap them.
     fn settings(&mut self) -> Result<Settings> {
-        let look = Look::default().at(Scope::Host, ScopeLook::everything());
-        let seen = self.kernel.observe(&look, &mut Places::new())?;
-        let host = seen.scopes.get(&Scope::Host);
-        let foreign =
-            host.into_iter().flat_map(|host| host.addresses.values()).filter(|address| !address.owned);
+        let host = self.observe_host()?;
+        let foreign = host.addresses.values().filter(|address| !address.owned);
         let of_nodes = |address: &IpNet| !address.addr().is_loopback() && !is_link_local(address);
         let forbidden = foreign.map(|address| address.address).filter(of_nodes);
         Ok(Settings {
@@ -64,8 +75,9 @@ impl Node {
         let unfinished: Vec<_> = self.state.unfinished.values().cloned().collect();
         for began in unfinished {
             let scopes: BTreeSet<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
-            reach(&mut self.places, &self.kernel, &self.state, &scopes);
+            self.reach(&scopes);
             let left = self.kernel.take_back(&began.plan, &mut self.places);
+            self.to_reap.extend(scopes);
             notes.push(format!("{}: a change was cut short and has been taken back", began.unit));
             notes.extend(left);
             let problems = self.state.problems.get(&began.unit).cloned().unwrap_or_default();
@@ -75,29 +87,24 @@ impl Node {
         Ok(notes)
     }
 
-    /// Sandboxes whose namespace is gone, or that lived before the last boot.
-    fn forget_dead_sandboxes(&mut self) -> Result<()> {
+    /// Sandboxes whose namespace is gone, or that lived before the last boot. Units of sandboxes that nobody knows any
+    /// more are what a crash left half-told.
+    fn forget_dead_sandboxes(&mut self) -> Result<Vec<String>> {
         let known: Vec<_> = self.state.sandboxes.keys().cloned().collect();
+        let mut notes = Vec::new();
         for id in known {
-            let scope = BTreeSet::from([Scope::Sandbox(id.clone())]);
-            reach(&mut self.places, &self.kernel, &self.state, &scope);
+            self.reach(&BTreeSet::from([Scope::Sandbox(id.clone())]));
             if !self.places.contains(&id) {
+                notes.push(format!("sandbox {id}: its namespace is gone, so it is forgotten"));
                 self.hear(Event::SandboxGone(id))?;
             }
         }
         self.places = Places::new();
-        // What a crash left half-told: units of sandboxes that nobody knows any more.
-        let orphans: Vec<Unit> = self
-            .state
-            .made
-            .keys()
-            .filter(|unit| matches!(unit, Unit::Sandbox(id) if !self.state.sandboxes.contains_key(id)))
-            .cloned()
-            .collect();
-        if !orphans.is_empty() {
-            self.hear(Event::Resync)?;
-        }
-        Ok(())
+        let is_orphan =
+            |unit: &&Unit| matches!(unit, Unit::Sandbox(id) if !self.state.sandboxes.contains_key(id));
+        let orphans = self.state.made.keys().filter(is_orphan);
+        notes.extend(orphans.map(|unit| format!("{unit}: a crash left something of it")));
+        Ok(notes)
     }
 }
 

@@ -42,8 +42,9 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     if let Some(says) = says {
         link.kind = Kind::Bridge(says.bridge.clone());
     }
+    link.kind = link.kind.with_defaults();
     let asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
-    link.attrs = with_defaults(&link.kind, &asked, DEFAULT_MTU, None, &format!("bridge/{key}"));
+    link.attrs = with_defaults(&link.kind, &asked, Some(DEFAULT_MTU), None, &format!("bridge/{key}"));
     for wish in &wishes {
         resolved.askers.insert(wish.object.clone());
         resolved.because(&Scope::Host, Item::Link(name.clone()), wish.why);
@@ -60,20 +61,20 @@ pub(crate) fn is_needed(state: &State, key: &BridgeKey) -> bool {
     is_used(state, key) || !wishes(state, key).is_empty()
 }
 
-/// The name on the node: what was asked for, unless another tenant's bridge has it.
+/// Whether nobody asks for the bridge any more, but interfaces are still on it. It stays as it is until they are gone, so
+/// that nothing is half taken away if they cannot go.
+pub(crate) fn is_left(state: &State, key: &BridgeKey) -> bool {
+    is_used(state, key) && wishes(state, key).is_empty()
+}
+
+/// The name on the node: what was asked for, unless another tenant's bridge or another link of Knit's has it. A bridge
+/// keeps its name as long as it is there.
 pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
-    let bridges = state.made.iter().filter_map(|(unit, made)| match (unit, &made.bridge) {
-        (Unit::Bridge(other), Some(bridge)) => Some((other, &bridge.name)),
-        _ => None,
-    });
-    let mut taken = false;
-    for (other, name) in bridges {
-        if other == key {
-            return name.clone();
-        }
-        taken |= *name == key.name;
+    let unit = Unit::Bridge(key.clone());
+    if let Some(bridge) = state.made.get(&unit).and_then(|made| made.bridge.as_ref()) {
+        return bridge.name.clone();
     }
-    if taken { derived_name(key) } else { key.name.clone() }
+    if state.is_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
 }
 
 fn derived_name(key: &BridgeKey) -> IfName {
@@ -160,10 +161,10 @@ fn add_ranges(
             continue;
         }
         let Some(first) = Pool::with_gateway(key.to_string(), range).gateway_address() else { continue };
-        if let Some(other) = who_has(state, key, range) {
-            let warning = format!(
-                "bridge {name} has no address of {range}: bridge {other} of another namespace has it on this node"
-            );
+        if let Some((other, is_mine)) = who_has(state, key, range) {
+            let whose = if is_mine { "" } else { " of another namespace" };
+            let warning =
+                format!("bridge {name} has no address of {range}: bridge {other}{whose} has it on this node");
             resolved.made.warnings.push((wish.object.clone(), warning));
             continue;
         }
@@ -195,11 +196,16 @@ fn forbidden(state: &State, range: IpNet) -> Option<String> {
     knit_ipam::forbidden(range, &others)
 }
 
-/// Another bridge of this node that has an address in the same range.
-fn who_has(state: &State, key: &BridgeKey, range: IpNet) -> Option<IfName> {
-    let others = state.made.iter().filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
-    let mut bridges = others.filter_map(|(_, made)| made.bridge.as_ref());
+/// Another bridge of this node that has, or is about to take, an address in the same range, and whether it is of the
+/// same namespace.
+fn who_has(state: &State, key: &BridgeKey, range: IpNet) -> Option<(IfName, bool)> {
+    let flying = state.flights.iter().map(|(unit, flight)| (unit, &flight.resolved.made));
+    let others = state.made.iter().chain(flying).filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
+    let mut bridges = others.filter_map(|(unit, made)| Some((unit, made.bridge.as_ref()?)));
     bridges
-        .find(|bridge| bridge.addresses.iter().any(|address| knit_ipam::overlaps(*address, range)))
-        .map(|bridge| bridge.name.clone())
+        .find(|(_, bridge)| bridge.addresses.iter().any(|address| knit_ipam::overlaps(*address, range)))
+        .map(|(unit, bridge)| {
+            let is_mine = matches!(unit, Unit::Bridge(other) if other.namespace == key.namespace);
+            (bridge.name.clone(), is_mine)
+        })
 }

@@ -17,7 +17,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 use super::bridge::name_of;
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
-use crate::state::{BridgeKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
+use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
 /// A pod has at most this many interfaces of Knit's.
 pub(crate) const MAX_INTERFACES: usize = 32;
@@ -33,8 +33,9 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
     let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
-    let had_something = had != Made::default();
     resolved.look.host_links = had.host_links;
+    // Also those of interfaces that go: if that fails, they come back with them.
+    resolved.look.sysctls = had.sysctls;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
     resolved.look.sandbox = Some(id.clone());
     let wants = wants_of(state, &sandbox);
@@ -52,10 +53,8 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         change(&sandbox, &object, &why, &want, &mut resolved);
     }
     give_back(state, id, &mut resolved);
-    let inside = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
-    resolved.look.wholly = had_something || !inside.rules.is_empty() || !inside.neighbours.is_empty();
-    resolved.look.sysctls =
-        resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys().cloned().collect();
+    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
+    resolved.look.sysctls.extend(wanted.cloned());
     resolved
 }
 
@@ -176,13 +175,15 @@ impl Builder<'_> {
                 }
             },
         };
-        let mut link = Link::new(name.clone(), want.kind.clone());
+        let mut link = Link::new(name.clone(), want.kind.clone().with_defaults());
         link.owner = Some(OwnerId::derived(&id));
         let master = self.place(wanted, &mut link)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
-        let mtu = network.as_ref().and_then(|network| network.mtu).unwrap_or(DEFAULT_MTU);
+        let mtu = network.as_ref().and_then(|network| network.mtu);
+        // What sits on another link follows it; how large that one is shows when the kernel is looked at.
+        let mtu = mtu.or_else(|| link.kind.parent().is_none().then_some(DEFAULT_MTU));
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
-        let mtu = mtu.saturating_sub(link.kind.overhead());
+        let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let addresses = self.addresses(wanted, &name, &ranges)?;
@@ -221,7 +222,7 @@ impl Builder<'_> {
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
         if let Some(parent) = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_))) {
-            self.set_parent(parent, link)?;
+            self.set_parent(wanted, parent, link)?;
         }
         let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
         let inside = self.names.get(master).cloned().or_else(|| IfName::new(master).ok());
@@ -229,7 +230,7 @@ impl Builder<'_> {
     }
 
     /// A parent is another interface of the pod, a bridge of the tenant, or an uplink that is open to it: nothing else of the host.
-    fn set_parent(&self, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
+    fn set_parent(&mut self, wanted: &Wanted, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
         let namespace = &self.sandbox.namespace;
         if let Some(inside) = self.names.get(parent) {
             link.kind.set_parent(inside.clone());
@@ -241,17 +242,27 @@ impl Builder<'_> {
             if !uplink.kinds.is_empty() && !uplink.kinds.iter().any(|open| open == kind) {
                 return Err((Reason::NotAllowed, format!("uplink {parent} is not open to {kind} links")));
             }
+            if let Some(largest) = uplink.max_mtu {
+                if wanted.want.attrs.mtu.is_some_and(|mtu| mtu > largest) {
+                    let message = format!("uplink {parent} allows an MTU of at most {largest}");
+                    return Err((Reason::NotAllowed, message));
+                }
+                self.resolved.largest.insert(link.name.clone(), largest);
+            }
             link.kind.set_parent(uplink.link.clone());
+            self.resolved.look.host_parents.insert(uplink.link.clone());
             link.born_from = Some(Scope::Host);
             return Ok(());
         }
         let name = IfName::new(parent).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
         let key = BridgeKey { namespace: namespace.clone(), name: name.clone() };
         if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
-            link.kind.set_parent(name_of(self.state, &key));
+            let bridge = name_of(self.state, &key);
+            link.kind.set_parent(bridge.clone());
+            self.resolved.look.host_parents.insert(bridge);
             link.born_from = Some(Scope::Host);
         } else {
-            // An interface that the pod has from others, such as eth0. If it is none, the kernel's answer says so.
+            // An interface that the pod has from others, such as eth0. If it has none of that name, the plan says so.
             link.kind.set_parent(name);
         }
         Ok(())
@@ -271,8 +282,19 @@ impl Builder<'_> {
         for (range, ask) in
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
-            let pool = Pool::with_gateway(network.clone(), range);
+            // Where there is no bridge, nobody has its address.
+            let has_bridge =
+                wanted.want.network.is_some() || wanted.bridge(&self.sandbox.namespace).is_some();
+            let pool = match ask {
+                Ask::Fixed(_) if !has_bridge => Pool::new(network.clone(), range),
+                _ => Pool::with_gateway(network.clone(), range),
+            };
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
+            // What goes and comes again, by `undo` or by a label, finds its address as it was.
+            let ask = match self.state.leases.last_of(&pool, &owner) {
+                Some(last) if ask == Ask::Any => Ask::Sticky(last),
+                _ => ask,
+            };
             let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
             let address = given.map_err(|why| (why.reason(), why.to_string()))?;
             if let Some(lease) =
@@ -289,25 +311,38 @@ impl Builder<'_> {
 
     /// The end of a veth on the host, as a port of its bridge.
     fn far_end(&mut self, wanted: &Wanted, link: &mut Link, master: Option<IfName>) -> Option<IfName> {
-        let Kind::Veth(veth) = &mut link.kind else { return None };
         let owner = link.owner.clone()?;
-        let far = match &wanted.want.name {
-            NameRule::Prefix(_) => IfName::new(format!("h{}", link.name)).ok(),
-            NameRule::Exact(_) => None,
-        };
-        let far = far.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())?;
+        let far = self.host_name(&wanted.want.name, &link.name, &owner)?;
+        let Kind::Veth(veth) = &mut link.kind else { return None };
         veth.peer = Some(Peer { scope: Scope::Host, name: far.clone() });
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
         let asked = Attrs { mtu: link.attrs.mtu, txqueuelen: link.attrs.txqueuelen, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
-        host_end.attrs = with_defaults(&host_end.kind, &asked, DEFAULT_MTU, master, &seed);
+        host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);
         host_end.owner = Some(owner);
         self.resolved.because(&Scope::Host, Item::Link(far.clone()), &wanted.why);
         self.resolved.desired.state.scope(&Scope::Host).add_link(host_end);
         self.resolved.made.host_links.insert(far.clone());
         self.resolved.look.host_links.insert(far.clone());
         Some(far)
+    }
+
+    /// The name of an interface's end on the host. `pc` of sandbox 12 and `pc1` of sandbox 2 would both be `hpc12`: the
+    /// second gets a derived name. An end that is there keeps its name, because a new one would be a new pair.
+    fn host_name(&self, rule: &NameRule, interface: &IfName, owner: &OwnerId) -> Option<IfName> {
+        let unit = Unit::Sandbox(self.sandbox.id.clone());
+        let had = self.state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+        let mut had = had.map(|(_, had)| had).filter(|had| had.name == *interface && had.ready);
+        if let Some(name) = had.find_map(|had| had.peer.clone()) {
+            return Some(name);
+        }
+        let asked = match rule {
+            NameRule::Prefix(_) => IfName::new(format!("h{interface}")).ok(),
+            NameRule::Exact(_) => None,
+        };
+        let free = asked.filter(|name| !self.state.is_taken(name, &unit));
+        free.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())
     }
 
     /// Addresses, routes, rules and sysctls of an interface.
@@ -339,6 +374,7 @@ impl Builder<'_> {
         for (key, value) in sysctls {
             let path = sysctl_path(&key, name);
             self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
+            self.resolved.made.sysctls.insert(path.clone());
             self.resolved.desired.state.scope(&scope).sysctls.insert(path, value);
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct Network {
     leases: BTreeMap<IpAddr, Lease>,
     v4: Index,
     v6: Index,
+    /// Resting addresses by who held them last.
+    rested: BTreeMap<AttachmentId, BTreeSet<IpAddr>>,
 }
 
 /// What follows from the leases of one family.
@@ -86,7 +88,13 @@ impl Network {
     pub(super) fn put(&mut self, address: IpAddr, lease: Lease) {
         let value = number(address);
         let released = lease.released;
+        if released.is_some() {
+            self.rested.entry(lease.owner.clone()).or_default().insert(address);
+        }
         let before = self.leases.insert(address, lease);
+        if let Some(before) = before.as_ref().filter(|before| before.released.is_some()) {
+            self.wake(address, &before.owner);
+        }
         let index = self.family_mut(Family::of(address));
         index.taken.insert(value);
         match released {
@@ -108,8 +116,29 @@ impl Network {
         let index = self.family_mut(family);
         if let Some((_, value)) = index.resting.pop_first() {
             index.taken.remove(value);
-            self.leases.remove(&family.address(value));
+            let address = family.address(value);
+            if let Some(lease) = self.leases.remove(&address) {
+                self.wake(address, &lease.owner);
+            }
         }
+    }
+
+    /// The address rests no longer, unless this owner has just released it.
+    fn wake(&mut self, address: IpAddr, owner: &AttachmentId) {
+        let still =
+            self.leases.get(&address).is_some_and(|now| now.owner == *owner && now.released.is_some());
+        if let Some(rested) = self.rested.get_mut(owner).filter(|_| !still) {
+            rested.remove(&address);
+            if rested.is_empty() {
+                self.rested.remove(owner);
+            }
+        }
+    }
+
+    /// Resting addresses that this attachment held last, each with its lease.
+    pub(super) fn rested(&self, owner: &AttachmentId) -> impl Iterator<Item = (IpAddr, &Lease)> {
+        let addresses = self.rested.get(owner).into_iter().flatten();
+        addresses.filter_map(|address| Some((*address, self.leases.get(address)?)))
     }
 
     /// Ends a live lease and says whose it was.

@@ -109,6 +109,24 @@ fn a_sticky_owner_gets_its_address_back_if_it_is_free() {
 }
 
 #[test]
+fn what_an_attachment_had_last_is_remembered_while_it_rests() {
+    let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/30"));
+    let before = |leases: &Leases| leases.last_of(&pool, &owner(1)).map(|address| address.to_string());
+    any(&mut leases, &pool, 1);
+    assert_eq!(before(&leases), None, "it holds it");
+    leases.release(&owner(1), Time(1));
+    assert_eq!(before(&leases).as_deref(), Some("10.0.0.2"));
+    let read: Leases = serde_json::from_str(&serde_json::to_string(&leases).unwrap()).unwrap();
+    assert_eq!((before(&read), &read), (before(&leases), &leases));
+    assert_eq!(leases.last_of(&self::pool("10.9.0.0/24"), &owner(1)), None, "of another range");
+    any(&mut leases, &pool, 2);
+    assert_eq!(before(&leases), None, "another has it");
+    leases.release(&owner(2), Time(1));
+    leases.forget_network("pcbr0");
+    assert_eq!(leases, Leases::default());
+}
+
+#[test]
 fn a_fixed_address_is_given_beside_any_other_and_refused_in_words() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
     let fixed = |address: &str| Want::Fixed(address.parse().unwrap());

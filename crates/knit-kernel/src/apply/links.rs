@@ -199,7 +199,11 @@ pub(super) fn change(
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
         return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
     }
-    set(transaction, step, scope, name, &attrs, Some((&kind, changes)))
+    // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
+    if attrs != Attrs::default() {
+        set(transaction, step, scope, name, &attrs, None)?;
+    }
+    set(transaction, step, scope, name, &Attrs::default(), Some((&kind, changes)))
 }
 
 /// Sets stated fields of a living link, all in one message.

@@ -34,6 +34,18 @@ impl LinkKind for Bridge {
     const RECREATE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
 
+    fn with_defaults(self) -> Self {
+        Self {
+            stp: self.stp.or(Some(false)),
+            ageing: self.ageing.or(Some(300)),
+            priority: self.priority.or(Some(32_768)),
+            multicast_snooping: self.multicast_snooping.or(Some(true)),
+            // Of these the kernel's own value depends on others, or on how it was built.
+            forward_delay: self.forward_delay,
+            vlan_filtering: self.vlan_filtering,
+        }
+    }
+
     fn check(&self, path: &str, problems: &mut Problems) {
         if let Some(delay) = self.forward_delay
             && !(2..=30).contains(&delay)

@@ -41,9 +41,15 @@ impl Macvlan {
 
 impl LinkKind for Macvlan {
     const NAME: &'static str = "macvlan";
-    /// The kernel changes between private, vepa and bridge live; to and from passthru it does not, and then says so.
+    /// The mode changes between private, vepa and bridge live; to and from passthru it does not.
     const RECREATE: &'static [&'static str] = &["parent"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+
+    fn cannot_become(&self, wanted: &Self) -> Option<&'static str> {
+        let is_passthru = |mode: Option<MacvlanMode>| mode == Some(MacvlanMode::Passthru);
+        let both_known = self.mode.is_some() && wanted.mode.is_some();
+        (both_known && is_passthru(self.mode) != is_passthru(wanted.mode)).then_some("mode")
+    }
 
     fn parent(&self) -> Option<&IfName> {
         self.parent.as_ref()

@@ -61,6 +61,10 @@ impl LinkKind for Vxlan {
     const RECREATE: &'static [&'static str] = &["vni", "port", "local", "parent", "learning"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
+    fn with_defaults(self) -> Self {
+        Self { ttl: self.ttl.or(Some(0)), fdb_ageing: self.fdb_ageing.or(Some(300)), ..self }
+    }
+
     fn overhead(&self) -> u32 {
         let outer = if self.remote.or(self.local).is_some_and(|address| address.is_ipv6()) { 40 } else { 20 };
         outer + 8 + 8 + 14

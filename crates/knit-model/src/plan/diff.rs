@@ -70,6 +70,7 @@ fn judge(desired: &NetState, observed: &NetState) -> Verdicts {
             verdicts.block(scope, &want.name, Reason::NotFound, message);
         }
     }
+    verdicts.block_seatless(desired, observed);
     verdicts.take_along(observed);
     verdicts
 }
@@ -130,6 +131,36 @@ impl Verdicts {
         }
     }
 
+    /// A link whose parent is neither there nor wanted cannot be had, and neither can what sits on it.
+    fn block_seatless(&mut self, desired: &NetState, observed: &NetState) {
+        let links = || {
+            desired
+                .scopes
+                .iter()
+                .flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)))
+        };
+        loop {
+            let is_seatless = |scope: &Scope, link: &Link| {
+                let Some(parent) = link.kind.parent().filter(|_| link.owner.is_some()) else { return false };
+                let below = (link.born_from.as_ref().unwrap_or(scope).clone(), parent.clone());
+                let stays = match desired.link(&below.0, parent) {
+                    Some(wanted) if wanted.owner.is_some() => !self.blocked.contains(&below),
+                    _ => observed.link(&below.0, parent).is_some() && !self.going.contains(&below),
+                };
+                !stays && !self.blocked.contains(&(scope.clone(), link.name.clone()))
+            };
+            let Some((scope, link)) = links().find(|(scope, link)| is_seatless(scope, link)) else { return };
+            let below = link.born_from.as_ref().unwrap_or(scope);
+            let parent = link.kind.parent().map(IfName::as_str).unwrap_or_default();
+            let message =
+                format!("link {} has nothing to sit on: there is no link {parent} on {below}", link.name);
+            if let Some(seen) = observed.link(scope, &link.name).filter(|seen| seen.owner == link.owner) {
+                self.goes_if_free(observed, (scope.clone(), link.name.clone()), seen, None);
+            }
+            self.block(scope, &link.name, Reason::NotFound, message);
+        }
+    }
+
     fn block(&mut self, scope: &Scope, name: &IfName, reason: Reason, message: String) {
         self.blocked.insert((scope.clone(), name.clone()));
         self.problems.push((scope.clone(), Problem { field: String::new(), reason, message }));
@@ -141,13 +172,11 @@ fn must_be_made_again(want: &Link, seen: &Link) -> Option<String> {
     if want.kind.name() != seen.kind.name() {
         return Some(format!("the kind changes from {} to {}", seen.kind.name(), want.kind.name()));
     }
-    let (want_fields, seen_fields) = (want.kind.fields(), seen.kind.fields());
-    let differs = |field: &&&str| match (want_fields.get(**field), seen_fields.get(**field)) {
-        (Some(want), Some(seen)) => want != seen,
-        _ => false,
-    };
-    let field = want.kind.recreate().iter().find(differs)?;
-    Some(format!("the kernel takes `{field}` of a {} only at birth", want.kind.name()))
+    if want.kind.parent().is_some() && seen.kind.parent().is_some() && want.born_from != seen.born_from {
+        return Some("it sits on a link of another place".to_owned());
+    }
+    let field = seen.kind.cannot_become(&want.kind)?;
+    Some(format!("the kernel does not make this change of `{field}` on a living {}", want.kind.name()))
 }
 
 /// Removes what carries Knit's mark and is not desired, and notes what goes by itself with a link.
@@ -230,7 +259,11 @@ impl Building<'_> {
     fn create_links(&mut self) {
         let mut left: Vec<Place> = Vec::new();
         for (scope, state) in &self.desired.state.scopes {
-            let missing = |link: &&Link| link.owner.is_some() && self.now.link(scope, &link.name).is_none();
+            let missing = |link: &&Link| {
+                link.owner.is_some()
+                    && self.now.link(scope, &link.name).is_none()
+                    && !self.is_blocked(scope, &link.name)
+            };
             left.extend(state.links.values().filter(missing).map(|link| (scope.clone(), link.name.clone())));
         }
         // Sandboxes before the host, so that a pair is named by its end in the sandbox.
@@ -280,7 +313,9 @@ impl Building<'_> {
                 let seen = self.now.scopes.get(scope).and_then(|state| state.sysctls.get(key)).cloned();
                 // Of a link that is made by this plan nothing could be observed yet; its first value is the kernel's own.
                 let from = seen.unwrap_or_default();
-                if from != *to {
+                let of_blocked =
+                    self.blocked.iter().any(|(there, link)| there == scope && is_sysctl_of(key, link));
+                if from != *to && !of_blocked {
                     let step = Step::SetSysctl { key: key.clone(), from, to: to.clone() };
                     self.push(scope, Item::Sysctl(key.clone()), step);
                 }
@@ -305,7 +340,7 @@ impl Building<'_> {
 
     fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<Change>) {
         for (scope, state) in &self.desired.state.scopes {
-            for (name, want) in &state.links {
+            for (name, want) in parents_first(&state.links) {
                 if self.is_blocked(scope, name) {
                     continue;
                 }
@@ -373,6 +408,23 @@ impl Building<'_> {
             }
         }
     }
+}
+
+/// Links of one scope, each after the one it sits on: a larger MTU has to come from below.
+fn parents_first(links: &BTreeMap<IfName, Link>) -> Vec<(&IfName, &Link)> {
+    let height = |link: &Link| {
+        let above = std::iter::successors(Some(link), |link| links.get(link.kind.parent()?));
+        // A circle cannot come from a kernel; if one is wanted, any order is as good.
+        above.take(links.len()).count()
+    };
+    let mut ordered: Vec<_> = links.iter().collect();
+    ordered.sort_by_key(|(_, link)| height(link));
+    ordered
+}
+
+/// Whether a sysctl is one of this link's: `net/ipv6/conf/net1/accept_ra` is of `net1`.
+fn is_sysctl_of(key: &str, link: &IfName) -> bool {
+    key.split('/').nth(3) == Some(link.as_str())
 }
 
 /// The far end of a desired veth, with its scope.

@@ -82,7 +82,7 @@ impl<'a> Removal<'a> {
             && self.now.link(scope, name).is_some_and(|link| depends(scope, link, &used.0, &used.1))
     }
 
-    /// Takes a link out of the state. Its ports that stay lose their master with it.
+    /// Takes a link out of the state, and its sysctls with it. Its ports that stay lose their master.
     fn take(&mut self, place: &Place) -> Option<Link> {
         let state = self.now.scopes.get_mut(&place.0)?;
         let master = Master::Of(place.1.clone());
@@ -92,6 +92,12 @@ impl<'a> Removal<'a> {
             freed.push((port.name.clone(), port.kind.name().to_owned()));
         }
         let link = state.links.remove(&place.1)?;
+        let sysctls = std::mem::take(&mut state.sysctls).into_iter();
+        let (gone, kept) = sysctls.partition(|(key, _)| key.split('/').any(|word| word == place.1.as_str()));
+        state.sysctls = kept;
+        for (key, from) in gone {
+            self.push(&place.0, Step::SetSysctl { key, from, to: String::new() }, true, None);
+        }
         for (name, kind) in freed {
             let change = Change { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
             self.push(&place.0, Step::ChangeLink { name, kind, changes: vec![change] }, true, None);

@@ -11,14 +11,21 @@ use crate::name::IfName;
 use crate::sandbox::Scope;
 
 /// What every link has unless someone asks for something else.
-const USUAL: [(&str, &str); 9] = [
+const USUAL: [(&str, &str); 16] = [
+    ("ageing", "300"),
     ("alias", "nothing"),
     ("allmulticast", "false"),
     ("arp", "true"),
+    ("fdb_ageing", "300"),
     ("group", "0"),
+    ("learning", "true"),
     ("master", "nothing"),
     ("multicast", "true"),
+    ("multicast_snooping", "true"),
+    ("priority", "32768"),
     ("promisc", "false"),
+    ("stp", "false"),
+    ("ttl", "0"),
     ("txqueuelen", "1000"),
     ("up", "true"),
 ];
@@ -37,18 +44,22 @@ impl fmt::Display for Plan {
         for (scope, problem) in &self.problems {
             writeln!(out, "! {scope}: {problem}")?;
         }
-        let shown = || self.steps.iter().filter(|planned| !planned.only_brings_up(&born));
-        let count = |mark: char| shown().filter(|planned| planned.step.mark() == mark).count();
-        let (added, changed, removed) = (count('+'), count('~'), count('-'));
-        if self.steps.is_empty() {
-            write!(out, "nothing to change")
-        } else {
-            write!(out, "{added} to add, {changed} to change, {removed} to remove")
-        }
+        out.write_str(&self.summary())
     }
 }
 
 impl Plan {
+    /// The plan in one line.
+    pub fn summary(&self) -> String {
+        if self.steps.is_empty() {
+            return "nothing to change".to_owned();
+        }
+        let born = self.born();
+        let shown = || self.steps.iter().filter(|planned| !planned.only_brings_up(&born));
+        let count = |mark: char| shown().filter(|planned| planned.step.mark() == mark).count();
+        format!("{} to add, {} to change, {} to remove", count('+'), count('~'), count('-'))
+    }
+
     /// The links that this plan makes. That they go up is part of their making, and not worth a line.
     fn born(&self) -> BTreeSet<(&Scope, &IfName)> {
         let mut born = BTreeSet::new();

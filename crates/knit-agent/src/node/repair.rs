@@ -1,0 +1,99 @@
+//! Comparing the whole node with the kernel: what was changed by hand comes back, what nobody knows goes.
+//!
+//! Everything that Knit makes has a mark, so that it is found also when what was written down is lost. A link of the host
+//! that has the mark and that no unit knows is removed; inside sandboxes the same happens whenever one is looked at.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use knit_engine::Event;
+use knit_kernel::Places;
+use knit_kernel::apply::{Applied, Deletes, RollBack};
+use knit_kernel::observe::{Look, ScopeLook};
+use knit_model::plan::{Desired, diff};
+use knit_model::route::NextHop;
+use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, marks};
+
+use super::Node;
+use crate::error::{Error, Result};
+
+/// Something that was not as it should be, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// What, in words.
+    pub what: String,
+    /// What was done.
+    pub plan: Arc<Plan>,
+}
+
+impl Node {
+    /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
+    pub fn repair(&mut self) -> Result<Vec<Repair>> {
+        let outcome = self.hear(Event::Resync)?;
+        let different = outcome.plans.into_iter().filter(|(_, plan)| !plan.is_empty());
+        let mut repairs: Vec<Repair> = different
+            .map(|(unit, plan)| Repair { what: format!("{unit} was not as asked for"), plan })
+            .collect();
+        repairs.extend(self.sweep()?);
+        // A crash may have come after links were cut off and before they were deleted.
+        self.to_reap.insert(Scope::Host);
+        self.to_reap.extend(self.state.sandboxes.keys().cloned().map(Scope::Sandbox));
+        self.tidy()?;
+        Ok(repairs)
+    }
+
+    /// What has Knit's mark on the host and no unit knows, as a plan that removes it.
+    pub fn strays(&mut self) -> Result<Plan> {
+        let host = self.observe_host()?;
+        let known_rules: BTreeSet<_> = self.state.made.values().flat_map(|made| &made.rules).collect();
+        let is_stray = |link: &Link| is_marked(link) && self.state.made.holder(&link.name).is_none();
+        let here = |name: &IfName| host.links.get(name).is_some_and(is_stray);
+        let mut stray = ScopeState::default();
+        // A link without a mark is only looked at: what it sits on stays.
+        stray
+            .links
+            .extend(host.links.clone().into_iter().filter(|(_, link)| is_stray(link) || !is_marked(link)));
+        stray.addresses.extend(host.addresses.into_iter().filter(|(_, address)| here(&address.link)));
+        stray.neighbours.extend(host.neighbours.into_iter().filter(|(_, neighbour)| here(&neighbour.link)));
+        stray.rules.extend(host.rules.into_iter().filter(|rule| !known_rules.contains(rule)));
+        let over_here = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
+        stray.routes.extend(host.routes.into_iter().filter(|(_, route)| over_here(&route.via)));
+        Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))
+    }
+
+    /// Removes them. Nothing is written down: whatever a crash leaves is found by its mark again.
+    fn sweep(&mut self) -> Result<Option<Repair>> {
+        let plan = self.strays()?;
+        if plan.is_empty() {
+            return Ok(None);
+        }
+        match self.kernel.apply(&plan, Deletes::Deferred, &mut Places::new(), &mut *self.faults) {
+            Ok(Applied { to_reap }) => self.to_reap.extend(to_reap),
+            Err(error) if error.roll_back == RollBack::Left => {
+                return Err(Error::Stopped { unit: "what nobody asks for".to_owned() });
+            }
+            Err(error) => return Err(Error::Stray { why: error.to_string() }),
+        }
+        let what = "removed what has Knit's mark and nobody asks for".to_owned();
+        Ok(Some(Repair { what, plan: Arc::new(plan) }))
+    }
+
+    /// Everything on the host.
+    pub(super) fn observe_host(&mut self) -> Result<ScopeState> {
+        let look = Look::default().at(Scope::Host, ScopeLook::everything());
+        let mut seen = self.kernel.observe(&look, &mut Places::new())?;
+        Ok(std::mem::take(seen.scope(&Scope::Host)))
+    }
+}
+
+/// Whether a link has Knit's mark: its name's, or the group that it was born in when a crash came in between.
+fn is_marked(link: &Link) -> bool {
+    link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP)
+}
+
+impl fmt::Display for Repair {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.what, self.plan.summary())
+    }
+}

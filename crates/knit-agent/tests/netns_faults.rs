@@ -1,0 +1,212 @@
+//! A fault at every step of every plan: a refusal leaves everything as before the plan, a crash is mended by the next
+//! start. Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod world;
+}
+
+use knit_agent::{Error, Standalone};
+use knit_kernel::fault::{Fault, Observer, Unobserved};
+use knit_model::plan::Planned;
+use nix::errno::Errno;
+use support::world::{Dumps, World, keys, live_leases, objects, problems};
+
+/// Everything that one interface can have: a bridge with addresses, routes, rules, sysctls.
+const VETH: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Veth, metadata: {name: net}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: net1, master: br1, cidr: '10.1.0.0/24,fd00:1::/64', mtu: 1400,
+    alias: one, routes: [{to: 10.50.0.0/16, via: 10.1.0.1}], rules: [{priority: 900, from: 10.1.0.0/24, table: 100}],
+    gateways: ['fd00:1::1'], sysctls: {ipv4/rp_filter: '2'}}}";
+
+/// The same with every field changed on the living link.
+const CHANGED: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Veth, metadata: {name: net}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: net1, master: br1, cidr: '10.1.0.0/24,fd00:2::/64', mtu: 1300,
+    alias: two, routes: [{to: 10.50.0.0/16, via: 10.1.0.9}, {to: 10.60.0.0/16, type: blackhole}],
+    rules: [{priority: 901, from: 10.1.0.0/24, table: 101}], sysctls: {ipv4/rp_filter: '1'}}}";
+
+/// A change of what others made.
+const PRIMARY: &str =
+    "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: PrimaryNetwork, metadata: {name: first}, spec: {
+    selector: {matchLabels: {app: x}}, mtu: 1300, txQLen: 77, hardwareAddr: '02:00:00:00:00:61',
+    sysctls: {ipv4/rp_filter: '2'}, routes: [{to: 10.70.0.0/16, via: 10.9.0.1}]}}";
+
+/// Links with no end on the host, one on top of the other.
+const TOWER: &str =
+    "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: PodNetworkConfig, metadata: {name: vx}, spec: {
+    selector: {matchLabels: {app: x}}, additionalNetworks: [
+        {networkName: top, linkType: macvlan, master: low, cidr: 10.8.0.0/24},
+        {networkName: low, linkType: macvlan, master: eth0, cidr: 10.7.0.0/24, networkDescription: below}]}}";
+
+/// A tunnel.
+const TUNNEL: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Vxlan, metadata: {name: vx}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: vx0, vni: 7, remote: 10.9.0.3, addresses: ['10.7.0.2/24']}}";
+
+/// The same as another network: the link has to be made again.
+const OTHER_TUNNEL: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Vxlan, metadata: {name: vx}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: vx0, vni: 8, remote: 10.9.0.4, addresses: ['10.7.0.3/24']}}";
+
+/// One step of one plan, found again by what it says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    unit: usize,
+    step: usize,
+    text: String,
+}
+
+/// Something goes wrong at a target, each time it comes by.
+struct At(Target, Fault);
+
+impl Observer for At {
+    fn before(&mut self, _step: usize, planned: &Planned) -> Option<Fault> {
+        (text(planned) == self.0.text).then_some(self.1)
+    }
+}
+
+fn text(planned: &Planned) -> String {
+    format!("{} {} {}", planned.scope, planned.step.mark(), planned.step)
+}
+
+/// What is done to a node, and how to undo it.
+#[derive(Clone, Copy)]
+enum Act {
+    Apply(&'static str),
+    Delete(&'static str),
+}
+
+impl Act {
+    fn targets(self, node: &mut Standalone) -> Vec<Target> {
+        let plans = match self {
+            Self::Apply(yaml) => node.plan(objects(yaml)).unwrap().1,
+            Self::Delete(yaml) => node.plan_delete(&keys(yaml)).unwrap(),
+        };
+        let steps = plans.iter().enumerate().flat_map(|(unit, (_, plan))| {
+            plan.steps.iter().enumerate().map(move |(step, planned)| Target {
+                unit,
+                step,
+                text: text(planned),
+            })
+        });
+        steps.collect()
+    }
+
+    fn carry_out(self, node: &mut Standalone) -> Result<(), Error> {
+        match self {
+            Self::Apply(yaml) => node.apply(objects(yaml), "test").map(drop),
+            Self::Delete(yaml) => node.delete(&keys(yaml), "test").map(drop),
+        }
+    }
+}
+
+/// From `base`, `act` with a fault at each of its steps.
+fn every_step(test: &str, base: Option<&'static str>, act: Act) {
+    let world = World::new(test);
+    world.on_host(|| {
+        let mut node = world.open();
+        world.add(&mut node);
+        let clean = world.dumps();
+        let start = |node: &mut Standalone| {
+            let all: Vec<_> = node.state().objects.keys().cloned().collect();
+            node.delete(&all, "clean").unwrap();
+            base.into_iter().for_each(|yaml| Act::Apply(yaml).carry_out(node).unwrap());
+        };
+        start(&mut node);
+        let targets = act.targets(&mut node);
+        assert!(targets.len() >= 3, "a plan worth the name: {targets:?}");
+        let before = world.dumps();
+        let leases = live_leases(&node);
+        act.carry_out(&mut node).unwrap();
+        let after = world.dumps();
+
+        // Without its bridge an interface cannot come, and with the interface the bridge stays.
+        let stands_on_it = base.is_none() || matches!(act, Act::Delete(_));
+        let mut first_of_unit: Option<(usize, Dumps)> = None;
+        for target in &targets {
+            start(&mut node);
+            let say = |what: &str| format!("{what} at {target:?}");
+
+            // The kernel refuses: as before the plan, the addresses free, and the reason known.
+            node.node().set_faults(Box::new(At(target.clone(), Fault::Fail(Errno::EBUSY))));
+            act.carry_out(&mut node).unwrap();
+            match &first_of_unit {
+                _ if target.unit == 0 && stands_on_it => world.assert_like(&before, &say("a refusal")),
+                Some((unit, expected)) if *unit == target.unit => {
+                    world.assert_like(expected, &say("a refusal"))
+                }
+                // Nothing of this unit's plan was carried out: so it must look at each of its steps.
+                _ => first_of_unit = Some((target.unit, world.dumps())),
+            }
+            let told = problems(&node);
+            assert!(told.contains("a fault point"), "{}: {told:?}", say("a refusal"));
+            if base.is_none() {
+                assert_eq!(live_leases(&node), leases, "{}", say("a refusal"));
+            }
+            node.node().set_faults(Box::new(Unobserved));
+            node.repair().unwrap();
+            assert_eq!(problems(&node), "", "{}", say("the next try"));
+            // That the kernel looks as after a change that went well is compared once a plan; here Knit's own eyes do.
+            if target.step == 0 {
+                world.assert_like(&after, &say("the next try"));
+            }
+            assert_eq!(node.repair().unwrap(), [], "{}", say("the next try"));
+
+            // A crash: the next start finds what was cut short, and makes it whole.
+            start(&mut node);
+            node.node().set_faults(Box::new(At(target.clone(), Fault::Stop)));
+            let stopped = act.carry_out(&mut node).unwrap_err();
+            assert!(matches!(stopped, Error::Stopped { .. }), "{}: {stopped}", say("a crash"));
+            drop(node);
+            node = world.open();
+            let notes = &node.notes;
+            assert!(notes.iter().any(|note| note.contains("cut short")), "{}: {notes:?}", say("a crash"));
+            assert_eq!(problems(&node), "", "{}", say("a crash"));
+            world.assert_like(&after, &say("the start after a crash"));
+            let repairs = node.repair().unwrap();
+            assert!(repairs.is_empty(), "{}: {repairs:?}", say("the start after a crash"));
+        }
+        let all: Vec<_> = node.state().objects.keys().cloned().collect();
+        node.delete(&all, "clean").unwrap();
+        world.assert_like(&clean, "the end");
+        assert_eq!(live_leases(&node), 0);
+    });
+}
+
+#[test]
+fn attaching() {
+    every_step("f-attach", None, Act::Apply(VETH));
+}
+
+#[test]
+fn detaching() {
+    every_step("f-detach", Some(VETH), Act::Delete(VETH));
+}
+
+#[test]
+fn changing() {
+    every_step("f-change", Some(VETH), Act::Apply(CHANGED));
+}
+
+#[test]
+fn changing_what_others_made() {
+    every_step("f-first", None, Act::Apply(PRIMARY));
+}
+
+#[test]
+fn giving_back_what_others_made() {
+    every_step("f-back", Some(PRIMARY), Act::Delete(PRIMARY));
+}
+
+#[test]
+fn making_links_that_live_in_the_pod_alone() {
+    every_step("f-tower", None, Act::Apply(TOWER));
+}
+
+#[test]
+fn removing_links_that_live_in_the_pod_alone() {
+    every_step("f-untower", Some(TOWER), Act::Delete(TOWER));
+}
+
+#[test]
+fn making_a_link_again() {
+    every_step("f-again", Some(TUNNEL), Act::Apply(OTHER_TUNNEL));
+}
