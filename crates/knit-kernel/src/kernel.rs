@@ -1,9 +1,10 @@
 //! The kernel as Knit sees it: the host's network namespace, and the sandboxes of one transaction.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 
-use knit_model::{SandboxId, Scope};
+use knit_model::{IfName, SandboxId, Scope};
 use nix::errno::Errno;
 
 use crate::error::{Context, Error, Result};
@@ -26,6 +27,10 @@ pub struct Kernel {
 #[derive(Debug, Default)]
 pub struct Places {
     sandboxes: BTreeMap<SandboxId, Place>,
+    /// Names of links by number that applying a plan has asked for, so that verifying it need not ask again.
+    pub(crate) names: BTreeMap<(Scope, u32), IfName>,
+    /// Sysctls that applying a plan has written, open: verifying it reads them without another visit.
+    pub(crate) sysctls: BTreeMap<(Scope, String), File>,
 }
 
 #[derive(Debug)]
@@ -86,8 +91,10 @@ impl Places {
         place.map(|place| place.socket()?.netns_cookie()).transpose()
     }
 
-    /// Lets go of all sandboxes but these.
+    /// Lets go of all sandboxes but these, and of what earlier plans left for their verification.
     pub fn keep(&mut self, is_wanted: impl Fn(&SandboxId) -> bool) {
+        self.names.clear();
+        self.sysctls.clear();
         self.sandboxes.retain(|id, _| is_wanted(id));
     }
 

@@ -49,6 +49,16 @@ impl Row {
             unit => format!("{:.2}{unit}", self.value),
         }
     }
+
+    /// A time is faster or slower than another; any other number is so many times as large.
+    fn ratio_in_words(&self, ratio: f64) -> String {
+        let digits = |times: f64| if times < 10.0 { format!("{times:.1}") } else { number(times.round()) };
+        match self.unit {
+            "µs" if ratio <= 1.0 => format!("{}x faster than", digits(1.0 / ratio)),
+            "µs" => format!("{}x the time of", digits(ratio)),
+            _ => format!("{ratio:.2}x the size of"),
+        }
+    }
 }
 
 /// What a ratio should be.
@@ -166,7 +176,7 @@ impl Report {
                 median.name.clone(),
                 median.text(),
                 p99.text(),
-                median.ratio.map(ratio_in_words).unwrap_or_default(),
+                median.ratio.map(|ratio| median.ratio_in_words(ratio)).unwrap_or_default(),
                 median.against.clone().unwrap_or_default(),
                 median.goal.map(|goal| goal.to_string()).unwrap_or_default(),
                 median.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
@@ -195,15 +205,6 @@ fn number(value: f64) -> String {
         text.push(digit);
     }
     text
-}
-
-fn ratio_in_words(ratio: f64) -> String {
-    let digits = |times: f64| if times < 10.0 { format!("{times:.1}") } else { number(times.round()) };
-    if ratio <= 1.0 {
-        format!("{}x faster than", digits(1.0 / ratio))
-    } else {
-        format!("{}x the time of", digits(ratio))
-    }
 }
 
 #[cfg(test)]
@@ -256,6 +257,7 @@ mod tests {
         report.add_growth("growth", "attach", "reference").unwrap();
         report.compare("growth", "growth", Some(Goal::AtMost(1.0))).unwrap();
         assert!(report.table().contains("17.61x"));
+        assert!(report.table().contains("1.00x the size of"));
         assert_eq!(report.rows[4].met, Some(true));
     }
 

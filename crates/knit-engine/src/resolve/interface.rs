@@ -17,7 +17,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 use super::bridge::name_of;
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
-use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
+use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
 /// A pod has at most this many interfaces of Knit's.
 pub(crate) const MAX_INTERFACES: usize = 32;
@@ -25,8 +25,8 @@ pub(crate) const MAX_INTERFACES: usize = 32;
 /// The bridges that a sandbox's interfaces are to be ports of.
 pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
-    let wants = wants_of(state, sandbox);
-    wants.iter().filter_map(|want| want.bridge(&sandbox.namespace)).collect()
+    let wants = state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
+    wants.filter_map(|(_, want)| bridge_of(want, &sandbox.namespace)).collect()
 }
 
 /// What a sandbox should have. Takes the addresses it needs from the state's leases.
@@ -67,8 +67,7 @@ struct Wanted {
 
 impl Wanted {
     fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
-        let name = self.want.master.as_ref().filter(|_| matches!(self.want.kind, Kind::Veth(_)))?;
-        Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
+        bridge_of(&self.want, namespace)
     }
 
     /// The text by which other entries may name this one.
@@ -80,19 +79,31 @@ impl Wanted {
     }
 }
 
+/// The bridge that an interface is to be a port of.
+fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
+    let name = want.master.as_ref().filter(|_| matches!(want.kind, Kind::Veth(_)))?;
+    Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
+}
+
+/// The interfaces that one object wants in a sandbox.
+fn interfaces_for<'a>(
+    sandbox: &'a Sandbox,
+    object: &'a ObjectKey,
+    stored: &'a StoredObject,
+) -> impl Iterator<Item = (&'a Provenance, &'a InterfaceWant)> {
+    stored.intents.iter().filter_map(move |intent| match &intent.want {
+        Want::Interface(want) if want.pods.matches(&object.namespace, sandbox) => {
+            Some((&intent.origin, &**want))
+        }
+        _ => None,
+    })
+}
+
 fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for (object, stored) in state.in_order() {
-        for intent in &stored.intents {
-            if let Want::Interface(want) = &intent.want
-                && want.pods.matches(&object.namespace, sandbox)
-            {
-                wanted.push(Wanted {
-                    object: object.clone(),
-                    why: intent.origin.clone(),
-                    want: (**want).clone(),
-                });
-            }
+        for (why, want) in interfaces_for(sandbox, object, stored) {
+            wanted.push(Wanted { object: object.clone(), why: why.clone(), want: want.clone() });
         }
     }
     wanted

@@ -96,6 +96,15 @@ impl Socket {
             .map_err(|error| Error::system("netlink socket", "read the namespace cookie", error))
     }
 
+    /// The number of a link that should be there; `None` if it is not. Cheaper than any netlink message.
+    pub fn link_index(&self, name: &str) -> Result<Option<u32>> {
+        match sys::link_index(self.fd.as_fd(), name) {
+            Ok(index) => Ok(Some(index as u32)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(Error::system(format!("link {name}"), "find it", error)),
+        }
+    }
+
     /// Asks for the notices of a group (`RTNLGRP_*`). They are read with [`Socket::recv_event`].
     pub fn subscribe(&self, group: u32) -> Result<()> {
         let option = libc::NETLINK_ADD_MEMBERSHIP;

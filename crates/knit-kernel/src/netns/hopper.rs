@@ -8,10 +8,9 @@
 //! Handing over takes far longer than the visit itself, most of all on a busy machine. A thread that does nothing but
 //! talk to the kernel may go there itself: it says so by [`may_visit`].
 
-use std::cell::Cell;
-use std::fs::File;
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +18,7 @@ use std::thread;
 
 use nix::sched::{CloneFlags, setns};
 
-use super::{CURRENT, Netns};
+use super::Netns;
 use crate::error::{Error, Result};
 use crate::netlink::socket::{Protocol, raw};
 
@@ -31,14 +30,16 @@ const HOME: &str = "/proc/self/ns/net";
 static HOPPER: Mutex<Option<Sender<Visit>>> = Mutex::new(None);
 
 thread_local! {
-    /// Whether this thread visits other namespaces itself.
-    static VISITS: Cell<bool> = const { Cell::new(false) };
+    /// Where this thread comes back to, if it visits other namespaces itself.
+    static HOME_OF_THREAD: RefCell<Option<Netns>> = const { RefCell::new(None) };
 }
 
-/// From here on the calling thread visits other network namespaces itself, for as long as each visit takes. For a thread
-/// of one's own that works for nobody else; never for one of an async runtime.
-pub fn may_visit() {
-    VISITS.set(true);
+/// From here on the calling thread visits other network namespaces itself, for as long as each visit takes, and comes
+/// back to the one it is in now. For a thread of one's own that works for nobody else and goes nowhere by itself; never
+/// for one of an async runtime.
+pub fn may_visit() -> Result<()> {
+    HOME_OF_THREAD.set(Some(Netns::current()?));
+    Ok(())
 }
 
 struct Visit {
@@ -61,8 +62,8 @@ pub(crate) fn visit<T: Send + 'static>(
     netns: &Netns,
     inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<io::Result<T>> {
-    if VISITS.get() {
-        return visit_in_person(netns, inside);
+    if let Some(home) = HOME_OF_THREAD.with_borrow(Clone::clone) {
+        return Ok(visit_in_person(home, netns, inside));
     }
     // A thread that could not come back from its last visit is gone: one more try, with a new one.
     for _ in 0..2 {
@@ -89,17 +90,18 @@ pub(crate) fn visit<T: Send + 'static>(
 }
 
 /// The calling thread goes itself.
-fn visit_in_person<T>(netns: &Netns, inside: impl FnOnce() -> io::Result<T>) -> Result<io::Result<T>> {
-    let home = File::open(CURRENT).map_err(|error| Error::system("network namespace", "hold it", error))?;
-    let away = Away { home };
-    let result = go_to(netns).and_then(|()| inside());
-    drop(away);
-    Ok(result)
+fn visit_in_person<T>(home: Netns, netns: &Netns, inside: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    debug_assert!(
+        Netns::current().and_then(|here| here.is_same(&home)).unwrap_or(false),
+        "a thread that visits namespaces is at home between its visits"
+    );
+    let _away = Away { home };
+    go_to(netns).and_then(|()| inside())
 }
 
 /// Brings the thread home, whatever happens.
 struct Away {
-    home: File,
+    home: Netns,
 }
 
 impl Drop for Away {
@@ -146,6 +148,6 @@ fn run(home: &Netns, visits: &Receiver<Visit>) {
     }
 }
 
-fn go_to(netns: impl AsFd) -> io::Result<()> {
+fn go_to(netns: &Netns) -> io::Result<()> {
     Ok(setns(netns, CloneFlags::CLONE_NEWNET)?)
 }

@@ -168,7 +168,8 @@ impl Names<'_> {
         if let Some(name) = self.near.get(&index) {
             return Ok(name.clone());
         }
-        let name = name_of(room, self.scope, index)?;
+        let learned = room.places.names.get(&(self.scope.clone(), index)).cloned();
+        let name = if learned.is_some() { learned } else { name_of(room, self.scope, index)? };
         self.near.insert(index, name.clone());
         Ok(name)
     }

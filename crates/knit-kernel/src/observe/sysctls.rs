@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::os::unix::fs::FileExt;
 
 use knit_model::Scope;
 
@@ -20,20 +21,25 @@ pub(super) fn look(
     is_there: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, String>> {
     let mut paths = Vec::new();
+    let mut open = BTreeMap::new();
     for key in keys.iter().filter(|key| link_of(key).is_none_or(&is_there)) {
-        paths.push((key.clone(), path(key)?));
+        let file = room.places.sysctls.get(&(scope.clone(), key.clone()));
+        match file.and_then(|file| read_one(file).ok()) {
+            Some(value) => {
+                open.insert(key.clone(), value);
+            }
+            None => paths.push((key.clone(), path(key)?)),
+        }
     }
     if paths.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(open);
     }
     let read = move || {
-        let mut values = BTreeMap::new();
+        let mut values = open.clone();
         for (key, path) in &paths {
-            let mut value = [0; LONGEST];
-            match File::open(path).and_then(|mut file| file.read(&mut value)) {
-                Ok(length) => {
-                    let value = String::from_utf8_lossy(&value[..length]);
-                    values.insert(key.clone(), value.trim().to_owned());
+            match File::open(path).and_then(|file| read_one(&file)) {
+                Ok(value) => {
+                    values.insert(key.clone(), value);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(io::Error::new(error.kind(), format!("{key}: {error}"))),
@@ -43,6 +49,12 @@ pub(super) fn look(
     };
     let values = room.visit(scope, read)?;
     values.map_err(|error| Error::system(format!("sysctls of {scope}"), "read them", error))
+}
+
+fn read_one(file: &File) -> io::Result<String> {
+    let mut value = [0; LONGEST];
+    let length = file.read_at(&mut value, 0)?;
+    Ok(String::from_utf8_lossy(&value[..length]).trim().to_owned())
 }
 
 /// The link that a sysctl is about.

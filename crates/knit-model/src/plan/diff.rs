@@ -375,10 +375,10 @@ impl Building<'_> {
         }
     }
 
+    /// The last part: what was seen is used up.
     fn add_the_rest(&mut self) {
-        let nothing = ScopeState::default();
         for (scope, want) in &self.desired.state.scopes {
-            let seen = self.now.scopes.get(scope).unwrap_or(&nothing).clone();
+            let seen = self.now.scopes.remove(scope).unwrap_or_default();
             // Routes to what is on a link come before routes through a gateway there.
             let mut routes: Vec<_> = want.routes.iter().collect();
             routes.sort_by_key(|(_, route)| route.via.iter().any(|hop| hop.gateway.is_some()));
