@@ -36,6 +36,12 @@ pub enum Reason {
     KernelLacks,
     /// The kernel refused or failed.
     KernelRefused,
+    /// What was asked for is there already, and that is not what was asked.
+    AlreadyThere,
+    /// Whoever asked does not wait any more, or another call took it back meanwhile.
+    Cancelled,
+    /// More is under way than Knit takes at once.
+    TooMany,
 }
 
 /// A list of problems that can still grow; an input is checked to the end, so that a person sees all of them at once.
@@ -72,8 +78,14 @@ impl Reason {
             | Self::NotFound
             | Self::KernelRefused
             | Self::Conflict
-            | Self::NotOwned => true,
-            Self::InvalidValue | Self::RangeOverlap | Self::NotAllowed | Self::KernelLacks => false,
+            | Self::NotOwned
+            | Self::TooMany => true,
+            Self::InvalidValue
+            | Self::RangeOverlap
+            | Self::NotAllowed
+            | Self::KernelLacks
+            | Self::AlreadyThere
+            | Self::Cancelled => false,
         }
     }
 }
