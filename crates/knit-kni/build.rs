@@ -1,0 +1,30 @@
+//! Generates Rust code from `api/`, without protoc.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use protox::prost::Message;
+
+/// Files that name all others.
+const ROOTS: [&str; 2] = ["kni/kni.proto", "knit/v1/knit.proto"];
+
+fn main() -> io::Result<()> {
+    let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../api");
+    println!("cargo::rerun-if-changed={}", api.display());
+    let files = protox::compile(ROOTS, [&api]).map_err(io::Error::other)?;
+
+    // Programs ask the server for the layout, people read the files: comments would be held in memory for nobody.
+    let mut layout = files.clone();
+    for file in &mut layout.file {
+        file.source_code_info = None;
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
+    fs::write(out.join("api.bin"), layout.encode_to_vec())?;
+
+    let mut config = prost_build::Config::new();
+    // An error's detail names its type as gRPC libraries of other languages expect it.
+    config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
+    // The same message always has the same bytes.
+    config.btree_map(["."]);
+    tonic_prost_build::configure().emit_rerun_if_changed(false).compile_fds_with_config(files, config)
+}
