@@ -228,6 +228,23 @@ impl Node {
         self.hands.work(job)
     }
 
+    /// Every attachment whose sandbox's namespace is still there.
+    pub fn still_there(&mut self) -> Result<BTreeSet<(knit_model::SandboxId, Option<knit_model::IfName>)>> {
+        let job = self.job(Task::Census);
+        let gone: BTreeSet<_> = self
+            .hands
+            .work(job)?
+            .events
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::SandboxGone(id) => Some(id),
+                _ => None,
+            })
+            .collect();
+        let known = self.state.sandboxes.keys().filter(|id| !gone.contains(*id));
+        Ok(known.map(|id| (id.clone(), None)).collect())
+    }
+
     /// What the node has to know about its surroundings, beside what it finds out itself.
     pub fn set_cluster_network(&mut self, cluster: Option<knit_engine::ClusterNetwork>) {
         self.state.settings.cluster = cluster;

@@ -169,7 +169,9 @@ pub enum Which {
     These(BTreeSet<IfName>),
     /// All that calls attached; what objects ask for stays.
     Called,
-    /// Everything: the sandbox is forgotten, and its namespace goes if Knit made it.
+    /// Everything: the sandbox is forgotten.
+    All,
+    /// Everything, and the namespace goes too if Knit made it.
     Sandbox,
 }
 

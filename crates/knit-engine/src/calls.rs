@@ -167,7 +167,12 @@ pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
             }
             (What::Attach(_), Stage::Waiting | Stage::Flying) => {
                 let message = format!("sandbox {id}: its namespace is gone");
-                answer(state, &call, Answer::Failed(problem("sandbox", Reason::NotFound, message)), effects);
+                answer(
+                    state,
+                    &call,
+                    Answer::Failed(problem("sandbox", Reason::SandboxGone, message)),
+                    effects,
+                );
             }
             (What::Detach(_), Stage::Flying) => waiting.stage = Stage::Waiting,
             _ => {}
@@ -223,7 +228,7 @@ fn cancelled(state: &mut State, call: &CallId, effects: &mut Effects) {
 /// Takes a call in, unless there are too many.
 fn take_in(state: &mut State, call: &CallId, what: What, stage: Stage, effects: &mut Effects) -> bool {
     let refusal = if state.calls.waiting.len() >= MOST_CALLS {
-        Some((Reason::TooMany, format!("{MOST_CALLS} calls are under way: try again later")))
+        Some((Reason::Busy, format!("{MOST_CALLS} calls are under way: try again later")))
     } else if state.calls.waiting.contains_key(call) {
         Some((Reason::Conflict, format!("a call {call} is under way already")))
     } else {

@@ -304,6 +304,21 @@ impl State {
         }
     }
 
+    /// Whether a unit is being worked on.
+    pub fn is_busy(&self, unit: &Unit) -> bool {
+        self.flights.contains_key(unit)
+    }
+
+    /// Whether nothing at all is being worked on.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Units that nobody works on, and nobody asked to be looked at.
+    pub fn at_rest(&self) -> impl Iterator<Item = &Unit> {
+        self.made.keys().filter(|unit| !self.flights.contains_key(*unit) && !self.dirty.contains(*unit))
+    }
+
     /// The order of objects: the first that came is asked first.
     pub(crate) fn in_order(&self) -> Vec<(&ObjectKey, &StoredObject)> {
         let mut all: Vec<_> = self.objects.iter().collect();

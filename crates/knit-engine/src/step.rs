@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use knit_ipam::Time;
+use knit_ipam::{Key, Time};
 use knit_model::intent::Want;
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
@@ -17,7 +17,7 @@ use crate::call::{Answer, CallId};
 use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Look, Record, Unit};
 use crate::resolve::{self, Resolved};
-use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
+use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
 /// A unit that is being worked on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -268,6 +268,12 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
         Err(Failure { problem, taken_back }) => {
+            if !state.unfinished.contains_key(&unit) {
+                // It never began, so that nothing written down gives back what was taken for it.
+                for LeaseTaken { network, address, .. } in std::mem::take(&mut flight.resolved.leases) {
+                    state.leases.release_address(&Key { network, address }, now);
+                }
+            }
             let message = if taken_back {
                 problem.message
             } else {

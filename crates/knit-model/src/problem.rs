@@ -37,11 +37,13 @@ pub enum Reason {
     /// The kernel refused or failed.
     KernelRefused,
     /// What was asked for is there already, and that is not what was asked.
-    AlreadyThere,
-    /// Whoever asked does not wait any more, or another call took it back meanwhile.
-    Cancelled,
+    AlreadyPresent,
+    /// A later call decided otherwise: a detach while its attach was under way, say.
+    Superseded,
+    /// The sandbox's isolation domain is gone.
+    SandboxGone,
     /// More is under way than Knit takes at once.
-    TooMany,
+    Busy,
 }
 
 /// A list of problems that can still grow; an input is checked to the end, so that a person sees all of them at once.
@@ -79,13 +81,14 @@ impl Reason {
             | Self::KernelRefused
             | Self::Conflict
             | Self::NotOwned
-            | Self::TooMany => true,
+            | Self::Busy => true,
             Self::InvalidValue
             | Self::RangeOverlap
             | Self::NotAllowed
             | Self::KernelLacks
-            | Self::AlreadyThere
-            | Self::Cancelled => false,
+            | Self::AlreadyPresent
+            | Self::Superseded
+            | Self::SandboxGone => false,
         }
     }
 }

@@ -89,7 +89,7 @@ fn admit(
     let attach = attaching.attach.clone();
     if state.called.is_deleted(&found.instance) {
         let message = format!("sandbox {id} was deleted: this call comes too late");
-        return Err(problem("id", Reason::NotFound, message));
+        return Err(problem("id", Reason::Superseded, message));
     }
     let sandbox = described(state, id, found, &attach);
     let mut fresh = Vec::new();
@@ -224,7 +224,7 @@ fn is_there(
     if let Some(there) = state.called.get(&sandbox.id, interface) {
         if attach.fail_if_present {
             let message = format!("{title} is attached already");
-            return Err(problem(&field, Reason::AlreadyThere, message));
+            return Err(problem(&field, Reason::AlreadyPresent, message));
         }
         if (&there.tenant, &there.network) != (&place.0, &place.1) || there.asked != *asked {
             let message =
@@ -262,14 +262,14 @@ pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
 /// What stands of these interfaces: all of them, or the first thing that is in the way.
 fn report(state: &State, id: &SandboxId, names: &[IfName]) -> Result<Answer, Problem> {
     let unit = Unit::Sandbox(id.clone());
-    let gone = || problem("sandbox", Reason::NotFound, format!("sandbox {id} is gone"));
+    let gone = || problem("sandbox", Reason::SandboxGone, format!("sandbox {id} is gone"));
     let sandbox = state.sandboxes.get(id).ok_or_else(gone)?;
     let problems = state.problems.get(&unit).map_or(&[][..], Vec::as_slice);
     let made = state.made.get(&unit);
     let mut interfaces = Vec::new();
     for name in names {
         let attachment = state.called.get(id, name).ok_or_else(|| {
-            problem("", Reason::Cancelled, format!("interface {name} was detached meanwhile"))
+            problem("", Reason::Superseded, format!("interface {name} was detached meanwhile"))
         })?;
         if let Some((_, why)) = problems.iter().find(|(object, _)| *object == attachment.object) {
             return Err(why.clone());

@@ -33,8 +33,9 @@ pub(super) fn go(state: &mut State, call: &CallId, effects: &mut Effects) {
     let Detach { sandbox: id, which, .. } = detach.clone();
     supersede(state, &id, &which, effects);
     let unit = Unit::Sandbox(id.clone());
-    if which == Which::Sandbox {
-        let path = state.sandboxes.get(&id).map(|sandbox| sandbox.netns.clone()).unwrap_or_default();
+    if which.is_all() {
+        let sandbox = state.sandboxes.get(&id).filter(|_| which == Which::Sandbox);
+        let path = sandbox.map(|sandbox| sandbox.netns.clone()).unwrap_or_default();
         if let Some(waiting) = state.calls.waiting.get_mut(call) {
             waiting.what = What::Leave { left: [id.clone()].into(), then: Then::RemoveDomain(path.clone()) };
             waiting.stage = Stage::Waiting;
@@ -64,11 +65,11 @@ fn supersede(state: &mut State, id: &SandboxId, which: &Which, effects: &mut Eff
         let Some(waiting) = state.calls.waiting.get(&call) else { continue };
         let What::Attach(attaching) = &waiting.what else { continue };
         let mut names = attaching.attach.interfaces.iter().map(|(name, ..)| name);
-        if *which != Which::Sandbox && !names.any(|name| which.means(name)) {
+        if !which.is_all() && !names.any(|name| which.means(name)) {
             continue;
         }
         let message = format!("sandbox {id} was detached while it was being attached");
-        let why = problem("", Reason::Cancelled, message);
+        let why = problem("", Reason::Superseded, message);
         match waiting.stage {
             Stage::Host | Stage::Clearing => answer(state, &call, Answer::Failed(why), effects),
             Stage::Waiting | Stage::Flying => {
@@ -181,7 +182,11 @@ impl Which {
     fn means(&self, interface: &IfName) -> bool {
         match self {
             Self::These(interfaces) => interfaces.contains(interface),
-            Self::Called | Self::Sandbox => true,
+            Self::Called | Self::All | Self::Sandbox => true,
         }
+    }
+
+    fn is_all(&self) -> bool {
+        matches!(self, Self::All | Self::Sandbox)
     }
 }
