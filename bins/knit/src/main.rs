@@ -1,9 +1,11 @@
 //! Knit: pod networking. `knit help` lists the commands.
 
+mod ask;
 mod cli;
 mod completion;
 mod doctor;
 mod fault;
+mod man;
 mod objects;
 mod output;
 mod place;

@@ -6,8 +6,8 @@ use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::Value;
 
-/// The message as JSON. Empty texts, lists and maps are left out; numbers, truth values and enums are always there, so
-/// that a program that reads the answer needs no defaults.
+/// The message as JSON. Empty texts and maps, and messages that are not set, are left out; numbers, truth values,
+/// enums and lists are always there, so that a program that reads the answer needs no defaults.
 pub fn value<M: Message + Name>(message: &M) -> Value {
     let name = M::full_name();
     let kind = pool().get_message_by_name(&name).expect("every generated message is in the descriptors");
@@ -44,9 +44,8 @@ fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => false,
     }
 }
 
@@ -71,6 +70,8 @@ mod tests {
         let capacity = v1::Capacity { total: u64::MAX, ..v1::Capacity::default() };
         assert_eq!(value(&capacity)["total"], json!(u64::MAX));
         assert_eq!(value(&capacity)["exhausted"], json!(false));
+
+        assert_eq!(value(&v1::ListPodsResponse::default()), json!({"pods": []}));
 
         let since = Some(prost_types::Timestamp { seconds: 0, nanos: 0 });
         let condition = v1::Condition { since, ..v1::Condition::default() };
