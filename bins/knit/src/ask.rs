@@ -119,10 +119,14 @@ fn sentence(error: &Error) -> String {
 }
 
 /// Prints an answer: as it is for programs, as text for people.
-fn print(form: Form, value: impl FnOnce() -> Value, text: impl FnOnce(bool) -> String) -> Result<()> {
+fn print(
+    form: Form,
+    value: impl FnOnce() -> serde_json::Result<Value>,
+    text: impl FnOnce(bool) -> String,
+) -> Result<()> {
     match form {
-        Form::Json => output::json(&value()),
-        Form::Yaml => output::text(&yaml(value())?),
+        Form::Json => output::json(&value()?),
+        Form::Yaml => output::text(&yaml(value()?)?),
         Form::Table | Form::Wide => output::text(&text(form == Form::Wide)),
     }
 }

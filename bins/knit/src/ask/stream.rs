@@ -127,10 +127,14 @@ pub async fn logs(which: &Logs) -> Result<ExitCode> {
 }
 
 /// Prints one answer of many: JSON on one line each, YAML as documents.
-fn print_line(form: Form, value: impl FnOnce() -> Value, text: impl FnOnce(bool) -> String) -> Result<()> {
+fn print_line(
+    form: Form,
+    value: impl FnOnce() -> serde_json::Result<Value>,
+    text: impl FnOnce(bool) -> String,
+) -> Result<()> {
     match form {
-        Form::Json => output::text(&format!("{}\n", value())),
-        Form::Yaml => output::text(&format!("---\n{}", yaml(value())?)),
+        Form::Json => output::text(&format!("{}\n", value()?)),
+        Form::Yaml => output::text(&format!("---\n{}", yaml(value()?)?)),
         Form::Table | Form::Wide => output::text(&(text(form == Form::Wide) + "\n")),
     }
 }
