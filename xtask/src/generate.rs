@@ -1,5 +1,7 @@
 //! `cargo xtask generate`: files that follow from the code, and the check that they do.
 
+mod api;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -9,6 +11,8 @@ use crate::places;
 
 /// Writes the generated files; with `check` only compares, and names those that differ.
 pub fn command(check: bool) -> Result<()> {
+    let lock = std::fs::read_to_string(places::workspace().join(api::LOCK)).unwrap_or_default();
+    api::refuse_breaks(&lock, &api::lock())?;
     let mut stale = Vec::new();
     for (path, text) in files() {
         let full = places::workspace().join(&path);
@@ -40,6 +44,7 @@ fn files() -> Vec<(PathBuf, String)> {
         vec![(PathBuf::from("docs/xtask.md"), command_reference("cargo xtask", crate::Cli::command()))];
     let crds = Path::new("deploy/crds");
     files.extend(knit_crds::manifests().into_iter().map(|(name, text)| (crds.join(name), text)));
+    files.push((PathBuf::from(api::LOCK), api::lock()));
     files
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
-use crate::{agent, completion, doctor, objects, sandbox, show, status, version};
+use crate::{agent, ask, completion, doctor, man, objects, sandbox, show, status, version};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
@@ -115,6 +115,8 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    #[command(flatten)]
+    Ask(ask::Task),
     /// Show which Knit this is
     Version {
         /// How to print it
@@ -130,6 +132,14 @@ enum Command {
         /// The shell
         #[arg(value_enum)]
         shell: completion::Shell,
+    },
+    /// Write knit's manual pages into a folder
+    ///
+    /// For all users: `knit man /usr/local/share/man/man1`, then `man knit`.
+    Man {
+        /// The folder; made if it is missing
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
     },
 }
 
@@ -178,8 +188,10 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
             show::describe(&place, &which)
         }
         Command::Status { output } => status::status(&place, matches!(output, Format::Json)),
+        Command::Ask(task) => ask::run(&task),
         Command::Version { output } => version::run(output),
         Command::Completion { shell } => completion::run(shell),
+        Command::Man { folder } => man::run(&folder),
     }
 }
 

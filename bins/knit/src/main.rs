@@ -1,10 +1,12 @@
 //! Knit: pod networking. `knit help` lists the commands.
 
 mod agent;
+mod ask;
 mod cli;
 mod completion;
 mod doctor;
 mod fault;
+mod man;
 mod objects;
 mod output;
 mod place;

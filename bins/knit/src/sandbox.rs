@@ -174,7 +174,8 @@ fn row<'a>(node: &'a Standalone, sandbox: &'a Sandbox) -> Row<'a> {
     }
 }
 
-fn parse_label(text: &str) -> Result<(String, String), String> {
+/// `KEY=VALUE`, as labels are given.
+pub fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("expected KEY=VALUE".to_owned()),

@@ -3,6 +3,21 @@
 
 use std::process::{Command, Output};
 
+/// Commands that a person must be able to find.
+const COMMANDS: [&str; 11] = [
+    "doctor",
+    "version",
+    "completion",
+    "pods",
+    "pod",
+    "networks",
+    "ready",
+    "capacity",
+    "gc",
+    "watch",
+    "logs",
+];
+
 fn knit(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_knit")).args(arguments).output().unwrap()
 }
@@ -31,7 +46,7 @@ fn wrong_words_and_flags_exit_with_2_and_say_why() {
 fn help_names_every_command() {
     let output = knit(&["help"]);
     assert!(output.status.success());
-    for command in ["doctor", "version", "completion"] {
+    for command in COMMANDS {
         assert!(said(&output).contains(command), "{command}");
     }
     assert!(said(&knit(&["doctor", "--help"])).contains("Exit code: 0 when"));
@@ -51,6 +66,22 @@ fn completion_scripts_know_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = knit(&["completion", shell]);
         assert!(output.status.success(), "{shell}");
-        assert!(said(&output).contains("doctor"), "{shell}");
+        for command in COMMANDS {
+            assert!(said(&output).contains(command), "{shell} {command}");
+        }
     }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let man = folder.path().join("man1");
+    assert!(knit(&["man", man.to_str().unwrap()]).status.success());
+    let page = |name: &str| std::fs::read_to_string(man.join(name)).unwrap();
+    for command in COMMANDS {
+        assert!(page("knit.1").contains(&format!("knit\\-{command}(1)")), "{command}");
+        assert!(page(&format!("knit-{command}.1")).contains(&format!("knit {command}")), "{command}");
+    }
+    assert!(page("knit-sandbox-add.1").contains("KEY=VALUE"));
+    assert!(!man.join("knit-sandbox-hold.1").exists(), "hidden commands have no page");
 }

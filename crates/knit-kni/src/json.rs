@@ -6,19 +6,18 @@ use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::Value;
 
-/// The message as JSON. Empty texts, lists and maps are left out; numbers, truth values and enums are always there, so
-/// that a program that reads the answer needs no defaults.
-pub fn value<M: Message + Name>(message: &M) -> Value {
+/// The message as JSON. Empty texts and maps, and messages that are not set, are left out; numbers, truth values,
+/// enums and lists are always there, so that a program that reads the answer needs no defaults. It fails when the message
+/// holds what JSON cannot say, such as a time before the year 1.
+pub fn value<M: Message + Name>(message: &M) -> Result<Value, serde_json::Error> {
     let name = M::full_name();
     let kind = pool().get_message_by_name(&name).expect("every generated message is in the descriptors");
     let whole = DynamicMessage::decode(kind, message.encode_to_vec().as_slice())
         .expect("a message is decoded by its own descriptor");
     let options = SerializeOptions::new().skip_default_fields(false).stringify_64_bit_integers(false);
-    let mut value = whole
-        .serialize_with_options(serde_json::value::Serializer, &options)
-        .expect("a message that was decoded has a JSON form");
+    let mut value = whole.serialize_with_options(serde_json::value::Serializer, &options)?;
     prune(&mut value);
-    value
+    Ok(value)
 }
 
 /// Every message and service of the interface.
@@ -44,9 +43,8 @@ fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.is_empty(),
-        Value::Bool(_) | Value::Number(_) => false,
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) => false,
     }
 }
 
@@ -66,14 +64,16 @@ mod tests {
             gateway: String::new(),
         };
         let expected = json!({"address": "10.0.0.2", "prefixLength": 24, "family": "FAMILY_IPV4"});
-        assert_eq!(value(&address), expected);
+        assert_eq!(value(&address).unwrap(), expected);
 
         let capacity = v1::Capacity { total: u64::MAX, ..v1::Capacity::default() };
-        assert_eq!(value(&capacity)["total"], json!(u64::MAX));
-        assert_eq!(value(&capacity)["exhausted"], json!(false));
+        assert_eq!(value(&capacity).unwrap()["total"], json!(u64::MAX));
+        assert_eq!(value(&capacity).unwrap()["exhausted"], json!(false));
+
+        assert_eq!(value(&v1::ListPodsResponse::default()).unwrap(), json!({"pods": []}));
 
         let since = Some(prost_types::Timestamp { seconds: 0, nanos: 0 });
         let condition = v1::Condition { since, ..v1::Condition::default() };
-        assert_eq!(value(&condition)["since"], json!("1970-01-01T00:00:00Z"));
+        assert_eq!(value(&condition).unwrap()["since"], json!("1970-01-01T00:00:00Z"));
     }
 }

@@ -69,6 +69,14 @@ pub enum Error {
         /// What does not fit.
         why: String,
     },
+    /// Numbers that no journal reaches by counting: the files are not this journal's, or someone wrote into them.
+    #[error("state in {}: sequence number {next} would come next, which no journal reaches by counting; look for a file that does not belong there", dir.display())]
+    NumbersUsedUp {
+        /// The state folder.
+        dir: PathBuf,
+        /// What would come next.
+        next: u64,
+    },
     /// Part of a file's history cannot be read.
     #[error("{}: {bytes} bytes at byte {at} are damaged", path.display())]
     Damaged {
@@ -130,6 +138,7 @@ impl Error {
             Self::ReadOnly { .. } => "DiskReadOnly",
             Self::Io { .. } => "StateInaccessible",
             Self::NotUnderstood { .. } => "StateNotUnderstood",
+            Self::NumbersUsedUp { .. } => "StateNumbersUsedUp",
             Self::Damaged { .. } => "StateDamaged",
             Self::NotJson { .. } => "StateNotWritable",
             Self::NoSuchMoment { .. } => "StateNoSuchMoment",

@@ -8,6 +8,10 @@ use crate::crc::Crc;
 /// The sequence number of a header; records begin at 1.
 pub(crate) const HEADER: u64 = 0;
 
+/// The largest sequence number. Nobody counts so far: a larger one is damage, whatever its checksum says, so that adding
+/// to one never overflows.
+pub(crate) const LARGEST: u64 = 1 << 62;
+
 /// A whole line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -65,7 +69,7 @@ pub(crate) fn scan(bytes: &[u8]) -> Scan {
 /// The sequence number and the length of the JSON, if the checksum holds.
 fn parse(line: &[u8]) -> Option<(u64, usize)> {
     let mut parts = line.splitn(3, |byte| *byte == b' ');
-    let seq = std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok()?;
+    let seq = std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok().filter(|seq| *seq <= LARGEST)?;
     let crc = std::str::from_utf8(parts.next()?).ok()?;
     let json = parts.next()?;
     // Compared as text: other spellings of the same number are damage too.

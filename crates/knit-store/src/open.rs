@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::finding::{Finding, Instead};
 use crate::format::{Format, Part};
 use crate::journal::{Journal, Opened, Options, Seq, Snapshots};
+use crate::line::LARGEST;
 use crate::lock::Lock;
 use crate::replay::{Repair, Replay, replay};
 use crate::segment::{ACTIVE, Header, JournalHeader, Segment, archived, archived_name};
@@ -43,6 +44,10 @@ where
         }
     };
     let replay = replay(covered, &segments, format.version, decode)?;
+    // Far from the end, so that what is written from here on can be read.
+    if replay.next > LARGEST / 2 {
+        return Err(Error::NumbersUsedUp { dir: disk.dir().to_owned(), next: replay.next });
+    }
 
     let mut findings = Vec::new();
     base.repair(&disk, from_the_first(&segments).is_some(), &segments, &mut findings)?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::crc::Crc;
 use crate::disk::Disk;
 use crate::error::Result;
-use crate::line::{self, HEADER, Line};
+use crate::line::{self, HEADER, LARGEST, Line};
 
 /// The segment that is written.
 pub(crate) const ACTIVE: &str = "journal";
@@ -61,7 +61,14 @@ impl Header {
         let end = bytes.iter().position(|byte| *byte == b'\n')? + 1;
         let scan = line::scan(&bytes[..end]);
         let line = scan.lines.first().filter(|line| line.seq == HEADER)?;
-        serde_json::from_slice(&bytes[line.json.clone()]).ok()
+        serde_json::from_slice(&bytes[line.json.clone()]).ok().filter(Self::is_possible)
+    }
+
+    fn is_possible(&self) -> bool {
+        match self {
+            Self::Journal { first, after, .. } => *first <= LARGEST && *after <= LARGEST,
+            Self::Snapshot { seq, .. } => *seq <= LARGEST,
+        }
     }
 }
 
