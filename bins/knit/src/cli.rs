@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
-use crate::{ask, completion, doctor, man, objects, sandbox, show, status, version};
+use crate::{agent, ask, completion, doctor, man, objects, sandbox, show, status, version};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
@@ -34,6 +34,12 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// Run the node's agent: pod networking over one gRPC interface
+    ///
+    /// It serves packages kni and knit.v1 on a unix socket that only root can open, keeps the node as objects and calls
+    /// say, and repairs what someone changes by hand. Flags and environment go before the configuration file. It ends on
+    /// SIGTERM; pods keep their network.
+    Agent(Box<agent::Flags>),
     /// Add, list, enter and delete sandboxes: network namespaces that stand for pods
     #[command(subcommand)]
     Sandbox(sandbox::Task),
@@ -160,6 +166,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { place, command } = cli;
     match command {
         Command::Doctor { output } => doctor::run(output),
+        Command::Agent(flags) => agent::run(&place, *flags),
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {

@@ -3,23 +3,30 @@
 
 use anyhow::Result;
 use knit_agent::Standalone;
+use knit_kernel::fault::Observer;
 
 /// Arms the fault point, if one was asked for.
-#[cfg(not(debug_assertions))]
-pub fn arm(_node: &mut Standalone) -> Result<()> {
+pub fn arm(node: &mut Standalone) -> Result<()> {
+    if let Some(faults) = asked_for()? {
+        node.node().set_faults(faults);
+    }
     Ok(())
 }
 
-/// Arms the fault point, if one was asked for.
+/// The fault point that was asked for.
+#[cfg(not(debug_assertions))]
+pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
+    Ok(None)
+}
+
+/// The fault point that was asked for.
 #[cfg(debug_assertions)]
-pub fn arm(node: &mut Standalone) -> Result<()> {
+pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
     use anyhow::Context;
 
-    if let Ok(number) = std::env::var("KNIT_FAULT_KILL_AT") {
-        let left = number.parse().with_context(|| format!("KNIT_FAULT_KILL_AT: `{number}` is no number"))?;
-        node.node().set_faults(Box::new(armed::KillAt { left }));
-    }
-    Ok(())
+    let Ok(number) = std::env::var("KNIT_FAULT_KILL_AT") else { return Ok(None) };
+    let left = number.parse().with_context(|| format!("KNIT_FAULT_KILL_AT: `{number}` is no number"))?;
+    Ok(Some(Box::new(armed::KillAt { left })))
 }
 
 #[cfg(debug_assertions)]

@@ -1,5 +1,6 @@
 //! Knit: pod networking. `knit help` lists the commands.
 
+mod agent;
 mod ask;
 mod cli;
 mod completion;

@@ -1,6 +1,6 @@
 //! Where a command works: the state folder and the namespace.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
@@ -17,15 +17,20 @@ pub const DEFAULT_NAMESPACE: &str = "default";
 /// Where a command works.
 #[derive(Debug, Args)]
 pub struct Place {
-    /// The folder that holds what Knit knows
-    #[arg(long, global = true, env = "KNIT_STATE_DIR", default_value = STATE_DIR, value_name = "DIR")]
-    state_dir: PathBuf,
+    /// The folder that holds what Knit knows [default: /var/lib/knit/standalone]
+    #[arg(long, global = true, env = "KNIT_STATE_DIR", value_name = "DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 impl Place {
+    /// The folder, if one was named.
+    pub fn named(&self) -> Option<&Path> {
+        self.state_dir.as_deref()
+    }
+
     /// Opens the node to look at it. Says on standard error what was found wrong in its folder.
     pub fn open(&self) -> Result<Standalone> {
-        let mut node = Standalone::open(&self.state_dir)?;
+        let mut node = Standalone::open(self.named().unwrap_or(Path::new(STATE_DIR)))?;
         for note in &node.notes {
             eprintln!("knit: {note}");
         }

@@ -73,6 +73,39 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A job of the agent panicked.
+    #[error("{what}: a fault of knit itself: {why}")]
+    Panicked {
+        /// What was being done.
+        what: String,
+        /// What the panic said.
+        why: String,
+    },
+    /// A configuration that cannot be used.
+    #[error("{path}: {why}")]
+    Config {
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// A socket cannot be served.
+    #[error("{what}: {why}")]
+    Serve {
+        /// Which.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// What is in use does not change.
+    #[error("{what}")]
+    InUse {
+        /// What, in words.
+        what: String,
+    },
+    /// The agent ended before it began.
+    #[error("the agent ended before it was ready")]
+    Ended,
     /// Nothing to take back.
     #[error("there is nothing to undo")]
     NothingToUndo,

@@ -1,11 +1,22 @@
 //! Knit on a node: the engine's host. It has the kernel, the journal and the clock; the engine decides.
 //!
 //! [`Node`] carries out the engine's effects. [`Standalone`] is a node whose objects come from files and whose pods are
-//! network namespaces: Knit on one machine, without a cluster.
+//! network namespaces: Knit on one machine, without a cluster. [`daemon::Daemon`] is a node that runs on and is asked over
+//! a socket; [`run`] makes a program of it.
 
+pub mod capacity;
+pub mod cluster_network;
+pub mod config;
+pub mod daemon;
 pub mod error;
+pub mod hands;
+pub mod http;
+pub mod log;
+pub mod metrics;
 pub mod node;
+pub mod run;
 pub mod sandboxes;
+pub mod services;
 pub mod standalone;
 
 pub use error::{Error, Result};

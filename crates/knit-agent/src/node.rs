@@ -3,39 +3,36 @@
 mod repair;
 mod start;
 
-use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
 
-use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, Unit, step};
+use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
-use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
+use knit_kernel::Places;
 use knit_kernel::fault::Observer;
-use knit_kernel::observe::{Links, ScopeLook};
-use knit_kernel::{Kernel, Netns, Places};
-use knit_model::problem::{Problem, Reason};
-use knit_model::{NetState, Plan, Scope};
-use knit_store::Journal;
+use knit_model::{Plan, Scope};
+use knit_store::{Journal, Seq, Size};
 
 pub use repair::Repair;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::hands::{Done, Hands, Job, Task};
 
 /// The journal is rewritten as a snapshot after so many records.
 const MOST_RECORDS: u64 = 5_000;
 
-/// A node: what it knows, where that is written down, and the kernel that it changes.
+/// A node: what it knows, where that is written down, and hands that change the kernel.
+///
+/// [`Node::hear`] does everything that follows from an event before it returns. A daemon takes the same steps one by
+/// one instead: [`Node::begin`], the tasks on other hands, [`Node::end`].
 pub struct Node {
     state: State,
     journal: Journal<Record, State>,
-    kernel: Kernel,
-    /// The sandboxes of the transaction that is under way. Between events there are none.
-    places: Places,
+    hands: Hands,
+    /// Namespaces at hand for units that are being worked on.
+    places: BTreeMap<Unit, Places>,
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
-    faults: Box<dyn Observer + Send>,
-    /// This boot of the machine. A sandbox of another boot is gone, whatever its namespace's number says.
-    boot: String,
 }
 
 /// Plans, each with the unit that it changes.
@@ -48,6 +45,21 @@ pub struct Outcome {
     pub changed: BTreeSet<ObjectKey>,
     /// The plans that were carried out, or would be.
     pub plans: Plans,
+    /// Answers to calls.
+    pub answers: Vec<(CallId, Answer)>,
+}
+
+/// What follows from an event at once.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// What the hands have to do.
+    pub tasks: Vec<Task>,
+    /// Objects about which something changed.
+    pub changed: BTreeSet<ObjectKey>,
+    /// Answers to calls.
+    pub answers: Vec<(CallId, Answer)>,
+    /// What was written down.
+    pub records: Vec<(Seq, Record)>,
 }
 
 impl Node {
@@ -57,17 +69,16 @@ impl Node {
     }
 
     /// Writes down and takes in a change that needs no decision.
-    pub fn record(&mut self, record: &Record) -> Result<()> {
+    pub fn record(&mut self, record: &Record) -> Result<Seq> {
         self.state.record(record);
-        self.journal.append_durable(record)?;
-        Ok(())
+        Ok(self.journal.append_durable(record)?)
     }
 
     /// Hears an event and does all that follows from it.
     pub fn hear(&mut self, event: Event) -> Result<Outcome> {
         let heard = self.do_all(event);
         // A socket keeps its namespace alive.
-        self.places = Places::new();
+        self.places.clear();
         heard
     }
 
@@ -75,11 +86,63 @@ impl Node {
         let mut outcome = Outcome::default();
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            for effect in step(&mut self.state, event, now()) {
-                events.extend(self.carry_out(effect, &mut outcome)?);
+            let Heard { tasks, changed, answers, .. } = self.begin(event)?;
+            outcome.changed.extend(changed);
+            outcome.answers.extend(answers);
+            for task in tasks {
+                if let Task::Apply { unit, plan } = &task {
+                    outcome.plans.push((unit.clone(), Arc::clone(plan)));
+                }
+                let job = self.job(task);
+                let done = self.hands.work(job)?;
+                events.extend(self.end(done));
             }
         }
         Ok(outcome)
+    }
+
+    /// Hears an event: decides, writes down, and says what the hands have to do.
+    pub fn begin(&mut self, event: Event) -> Result<Heard> {
+        let mut heard = Heard::default();
+        let looked = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
+        for effect in step(&mut self.state, event, now()) {
+            match effect {
+                Effect::Journal(record) => {
+                    let seq = self.write(&record)?;
+                    heard.records.push((seq, record));
+                }
+                Effect::Changed(objects) => heard.changed.extend(objects),
+                Effect::Answer { call, answer } => heard.answers.push((call, answer)),
+                effect => heard.tasks.extend(task(effect)),
+            }
+        }
+        let goes_on = |unit: &Unit| {
+            heard.tasks.iter().any(|task| matches!(task, Task::Apply { unit: of, .. } if of == unit))
+        };
+        if let Some(unit) = looked.filter(|unit| !goes_on(unit)) {
+            // A socket keeps its namespace alive.
+            self.places.remove(&unit);
+        }
+        Ok(heard)
+    }
+
+    /// A task with all that hands need for it.
+    pub fn job(&mut self, task: Task) -> Job {
+        let unit = match &task {
+            Task::Observe { unit, .. } | Task::Apply { unit, .. } => Some(unit),
+            _ => None,
+        };
+        let places = unit.and_then(|unit| self.places.remove(unit)).unwrap_or_default();
+        task.with(&self.state, places)
+    }
+
+    /// Takes in what hands have done; the events are to be heard next.
+    pub fn end(&mut self, done: Done) -> Vec<Event> {
+        self.to_reap.extend(done.to_reap);
+        if let Some((unit, places)) = done.places {
+            self.places.insert(unit, places);
+        }
+        done.events
     }
 
     /// What an event would lead to. Looks at the kernel and changes nothing.
@@ -93,178 +156,135 @@ impl Node {
                     match effect {
                         Effect::Journal(_) => {}
                         Effect::Changed(objects) => outcome.changed.extend(objects),
-                        Effect::Observe { unit, look } => {
-                            queue.push_back(self.observe(Some(&state), unit, &look)?)
-                        }
+                        Effect::Answer { call, answer } => outcome.answers.push((call, answer)),
                         Effect::Apply { unit, plan } => {
                             outcome.plans.push((unit.clone(), plan));
                             queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
+                        }
+                        // Nothing is made for a rehearsal, and nothing goes.
+                        Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } => {}
+                        effect => {
+                            if let Some(task) = task(effect) {
+                                queue.extend(self.hands.work(task.with(&state, Places::new()))?.events);
+                            }
                         }
                     }
                 }
             }
         }
-        self.places = Places::new();
         Ok((state, outcome))
     }
 
     /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
     pub fn tidy(&mut self) -> Result<()> {
-        for scope in std::mem::take(&mut self.to_reap) {
-            let scopes = BTreeSet::from([scope]);
-            self.reach(&scopes);
-            // What is cut off in a sandbox that is gone by now went with it.
-            let reaped = match self.kernel.reap(&scopes, &mut self.places) {
-                Err(knit_kernel::Error::NoNamespace { .. }) => Ok(()),
-                reaped => reaped,
-            };
-            self.places = Places::new();
-            reaped?;
+        for scope in self.take_reaping() {
+            let job = self.job(Task::Reap(BTreeSet::from([scope])));
+            self.hands.work(job)?;
         }
+        self.shorten()
+    }
+
+    /// Where links wait to be deleted; whoever asks deletes them.
+    pub fn take_reaping(&mut self) -> BTreeSet<Scope> {
+        std::mem::take(&mut self.to_reap)
+    }
+
+    /// Keeps the journal short.
+    pub fn shorten(&mut self) -> Result<()> {
         if self.journal.size().records > MOST_RECORDS {
             self.journal.compact(&self.state.remembered(), self.journal.last())?;
         }
         Ok(())
     }
 
-    /// Has something go wrong at chosen steps of plans, for tests.
-    pub fn set_faults(&mut self, faults: Box<dyn Observer + Send>) {
-        self.faults = faults;
+    /// The number of the last record.
+    pub fn last(&self) -> Seq {
+        self.journal.last()
     }
 
-    fn carry_out(&mut self, effect: Effect, outcome: &mut Outcome) -> Result<Option<Event>> {
-        match effect {
-            Effect::Journal(record) => {
-                self.write(&record)?;
-                Ok(None)
-            }
-            Effect::Changed(objects) => {
-                outcome.changed.extend(objects);
-                Ok(None)
-            }
-            Effect::Observe { unit, look } => self.observe(None, unit, &look).map(Some),
-            Effect::Apply { unit, plan } => {
-                let result = self.apply(&unit, &plan)?;
-                outcome.plans.push((unit.clone(), plan));
-                Ok(Some(Event::Applied(Applied { unit, result })))
-            }
-        }
+    /// How long the journal is.
+    pub fn journal_size(&self) -> Size {
+        self.journal.size()
+    }
+
+    /// All records from this one on that are still kept.
+    pub fn history(&self, from: Seq) -> Result<knit_store::History<Record>> {
+        Ok(self.journal.history(from)?)
+    }
+
+    /// Everything written down so far is on disk.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.journal.sync()?)
+    }
+
+    /// Another pair of hands, for another thread, that works for this node.
+    pub fn spare_hands(&mut self) -> Result<Hands> {
+        let host = self.hands.kernel().host().clone();
+        Hands::new(host, self.hands.boot().to_owned(), self.hands.faults())
+    }
+
+    /// The node's own hands, for whoever has the node.
+    pub fn work(&mut self, job: Job) -> Result<Done> {
+        self.hands.work(job)
+    }
+
+    /// Every attachment whose sandbox's namespace is still there.
+    pub fn still_there(&mut self) -> Result<BTreeSet<(knit_model::SandboxId, Option<knit_model::IfName>)>> {
+        let job = self.job(Task::Census);
+        let gone: BTreeSet<_> = self
+            .hands
+            .work(job)?
+            .events
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::SandboxGone(id) => Some(id),
+                _ => None,
+            })
+            .collect();
+        let known = self.state.sandboxes.keys().filter(|id| !gone.contains(*id));
+        Ok(known.map(|id| (id.clone(), None)).collect())
+    }
+
+    /// What the node has to know about its surroundings, beside what it finds out itself.
+    pub fn set_cluster_network(&mut self, cluster: Option<knit_engine::ClusterNetwork>) {
+        self.state.settings.cluster = cluster;
+    }
+
+    /// Has something go wrong at chosen steps of plans, for tests.
+    pub fn set_faults(&mut self, faults: Box<dyn Observer + Send>) {
+        let shared = self.hands.faults();
+        *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = faults;
     }
 
     /// Links do not outlive a boot, so what is about them need not reach the disk before going on; objects do.
-    fn write(&mut self, record: &Record) -> Result<()> {
-        match record {
+    fn write(&mut self, record: &Record) -> Result<Seq> {
+        let durable = match record {
             Record::ObjectApplied(_) | Record::ObjectDeleted(_) | Record::Revision(_) | Record::Undone => {
-                self.journal.append_durable(record)?;
+                true
             }
-            Record::Began(began) if !began.held.is_empty() => {
-                self.journal.append_durable(record)?;
-            }
-            _ => {
-                self.journal.append(record)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at what a unit is about, for the node's state or for one that is only rehearsed. A sandbox whose namespace is
-    /// gone, or is another by now, is reported as gone.
-    fn observe(&mut self, rehearsed: Option<&State>, unit: Unit, look: &Look) -> Result<Event> {
-        let mut wanted = knit_kernel::observe::Look::default();
-        let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
-        host.rules = look.host_rules;
-        if look.ports_of.is_some() {
-            // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
-            host.links = Links::All;
-        }
-        wanted.scopes.insert(Scope::Host, host);
-        if let Some(id) = &look.sandbox {
-            let scope = Scope::Sandbox(id.clone());
-            let (state, scopes) = (rehearsed.unwrap_or(&self.state), BTreeSet::from([scope.clone()]));
-            reach(&mut self.places, self.kernel.host(), &self.boot, state, &scopes);
-            if !self.places.contains(id) {
-                return Ok(Event::SandboxGone(id.clone()));
-            }
-            let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
-            wanted.scopes.insert(scope, inside);
-        }
-        let seen: NetState = self.kernel.observe(&wanted, &mut self.places)?;
-        Ok(Event::Observed { unit, seen })
-    }
-
-    fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<Result<(), Failure>> {
-        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
-        self.reach(&scopes);
-        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut self.places, &mut *self.faults);
-        match applied {
-            Ok(AppliedPlan { to_reap }) => {
-                self.to_reap.extend(to_reap);
-                Ok(self.verify(unit, plan))
-            }
-            Err(error) if error.roll_back == RollBack::Left => Err(Error::Stopped { unit: unit.to_string() }),
-            Err(error) => {
-                // What was cut off and came back came back as a new link: the old one still waits.
-                self.to_reap.extend(scopes);
-                Ok(Err(failure(&error)))
-            }
-        }
-    }
-
-    fn reach(&mut self, scopes: &BTreeSet<Scope>) {
-        reach(&mut self.places, self.kernel.host(), &self.boot, &self.state, scopes);
-    }
-
-    /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.
-    fn verify(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
-        let missing = match self.kernel.verify(plan, &mut self.places) {
-            Ok(missing) if missing.is_empty() => return Ok(()),
-            Ok(missing) => missing.join("; "),
-            Err(error) => error.to_string(),
+            Record::Began(began) => !began.held.is_empty(),
+            _ => false,
         };
-        let left = self.kernel.take_back(plan, &mut self.places);
-        let message = format!("{unit}: the kernel took it, but does not show it: {missing}");
-        Err(Failure {
-            problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
-            taken_back: left.is_empty(),
-        })
+        let written = if durable { self.journal.append_durable(record) } else { self.journal.append(record) };
+        Ok(written?)
     }
 }
 
-/// Has the namespaces of these scopes' sandboxes at hand, those that are still there, and no others. A namespace that is
-/// at hand already is the same one still: it is held.
-fn reach(places: &mut Places, host: &Netns, boot: &str, state: &State, scopes: &BTreeSet<Scope>) {
-    places.keep(|id| scopes.contains(&Scope::Sandbox(id.clone())));
-    for scope in scopes {
-        let Scope::Sandbox(id) = scope else { continue };
-        let Some(sandbox) = state.sandboxes.get(id).filter(|_| !places.contains(id)) else { continue };
-        let Ok(netns) = Netns::open_sandbox(Path::new(&sandbox.netns), host) else { continue };
-        places.add(id.clone(), netns);
-        let is_same = |cookie| sandbox.instance.boot == boot && sandbox.instance.cookie == cookie;
-        if !matches!(places.cookie(id), Ok(Some(cookie)) if is_same(cookie)) {
-            places.keep(|other| other != id);
-        }
+/// What an effect means for the hands, if it does.
+fn task(effect: Effect) -> Option<Task> {
+    match effect {
+        Effect::Observe { unit, look } => Some(Task::Observe { unit, look }),
+        Effect::Apply { unit, plan } => Some(Task::Apply { unit, plan }),
+        Effect::Inspect { call, path } => Some(Task::Inspect { call, path }),
+        Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
+        Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
+        Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } => None,
     }
 }
 
-fn scopes_of(planned: &knit_model::plan::Planned) -> Vec<Scope> {
-    let mut scopes = vec![planned.scope.clone()];
-    if let knit_model::Step::CreateLink { link, peer } | knit_model::Step::DeleteLink { link, peer } =
-        &planned.step
-    {
-        scopes.extend(link.born_from.clone());
-        scopes.extend(peer.as_ref().map(|(scope, _)| scope.clone()));
-    }
-    scopes
-}
-
-fn failure(error: &ApplyError) -> Failure {
-    let reason = match &error.error {
-        knit_kernel::Error::Lacks { .. } => Reason::KernelLacks,
-        other if other.reason() == "NotFound" => Reason::NotFound,
-        _ => Reason::KernelRefused,
-    };
-    let taken_back = matches!(error.roll_back, RollBack::Complete);
-    Failure { problem: Problem { field: String::new(), reason, message: error.to_string() }, taken_back }
+/// No fault points.
+pub(crate) fn no_faults() -> crate::hands::Faults {
+    Arc::new(Mutex::new(Box::new(knit_kernel::fault::Unobserved)))
 }
 
 /// Milliseconds since 1970, for people.

@@ -1,19 +1,20 @@
 //! Knit on one machine, without a cluster: objects come from files, pods are network namespaces.
 
 mod files;
+mod prepare;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use knit_crds::Object;
-use knit_engine::{Event, ObjectKey, Record, Revision, State, StoredObject};
+use knit_engine::{Event, ObjectKey, Record, Revision, State};
 use knit_kernel::Netns;
-use knit_model::provenance::Dialect;
 use knit_model::{Sandbox, SandboxId};
 
 pub use files::read_objects;
+pub(crate) use prepare::{Prepared, prepare};
 
-use crate::error::{Error, Invalid, Result};
+use crate::error::{Error, Result};
 use crate::node::{Node, Plans, Repair, now};
 use crate::sandboxes;
 
@@ -33,14 +34,6 @@ pub struct Change {
     pub verb: Verb,
     /// What its author should know.
     pub warnings: Vec<String>,
-}
-
-/// Objects that were checked, and what applying them means.
-#[derive(Default)]
-struct Prepared {
-    changes: Vec<Change>,
-    events: Vec<Event>,
-    before: Vec<(ObjectKey, Option<Box<StoredObject>>)>,
 }
 
 /// What became of an object.
@@ -129,7 +122,7 @@ impl Standalone {
 
     /// Applies objects. All of them are checked before the first one changes anything.
     pub fn apply(&mut self, objects: Vec<Object>, what: &str) -> Result<Vec<Change>> {
-        let Prepared { changes, events, before } = self.prepare(objects)?;
+        let Prepared { changes, events, before } = prepare(self.state(), objects)?;
         if !before.is_empty() {
             self.node.record(&Record::Revision(Revision { what: what.to_owned(), at: now(), before }))?;
         }
@@ -143,7 +136,7 @@ impl Standalone {
 
     /// What applying the objects would change, with what has to be repaired.
     pub fn plan(&mut self, objects: Vec<Object>) -> Result<(Vec<Change>, Plans)> {
-        let Prepared { changes, events, .. } = self.prepare(objects)?;
+        let Prepared { changes, events, .. } = prepare(self.state(), objects)?;
         Ok((changes, self.rehearse(events)?))
     }
 
@@ -231,61 +224,6 @@ impl Standalone {
             self.node.hear(Event::Resync)?;
         }
         Ok(())
-    }
-
-    fn prepare(&self, objects: Vec<Object>) -> Result<Prepared> {
-        let mut prepared = Prepared::default();
-        let mut invalid = Vec::new();
-        for object in objects {
-            let (change, stored) = match self.prepare_one(object) {
-                Ok(one) => one,
-                Err(why) => {
-                    invalid.push(why);
-                    continue;
-                }
-            };
-            if let Some(stored) = stored {
-                let before = self.state().objects.get(&change.key).cloned().map(Box::new);
-                prepared.before.push((change.key.clone(), before));
-                prepared.events.push(Event::ObjectApplied(stored));
-            }
-            prepared.changes.push(change);
-        }
-        if invalid.is_empty() { Ok(prepared) } else { Err(Error::Invalid { invalid }) }
-    }
-
-    /// Checks an object and gives it what an API server would: a uid and a generation.
-    fn prepare_one(&self, mut object: Object) -> Result<(Change, Option<StoredObject>), Invalid> {
-        let key = files::key_of(&object);
-        let title = key.to_string();
-        let invalid = |problems| Invalid { object: title.clone(), problems };
-        let old = self.state().objects.get(&key);
-        let generation = old.map_or(1, |old| old.object.generation + 1);
-        let uid = old.map_or_else(|| format!("{}-{}", key.name, now().0), |old| old.object.uid.clone());
-        if let Some(before) = old.and_then(|old| Object::from_manifest(&old.manifest)) {
-            let problems = object.check_change(&before);
-            if !problems.is_empty() {
-                return Err(invalid(problems));
-            }
-        }
-        files::set_identity(&mut object, &key, &uid, generation);
-        let translation = object.intents(Dialect::File).map_err(invalid)?;
-        let manifest = object.to_value();
-        let same = old.is_some_and(|old| files::spec_of(&old.manifest) == files::spec_of(&manifest));
-        let verb = match (old, same) {
-            (None, _) => Verb::Created,
-            (Some(_), true) => Verb::Unchanged,
-            (Some(_), false) => Verb::Configured,
-        };
-        let change = Change { key, verb, warnings: translation.warnings.clone() };
-        let stored = StoredObject {
-            object: object.object_ref(),
-            intents: translation.intents,
-            warnings: translation.warnings,
-            manifest,
-            since: 0,
-        };
-        Ok((change, (!same).then_some(stored)))
     }
 }
 

@@ -9,6 +9,7 @@ use knit_model::problem::Problem;
 use knit_model::{IfName, NetState, Plan, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
+use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
 /// What is changed as one transaction: it holds, or it is taken back.
@@ -43,6 +44,42 @@ pub enum Event {
     Applied(Applied),
     /// Everything is to be compared with the kernel again.
     Resync,
+    /// Someone wants interfaces, and waits.
+    AttachRequested(Box<Attach>),
+    /// Someone wants interfaces to go, and waits.
+    DetachRequested(Detach),
+    /// Someone says which sandboxes are alive, and waits until the others are gone.
+    CollectRequested(Collect),
+    /// Someone wants a network namespace, and waits.
+    DomainRequested {
+        /// The call.
+        call: CallId,
+        /// Which.
+        domain: Domain,
+    },
+    /// Someone wants a network namespace that Knit made to go, and waits.
+    DomainUnwanted {
+        /// The call.
+        call: CallId,
+        /// Where it is.
+        path: String,
+    },
+    /// A namespace was looked at, as asked for a call.
+    Inspected {
+        /// The call.
+        call: CallId,
+        /// What was found, or why it is none.
+        found: Result<Found, Problem>,
+    },
+    /// A namespace was made or removed, as asked for a call.
+    DomainDone {
+        /// The call.
+        call: CallId,
+        /// What became of it.
+        result: Result<DomainDone, Problem>,
+    },
+    /// Whoever made a call does not wait any more.
+    CallCancelled(CallId),
 }
 
 /// How a plan ended.
@@ -84,6 +121,34 @@ pub enum Effect {
     },
     /// What is known about these objects has changed.
     Changed(BTreeSet<ObjectKey>),
+    /// Look at the namespace at this path and answer with [`Event::Inspected`].
+    Inspect {
+        /// For this call.
+        call: CallId,
+        /// Where.
+        path: String,
+    },
+    /// Make this namespace unless it is there, and answer with [`Event::DomainDone`].
+    MakeDomain {
+        /// For this call.
+        call: CallId,
+        /// Where.
+        path: String,
+    },
+    /// Remove this namespace and answer with [`Event::DomainDone`].
+    RemoveDomain {
+        /// For this call.
+        call: CallId,
+        /// Where.
+        path: String,
+    },
+    /// Tell whoever made the call.
+    Answer {
+        /// The call.
+        call: CallId,
+        /// The answer.
+        answer: Answer,
+    },
 }
 
 /// What to look at in the kernel.
@@ -128,6 +193,26 @@ pub enum Record {
     Revision(Revision),
     /// The newest revision was taken back.
     Undone,
+    /// A call asks for an interface.
+    Attached(Box<Attachment>),
+    /// No call asks for it any more.
+    Detached {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
+        /// The call that says so.
+        call: CallId,
+    },
+    /// A call asks for a network namespace.
+    Domain(Domain),
+    /// It is gone.
+    DomainGone {
+        /// Where it was.
+        path: String,
+        /// Which life of a sandbox it was, so that what comes late for it is refused.
+        instance: Option<knit_model::sandbox::Instance>,
+    },
 }
 
 /// One change of objects by a person, and how to take it back.

@@ -4,6 +4,9 @@
 //! [`Effect`]s. The engine never sees a clock, a socket or a file. All of its memory is [`State`], and `State` changes
 //! only by [`Record`]s, which the host journals: replaying them gives the same state again.
 
+pub mod call;
+pub mod called;
+mod calls;
 pub mod event;
 pub mod made;
 pub mod reports;
@@ -11,6 +14,8 @@ mod resolve;
 pub mod state;
 mod step;
 
+pub use call::{Answer, Attach, Attachment, CallId, Detach};
+pub use called::Called;
 pub use event::{Applied, Effect, Event, Failure, Look, Record, Revision, Unit};
-pub use state::{ObjectKey, Settings, State, StoredObject};
+pub use state::{ClusterNetwork, ObjectKey, Settings, State, StoredObject};
 pub use step::step;

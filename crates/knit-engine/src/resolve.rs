@@ -1,5 +1,6 @@
 //! From objects and sandboxes to desired, unit by unit.
 
+mod attachment;
 mod bridge;
 mod interface;
 mod seats;

@@ -14,6 +14,8 @@ use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::called::Called;
+use crate::calls::Calls;
 use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::made::AllMade;
 
@@ -103,6 +105,19 @@ pub struct Made {
 pub struct Settings {
     /// Ranges that no tenant's network may overlap, each with what it is ("the service range").
     pub forbidden: Vec<(String, IpNet)>,
+    /// The network that a call means when it names none.
+    pub cluster: Option<ClusterNetwork>,
+}
+
+/// The network that every pod is on unless it says otherwise. The node routes to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterNetwork {
+    /// The namespace of its object.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its bridge on the node.
+    pub bridge: IfName,
 }
 
 /// Everything that Knit knows on one node.
@@ -130,6 +145,9 @@ pub struct State {
     /// What people changed, the newest last.
     #[serde(default)]
     pub revisions: Vec<Revision>,
+    /// What calls asked for.
+    #[serde(default)]
+    pub called: Called,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -144,6 +162,9 @@ pub struct State {
     /// Names of host links that units being worked on are about to take.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<IfName, Unit>,
+    /// Calls that wait for an answer.
+    #[serde(skip)]
+    pub(crate) calls: Calls,
 }
 
 impl State {
@@ -182,6 +203,10 @@ impl State {
             Record::Undone => {
                 self.revisions.pop();
             }
+            Record::Attached(attachment) => self.called.attach((**attachment).clone()),
+            Record::Detached { sandbox, interface, .. } => self.called.detach(sandbox, interface),
+            Record::Domain(domain) => self.called.add_domain(domain.clone()),
+            Record::DomainGone { path, instance } => self.called.remove_domain(path, instance.as_ref()),
         }
     }
 
@@ -193,6 +218,7 @@ impl State {
             dirty: BTreeSet::new(),
             flights: BTreeMap::new(),
             claims: BTreeMap::new(),
+            calls: Calls::default(),
             ..self.clone()
         }
     }
@@ -201,6 +227,7 @@ impl State {
         let unit = Unit::Sandbox(id.clone());
         self.sandboxes.remove(id);
         self.leases.release_all(id, at);
+        self.called.forget(id);
         // What it had on the host stays known until that is cut off.
         self.problems.remove(&unit);
         self.unfinished.remove(&unit);
@@ -275,6 +302,21 @@ impl State {
                 self.leases.release_address(&key, ended.at);
             }
         }
+    }
+
+    /// Whether a unit is being worked on.
+    pub fn is_busy(&self, unit: &Unit) -> bool {
+        self.flights.contains_key(unit)
+    }
+
+    /// Whether nothing at all is being worked on.
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Units that nobody works on, and nobody asked to be looked at.
+    pub fn at_rest(&self) -> impl Iterator<Item = &Unit> {
+        self.made.keys().filter(|unit| !self.flights.contains_key(*unit) && !self.dirty.contains(*unit))
     }
 
     /// The order of objects: the first that came is asked first.

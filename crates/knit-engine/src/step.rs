@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use knit_ipam::Time;
+use knit_ipam::{Key, Time};
 use knit_model::intent::Want;
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
@@ -13,9 +13,11 @@ use knit_model::report::BridgeReport;
 use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState, Step};
 use serde_json::Value;
 
+use crate::call::{Answer, CallId};
+use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Look, Record, Unit};
 use crate::resolve::{self, Resolved};
-use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
+use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
 /// A unit that is being worked on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,21 +47,26 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
         }
+        about_a_call => calls::hear(state, about_a_call, now, &mut effects),
     }
     start_what_can(state, now, &mut effects);
     effects.list
 }
 
 #[derive(Default)]
-struct Effects {
-    list: Vec<Effect>,
+pub(crate) struct Effects {
+    pub(crate) list: Vec<Effect>,
 }
 
 impl Effects {
     /// Changes the state and has the change journalled.
-    fn record(&mut self, state: &mut State, record: Record) {
+    pub(crate) fn record(&mut self, state: &mut State, record: Record) {
         state.record(&record);
         self.list.push(Effect::Journal(record));
+    }
+
+    pub(crate) fn answer(&mut self, call: &CallId, answer: Answer) {
+        self.list.push(Effect::Answer { call: call.clone(), answer });
     }
 
     fn changed(&mut self, objects: BTreeSet<ObjectKey>) {
@@ -89,10 +96,11 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     effects.changed(BTreeSet::from([key.clone()]));
 }
 
-fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
+pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
     if !state.sandboxes.contains_key(id) {
         return;
     }
+    calls::lost(state, id, effects);
     let unit = Unit::Sandbox(id.clone());
     if let Some(flight) = state.flights.remove(&unit) {
         release_claims(state, &unit, &flight);
@@ -182,6 +190,9 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
         for name in &resolved.made.host_links {
             state.claims.insert(name.clone(), unit.clone());
         }
+        if let Unit::Sandbox(id) = &unit {
+            calls::begun(state, id);
+        }
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
     }
@@ -257,6 +268,12 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
         Err(Failure { problem, taken_back }) => {
+            if !state.unfinished.contains_key(&unit) {
+                // It never began, so that nothing written down gives back what was taken for it.
+                for LeaseTaken { network, address, .. } in std::mem::take(&mut flight.resolved.leases) {
+                    state.leases.release_address(&Key { network, address }, now);
+                }
+            }
             let message = if taken_back {
                 problem.message
             } else {
@@ -283,6 +300,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
                 })),
             );
             after(state, &unit, askers, &BTreeSet::new(), effects);
+            landed(state, &unit, now, effects);
         }
     }
 }
@@ -309,6 +327,14 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     let mut objects = resolved.askers;
     objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
     after(state, unit, objects, &old.uses, effects);
+    landed(state, unit, now, effects);
+}
+
+/// Calls that waited for this sandbox are answered, or go on.
+fn landed(state: &mut State, unit: &Unit, now: Time, effects: &mut Effects) {
+    if let Unit::Sandbox(id) = unit {
+        calls::landed(state, id, now, effects);
+    }
 }
 
 /// When a bridge gives up an address, another one may wait for it, or may just have been told that there is none.
@@ -373,6 +399,7 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
     mine.routes =
         host.routes.into_iter().filter(|(_, route)| route.via.iter().any(|hop| on_mine(&hop.link))).collect();
     mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
+    mine.sysctls = host.sysctls;
     mine.rules = host
         .rules
         .into_iter()

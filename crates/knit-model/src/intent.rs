@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use route::{HopWant, RouteWant};
 
-use crate::link::{Attrs, Bridge, Kind};
+use crate::link::{Attrs, Bridge, Kind, OwnerId};
 use crate::name::IfName;
 use crate::provenance::Provenance;
 use crate::rule::Rule;
@@ -179,6 +179,19 @@ pub enum Operator {
     Exists,
     /// Has not the label.
     DoesNotExist,
+}
+
+impl NetworkWant {
+    /// The bridge on the node for a network's pairs: `vn-` and the network's name where that fits, or a stable number.
+    /// The prefix keeps a tenant's network from being named like a NIC of the node.
+    pub fn bridge_name(network: &str) -> String {
+        let named = format!("vn-{network}");
+        if IfName::new(named.as_str()).is_ok() {
+            named
+        } else {
+            format!("vn-{}", OwnerId::derived(network).0)
+        }
+    }
 }
 
 impl Selector {

@@ -36,6 +36,14 @@ pub enum Reason {
     KernelLacks,
     /// The kernel refused or failed.
     KernelRefused,
+    /// What was asked for is there already, and that is not what was asked.
+    AlreadyPresent,
+    /// A later call decided otherwise: a detach while its attach was under way, say.
+    Superseded,
+    /// The sandbox's isolation domain is gone.
+    SandboxGone,
+    /// More is under way than Knit takes at once.
+    Busy,
 }
 
 /// A list of problems that can still grow; an input is checked to the end, so that a person sees all of them at once.
@@ -72,8 +80,15 @@ impl Reason {
             | Self::NotFound
             | Self::KernelRefused
             | Self::Conflict
-            | Self::NotOwned => true,
-            Self::InvalidValue | Self::RangeOverlap | Self::NotAllowed | Self::KernelLacks => false,
+            | Self::NotOwned
+            | Self::Busy => true,
+            Self::InvalidValue
+            | Self::RangeOverlap
+            | Self::NotAllowed
+            | Self::KernelLacks
+            | Self::AlreadyPresent
+            | Self::Superseded
+            | Self::SandboxGone => false,
         }
     }
 }

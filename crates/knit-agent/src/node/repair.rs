@@ -17,6 +17,7 @@ use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, marks};
 
 use super::Node;
 use crate::error::{Error, Result};
+use crate::hands::Shared;
 
 /// Something that was not as it should be, and what was done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +42,12 @@ impl Node {
         self.to_reap.extend(self.state.sandboxes.keys().cloned().map(Scope::Sandbox));
         self.tidy()?;
         Ok(repairs)
+    }
+
+    /// The same for a daemon, which compares unit by unit by itself: only what no unit knows.
+    pub fn repair_strays(&mut self) -> Result<Option<Repair>> {
+        self.to_reap.insert(Scope::Host);
+        self.sweep()
     }
 
     /// What has Knit's mark on the host and no unit knows, as a plan that removes it.
@@ -68,7 +75,8 @@ impl Node {
         if plan.is_empty() {
             return Ok(None);
         }
-        match self.kernel.apply(&plan, Deletes::Deferred, &mut Places::new(), &mut *self.faults) {
+        let mut faults = Shared(self.hands.faults());
+        match self.hands.kernel().apply(&plan, Deletes::Deferred, &mut Places::new(), &mut faults) {
             Ok(Applied { to_reap }) => self.to_reap.extend(to_reap),
             Err(error) if error.roll_back == RollBack::Left => {
                 return Err(Error::Stopped { unit: "what nobody asks for".to_owned() });
@@ -82,7 +90,7 @@ impl Node {
     /// Everything on the host.
     pub(super) fn observe_host(&mut self) -> Result<ScopeState> {
         let look = Look::default().at(Scope::Host, ScopeLook::everything());
-        let mut seen = self.kernel.observe(&look, &mut Places::new())?;
+        let mut seen = self.hands.kernel().observe(&look, &mut Places::new())?;
         Ok(std::mem::take(seen.scope(&Scope::Host)))
     }
 }

@@ -1,19 +1,19 @@
 //! Opening a node: what was written down, what the kernel shows, and everything unfinished taken back.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ipnet::IpNet;
 use knit_engine::event::Ended;
 use knit_engine::{Event, Record, Settings, State, Unit};
-use knit_kernel::fault::Unobserved;
+use knit_kernel::Netns;
 use knit_kernel::netns::may_visit;
-use knit_kernel::{Kernel, Netns, Places};
 use knit_model::Scope;
 use knit_store::{Finding, Format, Journal, Opened, Options};
 
-use super::{Node, now};
+use super::{Node, no_faults, now};
 use crate::error::Result;
+use crate::hands::Hands;
 use crate::sandboxes;
 
 /// How many older parts of the journal are kept, to answer what changed when.
@@ -37,10 +37,8 @@ impl Node {
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
         may_visit()?;
-        let kernel = Kernel::open(Netns::current()?)?;
-        let boot = sandboxes::boot_id()?;
-        let (places, to_reap) = (Places::new(), [Scope::Host].into());
-        let mut node = Self { state, journal, kernel, places, to_reap, faults: Box::new(Unobserved), boot };
+        let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, no_faults())?;
+        let mut node = Self { state, journal, hands, places: BTreeMap::new(), to_reap: [Scope::Host].into() };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.
@@ -66,6 +64,7 @@ impl Node {
         let forbidden = foreign.map(|address| address.address).filter(of_nodes);
         Ok(Settings {
             forbidden: forbidden.map(|range| ("node's range".to_owned(), range.trunc())).collect(),
+            cluster: None,
         })
     }
 
@@ -74,9 +73,11 @@ impl Node {
         let mut notes = Vec::new();
         let unfinished: Vec<_> = self.state.unfinished.values().cloned().collect();
         for began in unfinished {
-            let scopes: BTreeSet<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
-            self.reach(&scopes);
-            let left = self.kernel.take_back(&began.plan, &mut self.places);
+            let sandboxes: Vec<_> = match &began.unit {
+                Unit::Sandbox(id) => self.state.sandboxes.get(id).cloned().into_iter().collect(),
+                Unit::Bridge(_) => Vec::new(),
+            };
+            let (left, scopes) = self.hands.take_back(&began.plan, &sandboxes);
             self.to_reap.extend(scopes);
             notes.push(format!("{}: a change was cut short and has been taken back", began.unit));
             notes.extend(left);
@@ -93,13 +94,12 @@ impl Node {
         let known: Vec<_> = self.state.sandboxes.keys().cloned().collect();
         let mut notes = Vec::new();
         for id in known {
-            self.reach(&BTreeSet::from([Scope::Sandbox(id.clone())]));
-            if !self.places.contains(&id) {
+            let sandbox = self.state.sandboxes.get(&id).cloned();
+            if !sandbox.is_some_and(|sandbox| self.hands.is_there(&sandbox)) {
                 notes.push(format!("sandbox {id}: its namespace is gone, so it is forgotten"));
                 self.hear(Event::SandboxGone(id))?;
             }
         }
-        self.places = Places::new();
         let is_orphan =
             |unit: &&Unit| matches!(unit, Unit::Sandbox(id) if !self.state.sandboxes.contains_key(id));
         let orphans = self.state.made.keys().filter(is_orphan);

@@ -1,9 +1,7 @@
 //! VirtualNetwork: a tenant's network by name.
 
 use ipnet::IpNet;
-use knit_model::IfName;
 use knit_model::intent::{NetworkWant, Want};
-use knit_model::link::OwnerId;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,11 +57,9 @@ pub enum Isolation {
     Isolated,
 }
 
-/// The bridge on the node for a network's pairs: `vn-` and the network's name where that fits, or a stable number.
-/// The prefix keeps a tenant's network from being named like a NIC of the node.
+/// The bridge on the node for a network's pairs.
 pub(crate) fn bridge_name(network: &str) -> String {
-    let named = format!("vn-{network}");
-    if IfName::new(named.as_str()).is_ok() { named } else { format!("vn-{}", OwnerId::derived(network).0) }
+    NetworkWant::bridge_name(network)
 }
 
 impl Kind for VirtualNetwork {
@@ -103,6 +99,8 @@ impl Kind for VirtualNetwork {
 
 #[cfg(test)]
 mod tests {
+    use knit_model::IfName;
+
     use super::*;
 
     #[test]

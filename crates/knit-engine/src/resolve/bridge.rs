@@ -12,7 +12,7 @@ use knit_model::provenance::Provenance;
 use knit_model::report::BridgeReport;
 use knit_model::{Address, IfName, Route, Rule, Scope, marks};
 
-use super::{DEFAULT_MTU, Resolved, with_defaults};
+use super::{DEFAULT_MTU, Resolved, attachment, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State};
 
@@ -51,6 +51,9 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     }
     resolved.desired.state.scope(&Scope::Host).add_link(link);
     let addresses = add_ranges(state, key, &name, &wishes, &mut resolved);
+    if attachment::is_routed(state, key) {
+        attachment::route_to(&name, &addresses, &wishes[0].why.clone(), &mut resolved);
+    }
     resolved.made.host_links.insert(name.clone());
     resolved.made.bridge = Some(BridgeReport { asked: key.name.to_string(), name, addresses });
     resolved
@@ -109,6 +112,14 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
             }
         }
     }
+    // All attachments of a network bring the same to its bridge, so one speaks for all.
+    let attached = state.called.all().find(|there| attachment::bridge(state, there).as_ref() == Some(key));
+    wishes.extend(attached.map(|there| Wish {
+        object: &there.object,
+        why: &there.why,
+        ranges: attachment::bridge_ranges(state, there),
+        says: None,
+    }));
     wishes
 }
 

@@ -14,6 +14,7 @@ use knit_model::report::InterfaceReport;
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
+use super::attachment;
 use super::bridge::name_of;
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
@@ -26,7 +27,8 @@ pub(crate) const MAX_INTERFACES: usize = 32;
 pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
     let wants = state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
-    wants.filter_map(|(_, want)| bridge_of(want, &sandbox.namespace)).collect()
+    let of_objects = wants.filter_map(|(_, want)| bridge_of(want, &sandbox.namespace));
+    of_objects.chain(state.called.of(id).filter_map(|there| attachment::bridge(state, there))).collect()
 }
 
 /// What a sandbox should have. Takes the addresses it needs from the state's leases.
@@ -52,6 +54,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         resolved.askers.insert(object.clone());
         change(&sandbox, &object, &why, &want, &mut resolved);
     }
+    attachment::loopback(state, id, &mut resolved);
     give_back(state, id, &mut resolved);
     let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
     resolved.look.sysctls.extend(wanted.cloned());
@@ -59,15 +62,22 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
 }
 
 /// One interface that one object wants in a sandbox.
-struct Wanted {
-    object: ObjectKey,
-    why: Provenance,
-    want: InterfaceWant,
+pub(super) struct Wanted {
+    pub(super) object: ObjectKey,
+    pub(super) why: Provenance,
+    pub(super) want: InterfaceWant,
+    /// Whose its bridge and its network are: the pod's namespace, unless a call attaches to the cluster's.
+    pub(super) tenant: String,
 }
 
 impl Wanted {
-    fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
-        bridge_of(&self.want, namespace)
+    fn bridge(&self) -> Option<BridgeKey> {
+        bridge_of(&self.want, &self.tenant)
+    }
+
+    /// Whether a call asks for it, and no object.
+    fn is_call(&self) -> bool {
+        self.why.object.is_none()
     }
 
     /// The text by which other entries may name this one.
@@ -100,10 +110,11 @@ fn interfaces_for<'a>(
 }
 
 fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
-    let mut wanted = Vec::new();
+    let mut wanted = attachment::wants_of(state, sandbox);
     for (object, stored) in state.in_order() {
         for (why, want) in interfaces_for(sandbox, object, stored) {
-            wanted.push(Wanted { object: object.clone(), why: why.clone(), want: want.clone() });
+            let tenant = sandbox.namespace.clone();
+            wanted.push(Wanted { object: object.clone(), why: why.clone(), want: want.clone(), tenant });
         }
     }
     wanted
@@ -164,10 +175,10 @@ impl Builder<'_> {
         let id = format!("{}/{name}", self.sandbox.id);
         let network = match &want.network {
             None => None,
-            Some(network) => match self.state.network(&self.sandbox.namespace, network) {
+            Some(network) => match self.state.network(&wanted.tenant, network) {
                 Some(network) => Some(network.clone()),
                 None => {
-                    let namespace = &self.sandbox.namespace;
+                    let namespace = &wanted.tenant;
                     return Err((
                         Reason::NotFound,
                         format!("there is no VirtualNetwork {network} in namespace {namespace}"),
@@ -186,6 +197,7 @@ impl Builder<'_> {
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
+        let ranges = if wanted.is_call() { attachment::open_ranges(want, ranges) } else { ranges };
         let addresses = self.addresses(wanted, &name, &ranges)?;
         let peer = self.far_end(wanted, &mut link, master.clone());
         self.resolved.because(&scope, Item::Link(name.clone()), &wanted.why);
@@ -203,7 +215,7 @@ impl Builder<'_> {
                 ready: true,
             },
         ));
-        self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
+        self.resolved.made.uses.extend(wanted.bridge());
         self.resolved.desired.state.scope(&scope).add_link(link);
         self.fill(wanted, &name, &addresses);
         Ok(())
@@ -211,7 +223,7 @@ impl Builder<'_> {
 
     /// Finds what the interface sits on or is a port of; returns its master.
     fn place(&mut self, wanted: &Wanted, link: &mut Link) -> Result<Option<IfName>, (Reason, String)> {
-        if let Some(key) = wanted.bridge(&self.sandbox.namespace) {
+        if let Some(key) = wanted.bridge() {
             if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
                 return Ok(Some(name_of(self.state, &key)));
             }
@@ -275,7 +287,7 @@ impl Builder<'_> {
         name: &IfName,
         ranges: &[IpNet],
     ) -> Result<Vec<IpNet>, (Reason, String)> {
-        let network = wanted.network(&self.sandbox.namespace);
+        let network = wanted.network();
         let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
         let mut addresses = Vec::new();
         let asks = ranges.iter().map(|range| (*range, Ask::Any));
@@ -283,8 +295,7 @@ impl Builder<'_> {
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
             // Where there is no bridge, nobody has its address.
-            let has_bridge =
-                wanted.want.network.is_some() || wanted.bridge(&self.sandbox.namespace).is_some();
+            let has_bridge = wanted.want.network.is_some() || wanted.bridge().is_some();
             let pool = match ask {
                 Ask::Fixed(_) if !has_bridge => Pool::new(network.clone(), range),
                 _ => Pool::with_gateway(network.clone(), range),
@@ -382,8 +393,9 @@ impl Builder<'_> {
 
 impl Wanted {
     /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
-    fn network(&self, namespace: &str) -> String {
-        match (&self.want.network, self.bridge(namespace)) {
+    fn network(&self) -> String {
+        let namespace = &self.tenant;
+        match (&self.want.network, self.bridge()) {
             (Some(network), _) => format!("{namespace}/network/{network}"),
             (None, Some(bridge)) => bridge.to_string(),
             (None, None) => format!("{namespace}/{}/{}", self.object.kind, self.object.name),

@@ -1,0 +1,122 @@
+//! `knit agent`: the node's daemon.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use knit_agent::config::{Config, LogFormat};
+use knit_agent::run::{self, Source};
+
+use crate::place::Place;
+use crate::{fault, output};
+
+/// What the agent is told. Each flag is also a key of the configuration file, and an environment variable.
+#[derive(Clone, Debug, Args)]
+pub struct Flags {
+    /// A configuration file; it is read again when it changes
+    #[arg(long, env = "KNIT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the effective configuration, and do nothing else
+    #[arg(long)]
+    print_config: bool,
+    /// Watch a folder with objects instead of an API server
+    #[arg(long, env = "KNIT_STANDALONE", value_name = "DIR")]
+    standalone: Option<PathBuf>,
+    /// The unix socket of the gRPC services [default: /run/knit/kni.sock]
+    #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
+    kni_socket: Option<PathBuf>,
+    /// The folder where the agent makes network namespaces [default: /run/knit/netns]
+    #[arg(long, env = "KNIT_NETNS_DIR", value_name = "DIR")]
+    netns_dir: Option<PathBuf>,
+    /// Where metrics are served; empty for nowhere [default: 127.0.0.1:9475]
+    #[arg(long, env = "KNIT_METRICS_ADDR", value_name = "ADDRESS")]
+    metrics_addr: Option<String>,
+    /// Where health is served; empty for nowhere [default: 127.0.0.1:9476]
+    #[arg(long, env = "KNIT_HEALTH_ADDR", value_name = "ADDRESS")]
+    health_addr: Option<String>,
+    /// How log lines look [default: text]
+    #[arg(long, env = "KNIT_LOG_FORMAT", value_enum)]
+    log_format: Option<Form>,
+    /// Which log lines are written: error, warn, info, debug or trace [default: info]
+    #[arg(long, env = "KNIT_LOG_LEVEL", value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// The node's name [default: the machine's host name]
+    #[arg(long, env = "KNIT_NODE_NAME", value_name = "NAME")]
+    node_name: Option<String>,
+    /// The cluster network's ranges [default: 10.75.0.0/16,fd75:6b6e:6974::/64]
+    #[arg(long, env = "KNIT_CLUSTER_RANGES", value_name = "PREFIX", value_delimiter = ',')]
+    cluster_ranges: Option<Vec<ipnet::IpNet>>,
+    /// The cluster network's bridge [default: knit0]
+    #[arg(long, env = "KNIT_CLUSTER_BRIDGE", value_name = "NAME")]
+    cluster_bridge: Option<String>,
+    /// How many threads change the kernel beside the main one [default: 4]
+    #[arg(long, env = "KNIT_WORKERS", value_name = "NUMBER")]
+    workers: Option<usize>,
+    /// How often everything is compared with the kernel, in seconds [default: 60]
+    #[arg(long, env = "KNIT_RESYNC_SECONDS", value_name = "SECONDS")]
+    resync_seconds: Option<u64>,
+    /// How often sandboxes are looked for that are gone, in seconds [default: 5]
+    #[arg(long, env = "KNIT_CENSUS_SECONDS", value_name = "SECONDS")]
+    census_seconds: Option<u64>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Runs the agent, or prints what it would be told.
+pub fn run(place: &Place, flags: Flags) -> Result<ExitCode> {
+    let state_dir = place.named().map(PathBuf::from);
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let (file, print) = (flags.config.clone(), flags.print_config);
+    let over = move |config: Config| flags.over(config, state_dir.clone(), host.clone());
+    let config = file.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
+    let config = over(config);
+    config.check().map_err(anyhow::Error::msg).context("the configuration cannot be used")?;
+    if print {
+        output::text(&config.to_yaml()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    run::run(Source { config, file, over: Box::new(over) }, fault::asked_for()?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Flags {
+    /// The configuration with what flags and environment say put over it.
+    fn over(&self, mut config: Config, state_dir: Option<PathBuf>, host: Option<String>) -> Config {
+        fn set<T: Clone>(to: &mut T, said: &Option<T>) {
+            if let Some(said) = said {
+                to.clone_from(said);
+            }
+        }
+        set(&mut config.state_dir, &state_dir);
+        set(&mut config.standalone, &self.standalone);
+        set(&mut config.kni_socket, &self.kni_socket);
+        set(&mut config.netns_dir, &self.netns_dir);
+        set(&mut config.metrics_addr, &self.metrics_addr);
+        set(&mut config.health_addr, &self.health_addr);
+        set(&mut config.log_level, &self.log_level);
+        set(&mut config.node_name, &self.node_name);
+        set(&mut config.cluster_network.ranges, &self.cluster_ranges);
+        set(&mut config.cluster_network.bridge, &self.cluster_bridge);
+        set(&mut config.workers, &self.workers);
+        set(&mut config.resync_seconds, &self.resync_seconds);
+        set(&mut config.census_seconds, &self.census_seconds);
+        if let Some(form) = self.log_format {
+            config.log_format = match form {
+                Form::Text => LogFormat::Text,
+                Form::Json => LogFormat::Json,
+            };
+        }
+        if config.node_name.is_empty() {
+            config.node_name = host.unwrap_or_default();
+        }
+        config
+    }
+}

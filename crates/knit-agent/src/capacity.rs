@@ -1,0 +1,61 @@
+//! How much room each network has on this node, read from the state.
+
+use knit_engine::State;
+use knit_ipam::Pool;
+use knit_model::intent::{NetworkWant, Want};
+
+/// How much room a network has, in one address family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// The network's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub network: String,
+    /// Whether this is about IPv6.
+    pub ipv6: bool,
+    /// Addresses that pods can have.
+    pub total: u128,
+    /// Addresses in use.
+    pub used: u128,
+    /// Addresses that the next attach can have.
+    pub free: u128,
+}
+
+impl Capacity {
+    /// Every network of the node, one entry for each family that it has.
+    pub fn of_all(state: &State) -> Vec<Self> {
+        networks(state).flat_map(|(namespace, network)| Self::of(state, namespace, network)).collect()
+    }
+
+    /// One network, one entry for each family that it has.
+    pub fn of(state: &State, namespace: &str, network: &NetworkWant) -> Vec<Self> {
+        let id = format!("{namespace}/network/{}", network.name);
+        let of_family = |ipv6: bool| {
+            let ranges = network.ranges.iter().filter(move |range| range.addr().is_ipv6() == ipv6);
+            let pools: Vec<Pool> = ranges.map(|range| Pool::with_gateway(&id, *range)).collect();
+            let capacity = (!pools.is_empty()).then(|| state.leases.capacity_of(&id, &pools))?;
+            let (namespace, network) = (namespace.to_owned(), network.name.clone());
+            let knit_ipam::Capacity { total, used, free, .. } = capacity;
+            Some(Self { namespace, network, ipv6, total, used, free })
+        };
+        [of_family(false), of_family(true)].into_iter().flatten().collect()
+    }
+
+    /// Whether the cluster's network has no address left in one of its families: then no new pod can be given one of each.
+    pub fn is_exhausted(state: &State) -> Vec<Self> {
+        let Some(cluster) = &state.settings.cluster else { return Vec::new() };
+        let all = Self::of_all(state).into_iter();
+        all.filter(|one| one.namespace == cluster.namespace && one.network == cluster.name && one.free == 0)
+            .collect()
+    }
+}
+
+/// Every network that objects name, with its namespace.
+pub fn networks(state: &State) -> impl Iterator<Item = (&str, &NetworkWant)> {
+    state.objects.iter().flat_map(|(key, object)| {
+        object.intents.iter().filter_map(move |intent| match &intent.want {
+            Want::Network(network) => Some((key.namespace.as_str(), network)),
+            _ => None,
+        })
+    })
+}

@@ -1,0 +1,258 @@
+//! The agent's configuration: a file, over it what flags and environment say.
+//!
+//! Every key has a flag of the same name. A file is read again when it changes; one with a mistake is refused in words and
+//! the old one stays.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use knit_model::IfName;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster_network::BRIDGE;
+use crate::daemon::{Cluster, Options};
+use crate::error::{Error, Result};
+
+/// What the agent is told. `knit agent --print-config` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Config {
+    /// The node's name. Default: the machine's host name. Needs a restart.
+    pub node_name: String,
+    /// The folder that holds what the agent knows. One agent at a time works in it. Needs a restart.
+    pub state_dir: PathBuf,
+    /// A folder with objects (`.yaml`, `.yml`, `.json`) that is watched: what is in it is applied, what is no longer in it
+    /// is deleted. No API server is needed. Empty: no folder. Needs a restart.
+    pub standalone: PathBuf,
+    /// The unix socket of the gRPC services; mode 0600. Needs a restart.
+    pub kni_socket: PathBuf,
+    /// The folder where the agent makes network namespaces for whoever asks for them. Needs a restart.
+    pub netns_dir: PathBuf,
+    /// Where metrics are served at `/metrics`, such as `127.0.0.1:9475`. Empty: nowhere. Needs a restart.
+    pub metrics_addr: String,
+    /// Where `/livez`, `/healthz` and `/readyz` are served, such as `127.0.0.1:9476`. Empty: nowhere. Needs a restart.
+    pub health_addr: String,
+    /// How log lines look: `text` for people, `json` for programs. Needs a restart.
+    pub log_format: LogFormat,
+    /// Which log lines are written: `error`, `warn`, `info`, `debug` or `trace`. Changes at once.
+    pub log_level: String,
+    /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
+    pub cluster_network: ClusterNetworkConfig,
+    /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
+    pub workers: usize,
+    /// How often everything is compared with the kernel, in seconds; what someone changed by hand is repaired. Needs a
+    /// restart.
+    pub resync_seconds: u64,
+    /// How often sandboxes are looked for whose namespace is gone, in seconds. Needs a restart.
+    pub census_seconds: u64,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// The network that every pod is on unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct ClusterNetworkConfig {
+    /// Whether there is one. Without it every attach has to name a network.
+    pub enabled: bool,
+    /// Its ranges: a pod gets one address of each, the bridge has the first.
+    pub ranges: Vec<IpNet>,
+    /// Its bridge on the node, at most 15 bytes.
+    pub bridge: String,
+    /// The MTU of its interfaces, 68 to 65535. Default: 1500.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node_name: String::new(),
+            state_dir: "/var/lib/knit/standalone".into(),
+            standalone: PathBuf::new(),
+            kni_socket: knit_kni::DEFAULT_SOCKET.into(),
+            netns_dir: "/run/knit/netns".into(),
+            metrics_addr: "127.0.0.1:9475".to_owned(),
+            health_addr: "127.0.0.1:9476".to_owned(),
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
+            cluster_network: ClusterNetworkConfig::default(),
+            workers: 4,
+            resync_seconds: 60,
+            census_seconds: 5,
+        }
+    }
+}
+
+impl Default for ClusterNetworkConfig {
+    fn default() -> Self {
+        let range = |text: &str| text.parse().expect("the default ranges are prefixes");
+        Self {
+            enabled: true,
+            // Private (RFC 1918) and unique local (RFC 4193) space that neither Kubernetes' usual pod and service ranges
+            // nor container runtimes' own bridges use.
+            ranges: vec![range("10.75.0.0/16"), range("fd75:6b6e:6974::/64")],
+            bridge: BRIDGE.to_owned(),
+            mtu: None,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file. An empty one is all defaults.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| Error::File { path: path.display().to_string(), source })?;
+        Self::parse(&text).map_err(|why| Error::Config { path: path.display().to_string(), why })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(Self::default());
+        }
+        serde_saphyr::from_str(text).map_err(|why| why.to_string())
+    }
+
+    /// The configuration as a file would have it.
+    pub fn to_yaml(&self) -> Result<String> {
+        serde_saphyr::to_string(self).map_err(|why| Error::Config {
+            path: "the effective configuration".to_owned(),
+            why: why.to_string(),
+        })
+    }
+
+    /// Checks every value.
+    pub fn check(&self) -> Result<(), String> {
+        if !(1..=64).contains(&self.workers) {
+            return Err(format!("workers: {} is not between 1 and 64", self.workers));
+        }
+        for (key, value) in [("resyncSeconds", self.resync_seconds), ("censusSeconds", self.census_seconds)] {
+            if !(1..=86_400).contains(&value) {
+                return Err(format!("{key}: {value} is not between 1 and 86400"));
+            }
+        }
+        for (key, address) in [("metricsAddr", &self.metrics_addr), ("healthAddr", &self.health_addr)] {
+            if !address.is_empty() && address.parse::<std::net::SocketAddr>().is_err() {
+                return Err(format!("{key}: `{address}` is no address with a port, such as 127.0.0.1:9475"));
+            }
+        }
+        if self.log_level.parse::<tracing::Level>().is_err() {
+            return Err(format!(
+                "logLevel: `{}` is none of error, warn, info, debug and trace",
+                self.log_level
+            ));
+        }
+        self.cluster().map(|_| ())
+    }
+
+    /// The cluster's network, if there is one.
+    pub fn cluster(&self) -> Result<Option<Cluster>, String> {
+        let network = &self.cluster_network;
+        if !network.enabled {
+            return Ok(None);
+        }
+        let at = |key: &str, why: String| format!("clusterNetwork.{key}: {why}");
+        let bridge = IfName::new(network.bridge.as_str()).map_err(|why| at("bridge", why.to_string()))?;
+        if network.ranges.is_empty() {
+            return Err(at("ranges", "a network needs at least one range".to_owned()));
+        }
+        for (index, range) in network.ranges.iter().enumerate() {
+            if *range != range.trunc() {
+                let why = format!("{range} has host bits set: the network is {}", range.trunc());
+                return Err(at("ranges", why));
+            }
+            let before = &network.ranges[..index];
+            if let Some(other) = before.iter().find(|other| knit_ipam::overlaps(**other, *range)) {
+                return Err(at("ranges", format!("{range} overlaps {other}")));
+            }
+            if let Some(why) = knit_ipam::forbidden(*range, &knit_ipam::overlap::never_for_pods()) {
+                return Err(at("ranges", why));
+            }
+        }
+        if let Some(mtu) = network.mtu.filter(|mtu| !(68..=65_535).contains(mtu)) {
+            return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
+        }
+        Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu)))
+    }
+
+    /// How the daemon works.
+    pub fn options(&self) -> Result<Options> {
+        self.check().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
+        let cluster =
+            self.cluster().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
+        let folder = &self.standalone;
+        Ok(Options {
+            state_dir: self.state_dir.clone(),
+            objects: (!folder.as_os_str().is_empty()).then(|| folder.clone()),
+            hands: self.workers,
+            census: Duration::from_secs(self.census_seconds),
+            resync: Duration::from_secs(self.resync_seconds),
+            cluster,
+        })
+    }
+
+    /// Keys that differ and take effect only with a restart.
+    pub fn needs_restart(&self, other: &Self) -> Vec<String> {
+        let now = Self {
+            log_level: other.log_level.clone(),
+            cluster_network: other.cluster_network.clone(),
+            ..self.clone()
+        };
+        let as_map = |config: &Self| match serde_json::to_value(config) {
+            Ok(serde_json::Value::Object(map)) => map,
+            _ => serde_json::Map::new(),
+        };
+        let (now, other) = (as_map(&now), as_map(other));
+        other.into_iter().filter(|(key, value)| now.get(key) != Some(value)).map(|(key, _)| key).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_all_defaults_and_they_are_good() {
+        assert_eq!(Config::parse("# nothing\n\n").unwrap(), Config::default());
+        Config::default().check().unwrap();
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read() {
+        let printed = Config::default().to_yaml().unwrap();
+        assert_eq!(Config::parse(&printed).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_key() {
+        for (text, word) in [
+            ("clusterNetwork:\n  ranges: [10.75.0.1/16]\n", "10.75.0.0/16"),
+            ("clusterNetwork:\n  ranges: [10.75.0.0/16, 10.75.1.0/24]\n", "overlaps"),
+            ("clusterNetwork:\n  bridge: much-too-long-for-a-bridge\n", "clusterNetwork.bridge"),
+            ("workers: 0\n", "workers"),
+            ("healthAddr: nowhere\n", "healthAddr"),
+            ("logLevel: loud\n", "logLevel"),
+        ] {
+            let why = Config::parse(text).unwrap().check().unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
+        }
+        assert!(Config::parse("typo: 1\n").unwrap_err().contains("typo"));
+    }
+
+    #[test]
+    fn only_what_changes_at_once_does_without_a_restart() {
+        let old = Config::default();
+        let new = Config { log_level: "debug".to_owned(), workers: 9, ..Config::default() };
+        assert_eq!(old.needs_restart(&new), ["workers"]);
+    }
+}

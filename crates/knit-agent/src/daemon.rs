@@ -1,0 +1,208 @@
+//! The node as a daemon: one thread decides, others carry out.
+//!
+//! The loop thread owns the state and the journal and runs the engine. What the engine wants done goes to a small pool
+//! of hands, each a plain thread of its own; when nothing else is under way the loop's own hands do it, which saves two
+//! hand-overs for each attach. Whoever asks, from any thread or async task, sends a message and waits for the answer.
+//!
+//! The loop is crash-only: if the journal cannot be written it lets go of everything, refuses calls in words, and opens
+//! the node anew, as a restart would.
+
+mod feed;
+mod folder;
+mod pool;
+mod turn;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use knit_engine::{Answer, CallId, ClusterNetwork, Event, StoredObject};
+use knit_kernel::fault::Observer;
+use knit_model::problem::{Problem, Reason};
+use tokio::sync::{broadcast, oneshot};
+
+pub use feed::{Change, about};
+pub(crate) use pool::Errand;
+
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::node::Node;
+
+/// How a daemon works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The folder that holds what Knit knows.
+    pub state_dir: PathBuf,
+    /// A folder with objects that is watched.
+    pub objects: Option<PathBuf>,
+    /// How many hands work beside the loop's own.
+    pub hands: usize,
+    /// How often sandboxes are looked for that are gone.
+    pub census: Duration,
+    /// How often everything is compared with the kernel.
+    pub resync: Duration,
+    /// The network that calls mean when they name none.
+    pub cluster: Option<Cluster>,
+}
+
+/// The cluster's network: what the engine has to know of it, and the object that asks for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Its names.
+    pub network: ClusterNetwork,
+    /// The object.
+    pub object: StoredObject,
+}
+
+/// What the loop is told.
+enum Message {
+    /// Someone calls.
+    Call { call: CallId, event: Event, done: Reply },
+    /// Someone does not wait any more.
+    Cancel(CallId),
+    /// Someone wants to see or change the node.
+    Ask(Box<dyn FnOnce(&mut Node) + Send>),
+    /// A job was done.
+    Done(pool::Finished),
+    /// The cluster's network is another.
+    Cluster(Option<Cluster>, oneshot::Sender<Result<(), String>>),
+    /// End, once nobody waits.
+    Stop,
+}
+
+/// Called on the loop's thread with the answer.
+type Reply = Box<dyn FnOnce(&Node, Answer) + Send>;
+
+/// A running daemon.
+pub struct Daemon {
+    handle: Handle,
+    thread: JoinHandle<()>,
+}
+
+/// The way to a running daemon.
+#[derive(Clone)]
+pub struct Handle {
+    sender: Sender<Message>,
+    changes: broadcast::Sender<Arc<Change>>,
+    metrics: Arc<Metrics>,
+    /// Which history positions belong to.
+    epoch: Arc<str>,
+}
+
+impl Daemon {
+    /// Opens the node and starts the loop. What was found wrong in the state folder is logged.
+    pub fn start(options: Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Self> {
+        let (sender, incoming) = channel();
+        let (changes, _) = broadcast::channel(feed::KEPT);
+        let metrics = Arc::new(Metrics::default());
+        let (ready, started) = channel();
+        let loop_ends = turn::Ends {
+            incoming,
+            sender: sender.clone(),
+            changes: changes.clone(),
+            metrics: Arc::clone(&metrics),
+        };
+        let folder = options.state_dir.clone();
+        let thread = std::thread::Builder::new()
+            .name("knit-loop".to_owned())
+            .spawn(move || turn::run(options, faults, loop_ends, &ready))
+            .map_err(|source| Error::File { path: "thread knit-loop".to_owned(), source })?;
+        // Whatever is wrong with the state folder shows before anyone is told that the agent is there.
+        started.recv().unwrap_or(Err(Error::Ended))?;
+        let epoch = feed::epoch(&folder)?.into();
+        Ok(Self { handle: Handle { sender, changes, metrics, epoch }, thread })
+    }
+
+    /// The way to it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Ends it: whoever waits is answered first, and everything is on disk.
+    pub fn stop(self) {
+        let _ = self.handle.sender.send(Message::Stop);
+        // The loop ends by itself; a panic there was logged by the panic itself.
+        let _ = self.thread.join();
+    }
+}
+
+impl Handle {
+    /// Makes a call and waits for its answer, as `render` puts it on the loop's thread. Whoever drops the future before
+    /// it is answered cancels the call.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        call: CallId,
+        event: Event,
+        render: impl FnOnce(&Node, Answer) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (answer, answered) = oneshot::channel();
+        let done: Reply = Box::new(move |node, outcome| {
+            // Whoever asked may be gone by now; its cancellation follows.
+            let _ = answer.send(render(node, outcome));
+        });
+        let mut waiting = Waiting { handle: self, call: Some(call.clone()) };
+        self.sender.send(Message::Call { call, event, done }).map_err(|_| ended())?;
+        let outcome = answered.await.map_err(|_| ended());
+        waiting.call = None;
+        outcome
+    }
+
+    /// Looks at the node, or changes it where no decision is needed.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (answer, answered) = oneshot::channel();
+        let ask = move |node: &mut Node| {
+            let _ = answer.send(question(node));
+        };
+        self.sender.send(Message::Ask(Box::new(ask))).map_err(|_| ended())?;
+        answered.await.map_err(|_| ended())
+    }
+
+    /// Changes the cluster's network, or says why not.
+    pub async fn set_cluster(&self, cluster: Option<Cluster>) -> Result<(), String> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.sender.send(Message::Cluster(cluster, answer));
+        sent.map_err(|_| "the agent is ending".to_owned())?;
+        answered.await.unwrap_or_else(|_| Err("the agent is ending".to_owned()))
+    }
+
+    /// Every change from now on.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<Change>> {
+        self.changes.subscribe()
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Which history positions belong to: another one after the state was lost.
+    pub fn epoch(&self) -> &str {
+        &self.epoch
+    }
+}
+
+/// Cancels the call when nobody waits for it any more.
+struct Waiting<'a> {
+    handle: &'a Handle,
+    call: Option<CallId>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            let _ = self.handle.sender.send(Message::Cancel(call));
+        }
+    }
+}
+
+fn ended() -> Problem {
+    let message = "the agent is ending, or cannot write its state".to_owned();
+    Problem { field: String::new(), reason: Reason::Busy, message }
+}
+
+type Incoming = Receiver<Message>;

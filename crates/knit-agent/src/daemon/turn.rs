@@ -1,0 +1,455 @@
+//! The loop: one message after the other, and what follows from each.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use knit_engine::{Answer, Applied, CallId, Event, Failure, Record, Unit};
+use knit_kernel::fault::Observer;
+use knit_model::problem::{Problem, Reason};
+use tokio::sync::broadcast;
+
+use super::feed::{self, Change};
+use super::folder::Folder;
+use super::pool::{self, Errand, Finished, Pool};
+use super::{Cluster, Incoming, Message, Options, Reply};
+use crate::error::{Error, Result};
+use crate::hands::Task;
+use crate::metrics::Metrics;
+use crate::node::{Heard, Node};
+
+/// Cut-off links are deleted this long after the first of them, all together.
+const REAP_AFTER: Duration = Duration::from_millis(100);
+/// A node whose journal failed is opened anew after this long.
+const OPEN_AGAIN: Duration = Duration::from_secs(1);
+/// Whoever waits when the agent ends is waited for this long.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// After the kernel failed to answer, everything is compared again this soon.
+const SOON: Duration = Duration::from_secs(1);
+/// The folder of objects is looked at this often.
+const FOLDER: Duration = Duration::from_millis(500);
+
+/// What connects the loop with everyone else.
+pub(super) struct Ends {
+    pub(super) incoming: Incoming,
+    pub(super) sender: Sender<Message>,
+    pub(super) changes: broadcast::Sender<Arc<Change>>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+struct Waiter {
+    done: Reply,
+    since: Instant,
+    what: &'static str,
+}
+
+/// Why the loop ends.
+enum End {
+    Stop,
+    Failed(Error),
+}
+
+struct Turn<'a> {
+    node: Node,
+    life: u64,
+    ends: &'a Ends,
+    options: &'a mut Options,
+    pool: &'a mut Pool,
+    folder: Option<Folder>,
+    pending: VecDeque<Message>,
+    waiters: BTreeMap<CallId, Waiter>,
+    /// Units that are compared because time has passed, and nobody asked for a change of theirs.
+    compared: BTreeSet<Unit>,
+    reap_at: Option<Instant>,
+    census_at: Instant,
+    resync_at: Instant,
+    folder_at: Instant,
+    stopping: Option<Instant>,
+}
+
+/// Lives as long as the daemon; one node after the other, if the journal fails.
+pub(super) fn run(
+    mut options: Options,
+    faults: Option<Box<dyn Observer + Send>>,
+    ends: Ends,
+    ready: &Sender<Result<()>>,
+) {
+    let mut pool: Option<Pool> = None;
+    let mut faults = faults;
+    for life in 0.. {
+        let opened = open(&options, faults.take()).and_then(|mut node| {
+            if pool.is_none() {
+                let hands = (0..options.hands).map(|_| node.spare_hands()).collect::<Result<Vec<_>>>()?;
+                pool = Some(Pool::start(hands, &ends.sender)?);
+            }
+            Ok(node)
+        });
+        let failure = match (opened, &mut pool) {
+            (Ok(node), Some(pool)) => {
+                let _ = ready.send(Ok(()));
+                match Turn::new(node, life, &ends, &mut options, pool).run() {
+                    End::Stop => return,
+                    End::Failed(why) => why,
+                }
+            }
+            (Ok(_), None) => Error::Ended,
+            (Err(why), _) if life == 0 => {
+                let _ = ready.send(Err(why));
+                return;
+            }
+            (Err(why), _) => why,
+        };
+        tracing::error!(why = %failure, "the node's state cannot be used: it is opened anew");
+        ends.metrics.failed(Reason::KernelRefused);
+        if refuse_for_a_while(&ends, pool.as_mut(), &failure) {
+            return;
+        }
+    }
+}
+
+fn open(options: &Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Node> {
+    let (mut node, notes) = Node::open(&options.state_dir)?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
+    if let Some(faults) = faults {
+        node.set_faults(faults);
+    }
+    Ok(node)
+}
+
+/// Answers everyone that the state cannot be used, until it is worth another try and no job is under way. Says whether the
+/// daemon is to end.
+fn refuse_for_a_while(ends: &Ends, mut pool: Option<&mut Pool>, why: &Error) -> bool {
+    let until = Instant::now() + OPEN_AGAIN;
+    loop {
+        let busy = pool.as_ref().is_some_and(|pool| pool.under_way > 0);
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() && !busy {
+            return false;
+        }
+        match ends.incoming.recv_timeout(left.max(Duration::from_millis(10))) {
+            Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return true,
+            Ok(Message::Done(_)) => {
+                if let Some(pool) = &mut pool {
+                    pool.under_way = pool.under_way.saturating_sub(1);
+                }
+            }
+            // Dropping what whoever asks waits for tells them.
+            Ok(Message::Cluster(_, answer)) => {
+                let _ = answer.send(Err(why.to_string()));
+            }
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+impl<'a> Turn<'a> {
+    fn new(node: Node, life: u64, ends: &'a Ends, options: &'a mut Options, pool: &'a mut Pool) -> Self {
+        let now = Instant::now();
+        let folder = options.objects.clone().map(|path: PathBuf| Folder::new(path));
+        Self {
+            node,
+            life,
+            ends,
+            folder,
+            pending: VecDeque::new(),
+            waiters: BTreeMap::new(),
+            compared: BTreeSet::new(),
+            reap_at: Some(now + REAP_AFTER),
+            census_at: now + options.census,
+            // What changed while no agent ran is repaired first.
+            resync_at: now,
+            folder_at: now,
+            stopping: None,
+            options,
+            pool,
+        }
+    }
+
+    fn run(mut self) -> End {
+        let cluster = self.options.cluster.clone();
+        let mut outcome = self.set_cluster(cluster.as_ref());
+        loop {
+            if let Err(why) = outcome {
+                return End::Failed(why);
+            }
+            if self.is_over() {
+                if let Err(why) = self.node.sync() {
+                    tracing::error!(%why, "what was written down last may be lost");
+                }
+                return End::Stop;
+            }
+            outcome = match self.next() {
+                Some(message) => self.take(message),
+                None => self.on_time(),
+            };
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let idle = self.waiters.is_empty() && self.pool.under_way == 0;
+        self.stopping.is_some_and(|until| idle || Instant::now() >= until)
+    }
+
+    /// The next message; `None` when something is due first.
+    fn next(&mut self) -> Option<Message> {
+        let mut until = self.census_at.min(self.resync_at);
+        until = self.reap_at.map_or(until, |at| until.min(at));
+        if self.folder.is_some() {
+            until = until.min(self.folder_at);
+        }
+        if self.stopping.is_some() {
+            until = until.min(Instant::now() + Duration::from_millis(20));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        self.pending.pop_front().or_else(|| self.ends.incoming.recv_timeout(left).ok())
+    }
+
+    fn take(&mut self, message: Message) -> Result<()> {
+        match message {
+            Message::Call { call, event, done } => self.call(call, event, done),
+            Message::Cancel(call) => {
+                self.waiters.remove(&call);
+                self.hear(Event::CallCancelled(call))
+            }
+            Message::Ask(question) => {
+                question(&mut self.node);
+                Ok(())
+            }
+            Message::Done(finished) => {
+                self.pool.under_way = self.pool.under_way.saturating_sub(1);
+                if finished.life == self.life { self.finished(finished) } else { Ok(()) }
+            }
+            Message::Cluster(cluster, answer) => {
+                let outcome = self.change_cluster(cluster);
+                let told = outcome.as_ref().map(|_| ()).map_err(ToString::to_string);
+                let _ = answer.send(told);
+                Ok(())
+            }
+            Message::Stop => {
+                self.stopping = Some(Instant::now() + LAST_ANSWERS);
+                Ok(())
+            }
+        }
+    }
+
+    fn call(&mut self, call: CallId, event: Event, done: Reply) -> Result<()> {
+        let refusal = if self.stopping.is_some() {
+            Some((Reason::Busy, "the agent is ending".to_owned()))
+        } else if self.waiters.contains_key(&call) {
+            Some((Reason::Conflict, format!("a call {call} is under way already")))
+        } else {
+            None
+        };
+        if let Some((reason, message)) = refusal {
+            done(&self.node, Answer::Failed(Problem { field: String::new(), reason, message }));
+            return Ok(());
+        }
+        let what = match &event {
+            Event::AttachRequested(_) => "attach",
+            Event::DetachRequested(_) => "detach",
+            Event::CollectRequested(_) => "collect",
+            _ => "domain",
+        };
+        self.waiters.insert(call, Waiter { done, since: Instant::now(), what });
+        self.ends.metrics.calls_waiting(self.waiters.len());
+        self.hear(event)
+    }
+
+    fn finished(&mut self, finished: Finished) -> Result<()> {
+        let events = self.events_of(finished)?;
+        events.into_iter().try_for_each(|event| self.hear(event))
+    }
+
+    /// What the engine is told of a job. A kernel that does not answer is a failed change, and is asked again soon.
+    fn events_of(&mut self, finished: Finished) -> Result<Vec<Event>> {
+        let Finished { errand, result, took, .. } = finished;
+        self.ends.metrics.job(&errand, took);
+        match (result, errand) {
+            (Ok(done), errand) => {
+                if matches!(errand, Errand::Apply(_)) && !done.to_reap.is_empty() {
+                    self.reap_at.get_or_insert_with(|| Instant::now() + REAP_AFTER);
+                }
+                let events = self.node.end(done);
+                Ok(if errand == Errand::Census { self.not_busy(events) } else { events })
+            }
+            (Err(why @ Error::Stopped { .. }), _) => Err(why),
+            (Err(why), Errand::Observe(unit) | Errand::Apply(unit)) => {
+                tracing::warn!(%unit, %why, "the kernel could not be asked");
+                self.resync_at = self.resync_at.min(Instant::now() + SOON);
+                let message = format!("{unit}: {why}");
+                let problem = Problem { field: String::new(), reason: Reason::KernelRefused, message };
+                let result = Err(Failure { problem, taken_back: false });
+                Ok(vec![Event::Applied(Applied { unit, result })])
+            }
+            (Err(why), errand) => {
+                tracing::warn!(?errand, %why, "could not be done");
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Of sandboxes that are gone, those that nobody works on: whoever does finds out by itself.
+    fn not_busy(&self, events: Vec<Event>) -> Vec<Event> {
+        let state = self.node.state();
+        let is_idle = |event: &Event| match event {
+            Event::SandboxGone(id) => !state.is_busy(&Unit::Sandbox(id.clone())),
+            _ => true,
+        };
+        let idle: Vec<Event> = events.into_iter().filter(is_idle).collect();
+        for event in &idle {
+            if let Event::SandboxGone(id) = event {
+                tracing::info!(sandbox = %id, "its namespace is gone: what it had is taken back");
+            }
+        }
+        idle
+    }
+
+    /// Hears an event and does, or has done, what follows. Alone, the loop's own hands do it.
+    fn hear(&mut self, event: Event) -> Result<()> {
+        let mut events = VecDeque::from([event]);
+        let mut tasks = Vec::new();
+        while let Some(event) = events.pop_front() {
+            let heard = self.begin(event)?;
+            tasks.extend(heard);
+            if !events.is_empty() {
+                continue;
+            }
+            while let Ok(message) = self.ends.incoming.try_recv() {
+                self.pending.push_back(message);
+            }
+            let alone = tasks.len() == 1 && self.pool.under_way == 0 && self.pending.is_empty();
+            for task in tasks.drain(..) {
+                let job = self.node.job(task);
+                if alone {
+                    let node = &mut self.node;
+                    let finished = pool::carry_out(self.life, job, |job| node.work(job));
+                    events.extend(self.events_of(finished)?);
+                } else {
+                    self.pool.give(self.life, job);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides, writes down, answers and tells; returns what is to be done.
+    fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
+        let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
+        let Heard { tasks, answers, records, .. } = self.node.begin(event)?;
+        for task in &tasks {
+            if let Task::Apply { unit, plan } = task
+                && self.compared.remove(unit)
+            {
+                tracing::warn!(%unit, "was not as asked for, and is repaired: {}", plan.summary());
+                self.ends.metrics.repaired();
+            }
+        }
+        for (seq, record) in &records {
+            if let Record::Ended(ended) = record {
+                self.compared.remove(&ended.unit);
+                for (object, problem) in &ended.problems {
+                    tracing::warn!(%object, reason = ?problem.reason, "{problem}");
+                }
+            }
+            if let Record::SandboxSeen(_) | Record::SandboxGone { .. } | Record::Attached(_) = record {
+                tracing::debug!(seq = seq.0, ?record, "written down");
+            }
+        }
+        feed::tell(&self.ends.changes, &self.node, &records, before);
+        for (call, answer) in answers {
+            let Some(waiter) = self.waiters.remove(&call) else { continue };
+            self.ends.metrics.answered(waiter.what, &answer, waiter.since.elapsed());
+            (waiter.done)(&self.node, answer);
+        }
+        self.ends.metrics.calls_waiting(self.waiters.len());
+        Ok(tasks)
+    }
+
+    /// Time has passed: what is due is done.
+    fn on_time(&mut self) -> Result<()> {
+        let now = Instant::now();
+        if self.reap_at.is_some_and(|at| now >= at) {
+            self.reap_at = None;
+            let scopes = self.node.take_reaping();
+            let job = self.node.job(Task::Reap(scopes));
+            self.pool.give(self.life, job);
+            self.node.shorten()?;
+        }
+        if self.folder.is_some() && now >= self.folder_at {
+            self.folder_at = now + FOLDER;
+            self.read_folder()?;
+        }
+        if now >= self.census_at {
+            self.census_at = now + self.options.census;
+            let job = self.node.job(Task::Census);
+            self.pool.give(self.life, job);
+        }
+        if now >= self.resync_at {
+            self.resync_at = now + self.options.resync;
+            self.compared = self.node.state().at_rest().cloned().collect();
+            // What is being made has no unit that holds it yet, and must not be taken for a stray.
+            let idle = self.node.state().is_idle();
+            if let Some(repair) = if idle { self.node.repair_strays()? } else { None } {
+                tracing::warn!("{repair}");
+                self.ends.metrics.repaired();
+            }
+            self.reap_at.get_or_insert(now + REAP_AFTER);
+            self.hear(Event::Resync)?;
+        }
+        Ok(())
+    }
+
+    fn read_folder(&mut self) -> Result<()> {
+        let Some(folder) = &mut self.folder else { return Ok(()) };
+        let Some((record, events)) = folder.changes(self.node.state()) else { return Ok(()) };
+        self.node.record(&record)?;
+        events.into_iter().try_for_each(|event| self.hear(event))?;
+        if self.node.state().problems.is_empty() {
+            return Ok(());
+        }
+        // What waits for something that another object may just have brought.
+        self.hear(Event::Resync)
+    }
+
+    /// Has the cluster's network as the configuration says.
+    fn set_cluster(&mut self, cluster: Option<&Cluster>) -> Result<()> {
+        let Some(Cluster { network, object }) = cluster else { return Ok(()) };
+        self.node.set_cluster_network(Some(network.clone()));
+        let key = object.key();
+        let known = self.node.state().objects.get(&key);
+        if known.is_some_and(|known| known.manifest == object.manifest) {
+            return Ok(());
+        }
+        self.hear(Event::ObjectApplied(object.clone()))
+    }
+
+    /// Ranges that pods have addresses of do not change under them.
+    fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
+        if cluster == self.options.cluster {
+            return Ok(());
+        }
+        let state = self.node.state();
+        let in_use = state.settings.cluster.as_ref().is_some_and(|network| {
+            state.called.all().any(|there| there.tenant == network.namespace && there.network == network.name)
+        });
+        if in_use {
+            return Err(Error::InUse {
+                what: "the cluster network cannot change while pods are on it".to_owned(),
+            });
+        }
+        if let Some(old) = self.options.cluster.take().filter(|_| cluster.is_none()) {
+            self.hear(Event::ObjectDeleted(old.object.key()))?;
+            self.node.set_cluster_network(None);
+        }
+        self.set_cluster(cluster.as_ref())?;
+        self.options.cluster = cluster;
+        Ok(())
+    }
+}

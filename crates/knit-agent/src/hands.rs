@@ -1,0 +1,360 @@
+//! The hands of a node: they look at the kernel and change it, one job at a time, and decide nothing.
+//!
+//! A node that works for one command has one pair of hands. A daemon has several, each on a thread of its own that
+//! visits sandboxes' namespaces itself; so what is done for different units is done at the same time, up to the kernel's
+//! own lock. A job carries all that it needs, and its result carries everything back.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use knit_engine::call::{DomainDone, Found};
+use knit_engine::{Applied, CallId, Event, Failure, Look, State, Unit};
+use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
+use knit_kernel::fault::{Fault, Observer};
+use knit_kernel::netlink::Protocol;
+use knit_kernel::observe::{Links, ScopeLook};
+use knit_kernel::{Kernel, Netns, Places, Socket};
+use knit_model::plan::Planned;
+use knit_model::problem::{Problem, Reason};
+use knit_model::sandbox::Instance;
+use knit_model::{NetState, Plan, Sandbox, Scope};
+
+use crate::error::{Error, Result};
+
+/// Fault points that all hands of a node share.
+pub type Faults = Arc<Mutex<Box<dyn Observer + Send>>>;
+
+/// Asks the shared fault points before each step, and holds them no longer than that.
+pub(crate) struct Shared(pub(crate) Faults);
+
+impl Observer for Shared {
+    fn before(&mut self, step: usize, planned: &Planned) -> Option<Fault> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).before(step, planned)
+    }
+}
+
+/// What the hands are asked to do.
+#[derive(Debug)]
+pub enum Task {
+    /// Look at what a unit is about.
+    Observe {
+        /// The unit.
+        unit: Unit,
+        /// What to look at.
+        look: Look,
+    },
+    /// Carry out a plan, and verify it.
+    Apply {
+        /// The unit.
+        unit: Unit,
+        /// The plan.
+        plan: Arc<Plan>,
+    },
+    /// Look at a namespace.
+    Inspect {
+        /// For this call.
+        call: CallId,
+        /// Where it is.
+        path: String,
+    },
+    /// Make a namespace.
+    MakeDomain {
+        /// For this call.
+        call: CallId,
+        /// Where.
+        path: String,
+    },
+    /// Remove a namespace.
+    RemoveDomain {
+        /// For this call.
+        call: CallId,
+        /// Where.
+        path: String,
+    },
+    /// Delete what was cut off.
+    Reap(BTreeSet<Scope>),
+    /// Say which of these sandboxes are gone.
+    Census,
+}
+
+/// A task, with the sandboxes that it is about.
+#[derive(Debug)]
+pub struct Job {
+    /// What to do.
+    pub task: Task,
+    /// The sandboxes that it may have to visit.
+    pub sandboxes: Vec<Sandbox>,
+    /// Namespaces that are at hand already.
+    pub places: Places,
+}
+
+/// What came of a task.
+#[derive(Debug)]
+pub struct Done {
+    /// What the engine is told.
+    pub events: Vec<Event>,
+    /// The unit that it was for, with the namespaces that are at hand for its next task.
+    pub places: Option<(Unit, Places)>,
+    /// Where links wait to be deleted.
+    pub to_reap: BTreeSet<Scope>,
+}
+
+/// One pair of hands.
+pub struct Hands {
+    kernel: Kernel,
+    faults: Faults,
+    /// This boot of the machine. A sandbox of another boot is gone, whatever its namespace's number says.
+    boot: String,
+}
+
+impl Task {
+    /// The task as a job, with the sandboxes that the state knows.
+    pub fn with(self, state: &State, places: Places) -> Job {
+        let scopes: BTreeSet<Scope> = match &self {
+            Self::Observe { look, .. } => look.sandbox.iter().cloned().map(Scope::Sandbox).collect(),
+            Self::Apply { plan, .. } => plan.steps.iter().flat_map(scopes_of).collect(),
+            Self::Reap(scopes) => scopes.clone(),
+            Self::Census => state.sandboxes.keys().cloned().map(Scope::Sandbox).collect(),
+            _ => BTreeSet::new(),
+        };
+        let sandboxes = scopes.into_iter().filter_map(|scope| match scope {
+            Scope::Sandbox(id) => state.sandboxes.get(&id).cloned(),
+            Scope::Host => None,
+        });
+        Job { sandboxes: sandboxes.collect(), task: self, places }
+    }
+}
+
+impl Done {
+    fn with(event: Event) -> Self {
+        Self { events: vec![event], places: None, to_reap: BTreeSet::new() }
+    }
+}
+
+impl Hands {
+    /// New hands, in the network namespace that counts as the host's. They belong to the calling thread.
+    pub fn new(host: Netns, boot: String, faults: Faults) -> Result<Self> {
+        Ok(Self { kernel: Kernel::open(host)?, faults, boot })
+    }
+
+    /// The kernel, for what is no job.
+    pub(crate) fn kernel(&mut self) -> &mut Kernel {
+        &mut self.kernel
+    }
+
+    pub(crate) fn faults(&self) -> Faults {
+        Arc::clone(&self.faults)
+    }
+
+    pub(crate) fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Does one job.
+    pub fn work(&mut self, job: Job) -> Result<Done> {
+        let Job { task, sandboxes, mut places } = job;
+        match task {
+            Task::Observe { unit, look } => self.observe(unit, &look, &sandboxes, places),
+            Task::Apply { unit, plan } => self.apply(unit, &plan, &sandboxes, places),
+            Task::Inspect { call, path } => {
+                let found = self.inspect(&path);
+                Ok(Done::with(Event::Inspected { call, found }))
+            }
+            Task::MakeDomain { call, path } => {
+                let result = make_domain(&path).map_err(|why| refused("netns_path_prefix", &why));
+                Ok(Done::with(Event::DomainDone { call, result: result.map(|()| DomainDone::Made) }))
+            }
+            Task::RemoveDomain { call, path } => {
+                let instance = self.inspect(&path).ok().map(|found| found.instance);
+                let removed = Netns::delete(Path::new(&path)).map_err(|why| refused("netns_path", &why));
+                let result = removed.map(|()| DomainDone::Removed(instance));
+                Ok(Done::with(Event::DomainDone { call, result }))
+            }
+            Task::Reap(scopes) => {
+                for scope in scopes {
+                    self.reap(&scope, &sandboxes, &mut places)?;
+                }
+                Ok(Done { events: Vec::new(), places: None, to_reap: BTreeSet::new() })
+            }
+            Task::Census => {
+                let gone = sandboxes.iter().filter(|sandbox| !self.is_there(sandbox));
+                let events = gone.map(|sandbox| Event::SandboxGone(sandbox.id.clone())).collect();
+                Ok(Done { events, places: None, to_reap: BTreeSet::new() })
+            }
+        }
+    }
+
+    /// Whether a sandbox's namespace is there and still the one it was.
+    pub(crate) fn is_there(&mut self, sandbox: &Sandbox) -> bool {
+        let mut places = Places::new();
+        let scopes = BTreeSet::from([Scope::Sandbox(sandbox.id.clone())]);
+        self.reach(std::slice::from_ref(sandbox), &scopes, &mut places);
+        places.contains(&sandbox.id)
+    }
+
+    /// Has the namespaces of these scopes' sandboxes at hand, those that are still there, and no others. A namespace that
+    /// is at hand already is the same one still: it is held.
+    pub(crate) fn reach(&self, sandboxes: &[Sandbox], scopes: &BTreeSet<Scope>, places: &mut Places) {
+        places.keep(|id| scopes.contains(&Scope::Sandbox(id.clone())));
+        for sandbox in sandboxes {
+            let id = &sandbox.id;
+            if places.contains(id) || !scopes.contains(&Scope::Sandbox(id.clone())) {
+                continue;
+            }
+            let Ok(netns) = Netns::open_sandbox(Path::new(&sandbox.netns), self.kernel.host()) else {
+                continue;
+            };
+            places.add(id.clone(), netns);
+            let is_same = |cookie| sandbox.instance.boot == self.boot && sandbox.instance.cookie == cookie;
+            if !matches!(places.cookie(id), Ok(Some(cookie)) if is_same(cookie)) {
+                places.keep(|other| other != id);
+            }
+        }
+    }
+
+    /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
+    fn observe(
+        &mut self,
+        unit: Unit,
+        look: &Look,
+        sandboxes: &[Sandbox],
+        mut places: Places,
+    ) -> Result<Done> {
+        let mut wanted = knit_kernel::observe::Look::default();
+        let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
+        host.rules = look.host_rules;
+        if look.ports_of.is_some() {
+            // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
+            host.links = Links::All;
+        }
+        match &look.sandbox {
+            None => host.sysctls.clone_from(&look.sysctls),
+            Some(id) => {
+                let scope = Scope::Sandbox(id.clone());
+                self.reach(sandboxes, &BTreeSet::from([scope.clone()]), &mut places);
+                if !places.contains(id) {
+                    return Ok(Done::with(Event::SandboxGone(id.clone())));
+                }
+                let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
+                wanted.scopes.insert(scope, inside);
+            }
+        }
+        wanted.scopes.insert(Scope::Host, host);
+        let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
+        let places = Some((unit.clone(), places));
+        Ok(Done { events: vec![Event::Observed { unit, seen }], places, to_reap: BTreeSet::new() })
+    }
+
+    fn apply(&mut self, unit: Unit, plan: &Plan, sandboxes: &[Sandbox], mut places: Places) -> Result<Done> {
+        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
+        self.reach(sandboxes, &scopes, &mut places);
+        let mut faults = Shared(Arc::clone(&self.faults));
+        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut faults);
+        let (result, to_reap) = match applied {
+            Ok(AppliedPlan { to_reap }) => (self.verify(&unit, plan, &mut places), to_reap),
+            Err(error) if error.roll_back == RollBack::Left => {
+                return Err(Error::Stopped { unit: unit.to_string() });
+            }
+            // What was cut off and came back came back as a new link: the old one still waits.
+            Err(error) => (Err(failure(&error)), scopes),
+        };
+        Ok(Done { events: vec![Event::Applied(Applied { unit, result })], places: None, to_reap })
+    }
+
+    /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.
+    fn verify(&mut self, unit: &Unit, plan: &Plan, places: &mut Places) -> Result<(), Failure> {
+        let missing = match self.kernel.verify(plan, places) {
+            Ok(missing) if missing.is_empty() => return Ok(()),
+            Ok(missing) => missing.join("; "),
+            Err(error) => error.to_string(),
+        };
+        let left = self.kernel.take_back(plan, places);
+        let message = format!("{unit}: the kernel took it, but does not show it: {missing}");
+        Err(Failure {
+            problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
+            taken_back: left.is_empty(),
+        })
+    }
+
+    /// Takes back whatever part of a plan was carried out. Says what could not be.
+    pub(crate) fn take_back(&mut self, plan: &Plan, sandboxes: &[Sandbox]) -> (Vec<String>, BTreeSet<Scope>) {
+        let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
+        let mut places = Places::new();
+        self.reach(sandboxes, &scopes, &mut places);
+        (self.kernel.take_back(plan, &mut places), scopes)
+    }
+
+    /// Deletes what was cut off in a scope. What is cut off in a sandbox that is gone by now went with it.
+    fn reap(&mut self, scope: &Scope, sandboxes: &[Sandbox], places: &mut Places) -> Result<()> {
+        let scopes = BTreeSet::from([scope.clone()]);
+        self.reach(sandboxes, &scopes, places);
+        let reaped = match self.kernel.reap(&scopes, places) {
+            Err(knit_kernel::Error::NoNamespace { .. }) => Ok(()),
+            reaped => reaped,
+        };
+        *places = Places::new();
+        Ok(reaped?)
+    }
+
+    /// Which life of a sandbox is at a path.
+    fn inspect(&self, path: &str) -> Result<Found, Problem> {
+        let open = || -> Result<u64> {
+            let netns = Netns::open_sandbox(Path::new(path), self.kernel.host())?;
+            Ok(netns.cookie()?)
+        };
+        let cookie = open().map_err(|why| refused("isolation.path", &why))?;
+        let instance = Instance { boot: self.boot.clone(), cookie };
+        Ok(Found { instance, number: number(path, cookie) })
+    }
+}
+
+/// The process that a path is of, or a number that stands for the namespace.
+fn number(path: &str, cookie: u64) -> u32 {
+    let process = path.strip_prefix("/proc/").and_then(|rest| rest.split('/').next()?.parse().ok());
+    // With seven digits a name's prefix and the number still fit.
+    process.unwrap_or_else(|| u32::try_from(cookie % 10_000_000).unwrap_or_default())
+}
+
+/// Makes a namespace with `lo` up, unless it is there.
+fn make_domain(path: &str) -> Result<()> {
+    let path = Path::new(path);
+    if Netns::open(path).is_ok() {
+        return Ok(());
+    }
+    // An empty file is what a crash or a reboot leaves.
+    Netns::delete(path)?;
+    let netns = Netns::create(path)?;
+    let up = Socket::open_in(&netns, Protocol::Route)
+        .and_then(|mut socket| knit_kernel::netns::bring_up_loopback(&mut socket));
+    if let Err(why) = up {
+        Netns::delete(path)?;
+        return Err(why.into());
+    }
+    Ok(())
+}
+
+fn refused(field: &str, why: &impl std::fmt::Display) -> Problem {
+    Problem { field: field.to_owned(), reason: Reason::InvalidValue, message: why.to_string() }
+}
+
+pub(crate) fn scopes_of(planned: &Planned) -> Vec<Scope> {
+    let mut scopes = vec![planned.scope.clone()];
+    if let knit_model::Step::CreateLink { link, peer } | knit_model::Step::DeleteLink { link, peer } =
+        &planned.step
+    {
+        scopes.extend(link.born_from.clone());
+        scopes.extend(peer.as_ref().map(|(scope, _)| scope.clone()));
+    }
+    scopes
+}
+
+fn failure(error: &ApplyError) -> Failure {
+    let reason = match &error.error {
+        knit_kernel::Error::Lacks { .. } => Reason::KernelLacks,
+        other if other.reason() == "NotFound" => Reason::NotFound,
+        _ => Reason::KernelRefused,
+    };
+    let taken_back = matches!(error.roll_back, RollBack::Complete);
+    Failure { problem: Problem { field: String::new(), reason, message: error.to_string() }, taken_back }
+}

@@ -1,0 +1,216 @@
+//! What the agent counts, in the text that Prometheus and OpenMetrics readers take.
+
+use std::fmt::Write;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use knit_engine::{Answer, Unit};
+use knit_model::problem::Reason;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit as Measure};
+
+use crate::capacity::Capacity;
+use crate::daemon::Errand;
+use crate::node::Node;
+
+/// Upper bounds of the classes of times, in seconds: an attach takes half a millisecond, and anything over a second is
+/// too long.
+const BOUNDS: [f64; 13] =
+    [0.0001, 0.0002, 0.0004, 0.0006, 0.0008, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0, 5.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Call {
+    call: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Phase {
+    phase: &'static str,
+    unit: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Why {
+    reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Addresses {
+    namespace: String,
+    network: String,
+    family: &'static str,
+    state: &'static str,
+}
+
+type Times<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// Everything that is counted.
+pub struct Metrics {
+    registry: Registry,
+    calls: Times<Call>,
+    phases: Times<Phase>,
+    errors: Family<Why, Counter>,
+    repairs: Counter,
+    waiting: Gauge,
+    refused_peers: Counter,
+    sandboxes: Gauge,
+    attachments: Gauge,
+    leases: Gauge,
+    addresses: Family<Addresses, Gauge<f64, AtomicU64>>,
+    journal_records: Gauge,
+    journal_bytes: Gauge,
+    problems: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(BOUNDS);
+        let mut new = Self {
+            registry: Registry::with_prefix("knit"),
+            calls: Family::new_with_constructor(histogram),
+            phases: Family::new_with_constructor(histogram),
+            errors: Family::default(),
+            repairs: Counter::default(),
+            waiting: Gauge::default(),
+            refused_peers: Counter::default(),
+            sandboxes: Gauge::default(),
+            attachments: Gauge::default(),
+            leases: Gauge::default(),
+            addresses: Family::default(),
+            journal_records: Gauge::default(),
+            journal_bytes: Gauge::default(),
+            problems: Gauge::default(),
+        };
+        new.register();
+        new
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let Self { registry, .. } = self;
+        let seconds = || Measure::Seconds;
+        let name = "call_duration";
+        registry.register_with_unit(name, "From a call to its answer", seconds(), self.calls.clone());
+        let (name, help) =
+            ("phase_duration", "Looking at a unit in the kernel, and changing it with verification");
+        registry.register_with_unit(name, help, seconds(), self.phases.clone());
+        registry.register("errors", "Failed calls and changes by their stable reason", self.errors.clone());
+        registry.register(
+            "repairs",
+            "Units that someone changed by hand and that were repaired",
+            self.repairs.clone(),
+        );
+        registry.register("calls_waiting", "Calls that wait for their answer", self.waiting.clone());
+        registry.register(
+            "refused_peers",
+            "Connections without the right credentials",
+            self.refused_peers.clone(),
+        );
+        registry.register("sandboxes", "Sandboxes that the agent knows", self.sandboxes.clone());
+        registry.register("attachments", "Interfaces in sandboxes", self.attachments.clone());
+        registry.register("leases", "Addresses that attachments hold", self.leases.clone());
+        registry.register("addresses", "Addresses of each network by their state", self.addresses.clone());
+        registry.register(
+            "journal_records",
+            "Records in the journal's newest part",
+            self.journal_records.clone(),
+        );
+        let size = self.journal_bytes.clone();
+        registry.register_with_unit("journal", "Size of the journal's newest part", Measure::Bytes, size);
+        registry.register(
+            "problems",
+            "Things that stand in the way of what was asked for",
+            self.problems.clone(),
+        );
+    }
+
+    /// A call was answered.
+    pub(crate) fn answered(&self, call: &'static str, answer: &Answer, took: Duration) {
+        let result = if let Answer::Failed(problem) = answer {
+            self.failed(problem.reason);
+            "failed"
+        } else {
+            "ok"
+        };
+        self.calls.get_or_create(&Call { call, result }).observe(took.as_secs_f64());
+    }
+
+    /// A job was done.
+    pub(crate) fn job(&self, errand: &Errand, took: Duration) {
+        let (phase, unit) = match errand {
+            Errand::Observe(Unit::Sandbox(_)) => ("look", "sandbox"),
+            Errand::Apply(Unit::Sandbox(_)) => ("change", "sandbox"),
+            Errand::Observe(Unit::Bridge(_)) => ("look", "bridge"),
+            Errand::Apply(Unit::Bridge(_)) => ("change", "bridge"),
+            Errand::Call => ("namespace", "sandbox"),
+            Errand::Reap => ("reap", "node"),
+            Errand::Census => ("census", "node"),
+        };
+        self.phases.get_or_create(&Phase { phase, unit }).observe(took.as_secs_f64());
+    }
+
+    /// Something failed.
+    pub(crate) fn failed(&self, reason: Reason) {
+        self.errors.get_or_create(&Why { reason: format!("{reason:?}") }).inc();
+    }
+
+    pub(crate) fn repaired(&self) {
+        self.repairs.inc();
+    }
+
+    pub(crate) fn calls_waiting(&self, calls: usize) {
+        self.waiting.set(i64::try_from(calls).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn refused_peer(&self) {
+        self.refused_peers.inc();
+    }
+
+    /// Takes over what the node knows right now.
+    pub(crate) fn look(&self, node: &Node) {
+        let (state, count) = (node.state(), |number: usize| i64::try_from(number).unwrap_or(i64::MAX));
+        self.sandboxes.set(count(state.sandboxes.len()));
+        self.attachments.set(count(state.made.values().map(|made| made.interfaces.len()).sum()));
+        self.leases.set(count(state.leases.iter().filter(|(_, _, lease)| lease.is_live()).count()));
+        self.problems.set(count(state.problems.values().map(Vec::len).sum()));
+        let size = node.journal_size();
+        self.journal_records.set(i64::try_from(size.records).unwrap_or(i64::MAX));
+        self.journal_bytes.set(i64::try_from(size.bytes).unwrap_or(i64::MAX));
+        self.addresses.clear();
+        for capacity in Capacity::of_all(state) {
+            let family = if capacity.ipv6 { "ipv6" } else { "ipv4" };
+            for (word, value) in [("total", capacity.total), ("used", capacity.used), ("free", capacity.free)]
+            {
+                let labels = Addresses {
+                    namespace: capacity.namespace.clone(),
+                    network: capacity.network.clone(),
+                    family,
+                    state: word,
+                };
+                // A gauge is a number with a fraction: 2^64 addresses need not be exact.
+                self.addresses.get_or_create(&labels).set(capacity_number(value));
+            }
+        }
+    }
+
+    /// All of it as text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        if encode(&mut text, &self.registry).is_err() {
+            let _ = writeln!(text, "# EOF");
+        }
+        text
+    }
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn capacity_number(value: u128) -> f64 {
+    value as f64
+}

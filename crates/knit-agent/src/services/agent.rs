@@ -1,0 +1,455 @@
+//! Package knit.v1.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+
+use knit_engine::call::{Collect, Collected, Detach, Domain, Which};
+use knit_engine::{Answer, CallId, Event, State};
+use knit_kni::v1::agent_server::Agent;
+use knit_kni::{Reason, Refusal, v1};
+use knit_model::problem::Problem;
+use knit_model::{Plan, Sandbox, SandboxId, Scope};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
+
+use super::request::{self, Checked};
+use super::{Services, answer, nodes, pods, refusal};
+use crate::node::{Node, Plans};
+
+/// What a stream of answers is.
+pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// Finds the sandbox that a caller names.
+fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
+    if pod.id.is_empty() && pod.name.is_empty() {
+        let message = "pod: name it by its id, or by name and namespace";
+        return Err(Refusal::new(Reason::InvalidValue, message).field("pod"));
+    }
+    let namespace = if pod.namespace.is_empty() { "default" } else { &pod.namespace };
+    let is_meant = |sandbox: &&Sandbox| {
+        (pod.id.is_empty() || sandbox.id.0 == pod.id)
+            && (pod.name.is_empty() || (sandbox.pod == pod.name && sandbox.namespace == namespace))
+    };
+    if !pod.id.is_empty() {
+        let known = state.sandboxes.get(&SandboxId(pod.id.clone()));
+        return Ok(known.filter(is_meant).map(|sandbox| sandbox.id.clone()));
+    }
+    Ok(state.sandboxes.values().find(is_meant).map(|sandbox| sandbox.id.clone()))
+}
+
+fn merged(plans: &Plans) -> v1::Plan {
+    let mut whole = Plan::default();
+    for (_, plan) in plans {
+        whole.steps.extend(plan.steps.iter().cloned());
+        whole.problems.extend(plan.problems.iter().cloned());
+    }
+    whole.steps.retain(|planned| !planned.implied || planned.scope == Scope::Host);
+    v1::Plan {
+        text: whole.to_string(),
+        json: serde_json::to_string(&whole).unwrap_or_default(),
+        steps: u32::try_from(whole.steps.len()).unwrap_or(u32::MAX),
+    }
+}
+
+fn failed(problem: &Problem, call: &CallId, object: &str) -> Status {
+    tracing::warn!(call = %call, %object, reason = ?problem.reason, "{problem}");
+    refusal(problem, call, object).into()
+}
+
+impl Services {
+    /// Carries a call out and waits for its answer.
+    async fn carry<T: Send + 'static>(
+        &self,
+        call: &CallId,
+        object: &str,
+        event: Event,
+        render: impl FnOnce(&Node, Answer) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Status> {
+        let rendered = self.handle.call(call.clone(), event, render).await;
+        rendered.and_then(|rendered| rendered).map_err(|problem| failed(&problem, call, object))
+    }
+
+    /// What an event would change.
+    async fn rehearse(&self, call: &CallId, object: &str, event: Event) -> Result<v1::Plan, Status> {
+        let rehearsed = self.handle.ask(move |node| node.rehearse([event])).await;
+        let rehearsed = rehearsed.map_err(|problem| failed(&problem, call, object))?;
+        let (_, outcome) =
+            rehearsed.map_err(|why| Status::from(Refusal::new(Reason::Internal, why.to_string())))?;
+        for (_, answer) in outcome.answers {
+            if let Answer::Failed(problem) = answer {
+                return Err(failed(&problem, call, object));
+            }
+        }
+        Ok(merged(&outcome.plans))
+    }
+
+    async fn see<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Node) -> Checked<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        let seen = self.handle.ask(look).await;
+        let seen = seen.map_err(|problem| Status::from(refusal(&problem, &CallId(String::new()), "")))?;
+        Ok(seen?)
+    }
+
+    async fn find(&self, pod: Option<v1::PodRef>) -> Result<Option<SandboxId>, Status> {
+        let pod = pod.unwrap_or_default();
+        self.see(move |node| find(node.state(), &pod)).await
+    }
+}
+
+#[tonic::async_trait]
+impl Agent for Services {
+    type WatchStream = Answers<v1::WatchEvent>;
+    type LogsStream = Answers<v1::LogLine>;
+
+    async fn create_sandbox(
+        &self,
+        request: Request<v1::CreateSandboxRequest>,
+    ) -> Result<Response<v1::CreateSandboxResponse>, Status> {
+        let call = self.call_id(request.metadata());
+        let v1::CreateSandboxRequest { sandbox, netns_dir, fail_if_present } = request.into_inner();
+        let mut wished = request::sandbox(sandbox)?;
+        let object = format!("sandbox {}", wished.id);
+        let id = SandboxId(wished.id.clone());
+        let known = {
+            let id = id.clone();
+            self.see(move |node| Ok(node.state().sandboxes.get(&id).cloned())).await?
+        };
+        if known.is_some() && fail_if_present {
+            let message = format!("{object} is there already");
+            return Err(Refusal::new(Reason::AlreadyPresent, message).about(object).call(&call.0).into());
+        }
+        let made = wished.netns.is_empty() && known.is_none();
+        if made {
+            let default = self.about.netns_dir.display().to_string();
+            let of = [wished.namespace.as_str(), wished.pod.as_str(), wished.id.as_str()];
+            wished.netns = request::domain_path(&netns_dir, &default, of)?;
+            let domain = Domain {
+                path: wished.netns.clone(),
+                pod: wished.pod.clone(),
+                namespace: wished.namespace.clone(),
+                uid: wished.uid.clone(),
+            };
+            let event = Event::DomainRequested { call: call.clone(), domain };
+            self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
+        }
+        let path = wished.netns.clone();
+        let attach = knit_engine::Attach {
+            call: call.clone(),
+            dialect: knit_model::provenance::Dialect::Kni,
+            sandbox: wished,
+            interfaces: Vec::new(),
+            notes: Default::default(),
+            fail_if_present: false,
+        };
+        let pod = {
+            let id = id.clone();
+            let seen = move |node: &Node, answer| ok(answer).map(|_| pods::pod(node.state(), &id));
+            self.carry(&call, &object, Event::AttachRequested(Box::new(attach)), seen).await
+        };
+        if pod.is_err() && made {
+            let event = Event::DomainUnwanted { call: call.clone(), path };
+            self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
+        }
+        let message =
+            v1::CreateSandboxResponse { pod: pod?, created: known.is_none(), call_id: call.0.clone() };
+        Ok(answer(&call, message))
+    }
+
+    async fn delete_sandbox(
+        &self,
+        request: Request<v1::DeleteSandboxRequest>,
+    ) -> Result<Response<v1::DeleteSandboxResponse>, Status> {
+        let call = self.call_id(request.metadata());
+        let found = self.find(request.into_inner().pod).await?;
+        let deleted = found.is_some();
+        if let Some(id) = found {
+            let object = format!("sandbox {id}");
+            let detach =
+                Detach { call: call.clone(), sandbox: id, netns: String::new(), which: Which::Sandbox };
+            self.carry(&call, &object, Event::DetachRequested(detach), |_, answer| ok(answer)).await?;
+            tracing::info!(call = %call, %object, "deleted");
+        }
+        Ok(answer(&call, v1::DeleteSandboxResponse { deleted, call_id: call.0.clone() }))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<v1::AttachRequest>,
+    ) -> Result<Response<v1::AttachResponse>, Status> {
+        let call = self.call_id(request.metadata());
+        let dry_run = request.get_ref().dry_run;
+        let attach = request::attach(&call, request.into_inner())?;
+        let id = SandboxId(attach.sandbox.id.clone());
+        let object = format!("sandbox {id}");
+        let names: Vec<String> = attach.interfaces.iter().map(|(name, ..)| name.to_string()).collect();
+        let event = Event::AttachRequested(Box::new(attach));
+        if dry_run {
+            let plan = Some(self.rehearse(&call, &object, event).await?);
+            let pod = self.see(move |node| Ok(pods::pod(node.state(), &id))).await?;
+            let (interfaces, call_id) = (names, call.0.clone());
+            let message = v1::AttachResponse { pod, interfaces, plan, call_id, ..Default::default() };
+            return Ok(answer(&call, message));
+        }
+        let mine = call.0.clone();
+        let seen = move |node: &Node, answer| {
+            let Answer::Attached { interfaces, .. } = ok(answer)? else { return Ok((None, false)) };
+            let is_mine = |why: &knit_model::Provenance| why.call.as_deref() == Some(mine.as_str());
+            let changed = interfaces.iter().any(|(there, _)| is_mine(&there.why));
+            Ok((pods::pod(node.state(), &id), changed))
+        };
+        let (pod, changed) = self.carry(&call, &object, event, seen).await?;
+        tracing::info!(call = %call, %object, ifname = %names.join(","), changed, "attached");
+        let call_id = call.0.clone();
+        let message =
+            v1::AttachResponse { pod, interfaces: names, changed, plan: None, warnings: Vec::new(), call_id };
+        Ok(answer(&call, message))
+    }
+
+    async fn detach(
+        &self,
+        request: Request<v1::DetachRequest>,
+    ) -> Result<Response<v1::DetachResponse>, Status> {
+        let call = self.call_id(request.metadata());
+        let v1::DetachRequest { pod, interfaces, all, dry_run } = request.into_inner();
+        if interfaces.is_empty() != all {
+            let message = "interfaces: name those to detach, or say all";
+            return Err(Refusal::new(Reason::InvalidValue, message).field("interfaces").call(&call.0).into());
+        }
+        let named = interfaces.iter().enumerate();
+        let named = named.map(|(at, name)| request::interface(&format!("interfaces[{at}]"), name));
+        let which = if all { Which::Called } else { Which::These(named.collect::<Checked<_>>()?) };
+        let call_id = call.0.clone();
+        let Some(id) = self.find(pod).await? else {
+            return Ok(answer(&call, v1::DetachResponse { call_id, ..Default::default() }));
+        };
+        let object = format!("sandbox {id}");
+        let detached = {
+            let (id, which) = (id.clone(), which.clone());
+            let is_meant = move |name: &knit_model::IfName| match &which {
+                Which::These(names) => names.contains(name),
+                _ => true,
+            };
+            self.see(move |node| {
+                let there = node.state().called.of(&id).map(|there| &there.interface);
+                Ok(there.filter(|name| is_meant(name)).map(ToString::to_string).collect::<Vec<_>>())
+            })
+            .await?
+        };
+        let detach = Detach { call: call.clone(), sandbox: id, netns: String::new(), which };
+        let event = Event::DetachRequested(detach);
+        if dry_run {
+            let plan = Some(self.rehearse(&call, &object, event).await?);
+            return Ok(answer(&call, v1::DetachResponse { detached, plan, call_id }));
+        }
+        self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
+        tracing::info!(call = %call, %object, ifname = %detached.join(","), "detached");
+        Ok(answer(&call, v1::DetachResponse { detached, plan: None, call_id }))
+    }
+
+    async fn get_pod(
+        &self,
+        request: Request<v1::GetPodRequest>,
+    ) -> Result<Response<v1::GetPodResponse>, Status> {
+        let reference = request.into_inner().pod.unwrap_or_default();
+        let pod = self
+            .see(move |node| {
+                let found = find(node.state(), &reference)?.and_then(|id| pods::pod(node.state(), &id));
+                found.ok_or_else(|| {
+                    let name = if reference.id.is_empty() { &reference.name } else { &reference.id };
+                    Refusal::new(Reason::NotFound, format!("there is no pod {name}")).field("pod")
+                })
+            })
+            .await?;
+        Ok(Response::new(v1::GetPodResponse { pod: Some(pod) }))
+    }
+
+    async fn list_pods(
+        &self,
+        request: Request<v1::ListPodsRequest>,
+    ) -> Result<Response<v1::ListPodsResponse>, Status> {
+        let v1::ListPodsRequest { namespace, network, labels } = request.into_inner();
+        let epoch = self.handle.epoch().to_owned();
+        let message = self
+            .see(move |node| {
+                let state = node.state();
+                let is_meant = |sandbox: &&Sandbox| {
+                    let has = |(key, value): (&String, &String)| sandbox.labels.get(key) == Some(value);
+                    (namespace.is_empty() || sandbox.namespace == namespace) && labels.iter().all(has)
+                };
+                let mut listed: Vec<v1::Pod> = state
+                    .sandboxes
+                    .values()
+                    .filter(is_meant)
+                    .filter_map(|sandbox| pods::pod(state, &sandbox.id))
+                    .filter(|pod| {
+                        network.is_empty() || pod.interfaces.iter().any(|one| one.network == network)
+                    })
+                    .collect();
+                listed
+                    .sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+                let position = Some(v1::Position { epoch, sequence: node.last().0 });
+                Ok(v1::ListPodsResponse { pods: listed, position })
+            })
+            .await?;
+        Ok(Response::new(message))
+    }
+
+    async fn get_node(
+        &self,
+        _request: Request<v1::GetNodeRequest>,
+    ) -> Result<Response<v1::GetNodeResponse>, Status> {
+        let (about, epoch) = (self.about.clone(), self.handle.epoch().to_owned());
+        let node = self.see(move |node| Ok(nodes::node(node, &about, &epoch))).await?;
+        Ok(Response::new(v1::GetNodeResponse { node: Some(node) }))
+    }
+
+    async fn list_networks(
+        &self,
+        request: Request<v1::ListNetworksRequest>,
+    ) -> Result<Response<v1::ListNetworksResponse>, Status> {
+        let namespace = request.into_inner().namespace;
+        let epoch = self.handle.epoch().to_owned();
+        let message = self
+            .see(move |node| {
+                let is_meant = |network: &v1::Network| {
+                    namespace.is_empty() || network.namespace.is_empty() || network.namespace == namespace
+                };
+                let networks = nodes::all_networks(node.state()).into_iter().filter(is_meant).collect();
+                let position = Some(v1::Position { epoch, sequence: node.last().0 });
+                Ok(v1::ListNetworksResponse { networks, position })
+            })
+            .await?;
+        Ok(Response::new(message))
+    }
+
+    async fn get_readiness(
+        &self,
+        request: Request<v1::GetReadinessRequest>,
+    ) -> Result<Response<v1::GetReadinessResponse>, Status> {
+        let asked = request.into_inner().pod;
+        let message = self
+            .see(move |node| {
+                let state = node.state();
+                let only = asked.map(|pod| find(state, &pod)).transpose()?;
+                let is_meant = |sandbox: &&Sandbox| match &only {
+                    Some(id) => id.as_ref() == Some(&sandbox.id),
+                    None => !pods::readiness(state, sandbox).ready,
+                };
+                let pods = state.sandboxes.values().filter(is_meant).map(|sandbox| v1::PodReadiness {
+                    pod: Some(v1::PodRef {
+                        id: sandbox.id.0.clone(),
+                        name: sandbox.pod.clone(),
+                        namespace: sandbox.namespace.clone(),
+                    }),
+                    readiness: Some(pods::readiness(state, sandbox)),
+                });
+                let v1::NodeReadiness { node, new_pods } = nodes::readiness(state);
+                Ok(v1::GetReadinessResponse { node, new_pods, pods: pods.collect() })
+            })
+            .await?;
+        Ok(Response::new(message))
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<v1::GetCapacityRequest>,
+    ) -> Result<Response<v1::GetCapacityResponse>, Status> {
+        let v1::GetCapacityRequest { network, namespace } = request.into_inner();
+        let message = self
+            .see(move |node| {
+                let state = node.state();
+                let all = crate::capacity::Capacity::of_all(state);
+                let networks = all.iter().map(|one| nodes::capacity(state, one)).filter(|one| {
+                    (network.is_empty() || one.network == network)
+                        && (namespace.is_empty() || one.namespace == namespace)
+                });
+                let reasons = nodes::exhaustion(state);
+                let no_more_pods = !reasons.is_empty();
+                Ok(v1::GetCapacityResponse { networks: networks.collect(), no_more_pods, reasons })
+            })
+            .await?;
+        Ok(Response::new(message))
+    }
+
+    async fn collect_garbage(
+        &self,
+        request: Request<v1::CollectGarbageRequest>,
+    ) -> Result<Response<v1::CollectGarbageResponse>, Status> {
+        let call = self.call_id(request.metadata());
+        let v1::CollectGarbageRequest { garbage, group, dry_run } = request.into_inner();
+        let wrong = |message: &str| {
+            Status::from(Refusal::new(Reason::InvalidValue, message).field("garbage").call(&call.0))
+        };
+        let (living, why) = match garbage {
+            None => return Err(wrong("garbage: say what lives, or that what is gone is meant")),
+            Some(v1::collect_garbage_request::Garbage::Living(living)) => {
+                if living.attachments.is_empty() && !living.none {
+                    return Err(wrong("living: an empty list has to be confirmed with `none`"));
+                }
+                (Some(attachments(living.attachments)?), "it was not in the list of the living")
+            }
+            Some(v1::collect_garbage_request::Garbage::Gone(_)) => (None, "its namespace is gone"),
+        };
+        let living = match living {
+            Some(living) => living,
+            None => self.see(move |node| node.still_there().map_err(internal)).await?,
+        };
+        let event = Event::CollectRequested(Collect { call: call.clone(), living, group });
+        let collected: Vec<Collected> = if dry_run {
+            let rehearsed = self.see(move |node| node.rehearse([event]).map_err(internal)).await?;
+            rehearsed.1.answers.into_iter().flat_map(|(_, answer)| collected(answer)).collect()
+        } else {
+            self.carry(&call, "garbage", event, |_, answer| ok(answer).map(collected)).await?
+        };
+        for one in collected.iter().filter(|_| !dry_run) {
+            tracing::info!(call = %call, sandbox = %one.sandbox, interfaces = ?one.interfaces, %why, "collected");
+        }
+        let collected = collected.into_iter().map(|one| v1::Collected {
+            sandbox_id: one.sandbox.0,
+            name: one.pod.1,
+            namespace: one.pod.0,
+            interfaces: one.interfaces.iter().map(ToString::to_string).collect(),
+            addresses: one.addresses.iter().map(ToString::to_string).collect(),
+            why: why.to_owned(),
+        });
+        let (collected, call_id) = (collected.collect(), call.0.clone());
+        Ok(answer(&call, v1::CollectGarbageResponse { collected, plan: None, call_id }))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        self.begin_watch(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
+        Ok(Response::new(super::logs::stream(&self.lines, request.into_inner())?))
+    }
+}
+
+fn attachments(living: Vec<v1::Attachment>) -> Checked<BTreeSet<(SandboxId, Option<knit_model::IfName>)>> {
+    let mut all = BTreeSet::new();
+    for (at, one) in living.into_iter().enumerate() {
+        let field = format!("living.attachments[{at}]");
+        let named = !one.interface.is_empty();
+        let interface = named.then(|| request::interface(&format!("{field}.interface"), &one.interface));
+        all.insert((SandboxId(one.sandbox_id), interface.transpose()?));
+    }
+    Ok(all)
+}
+
+/// An answer that is no failure.
+pub(super) fn ok(answer: Answer) -> Result<Answer, Problem> {
+    match answer {
+        Answer::Failed(problem) => Err(problem),
+        done => Ok(done),
+    }
+}
+
+fn collected(answer: Answer) -> Vec<Collected> {
+    if let Answer::Collected(collected) = answer { collected } else { Vec::new() }
+}
+
+fn internal(why: crate::error::Error) -> Refusal {
+    Refusal::new(Reason::Internal, why.to_string())
+}

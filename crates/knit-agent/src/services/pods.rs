@@ -1,0 +1,257 @@
+//! Pods as knit.v1 shows them, read from the state.
+
+use knit_engine::call::{ATTACHMENT, Attachment};
+use knit_engine::{ObjectKey, State, Unit};
+use knit_ipam::{Pool, Time};
+use knit_kni::v1;
+use knit_model::intent::{NetworkWant, Want};
+use knit_model::problem::Problem;
+use knit_model::provenance::{Dialect, Provenance};
+use knit_model::report::InterfaceReport;
+use knit_model::{Sandbox, SandboxId};
+
+/// One pod; `None` if the agent does not know the sandbox.
+pub(super) fn pod(state: &State, id: &SandboxId) -> Option<v1::Pod> {
+    state.sandboxes.get(id).map(|sandbox| describe(state, sandbox))
+}
+
+/// A pod that is gone: only its names.
+pub(super) fn gone(sandbox: &Sandbox) -> v1::Pod {
+    v1::Pod {
+        id: sandbox.id.0.clone(),
+        name: sandbox.pod.clone(),
+        namespace: sandbox.namespace.clone(),
+        uid: sandbox.uid.clone(),
+        netns_path: sandbox.netns.clone(),
+        isolation: v1::IsolationKind::Netns.into(),
+        netns_cookie: sandbox.instance.cookie,
+        labels: sandbox.labels.clone(),
+        ..v1::Pod::default()
+    }
+}
+
+fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
+    let unit = Unit::Sandbox(sandbox.id.clone());
+    let made = state.made.get(&unit);
+    let reports = made.into_iter().flat_map(|made| &made.interfaces);
+    let interfaces = reports.map(|(object, report)| interface(state, sandbox, object, report)).collect();
+    let first = state.called.of(&sandbox.id).next();
+    let since = state.called.of(&sandbox.id).map(|there| there.since).min();
+    let dns = first.map(|there| &there.notes.dns).filter(|dns| !dns.is_empty());
+    v1::Pod {
+        netns_made: state.called.domains().any(|domain| domain.path == sandbox.netns),
+        annotations: first.map(|there| there.notes.annotations.clone()).unwrap_or_default(),
+        interfaces,
+        dns: dns.map(|dns| v1::DnsConfig {
+            servers: dns.servers.clone(),
+            searches: dns.searches.clone(),
+            options: dns.options.clone(),
+        }),
+        readiness: Some(readiness(state, sandbox)),
+        since: since.map(timestamp),
+        ..gone(sandbox)
+    }
+}
+
+/// Whether a pod has what was asked for.
+pub(super) fn readiness(state: &State, sandbox: &Sandbox) -> v1::Readiness {
+    let unit = Unit::Sandbox(sandbox.id.clone());
+    let problems = state.problems.get(&unit).map_or(&[][..], Vec::as_slice);
+    let mut conditions: Vec<v1::Condition> =
+        problems.iter().map(|(object, problem)| condition(object, problem)).collect();
+    let ready = conditions.is_empty() && !state.unfinished.contains_key(&unit);
+    if conditions.is_empty() {
+        let (reason, message) =
+            if ready { ("AsAsked", "") } else { ("Configuring", "a change is under way") };
+        conditions.push(v1::Condition {
+            r#type: "InterfacesReady".to_owned(),
+            ok: ready,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            ..v1::Condition::default()
+        });
+    }
+    v1::Readiness { ready, conditions }
+}
+
+fn condition(object: &ObjectKey, problem: &Problem) -> v1::Condition {
+    v1::Condition {
+        r#type: "InterfacesReady".to_owned(),
+        ok: false,
+        reason: format!("{:?}", problem.reason),
+        message: problem.to_string(),
+        object: object.to_string(),
+        since: None,
+    }
+}
+
+fn interface(
+    state: &State,
+    sandbox: &Sandbox,
+    object: &ObjectKey,
+    report: &InterfaceReport,
+) -> v1::Interface {
+    let there = (object.kind == ATTACHMENT).then(|| state.called.by_key(object)).flatten();
+    let problems = state.problems.get(&Unit::Sandbox(sandbox.id.clone()));
+    let mine = problems.into_iter().flatten().filter(|(asker, _)| asker == object);
+    let (namespace, network) = network_of(state, sandbox, object, report, there);
+    let known = networks_of(state, &namespace).find(|known| known.name == network);
+    v1::Interface {
+        name: report.name.to_string(),
+        kind: report.kind.clone(),
+        network_namespace: match network.as_str() {
+            "" => String::new(),
+            network => super::nodes::shown_namespace(state, &namespace, network).to_owned(),
+        },
+        mac: report.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu: report.mtu.unwrap_or_default(),
+        addresses: report
+            .addresses
+            .iter()
+            .map(|address| v1::Address {
+                address: address.addr().to_string(),
+                prefix_length: u32::from(address.prefix_len()),
+                family: family(address.addr().is_ipv6()).into(),
+                gateway: gateway(known, address).unwrap_or_default(),
+            })
+            .collect(),
+        network,
+        routes: routes(there, report, known),
+        host_link: report.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
+        master: report.master.as_ref().map(ToString::to_string).unwrap_or_default(),
+        bandwidth: there.and_then(bandwidth),
+        port_mappings: there.map(ports).unwrap_or_default(),
+        sysctls: Default::default(),
+        provenance: origin(state, object, report, there),
+        ready: report.ready,
+        problems: mine.map(|(object, problem)| condition(object, problem)).collect(),
+        since: there.map(|there| timestamp(there.since)),
+        group: there.map(|there| there.notes.group.clone()).unwrap_or_default(),
+        foreign: report.kind.is_empty(),
+    }
+}
+
+/// The namespace and the name of the network that an interface is on.
+fn network_of(
+    state: &State,
+    sandbox: &Sandbox,
+    object: &ObjectKey,
+    report: &InterfaceReport,
+    there: Option<&Attachment>,
+) -> (String, String) {
+    if let Some(there) = there {
+        return (there.tenant.clone(), there.network.clone());
+    }
+    let stored = state.objects.get(object);
+    let mut intents = stored.into_iter().flat_map(|stored| &stored.intents);
+    let network =
+        intents.find(|intent| intent.origin.field == report.field).and_then(|intent| match &intent.want {
+            Want::Interface(want) => want.network.clone(),
+            _ => None,
+        });
+    (sandbox.namespace.clone(), network.unwrap_or_default())
+}
+
+fn networks_of<'a>(state: &'a State, namespace: &'a str) -> impl Iterator<Item = &'a NetworkWant> {
+    crate::capacity::networks(state).filter(move |(of, _)| *of == namespace).map(|(_, network)| network)
+}
+
+fn gateway(network: Option<&NetworkWant>, address: &ipnet::IpNet) -> Option<String> {
+    let network = network.filter(|network| !network.isolated)?;
+    let range = network.ranges.iter().find(|range| range.contains(&address.addr()))?;
+    Pool::with_gateway("", *range).gateway_address().map(|gateway| gateway.addr().to_string())
+}
+
+fn routes(
+    there: Option<&Attachment>,
+    report: &InterfaceReport,
+    network: Option<&NetworkWant>,
+) -> Vec<v1::Route> {
+    let Some(there) = there else { return Vec::new() };
+    let gateways = || report.addresses.iter().filter_map(|address| gateway(network, address));
+    let mut routes = Vec::new();
+    if there.asked.default_route {
+        routes.extend(gateways().map(|gateway| v1::Route {
+            destination: if gateway.contains(':') { "::/0" } else { "0.0.0.0/0" }.to_owned(),
+            gateway,
+            ..v1::Route::default()
+        }));
+    }
+    for (to, via) in &there.asked.routes {
+        let of_family = || gateways().find(|gateway| gateway.contains(':') == to.addr().is_ipv6());
+        let gateway = via.map(|via| via.to_string()).or_else(of_family).unwrap_or_default();
+        routes.push(v1::Route { destination: to.to_string(), gateway, ..v1::Route::default() });
+    }
+    routes
+}
+
+fn bandwidth(there: &Attachment) -> Option<v1::Bandwidth> {
+    let (ingress, egress) = (there.notes.ingress, there.notes.egress);
+    (ingress.is_some() || egress.is_some()).then(|| v1::Bandwidth {
+        ingress_bits: ingress.unwrap_or_default(),
+        egress_bits: egress.unwrap_or_default(),
+        ..v1::Bandwidth::default()
+    })
+}
+
+fn ports(there: &Attachment) -> Vec<v1::PortMapping> {
+    let protocol = |word: &str| match word {
+        "udp" => v1::Protocol::Udp,
+        "sctp" => v1::Protocol::Sctp,
+        _ => v1::Protocol::Tcp,
+    };
+    let mappings = there.notes.ports.iter().map(|port| v1::PortMapping {
+        protocol: protocol(&port.protocol).into(),
+        container_port: u32::from(port.container_port),
+        host_port: u32::from(port.host_port),
+        host_ip: port.host_ip.map(|address| address.to_string()).unwrap_or_default(),
+    });
+    mappings.collect()
+}
+
+fn origin(
+    state: &State,
+    object: &ObjectKey,
+    report: &InterfaceReport,
+    there: Option<&Attachment>,
+) -> Option<v1::Provenance> {
+    let stored = state.objects.get(object);
+    let of_object = stored.and_then(|stored| {
+        let mut intents = stored.intents.iter();
+        intents.find(|intent| intent.origin.field == report.field).map(|intent| &intent.origin)
+    });
+    there.map(|there| &there.why).or(of_object).map(provenance)
+}
+
+fn provenance(why: &Provenance) -> v1::Provenance {
+    let dialect = match why.dialect {
+        Dialect::Kubernetes => "kubernetes",
+        Dialect::File => "file",
+        Dialect::Kni => "kni",
+        Dialect::Cni => "cni",
+        Dialect::Annotation => "annotation",
+        Dialect::Knit => "knit",
+    };
+    v1::Provenance {
+        dialect: dialect.to_owned(),
+        object: why.object.as_ref().map(|object| v1::ObjectRef {
+            kind: object.kind.clone(),
+            namespace: object.namespace.clone(),
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+            generation: object.generation,
+        }),
+        field: why.field.clone(),
+        call_id: why.call.clone().unwrap_or_default(),
+    }
+}
+
+pub(super) fn family(ipv6: bool) -> v1::Family {
+    if ipv6 { v1::Family::Ipv6 } else { v1::Family::Ipv4 }
+}
+
+pub(super) fn timestamp(time: Time) -> prost_types::Timestamp {
+    let seconds = i64::try_from(time.0 / 1_000).unwrap_or_default();
+    let nanos = i32::try_from(time.0 % 1_000 * 1_000_000).unwrap_or_default();
+    prost_types::Timestamp { seconds, nanos }
+}

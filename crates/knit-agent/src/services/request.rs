@@ -1,0 +1,350 @@
+//! From requests to the engine's words. Every value is checked here, with the name of its field; nothing is decided.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_engine::CallId;
+use knit_engine::call::{Asked, Attach, Dns, Notes, PortMapping, Wished};
+use knit_kni::{Reason, Refusal, kni, v1};
+use knit_model::link::{Attrs, OwnerId};
+use knit_model::provenance::Dialect;
+use knit_model::{IfName, Mac};
+
+/// What a call may say at most of each list or map.
+const MOST_ENTRIES: usize = 256;
+/// The longest id, name or namespace, in bytes.
+const LONGEST: usize = 253;
+/// The interface that a pod has first.
+pub(super) const FIRST: &str = "eth0";
+/// Kubernetes' annotations that limit a pod's bandwidth.
+const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
+const EGRESS: &str = "kubernetes.io/egress-bandwidth";
+
+pub(super) type Checked<T> = Result<T, Refusal>;
+
+fn invalid(field: &str, message: impl Into<String>) -> Refusal {
+    Refusal::new(Reason::InvalidValue, format!("{field}: {}", message.into())).field(field)
+}
+
+/// A sandbox's id: letters, digits, `.`, `_` and `-`, as runtimes make them.
+pub(super) fn id(field: &str, id: &str) -> Checked<String> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+    if id.is_empty() {
+        return Err(invalid(field, "a sandbox has an id, and this one is empty"));
+    }
+    if id.len() > LONGEST {
+        return Err(invalid(field, format!("an id has at most {LONGEST} bytes, and this one {}", id.len())));
+    }
+    if let Some(letter) = id.chars().find(|letter| !fits(*letter)) {
+        let message = format!("`{}` must not contain {letter:?}", id.escape_debug());
+        return Err(invalid(field, message));
+    }
+    if !id.starts_with(|letter: char| letter.is_ascii_alphanumeric()) {
+        return Err(invalid(field, format!("`{id}` must begin with a letter or digit")));
+    }
+    Ok(id.to_owned())
+}
+
+/// A pod's name or namespace; it may be empty.
+fn word(field: &str, text: &str) -> Checked<String> {
+    let fits = |letter: char| !letter.is_control() && !letter.is_whitespace() && letter != '/';
+    match text.chars().find(|letter| !fits(*letter)) {
+        Some(letter) => Err(invalid(field, format!("`{}` must not contain {letter:?}", text.escape_debug()))),
+        None if text.len() > LONGEST => Err(invalid(field, format!("has more than {LONGEST} bytes"))),
+        None => Ok(text.to_owned()),
+    }
+}
+
+/// An interface's name.
+pub(super) fn interface(field: &str, name: &str) -> Checked<IfName> {
+    IfName::new(name).map_err(|why| invalid(field, why.to_string()))
+}
+
+/// A path to a namespace; what is there is looked at later.
+fn path(field: &str, path: &str) -> Checked<String> {
+    let bad = path.contains('\0') || path.split('/').any(|part| part == "..");
+    if bad || (!path.is_empty() && !path.starts_with('/')) {
+        let message = format!("`{}` is no absolute path without `..`", path.escape_debug());
+        return Err(invalid(field, message));
+    }
+    Ok(path.to_owned())
+}
+
+fn few(field: &str, count: usize) -> Checked<()> {
+    if count > MOST_ENTRIES {
+        return Err(invalid(field, format!("has {count} entries, and may have {MOST_ENTRIES}")));
+    }
+    Ok(())
+}
+
+/// Where a namespace is made that nobody named: a name that follows from the pod's, so that asking again finds it.
+pub(super) fn domain_path(folder: &str, default: &str, of: [&str; 3]) -> Checked<String> {
+    let folder = path("netns_path_prefix", folder)?;
+    let folder = if folder.is_empty() { default.to_owned() } else { folder };
+    let OwnerId(id) = OwnerId::derived(&of.join("/"));
+    Ok(format!("{}/knit-{id}", folder.trim_end_matches('/')))
+}
+
+/// A sandbox as knit.v1 describes it.
+pub(super) fn sandbox(spec: Option<v1::SandboxSpec>) -> Checked<Wished> {
+    let Some(spec) = spec else { return Err(invalid("sandbox", "it is missing")) };
+    few("sandbox.labels", spec.labels.len())?;
+    few("sandbox.annotations", spec.annotations.len())?;
+    let netns = match spec.isolation.and_then(|isolation| isolation.domain) {
+        None | Some(v1::isolation::Domain::Made(_)) => String::new(),
+        Some(v1::isolation::Domain::NetnsPath(netns)) => path("sandbox.isolation.netns_path", &netns)?,
+        Some(v1::isolation::Domain::Pid(0)) => {
+            return Err(invalid("sandbox.isolation.pid", "there is no process 0"));
+        }
+        Some(v1::isolation::Domain::Pid(pid)) => crate::sandboxes::netns_of(pid),
+        Some(v1::isolation::Domain::Tap(_)) => {
+            let message = "this agent makes no tap devices: give a network namespace";
+            return Err(Refusal::new(Reason::Unsupported, message).field("sandbox.isolation.tap"));
+        }
+    };
+    Ok(Wished {
+        id: id("sandbox.id", &spec.id)?,
+        netns,
+        pod: word("sandbox.name", &spec.name)?,
+        namespace: word("sandbox.namespace", &spec.namespace)?,
+        uid: word("sandbox.uid", &spec.uid)?,
+        labels: spec.labels,
+    })
+}
+
+/// An attach of knit.v1.
+pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attach> {
+    let annotations = request.sandbox.as_ref().map(|sandbox| sandbox.annotations.clone()).unwrap_or_default();
+    let wished = sandbox(request.sandbox)?;
+    few("interfaces", request.interfaces.len())?;
+    let dialect = match request.dialect.as_str() {
+        "" | "kni" => Dialect::Kni,
+        "cni" => Dialect::Cni,
+        other => return Err(invalid("dialect", format!("`{other}` is neither kni nor cni"))),
+    };
+    let specs =
+        if request.interfaces.is_empty() { vec![v1::InterfaceSpec::default()] } else { request.interfaces };
+    let v1::DnsConfig { servers, searches, options } = request.dns.unwrap_or_default();
+    let mut notes = notes(Dns { servers, searches, options }, annotations)?;
+    notes.group = word("group", &request.group)?;
+    let mut interfaces = Vec::new();
+    for (index, spec) in specs.into_iter().enumerate() {
+        let field = format!("interfaces[{index}]");
+        if let Some(limits) = &spec.bandwidth {
+            let some = |bits: u64| (bits > 0).then_some(bits);
+            notes.ingress = some(limits.ingress_bits).or(notes.ingress);
+            notes.egress = some(limits.egress_bits).or(notes.egress);
+        }
+        let ports = spec.port_mappings.iter().enumerate().map(|(at, port)| {
+            let field = format!("{field}.port_mappings[{at}]");
+            let numbers = (i64::from(port.container_port), i64::from(port.host_port));
+            mapping(&field, port.protocol, numbers, &port.host_ip)
+        });
+        notes.ports.extend(ports.collect::<Checked<Vec<_>>>()?);
+        interfaces.push(asked(&field, index, spec)?);
+    }
+    let mut names: Vec<&IfName> = interfaces.iter().map(|(name, ..)| name).collect();
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(invalid("interfaces", format!("{} is asked for twice", twice[0])));
+    }
+    let fail_if_present = request.fail_if_present;
+    Ok(Attach { call: call.clone(), dialect, sandbox: wished, interfaces, notes, fail_if_present })
+}
+
+fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName, String, Asked)> {
+    let named = match (spec.name.is_empty(), index) {
+        (false, _) => spec.name.clone(),
+        (true, 0) => FIRST.to_owned(),
+        (true, index) => format!("net{index}"),
+    };
+    let name = interface(&format!("{field}.name"), &named)?;
+    let network = match spec.to {
+        None => String::new(),
+        Some(v1::interface_spec::To::Network(network)) => word(&format!("{field}.network"), &network)?,
+        Some(v1::interface_spec::To::Link(_)) => {
+            let message = "a link of its own is asked for by an object: name a network here";
+            return Err(Refusal::new(Reason::Unsupported, message).field(format!("{field}.link")));
+        }
+    };
+    if !spec.sysctls.is_empty() {
+        let message = "sysctls are asked for by an object: leave them out here";
+        return Err(Refusal::new(Reason::Unsupported, message).field(format!("{field}.sysctls")));
+    }
+    few(&format!("{field}.addresses"), spec.addresses.len())?;
+    few(&format!("{field}.routes"), spec.routes.len())?;
+    let addresses = spec.addresses.iter().enumerate().map(|(at, text)| {
+        let bare = text.split('/').next().unwrap_or_default();
+        let wrong = |_| invalid(&format!("{field}.addresses[{at}]"), format!("`{text}` is no address"));
+        bare.parse::<IpAddr>().map_err(wrong)
+    });
+    let routes = spec.routes.iter().enumerate().map(|(at, route)| {
+        let field = format!("{field}.routes[{at}]");
+        let to = route.destination.parse::<IpNet>().map_err(|_| {
+            let message = format!("`{}` is no prefix", route.destination);
+            invalid(&format!("{field}.destination"), message)
+        })?;
+        let via = (!route.gateway.is_empty()).then(|| route.gateway.parse::<IpAddr>()).transpose();
+        let via = via.map_err(|_| {
+            invalid(&format!("{field}.gateway"), format!("`{}` is no address", route.gateway))
+        })?;
+        Ok((to.trunc(), via))
+    });
+    let mac = (!spec.mac.is_empty()).then(|| spec.mac.parse::<Mac>()).transpose();
+    let attrs = Attrs {
+        mtu: (spec.mtu > 0).then_some(spec.mtu),
+        mac: mac.map_err(|why| invalid(&format!("{field}.mac"), why.to_string()))?,
+        ..Attrs::default()
+    };
+    let mut problems = knit_model::Problems::default();
+    attrs.check(field, &mut problems);
+    if let Some(problem) = problems.0.first() {
+        return Err(invalid(&problem.field, problem.message.clone()));
+    }
+    let asked = Asked {
+        attrs,
+        addresses: addresses.collect::<Checked<_>>()?,
+        routes: routes.collect::<Checked<_>>()?,
+        default_route: spec.default_route.unwrap_or(named == FIRST),
+    };
+    Ok((name, network, asked))
+}
+
+/// An attach of package kni: one interface, `eth0` on the cluster's network unless the extra data says otherwise.
+pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) -> Checked<Attach> {
+    few("labels", request.labels.len())?;
+    few("annotations", request.annotations.len())?;
+    few("port_mappings", request.port_mappings.len())?;
+    let extra = |key: &str| request.extradata.get(key).map(String::as_str).unwrap_or_default();
+    let isolation = request.isolation.clone().unwrap_or_default();
+    let (field, netns) = match isolation.path.as_str() {
+        "" => ("extradata.netns", extra("netns")),
+        given => ("isolation.path", given),
+    };
+    let name = match extra("ifname") {
+        "" => FIRST,
+        name => name,
+    };
+    let dns = request.dns_config.clone().unwrap_or_default();
+    let dns = Dns { servers: dns.servers, searches: dns.searches, options: dns.options };
+    let mut notes = notes(dns, request.annotations.clone())?;
+    let ports = request.port_mappings.iter().enumerate().map(|(at, port)| {
+        let numbers = (i64::from(port.container_port), i64::from(port.host_port));
+        mapping(&format!("port_mappings[{at}]"), port.protocol, numbers, &port.host_ip)
+    });
+    notes.ports = ports.collect::<Checked<_>>()?;
+    let asked = Asked { default_route: name == FIRST, ..Asked::default() };
+    Ok(Attach {
+        call: call.clone(),
+        dialect: Dialect::Kni,
+        sandbox: Wished {
+            id: id("id", &request.id)?,
+            netns: path(field, netns)?,
+            pod: word("name", &request.name)?,
+            namespace: word("namespace", &request.namespace)?,
+            uid: word("extradata.uid", extra("uid"))?,
+            labels: request.labels.clone(),
+        },
+        interfaces: vec![(
+            interface("extradata.ifname", name)?,
+            word("extradata.network", extra("network"))?,
+            asked,
+        )],
+        notes,
+        fail_if_present: false,
+    })
+}
+
+/// Where a detach of package kni says that the namespace is.
+pub(super) fn kni_netns(request: &kni::DetachInterfaceRequest) -> Checked<String> {
+    let given = request.isolation.as_ref().map(|isolation| isolation.path.as_str()).unwrap_or_default();
+    let extra = request.extradata.get("netns").map(String::as_str).unwrap_or_default();
+    path("isolation.path", if given.is_empty() { extra } else { given })
+}
+
+fn notes(dns: Dns, annotations: BTreeMap<String, String>) -> Checked<Notes> {
+    let limit = |key: &str| {
+        let text = annotations.get(key).filter(|text| !text.is_empty());
+        let wrong = |text: &String| {
+            let message = format!("`{text}` is no amount of bits per second, such as 10M");
+            invalid(&format!("annotations[{key}]"), message)
+        };
+        text.map(|text| bits(text).ok_or_else(|| wrong(text))).transpose()
+    };
+    let (ingress, egress) = (limit(INGRESS)?, limit(EGRESS)?);
+    Ok(Notes { dns, ports: Vec::new(), ingress, egress, group: String::new(), annotations })
+}
+
+/// A quantity as Kubernetes writes it: `10M`, `1Gi`, `500k`, `1000000`.
+fn bits(text: &str) -> Option<u64> {
+    let split = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: u64 = match unit {
+        "" => 1,
+        "k" | "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(factor).filter(|bits| *bits > 0)
+}
+
+fn mapping(field: &str, protocol: i32, (container, host): (i64, i64), host_ip: &str) -> Checked<PortMapping> {
+    let port = |field: String, number: i64| {
+        let port = u16::try_from(number).ok().filter(|port| *port > 0);
+        port.ok_or_else(|| invalid(&field, format!("{number} is no port: 1 to 65535")))
+    };
+    let protocol = match protocol {
+        0 => "tcp",
+        1 => "udp",
+        2 => "sctp",
+        other => return Err(invalid(&format!("{field}.protocol"), format!("there is no protocol {other}"))),
+    };
+    let host_ip = (!host_ip.is_empty()).then(|| host_ip.parse::<IpAddr>()).transpose();
+    Ok(PortMapping {
+        protocol: protocol.to_owned(),
+        container_port: port(format!("{field}.container_port"), container)?,
+        host_port: port(format!("{field}.host_port"), host)?,
+        host_ip: host_ip.map_err(|_| invalid(&format!("{field}.host_ip"), "this is no address"))?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_that_no_runtime_makes_are_refused_with_their_field() {
+        for wrong in ["", "a/b", "..", "a b", "a\0b", "-a", &"a".repeat(300)] {
+            let refusal = id("sandbox.id", wrong).unwrap_err();
+            assert_eq!(refusal.reason(), Reason::InvalidValue, "{wrong:?}");
+            assert!(refusal.message().contains("sandbox.id"), "{}", refusal.message());
+        }
+        assert!(id("id", &"a1".repeat(32)).is_ok());
+    }
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        assert_eq!(bits("10M"), Some(10_000_000));
+        assert_eq!(bits("1Gi"), Some(1 << 30));
+        assert_eq!(bits("7"), Some(7));
+        for wrong in ["", "M", "10m", "-1", "0", "99999999999T", "1.5G"] {
+            assert_eq!(bits(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_made_namespace_has_a_path_that_asking_again_finds() {
+        let one = domain_path("", "/run/knit/netns", ["ns", "pod", "uid"]).unwrap();
+        assert_eq!(one, domain_path("/run/knit/netns/", "/x", ["ns", "pod", "uid"]).unwrap());
+        assert!(one.starts_with("/run/knit/netns/knit-"));
+        assert!(domain_path("../x", "/x", ["", "", ""]).is_err());
+        assert!(domain_path("/x/../y", "/x", ["", "", ""]).is_err());
+    }
+}

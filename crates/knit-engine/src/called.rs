@@ -1,0 +1,90 @@
+//! What stands because a call asked for it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use knit_model::sandbox::Instance;
+use knit_model::{IfName, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Attachment, Domain};
+use crate::state::ObjectKey;
+
+/// So many deleted sandboxes are remembered, to refuse what comes late for them.
+const MOST_DELETED: usize = 256;
+
+/// What stands because a call asked for it, and what was deleted a moment ago.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Called {
+    attachments: BTreeMap<SandboxId, BTreeMap<IfName, Attachment>>,
+    domains: BTreeMap<String, Domain>,
+    deleted: VecDeque<Instance>,
+}
+
+impl Called {
+    /// The attachments of a sandbox.
+    pub fn of(&self, sandbox: &SandboxId) -> impl Iterator<Item = &Attachment> {
+        self.attachments.get(sandbox).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// One attachment.
+    pub fn get(&self, sandbox: &SandboxId, interface: &IfName) -> Option<&Attachment> {
+        self.attachments.get(sandbox)?.get(interface)
+    }
+
+    /// All attachments.
+    pub fn all(&self) -> impl Iterator<Item = &Attachment> {
+        self.attachments.values().flat_map(BTreeMap::values)
+    }
+
+    /// Sandboxes that have attachments.
+    pub fn sandboxes(&self) -> impl Iterator<Item = &SandboxId> {
+        self.attachments.keys()
+    }
+
+    /// The namespaces that Knit made.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// The attachment that stands behind an asker.
+    pub fn by_key(&self, key: &ObjectKey) -> Option<&Attachment> {
+        let (sandbox, interface) = key.name.rsplit_once('/')?;
+        self.get(&SandboxId(sandbox.to_owned()), &interface.parse().ok()?)
+    }
+
+    /// Whether this life of a sandbox was deleted by a call.
+    pub(crate) fn is_deleted(&self, instance: &Instance) -> bool {
+        self.deleted.contains(instance)
+    }
+
+    pub(crate) fn attach(&mut self, attachment: Attachment) {
+        let of_sandbox = self.attachments.entry(attachment.sandbox.clone()).or_default();
+        of_sandbox.insert(attachment.interface.clone(), attachment);
+    }
+
+    pub(crate) fn detach(&mut self, sandbox: &SandboxId, interface: &IfName) {
+        if let Some(of_sandbox) = self.attachments.get_mut(sandbox) {
+            of_sandbox.remove(interface);
+            if of_sandbox.is_empty() {
+                self.attachments.remove(sandbox);
+            }
+        }
+    }
+
+    pub(crate) fn forget(&mut self, sandbox: &SandboxId) {
+        self.attachments.remove(sandbox);
+    }
+
+    pub(crate) fn add_domain(&mut self, domain: Domain) {
+        self.domains.insert(domain.path.clone(), domain);
+    }
+
+    pub(crate) fn remove_domain(&mut self, path: &str, instance: Option<&Instance>) {
+        self.domains.remove(path);
+        if let Some(instance) = instance {
+            self.deleted.push_back(instance.clone());
+            let surplus = self.deleted.len().saturating_sub(MOST_DELETED);
+            self.deleted.drain(..surplus);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Calls that wait for an answer: who waits for which unit, and what becomes of them when it comes to rest.
+//!
+//! A call is answered by the flight that carried its change, never by a later one: another call that fails on the same
+//! sandbox must not take back what this one was told is there.
+
+mod attach;
+mod detach;
+mod domain;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use knit_ipam::Time;
+use knit_model::problem::{Problem, Reason};
+use knit_model::{IfName, SandboxId};
+
+use crate::call::{Answer, Attach, CallId, Collected, Detach, Domain, Found};
+use crate::event::{Event, Record, Unit};
+use crate::state::State;
+use crate::step::Effects;
+
+/// So many calls wait at once; the next one is refused.
+const MOST_CALLS: usize = 1_024;
+
+/// Everything that is known about calls while the program runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Calls {
+    waiting: BTreeMap<CallId, Waiting>,
+    /// Sandboxes that are forgotten as soon as nothing of theirs is left inside.
+    leaving: BTreeSet<SandboxId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiting {
+    what: What,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Attach(Box<Attaching>),
+    Detach(Detach),
+    /// Sandboxes of which something is to go, and what follows once it is gone.
+    Leave {
+        left: BTreeSet<SandboxId>,
+        then: Then,
+    },
+    Domain(Domain),
+}
+
+/// What follows once sandboxes are gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Then {
+    /// This is told.
+    Tell(Vec<Collected>),
+    /// The namespace goes, if Knit made it.
+    RemoveDomain(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Attaching {
+    attach: Attach,
+    found: Option<Found>,
+    /// Interfaces that this call brought; others were there before it.
+    added: Vec<IfName>,
+    /// Whether nobody knew the sandbox before.
+    introduced: bool,
+    /// Whether an older life of it was to be taken away.
+    cleared: bool,
+}
+
+/// How far a call is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The namespace, or the domain, is being looked at or made.
+    Host,
+    /// What an older life of the sandbox left is being taken away.
+    Clearing,
+    /// What it asks for is in desired, and no flight has taken it up yet.
+    Waiting,
+    /// A flight carries it.
+    Flying,
+    /// It failed; what it brought is being taken back, and then it is answered with this.
+    TakingBack { why: Problem, flying: bool },
+    /// Nobody waits any more; what is being made goes as soon as it is there.
+    Abandoned,
+    /// The namespace is being removed.
+    Removing,
+}
+
+impl Calls {
+    /// The calls about one sandbox.
+    fn of(&self, id: &SandboxId) -> Vec<CallId> {
+        let about = |waiting: &Waiting| match &waiting.what {
+            What::Attach(attaching) => attaching.attach.sandbox.id == id.0,
+            What::Detach(detach) => detach.sandbox == *id,
+            What::Leave { left, .. } => left.contains(id),
+            What::Domain(_) => false,
+        };
+        self.waiting.iter().filter(|(_, waiting)| about(waiting)).map(|(call, _)| call.clone()).collect()
+    }
+
+    fn stage(&mut self, call: &CallId, stage: Stage) {
+        if let Some(waiting) = self.waiting.get_mut(call) {
+            waiting.stage = stage;
+        }
+    }
+}
+
+/// Hears an event that is about calls.
+pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Effects) {
+    match event {
+        Event::AttachRequested(attach) => attach::requested(state, *attach, now, effects),
+        Event::DetachRequested(detach) => detach::requested(state, detach, effects),
+        Event::CollectRequested(collect) => detach::collect(state, collect, effects),
+        Event::DomainRequested { call, domain } => domain::requested(state, call, domain, effects),
+        Event::DomainUnwanted { call, path } => domain::unwanted(state, call, path, effects),
+        Event::DomainDone { call, result } => domain::done(state, &call, result, effects),
+        Event::Inspected { call, found } => inspected(state, &call, found, now, effects),
+        Event::CallCancelled(call) => cancelled(state, &call, effects),
+        _ => {}
+    }
+}
+
+/// A flight begins with everything that calls asked of this sandbox so far.
+pub(crate) fn begun(state: &mut State, id: &SandboxId) {
+    for call in state.calls.of(id) {
+        let Some(waiting) = state.calls.waiting.get_mut(&call) else { continue };
+        match &mut waiting.stage {
+            Stage::Waiting => waiting.stage = Stage::Flying,
+            Stage::TakingBack { flying, .. } => *flying = true,
+            _ => {}
+        }
+    }
+}
+
+/// A flight of this sandbox has ended, well or not.
+pub(crate) fn landed(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
+    let unit = Unit::Sandbox(id.clone());
+    if state.calls.leaving.contains(id) && !state.dirty.contains(&unit) {
+        state.calls.leaving.remove(id);
+        forget(state, id, now, effects);
+    }
+    for call in state.calls.of(id) {
+        let Some(waiting) = state.calls.waiting.get(&call) else { continue };
+        match (&waiting.what, waiting.stage.clone()) {
+            (_, Stage::TakingBack { why, flying: true }) => {
+                answer(state, &call, Answer::Failed(why), effects);
+            }
+            (What::Attach(_), Stage::Clearing) => attach::try_clear(state, &call, now, effects),
+            (What::Attach(_), Stage::Flying) => attach::landed(state, &call, effects),
+            (What::Detach(_), Stage::Flying) => detach::landed(state, &call, effects),
+            (What::Leave { .. }, _) => detach::left(state, &call, id, effects),
+            _ => {}
+        }
+    }
+}
+
+/// The sandbox is gone. Whoever attaches to it is told; whoever detaches waits until the host is clean.
+pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
+    state.calls.leaving.remove(id);
+    for call in state.calls.of(id) {
+        let Some(waiting) = state.calls.waiting.get_mut(&call) else { continue };
+        match (&waiting.what, &waiting.stage) {
+            (What::Attach(_), Stage::TakingBack { why, .. }) => {
+                let why = why.clone();
+                answer(state, &call, Answer::Failed(why), effects);
+            }
+            (What::Attach(_), Stage::Waiting | Stage::Flying) => {
+                let message = format!("sandbox {id}: its namespace is gone");
+                answer(
+                    state,
+                    &call,
+                    Answer::Failed(problem("sandbox", Reason::SandboxGone, message)),
+                    effects,
+                );
+            }
+            (What::Detach(_), Stage::Flying) => waiting.stage = Stage::Waiting,
+            _ => {}
+        }
+    }
+}
+
+fn inspected(
+    state: &mut State,
+    call: &CallId,
+    found: Result<Found, Problem>,
+    now: Time,
+    effects: &mut Effects,
+) {
+    let Some(Waiting { what, stage: Stage::Host }) = state.calls.waiting.get_mut(call) else { return };
+    match (what, found) {
+        (What::Attach(_), Err(why)) => answer(state, call, Answer::Failed(why), effects),
+        (What::Attach(attaching), Ok(found)) => {
+            attaching.found = Some(found);
+            state.calls.stage(call, Stage::Clearing);
+            attach::try_clear(state, call, now, effects);
+        }
+        (What::Detach(detach), found) => {
+            let known = state.sandboxes.get(&detach.sandbox).map(|sandbox| &sandbox.instance);
+            let is_known = found.is_ok_and(|found| Some(&found.instance) == known);
+            if is_known {
+                detach::go(state, call, effects);
+            } else {
+                // It speaks of another life of the sandbox, which is gone: the one that is there is not meant.
+                answer(state, call, Answer::Detached, effects);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn cancelled(state: &mut State, call: &CallId, effects: &mut Effects) {
+    let Some(waiting) = state.calls.waiting.get_mut(call) else { return };
+    match (&waiting.what, &waiting.stage) {
+        (What::Domain(_), Stage::Host) => waiting.stage = Stage::Abandoned,
+        (What::Attach(_), Stage::Waiting | Stage::Flying) => {
+            attach::take_back(state, call, effects);
+            state.calls.waiting.remove(call);
+        }
+        // What a detach or a collection began goes on without whoever asked.
+        (What::Leave { .. } | What::Domain(_), _) => {}
+        _ => {
+            state.calls.waiting.remove(call);
+        }
+    }
+}
+
+/// Takes a call in, unless there are too many.
+fn take_in(state: &mut State, call: &CallId, what: What, stage: Stage, effects: &mut Effects) -> bool {
+    let refusal = if state.calls.waiting.len() >= MOST_CALLS {
+        Some((Reason::Busy, format!("{MOST_CALLS} calls are under way: try again later")))
+    } else if state.calls.waiting.contains_key(call) {
+        Some((Reason::Conflict, format!("a call {call} is under way already")))
+    } else {
+        None
+    };
+    if let Some((reason, message)) = refusal {
+        effects.answer(call, Answer::Failed(problem("", reason, message)));
+        return false;
+    }
+    state.calls.waiting.insert(call.clone(), Waiting { what, stage });
+    true
+}
+
+fn answer(state: &mut State, call: &CallId, answer: Answer, effects: &mut Effects) {
+    if state.calls.waiting.remove(call).is_some() {
+        effects.answer(call, answer);
+    }
+}
+
+/// Takes everything of a sandbox back that lies inside it; when that is done the sandbox is forgotten.
+fn leave(state: &mut State, call: &CallId, id: &SandboxId, effects: &mut Effects) {
+    let interfaces: Vec<IfName> =
+        state.called.of(id).map(|attachment| attachment.interface.clone()).collect();
+    for interface in interfaces {
+        effects.record(state, Record::Detached { sandbox: id.clone(), interface, call: call.clone() });
+    }
+    if let Some(sandbox) = state.sandboxes.get(id)
+        && !sandbox.labels.is_empty()
+    {
+        // Objects that mean its pod mean it no longer.
+        let sandbox = knit_model::Sandbox { labels: BTreeMap::new(), ..sandbox.clone() };
+        effects.record(state, Record::SandboxSeen(sandbox));
+    }
+    if state.sandboxes.contains_key(id) {
+        state.calls.leaving.insert(id.clone());
+    }
+    state.dirty.insert(Unit::Sandbox(id.clone()));
+}
+
+/// The sandbox is not known any more. What it still has on the host is cut off as a change of its own.
+fn forget(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
+    if !state.sandboxes.contains_key(id) {
+        return;
+    }
+    effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
+    let unit = Unit::Sandbox(id.clone());
+    if state.made.contains_key(&unit) {
+        state.dirty.insert(unit);
+    }
+}
+
+fn problem(field: &str, reason: Reason, message: impl Into<String>) -> Problem {
+    Problem { field: field.to_owned(), reason, message: message.into() }
+}

@@ -1,0 +1,306 @@
+//! Attaching: all interfaces of a call, or none.
+
+use knit_ipam::Time;
+use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::Provenance;
+use knit_model::{IfName, Sandbox, SandboxId};
+
+use super::{Attaching, Stage, What, answer, leave, problem, take_in};
+use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
+use crate::event::{Effect, Record, Unit};
+use crate::resolve;
+use crate::state::State;
+use crate::step::{self, Effects};
+
+pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &mut Effects) {
+    let call = attach.call.clone();
+    let id = SandboxId(attach.sandbox.id.clone());
+    let path = attach.sandbox.netns.clone();
+    let known = state.sandboxes.get(&id);
+    let found = known.map(|sandbox| Found { instance: sandbox.instance.clone(), number: sandbox.number });
+    let attaching = Attaching { attach, found, added: Vec::new(), introduced: false, cleared: false };
+    let unknown = known.is_none();
+    if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
+        return;
+    }
+    if !path.is_empty() {
+        effects.list.push(Effect::Inspect { call, path });
+    } else if unknown {
+        let message = format!("sandbox {id} is not known: say where its network namespace is");
+        let why = problem("isolation.path", Reason::InvalidValue, message);
+        answer(state, &call, Answer::Failed(why), effects);
+    } else {
+        state.calls.stage(&call, Stage::Clearing);
+        try_clear(state, &call, now, effects);
+    }
+}
+
+/// Goes on once nothing of an older life of the sandbox is left.
+pub(super) fn try_clear(state: &mut State, call: &CallId, now: Time, effects: &mut Effects) {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
+        return;
+    };
+    let (id, found) = (SandboxId(attaching.attach.sandbox.id.clone()), attaching.found.clone());
+    let Some(found) = found else { return };
+    let unit = Unit::Sandbox(id.clone());
+    let is_other = state.sandboxes.get(&id).is_some_and(|known| known.instance != found.instance);
+    let is_left = !state.sandboxes.contains_key(&id) && state.made.contains_key(&unit);
+    if is_other || is_left {
+        if state.flights.contains_key(&unit) {
+            return;
+        }
+        step::sandbox_gone(state, &id, now, effects);
+        if state.made.contains_key(&unit) {
+            return clear(state, call, unit, effects);
+        }
+        state.dirty.remove(&unit);
+    }
+    if let Err(why) = admit(state, call, &id, &found, now, effects) {
+        answer(state, call, Answer::Failed(why), effects);
+    }
+}
+
+/// Has what is left of an older life taken away, once: whoever asks is not kept waiting for what cannot be.
+fn clear(state: &mut State, call: &CallId, unit: Unit, effects: &mut Effects) {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get_mut(call).map(|waiting| &mut waiting.what)
+    else {
+        return;
+    };
+    if std::mem::replace(&mut attaching.cleared, true) {
+        let message = format!("{unit}: what an older life of it left could not be taken away");
+        let why = problem("id", Reason::KernelRefused, message);
+        return answer(state, call, Answer::Failed(why), effects);
+    }
+    state.dirty.insert(unit);
+}
+
+/// Puts what the call asks for into desired, or says why not; then nothing has changed.
+fn admit(
+    state: &mut State,
+    call: &CallId,
+    id: &SandboxId,
+    found: &Found,
+    now: Time,
+    effects: &mut Effects,
+) -> Result<(), Problem> {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
+        return Ok(());
+    };
+    let attach = attaching.attach.clone();
+    if state.called.is_deleted(&found.instance) {
+        let message = format!("sandbox {id} was deleted: this call comes too late");
+        return Err(problem("id", Reason::Superseded, message));
+    }
+    let sandbox = described(state, id, found, &attach);
+    let mut fresh = Vec::new();
+    for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
+        let field = format!("interfaces[{index}]");
+        let place = find_network(state, &sandbox, network, &field)?;
+        if is_there(state, &sandbox, interface, (&place, asked), &attach, &field)? {
+            continue;
+        }
+        let (tenant, network) = place;
+        check_addresses(state, &tenant, &network, asked, &field)?;
+        let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
+        fresh.push(Attachment {
+            sandbox: id.clone(),
+            interface: interface.clone(),
+            tenant,
+            network,
+            object: Attachment::key(&sandbox.namespace, id, interface),
+            why,
+            asked: asked.clone(),
+            notes: attach.notes.clone(),
+            since: now,
+        });
+    }
+    let introduced = !state.sandboxes.contains_key(id);
+    if state.sandboxes.get(id) != Some(&sandbox) {
+        effects.record(state, Record::SandboxSeen(sandbox));
+    }
+    state.calls.leaving.remove(id);
+    let added: Vec<IfName> = fresh.iter().map(|attachment| attachment.interface.clone()).collect();
+    for attachment in fresh {
+        effects.record(state, Record::Attached(Box::new(attachment)));
+    }
+    // A bridge that could not be made a while ago may be made now.
+    let tried = resolve::bridges_of(state, id).into_iter().map(Unit::Bridge);
+    let tried: Vec<Unit> = tried.filter(|unit| state.problems.contains_key(unit)).collect();
+    state.dirty.extend(tried);
+    state.dirty.insert(Unit::Sandbox(id.clone()));
+    if let Some(waiting) = state.calls.waiting.get_mut(call) {
+        waiting.stage = Stage::Waiting;
+        if let What::Attach(attaching) = &mut waiting.what {
+            attaching.added = added;
+            attaching.introduced = introduced;
+        }
+    }
+    Ok(())
+}
+
+/// The sandbox as the call describes it, with what is known of it already.
+fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> Sandbox {
+    let wished = &attach.sandbox;
+    let mut sandbox = state.sandboxes.get(id).cloned().unwrap_or_else(|| Sandbox {
+        id: id.clone(),
+        instance: found.instance.clone(),
+        netns: wished.netns.clone(),
+        number: found.number,
+        pod: id.0.clone(),
+        namespace: "default".to_owned(),
+        uid: String::new(),
+        labels: Default::default(),
+    });
+    let set = |to: &mut String, from: &String| {
+        if !from.is_empty() {
+            to.clone_from(from);
+        }
+    };
+    set(&mut sandbox.pod, &wished.pod);
+    set(&mut sandbox.namespace, &wished.namespace);
+    set(&mut sandbox.uid, &wished.uid);
+    set(&mut sandbox.netns, &wished.netns);
+    if !wished.labels.is_empty() {
+        sandbox.labels.clone_from(&wished.labels);
+    }
+    sandbox
+}
+
+/// The namespace and the name of a network that a pod may be on.
+fn find_network(
+    state: &State,
+    sandbox: &Sandbox,
+    name: &str,
+    field: &str,
+) -> Result<(String, String), Problem> {
+    let field = format!("{field}.network");
+    match &state.settings.cluster {
+        Some(cluster) if name.is_empty() || name == cluster.name => {
+            Ok((cluster.namespace.clone(), cluster.name.clone()))
+        }
+        None if name.is_empty() => {
+            Err(problem(&field, Reason::NotFound, "this node has no cluster network: name a network"))
+        }
+        _ if state.network(&sandbox.namespace, name).is_some() => {
+            Ok((sandbox.namespace.clone(), name.to_owned()))
+        }
+        _ => {
+            let message = format!("there is no network {name} in namespace {}", sandbox.namespace);
+            Err(problem(&field, Reason::NotFound, message))
+        }
+    }
+}
+
+/// Addresses that are asked for by value are the network's.
+fn check_addresses(
+    state: &State,
+    tenant: &str,
+    network: &str,
+    asked: &Asked,
+    field: &str,
+) -> Result<(), Problem> {
+    let ranges = state.network(tenant, network).map_or(&[][..], |network| &network.ranges);
+    let outside = |address: &&std::net::IpAddr| !ranges.iter().any(|range| range.contains(*address));
+    match asked.addresses.iter().find(outside) {
+        None => Ok(()),
+        Some(address) => {
+            let message = format!("{address} is in no range of network {network}");
+            Err(problem(&format!("{field}.addresses"), Reason::InvalidValue, message))
+        }
+    }
+}
+
+/// Whether the interface is attached already, as the call asks; if it is there in another way, the call fails.
+fn is_there(
+    state: &State,
+    sandbox: &Sandbox,
+    interface: &IfName,
+    (place, asked): (&(String, String), &Asked),
+    attach: &Attach,
+    field: &str,
+) -> Result<bool, Problem> {
+    let title = format!("interface {interface} of sandbox {}", sandbox.id);
+    let field = format!("{field}.name");
+    if let Some(there) = state.called.get(&sandbox.id, interface) {
+        if attach.fail_if_present {
+            let message = format!("{title} is attached already");
+            return Err(problem(&field, Reason::AlreadyPresent, message));
+        }
+        if (&there.tenant, &there.network) != (&place.0, &place.1) || there.asked != *asked {
+            let message =
+                format!("{title} is attached already, to network {} and in another way", there.network);
+            return Err(problem(&field, Reason::Conflict, message));
+        }
+        return Ok(true);
+    }
+    let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
+    let mut others = made.into_iter().flat_map(|made| &made.interfaces);
+    match others.find(|(_, report)| report.name == *interface && !report.kind.is_empty()) {
+        Some((object, _)) if *object != Attachment::key(&sandbox.namespace, &sandbox.id, interface) => {
+            Err(problem(&field, Reason::Conflict, format!("{title} is {object}'s")))
+        }
+        _ => Ok(false),
+    }
+}
+
+/// The flight that carried the call has ended.
+pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
+        return;
+    };
+    let id = SandboxId(attaching.attach.sandbox.id.clone());
+    let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
+    match report(state, &id, &names) {
+        Ok(done) => answer(state, call, done, effects),
+        Err(why) => {
+            take_back(state, call, effects);
+            state.calls.stage(call, Stage::TakingBack { why, flying: false });
+        }
+    }
+}
+
+/// What stands of these interfaces: all of them, or the first thing that is in the way.
+fn report(state: &State, id: &SandboxId, names: &[IfName]) -> Result<Answer, Problem> {
+    let unit = Unit::Sandbox(id.clone());
+    let gone = || problem("sandbox", Reason::SandboxGone, format!("sandbox {id} is gone"));
+    let sandbox = state.sandboxes.get(id).ok_or_else(gone)?;
+    let problems = state.problems.get(&unit).map_or(&[][..], Vec::as_slice);
+    let made = state.made.get(&unit);
+    let mut interfaces = Vec::new();
+    for name in names {
+        let attachment = state.called.get(id, name).ok_or_else(|| {
+            problem("", Reason::Superseded, format!("interface {name} was detached meanwhile"))
+        })?;
+        if let Some((_, why)) = problems.iter().find(|(object, _)| *object == attachment.object) {
+            return Err(why.clone());
+        }
+        let mut reports = made.into_iter().flat_map(|made| &made.interfaces);
+        let stands = reports.find(|(object, report)| *object == attachment.object && report.ready);
+        match stands {
+            Some((_, report)) => interfaces.push((attachment.clone(), report.clone())),
+            None => {
+                let message = format!("interface {name} of sandbox {id} could not be made");
+                return Err(problem("", Reason::KernelRefused, message));
+            }
+        }
+    }
+    Ok(Answer::Attached { sandbox: Box::new(sandbox.clone()), interfaces })
+}
+
+/// Takes back what the call brought, and nothing else.
+pub(super) fn take_back(state: &mut State, call: &CallId, effects: &mut Effects) {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
+        return;
+    };
+    let id = SandboxId(attaching.attach.sandbox.id.clone());
+    let (added, introduced) = (attaching.added.clone(), attaching.introduced);
+    for interface in added {
+        if state.called.get(&id, &interface).is_some() {
+            effects.record(state, Record::Detached { sandbox: id.clone(), interface, call: call.clone() });
+        }
+    }
+    if introduced && state.called.of(&id).next().is_none() {
+        leave(state, call, &id, effects);
+    }
+    state.dirty.insert(Unit::Sandbox(id));
+}
