@@ -1,0 +1,319 @@
+//! Calls to a running agent, on a real kernel: what they give, what they refuse, and that nothing is left of them.
+
+#[path = "support/agent.rs"]
+#[allow(dead_code)]
+mod support;
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use knit_kni::{Reason, v1};
+use knit_testbed::{Dump, eventually};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use support::{Machine, addresses, attach, netns, ports};
+
+#[test]
+fn the_first_attach_gives_a_working_eth0_of_both_families() {
+    let machine = Machine::new("agent-first");
+    let (one, other) = (machine.testbed.pod("one"), machine.testbed.pod("other"));
+    let agent = machine.agent();
+    let first = addresses(&agent.attach("sb1", &one), "eth0");
+    let second = addresses(&agent.attach("sb2", &other), "eth0");
+    assert_eq!(first, ["10.75.0.2", "fd75:6b6e:6974::2"]);
+    assert_eq!(second, ["10.75.0.3", "fd75:6b6e:6974::3"]);
+    for address in first.iter().chain([&"10.75.0.1".to_owned(), &"fd75:6b6e:6974::1".to_owned()]) {
+        other.ping(address).unwrap();
+    }
+    // The node reaches its pods without saying which of its addresses it speaks from, as kubelet's probes do.
+    for address in first.iter().chain(&second) {
+        machine.host.ping(address).unwrap();
+    }
+    one.ping("127.0.0.1").unwrap();
+    let routes = one.ip(&["route"]) + &one.ip(&["-6", "route"]);
+    assert!(routes.contains("default via 10.75.0.1 dev eth0 proto 75"), "{routes}");
+    assert!(routes.contains("default via fd75:6b6e:6974::1 dev eth0 proto 75"), "{routes}");
+    // The host's main table stays as it is.
+    assert_eq!(machine.host.ip(&["route", "show", "table", "main"]), "");
+}
+
+#[test]
+fn a_query_shows_all_there_is_to_say_about_a_pod() {
+    let machine = Machine::new("agent-query");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let mut request = attach("sb1", &netns(&pod));
+    request.dns = Some(v1::DnsConfig { servers: vec!["10.0.0.10".to_owned()], ..Default::default() });
+    let sandbox = request.sandbox.as_mut().unwrap();
+    sandbox.labels = [("app".to_owned(), "x".to_owned())].into();
+    sandbox.annotations = [("kubernetes.io/ingress-bandwidth".to_owned(), "10M".to_owned())].into();
+    let answer = agent.try_attach(request).unwrap();
+    let pod_now = agent.pod("sb1").unwrap();
+    assert_eq!(Some(&pod_now), answer.pod.as_ref());
+    assert_eq!((pod_now.name.as_str(), pod_now.namespace.as_str()), ("sb1", "default"));
+    assert_eq!(pod_now.netns_path, netns(&pod));
+    assert_eq!(pod_now.labels["app"], "x");
+    assert_eq!(pod_now.dns.unwrap().servers, ["10.0.0.10"]);
+    let interface = &pod_now.interfaces[0];
+    assert_eq!(interface.network, "cluster-network");
+    assert_eq!(interface.mtu, 1500);
+    assert_eq!(interface.bandwidth.as_ref().unwrap().ingress_bits, 10_000_000);
+    let families: Vec<_> = interface.addresses.iter().map(|address| address.family()).collect();
+    assert_eq!(families, [v1::Family::Ipv4, v1::Family::Ipv6]);
+    assert_eq!(interface.addresses[0].gateway, "10.75.0.1");
+    assert_eq!(interface.routes.len(), 2);
+    let provenance = interface.provenance.as_ref().unwrap();
+    assert_eq!((provenance.dialect.as_str(), provenance.call_id.as_str()), ("kni", answer.call_id.as_str()));
+    let shown = pod.ip_json(&["link", "show", "dev", "eth0"]);
+    assert_eq!(shown[0]["address"], interface.mac);
+    assert!(machine.log().contains(&answer.call_id), "the call's id is in the log");
+}
+
+#[test]
+fn the_same_attach_again_is_the_same_answer_unless_it_must_not_be_there() {
+    let machine = Machine::new("agent-again");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let first = agent.attach("sb1", &pod);
+    let before = Dump::take(pod.namespace());
+    let again = agent.attach("sb1", &pod);
+    assert_eq!(first.pod, again.pod);
+    assert!(first.changed && !again.changed);
+    let request = v1::AttachRequest { fail_if_present: true, ..attach("sb1", &netns(&pod)) };
+    let refused = agent.try_attach(request).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::AlreadyPresent), "{refused}");
+    let mut request = attach("sb1", &netns(&pod));
+    request.interfaces = vec![v1::InterfaceSpec { mtu: 1400, ..Default::default() }];
+    assert_eq!(agent.try_attach(request).unwrap_err().reason(), Some(Reason::Conflict));
+    assert_eq!(agent.used(), 2);
+    before.assert_unchanged(pod.namespace());
+}
+
+#[test]
+fn detaching_twice_or_what_never_was_succeeds_and_leaves_nothing() {
+    let machine = Machine::new("agent-detach");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    agent.attach("sb1", &pod);
+    assert_eq!(agent.detach("sb1", &["eth0"]).detached, ["eth0"]);
+    assert!(agent.detach("sb1", &["eth0"]).detached.is_empty());
+    assert!(agent.detach("never", &[]).detached.is_empty());
+    assert!(agent.delete("sb1") && !agent.delete("sb1"));
+    assert_eq!(agent.used(), 0);
+    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    host.assert_unchanged(&machine.host);
+    inside.assert_unchanged(pod.namespace());
+}
+
+#[test]
+fn many_interfaces_come_together_or_not_at_all() {
+    let machine = Machine::new("agent-many");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let host = Dump::take(&machine.host);
+    let mut request = attach("sb1", &netns(&pod));
+    let named = |name: &str| v1::InterfaceSpec { name: name.to_owned(), ..Default::default() };
+    let mut bad = named("net1");
+    bad.to = Some(v1::interface_spec::To::Network("nowhere".to_owned()));
+    request.interfaces = vec![named("eth0"), bad];
+    let refused = agent.try_attach(request.clone()).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::NotFound), "{refused}");
+    assert!(agent.pod("sb1").is_none());
+    // An address that another pod has is found out only when it is taken: what came before it goes again.
+    let mut taken = named("net1");
+    taken.addresses = vec!["10.75.0.1".to_owned()];
+    request.interfaces = vec![named("eth0"), taken];
+    let refused = agent.try_attach(request.clone()).unwrap_err();
+    assert!(refused.to_string().contains("10.75.0.1"), "{refused}");
+    assert!(agent.pod("sb1").is_none(), "a sandbox that nothing was given to is not known");
+    assert_eq!(agent.used(), 0);
+    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    host.assert_unchanged(&machine.host);
+    request.interfaces = vec![named("eth0"), named("net1"), named("net2")];
+    let answer = agent.try_attach(request).unwrap();
+    assert_eq!(answer.interfaces, ["eth0", "net1", "net2"]);
+    assert_eq!(answer.pod.unwrap().interfaces.len(), 3);
+    // Hot, one of them goes again and the others stay.
+    agent.detach("sb1", &["net1"]);
+    assert_eq!(agent.pod("sb1").unwrap().interfaces.len(), 2);
+    pod.ping("10.75.0.1").unwrap();
+}
+
+#[test]
+fn bad_ids_and_names_are_refused_with_their_field() {
+    let machine = Machine::new("agent-names");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let host = Dump::take(&machine.host);
+    for id in ["", "a/b", "..", "a b", "a\0b"] {
+        let refused = agent.try_attach(attach(id, &netns(&pod))).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::InvalidValue), "{id:?}");
+        assert!(refused.to_string().contains("sandbox.id"), "{refused}");
+    }
+    for name in ["0123456789abcdef", "a/b", "..", "a\0b", "a b"] {
+        let mut request = attach("sb1", &netns(&pod));
+        request.interfaces = vec![v1::InterfaceSpec { name: name.to_owned(), ..Default::default() }];
+        let refused = agent.try_attach(request).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::InvalidValue), "{name:?}");
+        assert!(refused.to_string().contains("interfaces[0].name"), "{refused}");
+    }
+    host.assert_unchanged(&machine.host);
+    assert!(agent.pod("sb1").is_none());
+}
+
+#[test]
+fn a_path_that_is_no_sandbox_is_refused_at_once() {
+    let machine = Machine::new("agent-paths");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let host = Dump::take(&machine.host);
+    let [file, link, fifo, gone] = ["file", "link", "fifo", "gone"].map(|name| machine.path(name));
+    std::fs::write(&file, "").unwrap();
+    symlink(netns(&pod), &link).unwrap();
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let own = format!("/proc/{}/ns/net", agent.pid());
+    let paths = [file, link, fifo, gone].map(|path| path.display().to_string());
+    for path in paths.iter().chain([&own]) {
+        let refused = agent.try_attach(attach("sb1", path)).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::InvalidValue), "{path}: {refused}");
+        assert!(refused.to_string().contains(path.as_str()), "{path}: {refused}");
+    }
+    host.assert_unchanged(&machine.host);
+    assert!(agent.pod("sb1").is_none());
+}
+
+#[test]
+fn what_comes_late_for_an_old_sandbox_does_not_touch_the_new_one() {
+    let machine = Machine::new("agent-late");
+    let (old, new) = (machine.testbed.pod("old"), machine.testbed.pod("new"));
+    let agent = machine.agent();
+    agent.attach("sb-old", &old);
+    agent.attach("sb-new", &new);
+    let before = Dump::take(new.namespace());
+    agent.delete("sb-old");
+    // The same id with another namespace is another life of it: the old one's interface goes, the new one is made.
+    let moved = agent.attach("sb-new", &old);
+    assert_eq!(moved.pod.unwrap().netns_path, netns(&old));
+    eventually("the old life is cut off", Duration::from_secs(5), || ports(&machine.host) == 1);
+    drop(before);
+    // A detach that names the namespace of a life that is over is not about the one that is there.
+    let late = knit_kni::kni::DetachInterfaceRequest {
+        id: "sb-new".to_owned(),
+        isolation: Some(knit_kni::kni::Isolation { path: netns(&new), ..Default::default() }),
+        ..Default::default()
+    };
+    agent.with(|client| async move { client.kni().detach_interface(late).await }).unwrap();
+    old.ping("10.75.0.1").unwrap();
+    // An attach that comes after its sandbox was deleted is refused.
+    let request = v1::CreateSandboxRequest {
+        sandbox: Some(v1::SandboxSpec { id: "made".to_owned(), ..Default::default() }),
+        ..Default::default()
+    };
+    let made = agent.with(|mut client| async move { client.create_sandbox(request).await }).unwrap();
+    let path = made.pod.unwrap().netns_path;
+    let held = std::fs::File::open(&path).unwrap();
+    agent.delete("made");
+    assert!(!std::path::Path::new(&path).exists());
+    let through = format!("/proc/{}/fd/{}", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&held));
+    let refused = agent.try_attach(attach("made", &through)).unwrap_err();
+    assert!(matches!(refused.reason(), Some(Reason::Superseded | Reason::InvalidValue)), "{refused}");
+}
+
+#[test]
+fn collecting_takes_what_does_not_live_and_nothing_else() {
+    let machine = Machine::new("agent-gc");
+    let pods = ["a", "b", "c"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    for (pod, id) in pods.iter().zip(["sa", "sb", "sc"]) {
+        agent.attach(id, pod);
+    }
+    let collect = |living: &[&str], none: bool| {
+        let attachments = living
+            .iter()
+            .map(|id| v1::Attachment { sandbox_id: (*id).to_owned(), interface: String::new() })
+            .collect();
+        let living = v1::Living { attachments, none };
+        let request = v1::CollectGarbageRequest {
+            garbage: Some(v1::collect_garbage_request::Garbage::Living(living)),
+            ..Default::default()
+        };
+        agent.with(|mut client| async move { client.collect_garbage(request).await })
+    };
+    assert_eq!(collect(&[], false).unwrap_err().reason(), Some(Reason::InvalidValue));
+    let gone = collect(&["sa", "sc"], false).unwrap().collected;
+    assert_eq!(gone.len(), 1);
+    assert_eq!(
+        (gone[0].sandbox_id.as_str(), gone[0].interfaces.as_slice()),
+        ("sb", &["eth0".to_owned()][..])
+    );
+    assert_eq!(agent.used(), 4);
+    assert!(agent.pod("sb").is_none());
+    pods[0].ping("10.75.0.4").unwrap();
+    assert!(machine.log().contains("collected"), "there is an audit line: {}", machine.log());
+    // A namespace that is gone is found without anyone saying so.
+    drop(pods);
+    eventually("the dead are forgotten", Duration::from_secs(15), || agent.used() == 0);
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_changes_nothing() {
+    let machine = Machine::new("agent-dry");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    let request = v1::AttachRequest { dry_run: true, ..attach("sb1", &netns(&pod)) };
+    let plan = agent.try_attach(request).unwrap().plan.unwrap();
+    assert!(plan.steps > 4 && plan.text.contains("eth0") && plan.text.contains("10.75.0.2"), "{}", plan.text);
+    host.assert_unchanged(&machine.host);
+    inside.assert_unchanged(pod.namespace());
+    assert!(agent.pod("sb1").is_none());
+    assert_eq!(agent.used(), 0);
+}
+
+#[test]
+fn the_agent_makes_and_removes_namespaces_through_kni_alone() {
+    let machine = Machine::new("agent-domain");
+    let agent = machine.agent();
+    let (path, again, config, empty) = agent.with(|client| async move {
+        let mut kni = client.kni();
+        let create = knit_kni::kni::CreateNetworkRequest {
+            name: "pod".to_owned(),
+            namespace: "ns".to_owned(),
+            uid: "u1".to_owned(),
+            ..Default::default()
+        };
+        let path = kni.create_network(create.clone()).await.unwrap().into_inner().netns_path;
+        let again = kni.create_isolation_domain(create).await.unwrap().into_inner().netns_path;
+        let attach = knit_kni::kni::AttachInterfaceRequest {
+            name: "pod".to_owned(),
+            id: "sb1".to_owned(),
+            namespace: "ns".to_owned(),
+            extradata: [("netns".to_owned(), path.clone())].into(),
+            ..Default::default()
+        };
+        let config = kni.attach_network(attach).await.unwrap().into_inner().ipconfigs;
+        let query =
+            |id: &str| knit_kni::kni::QueryPodNetworkRequest { id: id.to_owned(), ..Default::default() };
+        let known = kni.query_pod_network(query("sb1")).await.unwrap().into_inner().ipconfigs;
+        assert_eq!(known, config);
+        let empty = kni.query_pod_network(query("unknown")).await.unwrap().into_inner().ipconfigs;
+        let detach = knit_kni::kni::DetachInterfaceRequest { id: "sb1".to_owned(), ..Default::default() };
+        assert!(std::path::Path::new(&path).exists());
+        kni.detach_interface(detach).await.unwrap();
+        assert!(std::path::Path::new(&path).exists(), "a detach leaves the namespace");
+        let delete = knit_kni::kni::DeleteNetworkRequest {
+            name: "pod".to_owned(),
+            namespace: "ns".to_owned(),
+            ..Default::default()
+        };
+        kni.delete_isolation_domain(delete.clone()).await.unwrap();
+        kni.delete_network(delete).await.unwrap();
+        (path, again, config, empty)
+    });
+    assert_eq!(path, again);
+    assert_eq!(config["eth0"].ip, ["10.75.0.2", "fd75:6b6e:6974::2"]);
+    assert!(empty.is_empty());
+    assert!(!std::path::Path::new(&path).exists());
+    assert_eq!(agent.used(), 0);
+}

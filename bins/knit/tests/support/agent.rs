@@ -1,0 +1,217 @@
+//! An agent that runs on a host of its own, and a client of it.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use knit_kni::{Client, Error, v1};
+use knit_testbed::{Namespace, Pod, Testbed, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// A host, and the folder where the agent works.
+pub struct Machine {
+    pub testbed: Testbed,
+    pub host: Namespace,
+    pub folder: TempDir,
+}
+
+/// A running agent. It ends with this, whatever happens.
+pub struct Agent<'a> {
+    machine: &'a Machine,
+    child: Child,
+}
+
+impl Machine {
+    pub fn new(test: &str) -> Self {
+        let testbed = Testbed::new(test);
+        let host = testbed.host();
+        Self { testbed, host, folder: TempDir::new().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Starts an agent and waits until it is ready.
+    pub fn agent(&self) -> Agent<'_> {
+        self.agent_with(&[], &[])
+    }
+
+    pub fn agent_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
+        let _ = std::fs::remove_file(self.path("log"));
+        let agent = self.spawn(arguments, environment);
+        eventually("the agent is ready", Duration::from_secs(20), || {
+            self.log().contains("ready socket") || !agent.is_running()
+        });
+        assert!(agent.is_running(), "the agent ended: {}", self.log());
+        agent
+    }
+
+    /// Starts an agent, ready or not.
+    pub fn spawn(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
+        std::fs::create_dir_all(self.path("objects")).unwrap();
+        let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
+        let mut command = self.host.command(env!("CARGO_BIN_EXE_knit"));
+        command
+            .args(["agent", "--metrics-addr", "", "--health-addr", ""])
+            .arg("--state-dir")
+            .arg(self.path("state"))
+            .arg("--standalone")
+            .arg(self.path("objects"))
+            .arg("--kni-socket")
+            .arg(self.path("kni.sock"))
+            .arg("--netns-dir")
+            .arg(self.path("netns"))
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        Agent { machine: self, child: command.spawn().unwrap() }
+    }
+}
+
+impl Agent<'_> {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn is_running(&self) -> bool {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        state.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    /// Ends it as a service manager does; says how it ended.
+    pub fn stop(mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        self.child.wait().unwrap().code()
+    }
+
+    /// Ends it as a crash does.
+    pub fn crash(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn wait(&mut self) {
+        self.child.wait().unwrap();
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.machine.path("kni.sock")
+    }
+
+    /// Does something with a client.
+    pub fn with<T, F: Future<Output = T>>(&self, work: impl FnOnce(Client) -> F) -> T {
+        let socket = self.socket();
+        runtime().block_on(async move { work(Client::connect(socket).await.unwrap()).await })
+    }
+
+    /// Attaches `eth0` to a pod.
+    pub fn attach(&self, id: &str, pod: &Pod) -> v1::AttachResponse {
+        self.try_attach(attach(id, &netns(pod))).unwrap()
+    }
+
+    pub fn try_attach(&self, request: v1::AttachRequest) -> Result<v1::AttachResponse, Error> {
+        self.with(|mut client| async move { client.attach(request).await })
+    }
+
+    pub fn detach(&self, id: &str, interfaces: &[&str]) -> v1::DetachResponse {
+        let request = v1::DetachRequest {
+            pod: Some(reference(id)),
+            interfaces: interfaces.iter().map(|&name| name.to_owned()).collect(),
+            all: interfaces.is_empty(),
+            dry_run: false,
+        };
+        self.with(|mut client| async move { client.detach(request).await }).unwrap()
+    }
+
+    pub fn delete(&self, id: &str) -> bool {
+        let request = v1::DeleteSandboxRequest { pod: Some(reference(id)) };
+        self.with(|mut client| async move { client.delete_sandbox(request).await }).unwrap().deleted
+    }
+
+    pub fn pod(&self, id: &str) -> Option<v1::Pod> {
+        let request = v1::GetPodRequest { pod: Some(reference(id)) };
+        self.with(|mut client| async move { client.get_pod(request).await })
+            .ok()
+            .and_then(|answer| answer.pod)
+    }
+
+    pub fn used(&self) -> u64 {
+        let capacity = self.with(|mut client| async move { client.get_capacity(Default::default()).await });
+        capacity.unwrap().networks.iter().map(|network| network.used).sum()
+    }
+}
+
+impl Drop for Agent<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.machine.log());
+        }
+    }
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Where a pod's namespace is.
+pub fn netns(pod: &Pod) -> String {
+    format!("/proc/{}/ns/net", pod.pid())
+}
+
+pub fn reference(id: &str) -> v1::PodRef {
+    v1::PodRef { id: id.to_owned(), ..Default::default() }
+}
+
+/// A request for `eth0` on the cluster's network.
+pub fn attach(id: &str, netns: &str) -> v1::AttachRequest {
+    let isolation = v1::Isolation { domain: Some(v1::isolation::Domain::NetnsPath(netns.to_owned())) };
+    v1::AttachRequest {
+        sandbox: Some(v1::SandboxSpec {
+            id: id.to_owned(),
+            name: id.to_owned(),
+            namespace: "default".to_owned(),
+            isolation: Some(isolation),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// The addresses of an interface.
+pub fn addresses(answer: &v1::AttachResponse, name: &str) -> Vec<String> {
+    let interfaces = &answer.pod.as_ref().unwrap().interfaces;
+    let interface = interfaces.iter().find(|interface| interface.name == name).unwrap();
+    interface.addresses.iter().map(|address| address.address.clone()).collect()
+}
+
+/// How many links of Knit's pods the host has.
+pub fn ports(host: &Namespace) -> usize {
+    let links = host.ip_json(&["link", "show"]);
+    let is_port = |link: &&serde_json::Value| {
+        link["ifname"].as_str().unwrap().starts_with("knit") && link["ifname"] != "knit0"
+    };
+    links.as_array().unwrap().iter().filter(is_port).count()
+}
+
+/// A folder that is there.
+pub fn folder(path: &Path) -> PathBuf {
+    std::fs::create_dir_all(path).unwrap();
+    path.to_owned()
+}
