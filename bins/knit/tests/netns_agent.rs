@@ -1,8 +1,11 @@
 //! Calls to a running agent, on a real kernel: what they give, what they refuse, and that nothing is left of them.
+//! Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
-#[path = "support/agent.rs"]
-#[allow(dead_code)]
-mod support;
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod agent;
+}
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use knit_kni::{Reason, v1};
 use knit_testbed::{Dump, eventually};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use support::{Machine, addresses, attach, netns, ports};
+use support::agent::{Machine, addresses, attach, netns, ports};
 
 #[test]
 fn the_first_attach_gives_a_working_eth0_of_both_families() {
@@ -252,7 +255,7 @@ fn collecting_takes_what_does_not_live_and_nothing_else() {
     pods[0].ping("10.75.0.4").unwrap();
     assert!(machine.log().contains("collected"), "there is an audit line: {}", machine.log());
     // A namespace that is gone is found without anyone saying so.
-    drop(pods);
+    pods.iter().for_each(|pod| drop(pod.holder().stop().unwrap()));
     eventually("the dead are forgotten", Duration::from_secs(15), || agent.used() == 0);
 }
 

@@ -1,6 +1,6 @@
 //! How much room each network has on this node, read from the state.
 
-use knit_engine::State;
+use knit_engine::{State, cluster};
 use knit_ipam::Pool;
 use knit_model::intent::{NetworkWant, Want};
 
@@ -43,10 +43,9 @@ impl Capacity {
 
     /// Whether the cluster's network has no address left in one of its families: then no new pod can be given one of each.
     pub fn is_exhausted(state: &State) -> Vec<Self> {
-        let Some(cluster) = &state.settings.cluster else { return Vec::new() };
-        let all = Self::of_all(state).into_iter();
-        all.filter(|one| one.namespace == cluster.namespace && one.network == cluster.name && one.free == 0)
-            .collect()
+        let Some(cluster) = state.cluster() else { return Vec::new() };
+        let all = Self::of(state, cluster::NAMESPACE, cluster.network).into_iter();
+        all.filter(|one| one.free == 0).collect()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The network that every pod is on unless it says otherwise: an object that Knit writes itself.
 
 use ipnet::IpNet;
-use knit_engine::{ClusterNetwork, StoredObject};
+use knit_engine::StoredObject;
+use knit_engine::cluster::{KIND, NAME, NAMESPACE};
 use knit_model::IfName;
 use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want};
 use knit_model::link::{Attrs, Bridge};
@@ -10,10 +11,6 @@ use serde_json::json;
 
 use crate::daemon::Cluster;
 
-/// The namespace of what Knit brings along.
-pub const NAMESPACE: &str = "knit-system";
-/// The network's name.
-pub const NAME: &str = "cluster-network";
 /// Its bridge on the node.
 pub const BRIDGE: &str = "knit0";
 
@@ -21,7 +18,7 @@ impl Cluster {
     /// The cluster's network with these ranges.
     pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>) -> Self {
         let object = ObjectRef {
-            kind: "VirtualNetwork".to_owned(),
+            kind: KIND.to_owned(),
             namespace: NAMESPACE.to_owned(),
             name: NAME.to_owned(),
             uid: NAME.to_owned(),
@@ -47,7 +44,7 @@ impl Cluster {
         }
         let manifest = json!({
             "apiVersion": "podnetwork.opdev.io/v1alpha1",
-            "kind": "VirtualNetwork",
+            "kind": KIND,
             "metadata": {
                 "name": NAME,
                 "namespace": NAMESPACE,
@@ -57,9 +54,6 @@ impl Cluster {
             },
             "spec": spec,
         });
-        let network =
-            ClusterNetwork { namespace: NAMESPACE.to_owned(), name: NAME.to_owned(), bridge: bridge.clone() };
-        let object = StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0 };
-        Self { network, object }
+        Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0 })
     }
 }

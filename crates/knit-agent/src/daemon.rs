@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use knit_engine::{Answer, CallId, ClusterNetwork, Event, StoredObject};
+use knit_engine::{Answer, CallId, Event, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot};
@@ -47,14 +47,9 @@ pub struct Options {
     pub cluster: Option<Cluster>,
 }
 
-/// The cluster's network: what the engine has to know of it, and the object that asks for it.
+/// The cluster's network, as an object that Knit writes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cluster {
-    /// Its names.
-    pub network: ClusterNetwork,
-    /// The object.
-    pub object: StoredObject,
-}
+pub struct Cluster(pub(crate) StoredObject);
 
 /// What the loop is told.
 enum Message {

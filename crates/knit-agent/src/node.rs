@@ -245,11 +245,6 @@ impl Node {
         Ok(known.map(|id| (id.clone(), None)).collect())
     }
 
-    /// What the node has to know about its surroundings, beside what it finds out itself.
-    pub fn set_cluster_network(&mut self, cluster: Option<knit_engine::ClusterNetwork>) {
-        self.state.settings.cluster = cluster;
-    }
-
     /// Has something go wrong at chosen steps of plans, for tests.
     pub fn set_faults(&mut self, faults: Box<dyn Observer + Send>) {
         let shared = self.hands.faults();

@@ -7,6 +7,7 @@
 pub mod call;
 pub mod called;
 mod calls;
+pub mod cluster;
 pub mod event;
 pub mod made;
 pub mod reports;
@@ -17,5 +18,5 @@ mod step;
 pub use call::{Answer, Attach, Attachment, CallId, Detach};
 pub use called::Called;
 pub use event::{Applied, Effect, Event, Failure, Look, Record, Revision, Unit};
-pub use state::{ClusterNetwork, ObjectKey, Settings, State, StoredObject};
+pub use state::{ObjectKey, Settings, State, StoredObject};
 pub use step::step;

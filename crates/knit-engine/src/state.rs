@@ -105,19 +105,6 @@ pub struct Made {
 pub struct Settings {
     /// Ranges that no tenant's network may overlap, each with what it is ("the service range").
     pub forbidden: Vec<(String, IpNet)>,
-    /// The network that a call means when it names none.
-    pub cluster: Option<ClusterNetwork>,
-}
-
-/// The network that every pod is on unless it says otherwise. The node routes to it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClusterNetwork {
-    /// The namespace of its object.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its bridge on the node.
-    pub bridge: IfName,
 }
 
 /// Everything that Knit knows on one node.

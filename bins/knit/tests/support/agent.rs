@@ -51,6 +51,7 @@ impl Machine {
             self.log().contains("ready socket") || !agent.is_running()
         });
         assert!(agent.is_running(), "the agent ended: {}", self.log());
+        eventually("the node is ready", Duration::from_secs(20), || agent.is_ready());
         agent
     }
 
@@ -148,6 +149,12 @@ impl Agent<'_> {
         self.with(|mut client| async move { client.get_pod(request).await })
             .ok()
             .and_then(|answer| answer.pod)
+    }
+
+    /// Whether the node's own part of the network stands.
+    pub fn is_ready(&self) -> bool {
+        let answer = self.with(|mut client| async move { client.get_readiness(Default::default()).await });
+        answer.is_ok_and(|answer| answer.node.unwrap().ready)
     }
 
     pub fn used(&self) -> u64 {

@@ -171,7 +171,7 @@ impl<'a> Turn<'a> {
 
     fn run(mut self) -> End {
         let cluster = self.options.cluster.clone();
-        let mut outcome = self.set_cluster(cluster.as_ref());
+        let mut outcome = self.begin_cluster(cluster);
         loop {
             if let Err(why) = outcome {
                 return End::Failed(why);
@@ -418,35 +418,43 @@ impl<'a> Turn<'a> {
         self.hear(Event::Resync)
     }
 
+    /// At the start: a network that pods are on stays as they know it, whatever the configuration says by now.
+    fn begin_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
+        let known = self.node.state().objects.get(&knit_engine::cluster::key()).cloned();
+        self.options.cluster = known.map(Cluster);
+        match self.change_cluster(cluster) {
+            Err(why @ Error::InUse { .. }) => {
+                tracing::error!(%why, "the cluster network stays as it was");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Has the cluster's network as the configuration says.
     fn set_cluster(&mut self, cluster: Option<&Cluster>) -> Result<()> {
-        let Some(Cluster { network, object }) = cluster else { return Ok(()) };
-        self.node.set_cluster_network(Some(network.clone()));
-        let key = object.key();
-        let known = self.node.state().objects.get(&key);
-        if known.is_some_and(|known| known.manifest == object.manifest) {
-            return Ok(());
+        let known = self.node.state().objects.get(&knit_engine::cluster::key());
+        match cluster {
+            None if known.is_none() => Ok(()),
+            None => self.hear(Event::ObjectDeleted(knit_engine::cluster::key())),
+            Some(Cluster(object)) if known.is_some_and(|known| known.manifest == object.manifest) => Ok(()),
+            Some(Cluster(object)) => self.hear(Event::ObjectApplied(object.clone())),
         }
-        self.hear(Event::ObjectApplied(object.clone()))
     }
 
     /// Ranges that pods have addresses of do not change under them.
     fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        if cluster == self.options.cluster {
+        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
+        if manifest(&cluster) == manifest(&self.options.cluster) {
             return Ok(());
         }
         let state = self.node.state();
-        let in_use = state.settings.cluster.as_ref().is_some_and(|network| {
-            state.called.all().any(|there| there.tenant == network.namespace && there.network == network.name)
-        });
-        if in_use {
-            return Err(Error::InUse {
-                what: "the cluster network cannot change while pods are on it".to_owned(),
-            });
-        }
-        if let Some(old) = self.options.cluster.take().filter(|_| cluster.is_none()) {
-            self.hear(Event::ObjectDeleted(old.object.key()))?;
-            self.node.set_cluster_network(None);
+        let on_it = |there: &knit_engine::Attachment| {
+            state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
+        };
+        if state.called.all().any(on_it) {
+            let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
+            return Err(Error::InUse { what });
         }
         self.set_cluster(cluster.as_ref())?;
         self.options.cluster = cluster;

@@ -64,7 +64,6 @@ impl Node {
         let forbidden = foreign.map(|address| address.address).filter(of_nodes);
         Ok(Settings {
             forbidden: forbidden.map(|range| ("node's range".to_owned(), range.trunc())).collect(),
-            cluster: None,
         })
     }
 

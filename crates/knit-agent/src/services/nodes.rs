@@ -1,6 +1,6 @@
 //! The node as knit.v1 shows it: its networks, their capacity, and how ready it is.
 
-use knit_engine::{State, Unit};
+use knit_engine::{State, Unit, cluster};
 use knit_kni::v1;
 
 use super::pods;
@@ -9,11 +9,10 @@ use crate::node::Node;
 
 /// Every network of the node.
 pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
-    let cluster = state.settings.cluster.as_ref();
+    let cluster = state.cluster();
     let mut all: Vec<v1::Network> = networks(state)
         .map(|(namespace, network)| {
-            let is_cluster =
-                cluster.is_some_and(|cluster| cluster.namespace == namespace && cluster.name == network.name);
+            let is_cluster = cluster.is_some_and(|cluster| cluster.is(namespace, &network.name));
             let asked = if is_cluster {
                 cluster.map(|cluster| cluster.bridge.to_string()).unwrap_or_default()
             } else {
@@ -77,8 +76,7 @@ fn interfaces_on(state: &State, namespace: &str, network: &str) -> u32 {
 
 /// A network's namespace as people see it: what Knit brings along for the whole cluster has none.
 pub(super) fn shown_namespace<'a>(state: &State, namespace: &'a str, network: &str) -> &'a str {
-    let cluster = state.settings.cluster.as_ref();
-    let is_cluster = cluster.is_some_and(|cluster| cluster.namespace == namespace && cluster.name == network);
+    let is_cluster = state.cluster().is_some_and(|cluster| cluster.is(namespace, network));
     if is_cluster { "" } else { namespace }
 }
 
@@ -123,14 +121,11 @@ pub(super) fn readiness(state: &State) -> v1::NodeReadiness {
         ..v1::Condition::default()
     };
     let mut conditions: Vec<v1::Condition> = Vec::new();
-    if let Some(cluster) = &state.settings.cluster {
-        conditions.extend(readiness_of(state, &cluster.namespace, cluster.bridge.as_str()));
-        let key = knit_engine::state::BridgeKey {
-            namespace: cluster.namespace.clone(),
-            name: cluster.bridge.clone(),
-        };
+    if let Some(cluster) = state.cluster() {
+        conditions.extend(readiness_of(state, cluster::NAMESPACE, cluster.bridge.as_str()));
+        let key = cluster.bridge_key();
         if conditions.is_empty() && !state.made.contains_key(&Unit::Bridge(key)) {
-            let message = format!("bridge {} of network {} is not there yet", cluster.bridge, cluster.name);
+            let message = format!("bridge {} of network {} is not there yet", cluster.bridge, cluster::NAME);
             conditions.push(v1::Condition {
                 r#type: "NetworkReady".to_owned(),
                 ok: false,
@@ -169,12 +164,7 @@ pub(super) fn node(node: &Node, about: &super::About, epoch: &str) -> v1::Node {
         profile: about.profile.clone(),
         started: Some(pods::timestamp(about.started)),
         position: Some(v1::Position { epoch: epoch.to_owned(), sequence: node.last().0 }),
-        default_network: state
-            .settings
-            .cluster
-            .as_ref()
-            .map(|cluster| cluster.name.clone())
-            .unwrap_or_default(),
+        default_network: state.cluster().map(|_| cluster::NAME.to_owned()).unwrap_or_default(),
         pods: u32::try_from(state.sandboxes.len()).unwrap_or(u32::MAX),
         interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX),
     }

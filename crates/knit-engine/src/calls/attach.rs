@@ -8,9 +8,9 @@ use knit_model::{IfName, Sandbox, SandboxId};
 use super::{Attaching, Stage, What, answer, leave, problem, take_in};
 use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
 use crate::event::{Effect, Record, Unit};
-use crate::resolve;
 use crate::state::State;
 use crate::step::{self, Effects};
+use crate::{cluster, resolve};
 
 pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &mut Effects) {
     let call = attach.call.clone();
@@ -174,9 +174,9 @@ fn find_network(
     field: &str,
 ) -> Result<(String, String), Problem> {
     let field = format!("{field}.network");
-    match &state.settings.cluster {
-        Some(cluster) if name.is_empty() || name == cluster.name => {
-            Ok((cluster.namespace.clone(), cluster.name.clone()))
+    match state.cluster() {
+        Some(_) if name.is_empty() || name == cluster::NAME => {
+            Ok((cluster::NAMESPACE.to_owned(), cluster::NAME.to_owned()))
         }
         None if name.is_empty() => {
             Err(problem(&field, Reason::NotFound, "this node has no cluster network: name a network"))

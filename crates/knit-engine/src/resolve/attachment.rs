@@ -47,10 +47,8 @@ fn wanted(state: &State, there: &Attachment) -> Wanted {
 
 /// The bridge of an attachment's network on this node.
 pub(super) fn bridge(state: &State, there: &Attachment) -> Option<BridgeKey> {
-    let name = match &state.settings.cluster {
-        Some(cluster) if cluster.namespace == there.tenant && cluster.name == there.network => {
-            cluster.bridge.clone()
-        }
+    let name = match state.cluster() {
+        Some(cluster) if cluster.is(&there.tenant, &there.network) => cluster.bridge.clone(),
         _ => IfName::new(NetworkWant::bridge_name(&there.network)).ok()?,
     };
     Some(BridgeKey { namespace: there.tenant.clone(), name })
@@ -82,8 +80,7 @@ pub(super) fn loopback(state: &State, id: &SandboxId, resolved: &mut Resolved) {
 
 /// Whether the node itself reaches the pods on a bridge.
 pub(super) fn is_routed(state: &State, key: &BridgeKey) -> bool {
-    let cluster = state.settings.cluster.as_ref();
-    cluster.is_some_and(|cluster| cluster.namespace == key.namespace && cluster.bridge == key.name)
+    state.cluster().is_some_and(|cluster| cluster.bridge_key() == *key)
 }
 
 /// The node finds the pods of a bridge by a rule of Knit's own, and what comes from them may go on. The host's main

@@ -1,0 +1,283 @@
+//! A running agent that is killed, cancelled, cheated or starved: what it says, and that nothing is left. Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod agent;
+}
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use knit_kni::{Client, Reason, v1};
+use knit_testbed::{Dump, Pod, eventually};
+use nix::sys::signal::Signal;
+use support::agent::{Agent, Machine, addresses, attach, netns, ports, reference, runtime};
+
+/// More steps than an attach has.
+const MOST_STEPS: usize = 40;
+
+#[test]
+fn killed_at_every_step_of_an_attach_the_next_agent_finds_or_leaves_nothing() {
+    killed_at_every_step("agent-kill-attach", |agent, pod| {
+        let _ = agent.try_attach(attach("sb1", &netns(pod)));
+    });
+}
+
+#[test]
+fn killed_at_every_step_of_a_detach_the_next_agent_finishes_it() {
+    let machine = Machine::new("agent-kill-detach");
+    let pod = machine.testbed.pod("one");
+    let before = {
+        let agent = machine.agent();
+        let before = Dump::take(pod.namespace());
+        agent.crash();
+        before
+    };
+    for step in 0..MOST_STEPS {
+        let agent = machine.agent();
+        agent.attach("sb1", &pod);
+        agent.crash();
+        let mut agent = machine.agent_with(&[], &[("KNIT_FAULT_KILL_AT", &step.to_string())]);
+        let request = v1::DeleteSandboxRequest { pod: Some(reference("sb1")) };
+        let finished = agent.with(|mut client| async move { client.delete_sandbox(request).await }).is_ok();
+        if !finished {
+            agent.wait();
+        } else {
+            agent.crash();
+        }
+        let agent = machine.agent();
+        // Whoever was not answered asks again.
+        agent.delete("sb1");
+        assert_eq!(agent.used(), 0, "step {step}");
+        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        before.assert_unchanged(pod.namespace());
+        if finished {
+            return;
+        }
+    }
+    panic!("a detach has fewer than {MOST_STEPS} steps");
+}
+
+/// Kills the agent before each step in turn; the next one converges, and what was asked for can be had and taken back.
+fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod)) {
+    let machine = Machine::new(test);
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    agent.crash();
+    for step in 0..MOST_STEPS {
+        let mut agent = machine.agent_with(&[], &[("KNIT_FAULT_KILL_AT", &step.to_string())]);
+        work(&agent, &pod);
+        let killed = !agent.is_running();
+        if killed {
+            agent.wait();
+        } else {
+            agent.crash();
+        }
+        let agent = machine.agent();
+        agent.attach("sb1", &pod);
+        pod.ping("10.75.0.1").unwrap();
+        agent.delete("sb1");
+        assert_eq!(agent.used(), 0, "step {step}");
+        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        host.assert_unchanged(&machine.host);
+        inside.assert_unchanged(pod.namespace());
+        agent.crash();
+        if !killed {
+            assert!(step > 5, "an attach has more than {step} steps");
+            return;
+        }
+    }
+    panic!("an attach has fewer than {MOST_STEPS} steps");
+}
+
+#[test]
+fn a_restart_drops_no_packet_and_keeps_every_address() {
+    let machine = Machine::new("agent-restart");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    agent.attach("s1", &pods[0]);
+    let target = addresses(&agent.attach("s2", &pods[1]), "eth0")[0].clone();
+    let mut command = pods[0].namespace().command("ping");
+    command.args(["-n", "-i", "0.02", "-c", "200", "-W", "1", &target]).stdout(std::process::Stdio::piped());
+    let ping = command.spawn().unwrap();
+    let links = machine.host.ip(&["-o", "link"]);
+    assert_eq!(agent.stop(), Some(0));
+    let agent = machine.agent();
+    agent.crash();
+    let agent = machine.agent();
+    let output = ping.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(" 0% packet loss"), "{text}");
+    assert_eq!(machine.host.ip(&["-o", "link"]), links);
+    assert_eq!(addresses(&agent.attach("s2", &pods[1]), "eth0")[0], target);
+}
+
+#[test]
+fn a_client_that_goes_away_in_the_middle_leaves_nothing() {
+    let machine = Machine::new("agent-gone");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    let mut cancelled = 0;
+    for round in 0..40 {
+        let (socket, request) = (agent.socket(), attach(&format!("gone-{round}"), &netns(&pod)));
+        runtime().block_on(async move {
+            let mut client = Client::connect(socket).await.unwrap();
+            let wait = Duration::from_micros(150 * round);
+            // Dropping the future is what a client's death is: the stream is reset.
+            let _ = tokio::time::timeout(wait, client.attach(request)).await;
+        });
+        // What was answered in time stays, as it must; whoever asked detaches it.
+        cancelled += u32::from(!agent.delete(&format!("gone-{round}")));
+        eventually("nothing is held", Duration::from_secs(5), || agent.used() == 0);
+    }
+    assert!(cancelled > 0, "no call was cut short: wait less");
+    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    host.assert_unchanged(&machine.host);
+    inside.assert_unchanged(pod.namespace());
+}
+
+#[test]
+fn two_hundred_attaches_at_once_have_addresses_of_their_own() {
+    let machine = Machine::new("agent-200");
+    let pods: Vec<Pod> = (0..200).map(|number| machine.testbed.pod(&format!("p{number}"))).collect();
+    let agent = machine.agent();
+    let threads = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    let before = threads(agent.pid());
+    let paths: Vec<String> = pods.iter().map(netns).collect();
+    let began = Instant::now();
+    let (given, most) = agent.with(|client| async move {
+        let mut calls = Vec::new();
+        for (number, path) in paths.iter().enumerate() {
+            let (mut client, request) = (client.clone(), attach(&format!("p{number}"), path));
+            calls.push(tokio::spawn(async move { client.attach(request).await }));
+        }
+        let mut given = BTreeSet::new();
+        for call in calls {
+            given.extend(addresses(&call.await.unwrap().unwrap(), "eth0"));
+        }
+        (given, 0)
+    });
+    eprintln!("200 attaches at once: {:?}", began.elapsed());
+    assert_eq!(given.len(), 400);
+    assert_eq!(most, 0);
+    assert!(threads(agent.pid()) <= before, "no thread is started for a call");
+    assert_eq!(agent.used(), 400);
+    pods[199].ping("10.75.0.1").unwrap();
+}
+
+#[test]
+fn messages_that_are_too_large_are_refused_and_cost_nothing() {
+    let machine = Machine::new("agent-huge");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap().to_owned();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = memory();
+    for _ in 0..20 {
+        let mut request = attach("sb1", &netns(&pod));
+        request.group = "x".repeat(6 << 20);
+        assert!(agent.try_attach(request).is_err());
+    }
+    let mut request = attach("sb1", &netns(&pod));
+    request.interfaces = vec![v1::InterfaceSpec::default(); 1_000];
+    let refused = agent.try_attach(request).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::InvalidValue), "{refused}");
+    assert!(memory() < before + 16_384, "{before} kB became {} kB", memory());
+    agent.attach("sb1", &pod);
+}
+
+#[test]
+fn a_peer_without_the_right_credentials_is_refused_and_logged() {
+    let machine = Machine::new("agent-peer");
+    let agent = machine.agent();
+    let socket = agent.socket();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    // Even someone who can open the socket, by an admin's mistake, may not call.
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(machine.folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = machine.path("knit");
+    std::fs::copy(env!("CARGO_BIN_EXE_knit"), &program).unwrap();
+    let mut command = machine.host.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    let output = command.arg(&program).arg("pods").env("KNIT_KNI_SOCKET", &socket).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("65534"), "{said}");
+    assert!(machine.log().contains("without the right credentials"), "{}", machine.log());
+}
+
+#[test]
+fn what_is_changed_by_hand_is_repaired_and_said() {
+    let machine = Machine::new("agent-hand");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent_with(&["--resync-seconds", "1"], &[]);
+    agent.attach("sb1", &pod);
+    pod.ip(&["address", "del", "10.75.0.2/16", "dev", "eth0"]);
+    pod.ip(&["link", "set", "eth0", "mtu", "1300"]);
+    machine.host.ip(&["rule", "del", "to", "10.75.0.0/16", "table", "7500"]);
+    eventually("everything is as it was", Duration::from_secs(10), || {
+        let shown = pod.ip(&["-o", "address", "show", "dev", "eth0"])
+            + &pod.ip(&["-o", "link", "show", "dev", "eth0"]);
+        shown.contains("10.75.0.2/16")
+            && shown.contains("mtu 1500")
+            && machine.host.ip(&["rule"]).contains("to 10.75.0.0/16")
+    });
+    pod.ping("10.75.0.1").unwrap();
+    machine.host.ip(&["link", "del", "knit0"]);
+    eventually("the bridge is back, with its port", Duration::from_secs(10), || {
+        pod.namespace().output("ping", &["-n", "-c", "1", "-W", "1", "10.75.0.1"]).is_ok()
+    });
+    assert!(machine.log().contains("is repaired"), "{}", machine.log());
+}
+
+#[test]
+fn a_namespace_that_is_held_open_does_not_hold_a_detach() {
+    let machine = Machine::new("agent-held");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    agent.attach("sb1", &pod);
+    // The testbed holds the namespace under a name, so it outlives the pod's process.
+    pod.holder().stop().unwrap();
+    let began = Instant::now();
+    let answer = agent.delete("sb1");
+    assert!(answer || agent.used() == 0);
+    assert!(began.elapsed() < Duration::from_secs(3));
+    eventually("it is cut off", Duration::from_secs(5), || ports(&machine.host) == 0 && agent.used() == 0);
+}
+
+#[test]
+fn a_state_that_is_damaged_or_cannot_be_written_is_said_and_survived() {
+    let machine = Machine::new("agent-state");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let given = addresses(&agent.attach("sb1", &pod), "eth0");
+    agent.crash();
+    // The end of the journal is lost.
+    let journal = machine.path("state").join("journal");
+    let text = std::fs::read(&journal).unwrap();
+    std::fs::write(&journal, &text[..text.len() - 7]).unwrap();
+    let agent = machine.agent();
+    assert_eq!(addresses(&agent.attach("sb1", &pod), "eth0"), given);
+    pod.ping("10.75.0.1").unwrap();
+    agent.crash();
+    // All of it is lost: what has Knit's mark and nobody knows goes, and is made anew when it is asked for.
+    std::fs::remove_dir_all(machine.path("state")).unwrap();
+    let agent = machine.agent();
+    assert_eq!(agent.used(), 0);
+    eventually("what nobody knows is gone", Duration::from_secs(5), || ports(&machine.host) == 0);
+    agent.attach("sb1", &pod);
+    pod.ping("10.75.0.1").unwrap();
+    // A second agent in the same folder is refused in words, and so is a command.
+    let mut second = machine.host.command(env!("CARGO_BIN_EXE_knit"));
+    second.args(["agent", "--kni-socket", "/nonexistent/x.sock", "--metrics-addr", "", "--health-addr", ""]);
+    let output = second.arg("--state-dir").arg(machine.path("state")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(&agent.pid().to_string()), "{said}");
+    agent.signal(Signal::SIGCONT);
+}
