@@ -20,10 +20,12 @@ pub enum Purpose {
     Cluster,
     /// Peers that benchmarks compare with.
     Bench,
+    /// Clients of the gRPC interface in other languages.
+    Clients,
 }
 
 impl Purpose {
-    const ALL: [Self; 4] = [Self::Netns, Self::Vm, Self::Cluster, Self::Bench];
+    const ALL: [Self; 5] = [Self::Netns, Self::Vm, Self::Cluster, Self::Bench, Self::Clients];
 
     fn title(self) -> &'static str {
         match self {
@@ -31,6 +33,7 @@ impl Purpose {
             Self::Vm => "guest kernel",
             Self::Cluster => "test cluster",
             Self::Bench => "benchmarks",
+            Self::Clients => "clients in other languages",
         }
     }
 
@@ -75,6 +78,10 @@ impl Purpose {
             Self::Bench => {
                 &[("containernetworking-plugins", "the peer of attach and detach"), ("iperf3", "throughput")]
             }
+            Self::Clients => &[
+                ("python3", "a client in another language"),
+                ("python3-venv", "a place of its own for that client's libraries"),
+            ],
         }
     }
 }

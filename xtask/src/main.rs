@@ -12,6 +12,7 @@ mod machine;
 mod places;
 mod process;
 mod progress;
+mod python;
 mod test;
 mod vm;
 

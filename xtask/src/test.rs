@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::deps::{self, Purpose};
-use crate::process;
+use crate::{process, python};
 use binaries::{Selection, Where};
 use count::Count;
 
@@ -86,7 +86,8 @@ impl Family {
             Self::Netns => {
                 deps::ensure(&[Purpose::Netns])?;
                 let place = if process::is_root() { Where::Here } else { Where::UserNamespace };
-                binaries::run(&Selection::new(binaries::is_netns, filter), place)
+                let python = ("KNIT_TEST_PYTHON".to_owned(), python::ensure()?.display().to_string());
+                binaries::run_with(&Selection::new(binaries::is_netns, filter), place, &[python])
             }
             Self::Vm => {
                 deps::ensure(&[Purpose::Netns, Purpose::Vm])?;

@@ -15,11 +15,11 @@ use std::fs::Permissions;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use knit_engine::CallId;
 use knit_ipam::Time;
+use knit_kni::call::Calls;
 use knit_kni::kni::kni_server::KniServer;
 use knit_kni::v1::agent_server::AgentServer;
 use knit_kni::{FILE_DESCRIPTOR_SET, MAX_MESSAGE, Reason, Refusal};
@@ -65,7 +65,6 @@ pub struct Services {
     handle: Handle,
     about: Arc<About>,
     lines: Lines,
-    numbers: Arc<AtomicU64>,
 }
 
 impl About {
@@ -78,7 +77,7 @@ impl About {
 impl Services {
     /// The services of a daemon.
     pub fn new(handle: Handle, about: About, lines: Lines) -> Self {
-        Self { handle, about: Arc::new(about), lines, numbers: Arc::default() }
+        Self { handle, about: Arc::new(about), lines }
     }
 
     /// Serves the socket until told to stop. Calls that are under way are answered first.
@@ -92,12 +91,20 @@ impl Services {
             .max_encoding_message_size(MAX_MESSAGE);
         health.set_serving::<KniServer<Self>>().await;
         health.set_serving::<AgentServer<Self>>().await;
-        let reflection = tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            .build_v1()
-            .map_err(|why| Error::Serve { what: "reflection".to_owned(), why: why.to_string() })?;
+        let described = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let cannot = |why: tonic_reflection::server::Error| Error::Serve {
+            what: "reflection".to_owned(),
+            why: why.to_string(),
+        };
+        // Most tools still speak the older version.
+        let (reflection, older) =
+            (described().build_v1().map_err(cannot)?, described().build_v1alpha().map_err(cannot)?);
         let served = Server::builder()
+            .layer(Calls::new(&format!("{:x}", self.about.started.0 & 0xffff_ffff)))
             .layer(peers)
             .concurrency_limit_per_connection(PER_CONNECTION)
             .max_concurrent_streams(STREAMS)
@@ -106,6 +113,7 @@ impl Services {
             .add_service(agent)
             .add_service(health_service)
             .add_service(reflection)
+            .add_service(older)
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async move {
                 // Whoever tells it may be gone: that, too, means stop.
                 let _ = stop.wait_for(|stop| *stop).await;
@@ -114,15 +122,9 @@ impl Services {
         served.map_err(|why| Error::Serve { what: "the KNI socket".to_owned(), why: why.to_string() })
     }
 
-    /// The id that a call came with, or a new one.
+    /// The id of a call: it came with one, or [`Calls`] gave it one.
     fn call_id(&self, metadata: &MetadataMap) -> CallId {
-        CallId(match knit_kni::call::id(metadata) {
-            Some(id) => id.to_owned(),
-            None => {
-                let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-                format!("{:x}-{number}", self.about.started.0 & 0xffff_ffff)
-            }
-        })
+        CallId(knit_kni::call::id(metadata).unwrap_or_default().to_owned())
     }
 }
 

@@ -23,6 +23,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    channel: Channel,
     agent: AgentClient<Channel>,
     kni: KniClient<Channel>,
     deadline: Option<Duration>,
@@ -92,6 +93,7 @@ impl Client {
             endpoint.connect_with_connector(connector).await.map_err(|error| Error::away(&socket, &error))?;
         Ok(Self {
             socket,
+            channel: channel.clone(),
             agent: AgentClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
             kni: KniClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
             deadline: None,
@@ -116,6 +118,11 @@ impl Client {
     /// The client of package `kni`, on the same connection.
     pub fn kni(&self) -> KniClient<Channel> {
         self.kni.clone()
+    }
+
+    /// The connection itself, for services that this client has no methods for, such as health.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     /// The socket.

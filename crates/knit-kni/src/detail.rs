@@ -25,6 +25,12 @@ struct RpcStatus {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
     reason: Reason,
+    // Apart, so that every function that can refuse does not move all of it around.
+    said: Box<Said>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Said {
     message: String,
     detail: ErrorDetail,
 }
@@ -34,34 +40,34 @@ impl Refusal {
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let detail =
             ErrorDetail { reason: reason.to_string(), retry: reason.retry(), ..ErrorDetail::default() };
-        Self { reason, message: message.into(), detail }
+        Self { reason, said: Box::new(Said { message: message.into(), detail }) }
     }
 
     /// What it is about, such as `pod cnf/pod1 interface net1`.
     #[must_use]
     pub fn about(mut self, object: impl Into<String>) -> Self {
-        self.detail.object = object.into();
+        self.said.detail.object = object.into();
         self
     }
 
     /// The field of the request that is wrong, such as `interfaces[0].name`.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
-        self.detail.field = field.into();
+        self.said.detail.field = field.into();
         self
     }
 
     /// Whether the same call may succeed later, where that is not what the reason says.
     #[must_use]
     pub fn retry(mut self, retry: bool) -> Self {
-        self.detail.retry = retry;
+        self.said.detail.retry = retry;
         self
     }
 
     /// The id of the call.
     #[must_use]
     pub fn call(mut self, id: impl Into<String>) -> Self {
-        self.detail.call_id = id.into();
+        self.said.detail.call_id = id.into();
         self
     }
 
@@ -72,13 +78,17 @@ impl Refusal {
 
     /// The sentence for people.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.said.message
     }
 }
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { reason, message, detail } = refusal;
+        let Refusal { reason, said } = refusal;
+        let Said { message, mut detail } = *said;
+        if detail.call_id.is_empty() {
+            detail.call_id = call::current();
+        }
         let code = reason.code();
         let any = prost_types::Any::from_msg(&detail).expect("a message always fits a growing buffer");
         let whole = RpcStatus { code: code as i32, message: message.clone(), details: vec![any] };

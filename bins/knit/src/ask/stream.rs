@@ -98,7 +98,9 @@ async fn follow(
     let mut stream = which.asking.connect().await?.watch(request).await?;
     while let Some(event) = stream.next().await? {
         *lost = None;
-        after.clone_from(&event.position);
+        if event.position.is_some() {
+            after.clone_from(&event.position);
+        }
         let quiet = matches!(event.change(), v1::Change::Synced | v1::Change::Bookmark);
         if !quiet || which.asking.output == Form::Json {
             print_line(which.asking.output, || json::value(&event), |wide| line(&event, wide))?;

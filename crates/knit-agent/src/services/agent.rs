@@ -52,7 +52,6 @@ fn merged(plans: &Plans) -> v1::Plan {
 }
 
 fn failed(problem: &Problem, call: &CallId, object: &str) -> Status {
-    tracing::warn!(call = %call, %object, reason = ?problem.reason, "{problem}");
     refusal(problem, call, object).into()
 }
 

@@ -20,10 +20,7 @@ impl Services {
     ) -> Result<T, Status> {
         let seen = move |node: &Node, answer| ok(answer).map(|answer| render(node, answer));
         let outcome = self.handle.call(call.clone(), event, seen).await.and_then(|outcome| outcome);
-        outcome.map_err(|problem| {
-            tracing::warn!(call = %call, reason = ?problem.reason, "{problem}");
-            refusal(&problem, call, "").into()
-        })
+        outcome.map_err(|problem| refusal(&problem, call, "").into())
     }
 
     async fn kni_see<T: Send + 'static>(

@@ -1,6 +1,6 @@
 //! Watching: everything there is, then every change, and going on where one left off.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use knit_engine::State;
@@ -77,12 +77,8 @@ impl Services {
             let seen = self.handle.ask(move |node| {
                 let first = match after {
                     None => Ok(everything(node, &filter, &mut told)),
-                    Some(after) => since(node, &filter, Seq(after.sequence)),
+                    Some(after) => since(node, &filter, Seq(after.sequence), &mut told),
                 };
-                if told.readiness.is_none() {
-                    let mut ignored = Vec::new();
-                    compare(node.state(), node.last(), &filter, &mut told, &mut ignored);
-                }
                 first.map(|first| (first, told, node.last()))
             });
             seen.await.map_err(|problem| {
@@ -152,21 +148,37 @@ fn everything(node: &Node, filter: &Filter, told: &mut Told) -> Vec<v1::WatchEve
         events.push(of_pod(filter.event(last, v1::Change::Added), pod));
     }
     events.push(filter.event(last, v1::Change::Synced));
+    resume_before(&mut events, None);
     events
 }
 
-/// What changed after a place in the history: each pod once, as it is now.
-fn since(node: &Node, filter: &Filter, after: Seq) -> Result<Vec<v1::WatchEvent>, Refusal> {
+/// One who stops reading in the middle and goes on later misses nothing: only the last of these events says that all of
+/// them were told, the others say what was known before them.
+fn resume_before(events: &mut [v1::WatchEvent], before: Option<v1::Position>) {
+    if let Some((_, earlier)) = events.split_last_mut() {
+        earlier.iter_mut().for_each(|event| event.position.clone_from(&before));
+    }
+}
+
+/// What changed after a place in the history: each pod once, as it is now; networks and readiness as they are now,
+/// because they follow from too much to tell which of them changed.
+fn since(node: &Node, filter: &Filter, after: Seq, told: &mut Told) -> Result<Vec<v1::WatchEvent>, Refusal> {
     let gone = |message: String| Refusal::new(Reason::PositionGone, message).field("after");
     if after > node.last() {
         return Err(gone(format!("there is no change {after} yet: begin again without a position")));
     }
     let history = node.history(Seq(after.0 + 1)).map_err(|why| gone(why.to_string()))?;
     let mut names: BTreeMap<SandboxId, Option<Sandbox>> = BTreeMap::new();
+    let mut networks_gone = BTreeSet::new();
     let mut next = None;
     for record in history {
         let (seq, record) = record.map_err(|why| gone(format!("the history is damaged: {why}")))?;
         next.get_or_insert(seq);
+        if let knit_engine::Record::ObjectDeleted(key) = &record
+            && key.kind == "VirtualNetwork"
+        {
+            networks_gone.insert((key.namespace.clone(), key.name.clone()));
+        }
         if let Some((id, _)) = about(&record) {
             let known = names.entry(id).or_default();
             if let knit_engine::Record::SandboxSeen(sandbox) = record {
@@ -181,6 +193,13 @@ fn since(node: &Node, filter: &Filter, after: Seq) -> Result<Vec<v1::WatchEvent>
     }
     let (state, last) = (node.state(), node.last());
     let mut events = Vec::new();
+    compare(state, last, filter, told, &mut events);
+    for (namespace, name) in networks_gone.into_iter().filter(|key| !told.networks.contains_key(key)) {
+        let network = v1::Network { name, namespace, ..v1::Network::default() };
+        if filter.wants_network(&network) {
+            events.push(of_network(filter.event(last, v1::Change::Deleted), network));
+        }
+    }
     for (id, seen) in names {
         let event = match (pods::pod(state, &id), seen) {
             (Some(pod), _) => of_pod(filter.event(last, v1::Change::Modified), pod),
@@ -194,6 +213,7 @@ fn since(node: &Node, filter: &Filter, after: Seq) -> Result<Vec<v1::WatchEvent>
         events.extend(wanted.then_some(event));
     }
     events.push(filter.event(last, v1::Change::Bookmark));
+    resume_before(&mut events, filter.event(after, v1::Change::Bookmark).position);
     Ok(events)
 }
 
@@ -213,6 +233,8 @@ fn render(state: &State, filter: &Filter, change: &Change, told: &mut Told) -> V
         events.push(event);
     }
     compare(state, change.seq, filter, told, &mut events);
+    let before = Seq(change.seq.0.saturating_sub(1));
+    resume_before(&mut events, filter.event(before, v1::Change::Bookmark).position);
     events
 }
 

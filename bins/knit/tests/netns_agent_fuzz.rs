@@ -1,0 +1,189 @@
+//! Requests that no client of ours writes, to a running agent: it answers or refuses each of them, goes on, touches
+//! nothing that is not its own, and everything that they made can be taken away.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+#[path = "support/agent.rs"]
+#[allow(dead_code, reason = "shared with the agent's own tests")]
+mod support;
+#[path = "../../../crates/knit-kni/tests/support/wire.rs"]
+#[allow(dead_code, reason = "shared with the messages' own tests")]
+mod wire;
+
+use std::cell::Cell;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use knit_kni::{Client, kni, v1};
+use knit_testbed::{Dump, eventually};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use support::{Agent, Machine, reference};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Request, Status};
+
+/// A stream is read no longer than this.
+const DEADLINE: Duration = Duration::from_millis(300);
+
+/// Messages as they are.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        bytes::BufMut::put_slice(buffer, &item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let length = bytes::Buf::remaining(buffer);
+        Ok(Some(bytes::Buf::copy_to_bytes(buffer, length).to_vec()))
+    }
+}
+
+/// Every method of both packages, by its path.
+fn methods() -> Vec<String> {
+    let services = knit_kni::json::pool().services();
+    let paths = services.flat_map(|service| {
+        let name = service.full_name().to_owned();
+        service.methods().map(|method| format!("/{name}/{}", method.name())).collect::<Vec<_>>()
+    });
+    paths.collect()
+}
+
+async fn send(client: &Client, method: &str, message: Vec<u8>) -> Result<(), Status> {
+    let mut grpc = tonic::client::Grpc::new(client.channel());
+    grpc.ready().await.map_err(|why| Status::unavailable(why.to_string()))?;
+    let mut request = Request::new(message);
+    request.set_timeout(DEADLINE);
+    let path: PathAndQuery = method.parse().unwrap();
+    let mut answers = grpc.server_streaming(request, path, Raw).await?.into_inner();
+    let all = async {
+        while answers.message().await?.is_some() {}
+        Ok(())
+    };
+    tokio::time::timeout(DEADLINE, all).await.unwrap_or(Ok(()))
+}
+
+/// Takes away whatever the requests made.
+fn clean(machine: &Machine, agent: &Agent<'_>) {
+    let pods = agent.with(|mut client| async move { client.list_pods(Default::default()).await }).unwrap();
+    for pod in pods.pods {
+        let request = v1::DeleteSandboxRequest { pod: Some(reference(&pod.id)) };
+        agent.with(|mut client| async move { client.delete_sandbox(request).await }).unwrap();
+    }
+    let Ok(made) = std::fs::read_dir(machine.path("netns")) else { return };
+    for path in made.map(|entry| entry.unwrap().path().display().to_string()) {
+        let request = kni::DeleteNetworkRequest { netns_path: path, ..Default::default() };
+        agent.with(|client| async move { client.kni().delete_network(request).await }).unwrap();
+    }
+}
+
+#[test]
+fn whatever_is_asked_the_agent_goes_on_and_stays_clean() {
+    let machine = Machine::new("agent-fuzz");
+    let agent = machine.agent();
+    let before = Dump::take(&machine.host);
+    let victim = machine.path("victim");
+    std::fs::write(&victim, "not Knit's").unwrap();
+    let texts = [
+        "a",
+        "eth0",
+        "net1",
+        "default",
+        "cluster-network",
+        "10.75.0.9",
+        "fd75:6b6e:6974::9/64",
+        "netns",
+        "pid",
+    ];
+    let odd = [
+        "",
+        "\0",
+        "../..",
+        "ä",
+        "/proc/self/ns/net",
+        "18446744073709551616",
+        "1500",
+        victim.to_str().unwrap(),
+    ];
+    let messages = wire::fields(&[&texts[..], &odd[..]].concat());
+    let cases = (prop::sample::select(methods()), messages);
+    let config = ProptestConfig { cases: 600, failure_persistence: None, ..Default::default() };
+    let runtime = support::runtime();
+    let client = runtime.block_on(Client::connect(agent.socket())).unwrap();
+    let (answered, refused) = (Cell::new(0), Cell::new(0));
+    let outcome = TestRunner::new(config).run(&cases, |(method, message)| {
+        let sent = runtime.block_on(send(&client, &method, message));
+        match &sent {
+            Ok(()) => answered.set(answered.get() + 1),
+            Err(status) => {
+                refused.set(refused.get() + 1);
+                // The agent's own refusals say why; a panic or a lost connection would be one of these.
+                let lost = matches!(status.code(), tonic::Code::Unknown | tonic::Code::Unavailable);
+                prop_assert!(!lost, "{method}: {status:?}");
+            }
+        }
+        prop_assert!(agent.is_running(), "{method} ended the agent");
+        Ok(())
+    });
+    outcome.unwrap_or_else(|why| panic!("{why}\n{}", machine.log()));
+    let (answered, refused) = (answered.get(), refused.get());
+    assert!(answered > 50 && refused > 50, "{answered} were answered and {refused} refused: too one-sided");
+    assert!(!machine.log().contains("panicked"), "{}", machine.log());
+
+    clean(&machine, &agent);
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "not Knit's");
+    assert_eq!(agent.used(), 0);
+    eventually("the links are reaped", Duration::from_secs(5), || support::ports(&machine.host) == 0);
+    before.assert_unchanged(&machine.host);
+    let left = std::fs::read_dir(machine.path("netns")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "namespaces are left");
+    assert_eq!(agent.stop(), Some(0));
+}
+
+#[test]
+fn bytes_that_are_no_grpc_do_not_disturb_others() {
+    let machine = Machine::new("agent-bytes");
+    let agent = machine.agent();
+    let config = ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() };
+    let beginnings: [&[u8]; 3] = [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"];
+    let preface = prop::sample::select(beginnings.to_vec());
+    let cases = (preface, prop::collection::vec(any::<u8>(), 0..2_000));
+    let outcome = TestRunner::new(config).run(&cases, |(preface, bytes)| {
+        let mut stream = UnixStream::connect(agent.socket()).unwrap();
+        // The agent may hang up at any byte.
+        let _ = stream.write_all(preface).and_then(|()| stream.write_all(&bytes));
+        drop(stream);
+        prop_assert!(agent.is_running());
+        Ok(())
+    });
+    outcome.unwrap();
+    assert!(agent.is_ready());
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap().count();
+    eventually("connections are closed", Duration::from_secs(10), || descriptors() < 64);
+}
