@@ -183,7 +183,7 @@ fn attach(call: &str, id: &str, path: &str, interfaces: &[&str]) -> Event {
         interfaces,
         notes: Notes::default(),
         fail_if_present: false,
-        ticket: 0,
+        ticket: 7,
     }))
 }
 
