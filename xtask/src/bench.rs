@@ -6,6 +6,7 @@
 mod attach;
 mod floor;
 mod ground;
+mod kni;
 mod measure;
 mod messages;
 mod reference;
@@ -26,6 +27,9 @@ pub enum Bench {
     /// One attach and one detach through Knit, against bare netlink and the reference CNI plugin, and how the cost grows
     /// up to 1,000 pods (needs root)
     Attach(Options),
+    /// Calls through the agent's socket against bare netlink and the reference CNI plugin; 200 at once; memory; growth
+    /// (needs root)
+    Kni(Options),
 }
 
 /// What every benchmark takes.
@@ -48,6 +52,7 @@ pub fn command(bench: Bench) -> Result<()> {
     match bench {
         Bench::Floor(options) => floor::run(options.rounds)?.print(options.json),
         Bench::Attach(options) => attach::run(options.rounds)?.print(options.json),
+        Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 use knit_agent::Standalone;
 
@@ -10,6 +10,10 @@ use crate::fault;
 
 /// The folder that holds what Knit knows, unless told otherwise.
 const STATE_DIR: &str = "/var/lib/knit/standalone";
+
+/// What to do when the folder is in use. An agent holds it for as long as it runs.
+const ASK_THE_AGENT: &str = "if an agent runs here, ask it (`knit pods`, `knit networks`, `knit ready`) and put objects into \
+    the folder that it watches (`knit agent --standalone`); otherwise wait for the other command";
 
 /// The namespace of what names none, as with kubectl.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -30,7 +34,10 @@ impl Place {
 
     /// Opens the node to look at it. Says on standard error what was found wrong in its folder.
     pub fn open(&self) -> Result<Standalone> {
-        let mut node = Standalone::open(self.named().unwrap_or(Path::new(STATE_DIR)))?;
+        let opened = Standalone::open(self.named().unwrap_or(Path::new(STATE_DIR)));
+        let is_locked =
+            matches!(&opened, Err(knit_agent::Error::Store(why)) if why.reason() == "StateLocked");
+        let mut node = if is_locked { opened.context(ASK_THE_AGENT)? } else { opened? };
         for note in &node.notes {
             eprintln!("knit: {note}");
         }

@@ -281,3 +281,48 @@ fn a_state_that_is_damaged_or_cannot_be_written_is_said_and_survived() {
     assert!(!output.status.success() && said.contains(&agent.pid().to_string()), "{said}");
     agent.signal(Signal::SIGCONT);
 }
+
+/// A small disk of its own for the state; it goes with this.
+struct Disk(std::path::PathBuf);
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_and_everything_goes_on_when_there_is_room_again() {
+    let machine = Machine::new("agent-disk");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let state = support::agent::folder(&machine.path("state"));
+    let options = Some("size=1m");
+    nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), options).unwrap();
+    let _disk = Disk(state.clone());
+    let agent = machine.agent();
+    agent.attach("s1", &pods[0]);
+    let mut filler = std::fs::File::create(state.join("filler")).unwrap();
+    while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
+    // The journal's last page may still have room for a few records.
+    let mut refused = None;
+    for number in 0..200 {
+        match agent.try_attach(attach(&format!("x{number}"), &netns(&pods[1]))) {
+            Ok(_) => drop(agent.delete(&format!("x{number}"))),
+            Err(why) => {
+                refused = Some(why);
+                break;
+            }
+        }
+    }
+    let refused = refused.expect("a full disk refuses an attach");
+    assert!(refused.may_retry(), "{refused}");
+    assert!(agent.is_running(), "{}", machine.log());
+    pods[0].ping("10.75.0.1").unwrap();
+    drop(filler);
+    std::fs::remove_file(state.join("filler")).unwrap();
+    eventually("there is room again", Duration::from_secs(15), || {
+        agent.try_attach(attach("s2", &netns(&pods[1]))).is_ok()
+    });
+    pods[1].ping("10.75.0.2").unwrap();
+    assert_eq!(agent.used(), 4, "what was refused holds nothing: {}", machine.log());
+}

@@ -49,6 +49,9 @@ pub struct Attachment {
     pub notes: Notes,
     /// When it was asked for.
     pub since: Time,
+    /// Whether it ever stood: only then was whoever asked told so. What never did is not made up for after a restart.
+    #[serde(default)]
+    pub stood: bool,
 }
 
 /// What an attach says about one interface.

@@ -62,6 +62,14 @@ impl Called {
         of_sandbox.insert(attachment.interface.clone(), attachment);
     }
 
+    /// This attachment stands.
+    pub(crate) fn stands(&mut self, sandbox: &SandboxId, interface: &IfName) {
+        let there = self.attachments.get_mut(sandbox).and_then(|of_sandbox| of_sandbox.get_mut(interface));
+        if let Some(there) = there {
+            there.stood = true;
+        }
+    }
+
     pub(crate) fn detach(&mut self, sandbox: &SandboxId, interface: &IfName) {
         if let Some(of_sandbox) = self.attachments.get_mut(sandbox) {
             of_sandbox.remove(interface);

@@ -117,6 +117,7 @@ pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Eff
         Event::DomainDone { call, result } => domain::done(state, &call, result, effects),
         Event::Inspected { call, found } => inspected(state, &call, found, now, effects),
         Event::CallCancelled(call) => cancelled(state, &call, effects),
+        Event::Restarted => restarted(state, effects),
         _ => {}
     }
 }
@@ -222,6 +223,23 @@ fn cancelled(state: &mut State, call: &CallId, effects: &mut Effects) {
         _ => {
             state.calls.waiting.remove(call);
         }
+    }
+}
+
+/// What was asked for and never stood is taken back: whoever asked was never told that it is there, and is gone.
+fn restarted(state: &mut State, effects: &mut Effects) {
+    let never_stood = state.called.all().filter(|there| !there.stood);
+    let never_stood: Vec<(SandboxId, IfName)> =
+        never_stood.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
+    for (sandbox, interface) in never_stood {
+        let call = CallId("restart".to_owned());
+        let record = Record::Detached { sandbox: sandbox.clone(), interface, call: call.clone() };
+        effects.record(state, record);
+        let unit = Unit::Sandbox(sandbox.clone());
+        if state.called.of(&sandbox).next().is_none() && !state.made.contains_key(&unit) {
+            leave(state, &call, &sandbox, effects);
+        }
+        state.dirty.insert(unit);
     }
 }
 

@@ -80,6 +80,8 @@ pub enum Event {
     },
     /// Whoever made a call does not wait any more.
     CallCancelled(CallId),
+    /// The program began anew: nobody who called before waits any more.
+    Restarted,
 }
 
 /// How a plan ended.

@@ -14,6 +14,7 @@ use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::call::ATTACHMENT;
 use crate::called::Called;
 use crate::calls::Calls;
 use crate::event::{Began, Ended, Record, Revision, Unit};
@@ -225,6 +226,10 @@ impl State {
         let began = self.unfinished.remove(&ended.unit);
         match &ended.made {
             Some(made) => {
+                if let Unit::Sandbox(id) = &ended.unit {
+                    let called = made.interfaces.iter().filter(|(object, _)| object.kind == ATTACHMENT);
+                    called.for_each(|(_, interface)| self.called.stands(id, &interface.name));
+                }
                 self.release_unused(ended, began.as_ref(), made);
                 if *made == Made::default() {
                     self.made.remove(&ended.unit);

@@ -18,7 +18,8 @@ use super::reference;
 use super::report::{Goal, Report};
 use crate::deps::{self, Purpose};
 use crate::progress::Step;
-use knit::{Knit, Pod};
+use knit::Knit;
+pub use knit::Pod;
 
 /// How many pods there are; their links are deleted together.
 const PODS: usize = 60;
@@ -41,12 +42,12 @@ pub fn run(rounds: u32) -> Result<Report> {
 }
 
 /// A namespace is held by a descriptor, and two thousand of them are more than a process may usually have.
-fn hold_many_namespaces() -> Result<()> {
+pub fn hold_many_namespaces() -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most.min(1 << 16), most).context("cannot hold many namespaces open")
 }
 
-fn scratch_host() -> Result<Netns> {
+pub fn scratch_host() -> Result<Netns> {
     Netns::unnamed().context("cannot make a network namespace to measure in")
 }
 
@@ -90,7 +91,7 @@ fn measure_all(rounds: usize) -> Result<Report> {
 }
 
 /// One part of the benchmark, shown as a step.
-fn measure<T>(what: &str, part: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn measure<T>(what: &str, part: impl FnOnce() -> Result<T>) -> Result<T> {
     let step = Step::start(what);
     let outcome = part().with_context(|| format!("cannot measure: {what}"))?;
     step.done();
@@ -173,7 +174,11 @@ fn attaches_with_netns(
 }
 
 /// Does both, the other one first each time: neither always follows the same thing.
-fn in_turn(round: usize, one: impl FnOnce() -> Result<()>, other: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn in_turn(
+    round: usize,
+    one: impl FnOnce() -> Result<()>,
+    other: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     if round.is_multiple_of(2) {
         one()?;
         other()

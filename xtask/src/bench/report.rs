@@ -46,7 +46,8 @@ impl Row {
     fn text(&self) -> String {
         match self.unit {
             "µs" => number(self.value),
-            unit => format!("{:.2}{unit}", self.value),
+            "x" => format!("{:.2}x", self.value),
+            unit => format!("{:.1} {unit}", self.value),
         }
     }
 
@@ -67,12 +68,14 @@ impl Row {
 pub enum Goal {
     /// No more than this: 1.5 is "at most one and a half times", 0.1 is "ten times faster".
     AtMost(f64),
+    /// The number itself, not a ratio, is no more than this.
+    Limit(f64),
 }
 
 impl Goal {
-    fn is_met(self, ratio: f64) -> bool {
+    fn is_met(self, number: f64) -> bool {
         match self {
-            Self::AtMost(most) => ratio <= most,
+            Self::AtMost(most) | Self::Limit(most) => number <= most,
         }
     }
 }
@@ -82,6 +85,7 @@ impl fmt::Display for Goal {
         match self {
             Self::AtMost(most) if *most < 1.0 => write!(f, "at least {:.0}x faster", 1.0 / most),
             Self::AtMost(most) => write!(f, "at most {most}x"),
+            Self::Limit(most) => write!(f, "at most {most}"),
         }
     }
 }
@@ -90,6 +94,8 @@ impl fmt::Display for Goal {
 #[derive(Debug, Default)]
 pub struct Report {
     rows: Vec<Row>,
+    /// What is measured once, and has no percentiles.
+    once: Vec<Row>,
 }
 
 impl Report {
@@ -113,6 +119,14 @@ impl Report {
             self.rows.push(Row::new(name, statistic, value, "x"));
         }
         Ok(())
+    }
+
+    /// Adds a number that is measured once, and what it should be at most.
+    pub fn add_once(&mut self, name: &str, value: f64, unit: &'static str, most: Option<f64>) {
+        let mut row = Row::new(name, "once", value, unit);
+        row.goal = most.map(Goal::Limit);
+        row.met = row.goal.map(|goal| goal.is_met(value));
+        self.once.push(row);
     }
 
     /// Compares a row with another of this run; a goal is judged on the median. A row that is compared already stands
@@ -158,7 +172,8 @@ impl Report {
     /// Prints the rows: JSON for programs, or a table for people.
     pub fn print(&self, json: bool) -> Result<()> {
         if json {
-            println!("{}", serde_json::to_string_pretty(&self.rows)?);
+            let all: Vec<&Row> = self.rows.iter().chain(&self.once).collect();
+            println!("{}", serde_json::to_string_pretty(&all)?);
         } else {
             println!("{}", self.table());
         }
@@ -180,6 +195,17 @@ impl Report {
                 median.against.clone().unwrap_or_default(),
                 median.goal.map(|goal| goal.to_string()).unwrap_or_default(),
                 median.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
+            ]);
+        }
+        for row in &self.once {
+            table.add_row([
+                row.name.clone(),
+                row.text(),
+                String::new(),
+                String::new(),
+                String::new(),
+                row.goal.map(|goal| format!("{goal} {}", row.unit)).unwrap_or_default(),
+                row.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
             ]);
         }
         for column in [1, 2, 3] {

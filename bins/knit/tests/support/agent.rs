@@ -61,7 +61,8 @@ impl Machine {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         let mut command = self.host.command(env!("CARGO_BIN_EXE_knit"));
         command
-            .args(["agent", "--metrics-addr", "", "--health-addr", ""])
+            .arg("agent")
+            .envs([("KNIT_METRICS_ADDR", ""), ("KNIT_HEALTH_ADDR", "")])
             .arg("--state-dir")
             .arg(self.path("state"))
             .arg("--standalone")

@@ -230,7 +230,8 @@ impl<'a> Turn<'a> {
                 let outcome = self.change_cluster(cluster);
                 let told = outcome.as_ref().map(|_| ()).map_err(ToString::to_string);
                 let _ = answer.send(told);
-                Ok(())
+                // A refusal is only the asker's; a journal that fails is everyone's.
+                outcome.or_else(|why| if matches!(why, Error::InUse { .. }) { Ok(()) } else { Err(why) })
             }
             Message::Stop => {
                 self.stopping = Some(Instant::now() + LAST_ANSWERS);

@@ -47,6 +47,7 @@ impl Node {
         node.state.settings = node.settings()?;
         let taken_back = node.take_back_unfinished()?;
         let gone = node.forget_dead_sandboxes()?;
+        node.hear(Event::Restarted)?;
         if !taken_back.is_empty() || !gone.is_empty() {
             node.hear(Event::Resync)?;
         }

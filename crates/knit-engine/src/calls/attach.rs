@@ -112,6 +112,7 @@ fn admit(
             asked: asked.clone(),
             notes: attach.notes.clone(),
             since: now,
+            stood: false,
         });
     }
     let introduced = !state.sandboxes.contains_key(id);

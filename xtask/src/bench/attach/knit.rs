@@ -51,6 +51,10 @@ impl Pod {
         Ok(Self { netns, instance })
     }
 
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
     pub fn into_netns(self) -> Netns {
         self.netns
     }

@@ -1,0 +1,230 @@
+//! What an agent is told, by flags, environment, a file and a folder of objects; and what it tells. Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod agent;
+}
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use knit_kni::{Client, Reason, v1};
+use knit_testbed::eventually;
+use support::agent::{Machine, attach, folder, netns, runtime};
+
+const BRIDGE: &str = "apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Bridge
+metadata: { name: extra }
+spec: { name: extra0, cidr: 10.99.0.0/24 }
+";
+
+#[test]
+fn flags_go_before_the_environment_and_that_before_the_file() {
+    let machine = Machine::new("agent-flags");
+    let file = machine.path("config.yaml");
+    std::fs::write(&file, "logLevel: debug\nworkers: 2\nnodeName: from-file\n").unwrap();
+    let print = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let mut command = machine.host.command(env!("CARGO_BIN_EXE_knit"));
+        command.args(["agent", "--print-config", "--config"]).arg(&file).args(arguments);
+        let output = command.envs(environment.iter().copied()).output().unwrap();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+        )
+    };
+    let (ok, text) = print(&["--workers", "7"], &[("KNIT_WORKERS", "5"), ("KNIT_NODE_NAME", "from-env")]);
+    assert!(ok && text.contains("workers: 7") && text.contains("nodeName: from-env"), "{text}");
+    assert!(text.contains("logLevel: debug") && text.contains("10.75.0.0/16"), "{text}");
+    std::fs::write(&file, "worker: 2\n").unwrap();
+    let (ok, text) = print(&[], &[]);
+    assert!(!ok && text.contains("worker"), "{text}");
+    let (ok, text) = print(&["--cluster-ranges", "10.0.0.1/8"], &[]);
+    assert!(!ok, "{text}");
+}
+
+#[test]
+fn a_configuration_is_read_again_and_a_bad_one_is_refused() {
+    let machine = Machine::new("agent-config");
+    let pod = machine.testbed.pod("one");
+    // As kubelet mounts a ConfigMap: the file is a link through a link, and the inner one is swapped.
+    let mounted = folder(&machine.path("mounted"));
+    let write = |version: &str, text: &str| {
+        let data = folder(&mounted.join(version));
+        std::fs::write(data.join("config.yaml"), text).unwrap();
+        let _ = std::fs::remove_file(mounted.join("new"));
+        symlink(version, mounted.join("new")).unwrap();
+        std::fs::rename(mounted.join("new"), mounted.join("..data")).unwrap();
+    };
+    write("1", "clusterNetwork: { ranges: [10.1.0.0/16] }\n");
+    symlink("..data/config.yaml", mounted.join("config.yaml")).unwrap();
+    let file = mounted.join("config.yaml").display().to_string();
+    let agent = machine.agent_with(&["--config", &file], &[]);
+    let said = |word: &str| {
+        eventually(&format!("the log says {word}"), Duration::from_secs(10), || machine.log().contains(word));
+    };
+    write("2", "clusterNetwork: { ranges: [10.2.0.0/16] }\n");
+    said("the new configuration holds");
+    write("3", "clusterNetwork: { ranges: [10.3.0.1/16] }\n");
+    said("the old one stays");
+    let given = agent.attach("sb1", &pod).pod.unwrap().interfaces[0].addresses[0].address.clone();
+    assert_eq!(given, "10.2.0.2");
+    write("4", "clusterNetwork: { ranges: [10.4.0.0/16] }\n");
+    said("it cannot change while pods are on it");
+    write("5", "clusterNetwork: { ranges: [10.2.0.0/16] }\nworkers: 9\n");
+    said("these keys need a restart");
+    pod.ping("10.2.0.1").unwrap();
+}
+
+#[test]
+fn a_folder_of_objects_is_followed() {
+    let machine = Machine::new("agent-folder");
+    let agent = machine.agent();
+    let has = |name: &str| machine.host.output("ip", &["link", "show", "dev", name]).is_ok();
+    let file = machine.path("objects").join("bridge.yaml");
+    std::fs::write(&file, BRIDGE).unwrap();
+    eventually("the bridge is there", Duration::from_secs(10), || has("extra0"));
+    std::fs::write(&file, BRIDGE.replace("10.99", "10.98")).unwrap();
+    let follows = || machine.host.ip(&["-o", "address", "show", "dev", "extra0"]).contains("10.98.0.1/24");
+    eventually("it follows the file", Duration::from_secs(10), follows);
+    std::fs::write(&file, "kind: Nonsense\n").unwrap();
+    eventually("a mistake is said", Duration::from_secs(10), || {
+        machine.log().contains("those from before stay")
+    });
+    assert!(has("extra0"));
+    std::fs::remove_file(&file).unwrap();
+    eventually("the bridge goes with its file", Duration::from_secs(10), || !has("extra0"));
+    assert!(has("knit0"), "what Knit brings along is not the folder's");
+    // A command in the same state folder is refused in words.
+    let mut command = machine.host.command(env!("CARGO_BIN_EXE_knit"));
+    let output = command.arg("get").arg("--state-dir").arg(machine.path("state")).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(&agent.pid().to_string()), "{said}");
+}
+
+#[test]
+fn a_watcher_sees_every_change_and_goes_on_where_it_left_off() {
+    let machine = Machine::new("agent-watch");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    agent.attach("s1", &pods[0]);
+    let paths = [netns(&pods[0]), netns(&pods[1])];
+    let position = runtime().block_on(async {
+        let mut client = Client::connect(agent.socket()).await.unwrap();
+        let mut watch = client.watch(v1::WatchRequest::default()).await.unwrap();
+        let mut known = Vec::new();
+        loop {
+            let event = watch.next().await.unwrap().unwrap();
+            match (event.change(), event.object) {
+                (v1::Change::Synced, _) => break,
+                (v1::Change::Added | v1::Change::Modified, Some(object)) => known.push(object),
+                other => panic!("{other:?}"),
+            }
+        }
+        let is_pod = |object: &&v1::watch_event::Object| matches!(object, v1::watch_event::Object::Pod(_));
+        assert_eq!(known.iter().filter(is_pod).count(), 1);
+        assert!(known.len() >= 3, "a network and the readiness are there, too: {known:?}");
+        let mut other = client.clone().with_call_id("my-call");
+        other.attach(attach("s2", &paths[1])).await.unwrap();
+        loop {
+            let event = watch.next().await.unwrap().unwrap();
+            if let Some(v1::watch_event::Object::Pod(pod)) = &event.object
+                && event.call_id == "my-call"
+            {
+                assert_eq!(pod.id, "s2");
+                return event.position;
+            }
+        }
+    });
+    agent.delete("s1");
+    agent.crash();
+    let agent = machine.agent();
+    runtime().block_on(async {
+        let mut client = Client::connect(agent.socket()).await.unwrap();
+        let after = v1::WatchRequest { after: position.clone(), ..Default::default() };
+        let mut watch = client.watch(after).await.unwrap();
+        let mut gone = Vec::new();
+        loop {
+            let event = watch.next().await.unwrap().unwrap();
+            match (event.change(), event.object) {
+                (v1::Change::Bookmark, _) => break,
+                (v1::Change::Deleted, Some(v1::watch_event::Object::Pod(pod))) => gone.push(pod.id),
+                _ => {}
+            }
+        }
+        assert_eq!(gone, ["s1"], "what happened while nobody watched is told");
+        let lost = v1::Position { epoch: "another".to_owned(), ..position.unwrap() };
+        let refused = client.watch(v1::WatchRequest { after: Some(lost), ..Default::default() }).await;
+        assert_eq!(refused.err().unwrap().reason(), Some(Reason::PositionGone));
+    });
+}
+
+#[test]
+fn logs_metrics_and_health_say_what_happens() {
+    let machine = Machine::new("agent-tells");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent_with(
+        &["--metrics-addr", "127.0.0.1:9475", "--health-addr", "127.0.0.1:9476", "--log-format", "text"],
+        &[],
+    );
+    let answer = agent.attach("sb1", &pod);
+    assert!(agent.try_attach(attach("sb1", "/nonexistent")).is_err());
+    let get = |port: u16, path: &str| {
+        machine.host.run(|| {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        })
+    };
+    let metrics = get(9475, "/metrics");
+    for line in [
+        "knit_call_duration_seconds_count{call=\"attach\",result=\"ok\"} 1",
+        "knit_call_duration_seconds_count{call=\"attach\",result=\"failed\"} 1",
+        "knit_errors_total{reason=\"InvalidValue\"} 1",
+        "knit_leases 2",
+        "knit_sandboxes 1",
+        "application/openmetrics-text",
+        "# EOF",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
+    }
+    assert!(get(9476, "/livez").contains("200 OK") && get(9476, "/readyz").contains("200 OK"));
+    let lines = runtime().block_on(async {
+        let mut client = Client::connect(agent.socket()).await.unwrap();
+        let request = v1::LogsRequest { call_id: answer.call_id.clone(), ..Default::default() };
+        let mut logs = client.logs(request).await.unwrap();
+        let mut lines = Vec::new();
+        while let Some(line) = logs.next().await.unwrap() {
+            lines.push(line.message);
+        }
+        lines
+    });
+    assert_eq!(lines, ["attached"]);
+    assert_eq!(agent.stop(), Some(0));
+    assert!(!machine.path("kni.sock").exists(), "the socket goes with the agent");
+}
+
+#[test]
+fn no_more_pods_come_when_no_address_is_left_and_nobody_has_to_leave() {
+    let machine = Machine::new("agent-full");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent_with(&["--cluster-ranges", "10.5.0.0/30"], &[]);
+    let capacity =
+        || agent.with(|mut client| async move { client.get_capacity(Default::default()).await }).unwrap();
+    assert!(!capacity().no_more_pods);
+    agent.attach("s1", &pods[0]);
+    let full = capacity();
+    assert!(full.no_more_pods && full.networks[0].exhausted, "{full:?}");
+    let ready =
+        agent.with(|mut client| async move { client.get_readiness(Default::default()).await }).unwrap();
+    assert!(ready.node.unwrap().ready && !ready.new_pods.unwrap().ready);
+    let refused = agent.try_attach(attach("s2", &netns(&pods[1]))).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::AddressesExhausted), "{refused}");
+    pods[0].ping("10.5.0.1").unwrap();
+    agent.delete("s1");
+    agent.attach("s2", &pods[1]);
+}
