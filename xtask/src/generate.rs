@@ -45,6 +45,7 @@ fn files() -> Vec<(PathBuf, String)> {
     let crds = Path::new("deploy/crds");
     files.extend(knit_crds::manifests().into_iter().map(|(name, text)| (crds.join(name), text)));
     files.push((PathBuf::from(api::LOCK), api::lock()));
+    files.push((PathBuf::from("api/reasons.md"), api::reasons()));
     files
 }
 

@@ -255,7 +255,9 @@ fn collecting_takes_what_does_not_live_and_nothing_else() {
     pods[0].ping("10.75.0.4").unwrap();
     assert!(machine.log().contains("collected"), "there is an audit line: {}", machine.log());
     // A namespace that is gone is found without anyone saying so.
-    pods.iter().for_each(|pod| drop(pod.holder().stop().unwrap()));
+    for pod in &pods {
+        pod.holder().stop().unwrap();
+    }
     eventually("the dead are forgotten", Duration::from_secs(15), || agent.used() == 0);
 }
 

@@ -14,7 +14,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use knit_kni::{Client, kni, v1};
+use knit_kni::{Client, Reason, kni, v1};
 use knit_testbed::{Dump, eventually};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -164,6 +164,153 @@ fn whatever_is_asked_the_agent_goes_on_and_stays_clean() {
     let left = std::fs::read_dir(machine.path("netns")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "namespaces are left");
     assert_eq!(agent.stop(), Some(0));
+}
+
+/// A call that makes sense, with values that may not.
+#[derive(Clone, Debug)]
+enum Act {
+    Create(String),
+    Attach(Box<v1::AttachRequest>),
+    Detach(String, Vec<String>),
+    Delete(String),
+    Collect(Vec<String>),
+}
+
+/// Mostly one of the good ones, sometimes one that must be refused.
+fn mostly<T: Clone + std::fmt::Debug + 'static>(good: &[T], odd: &[T]) -> impl Strategy<Value = T> + use<T> {
+    prop_oneof![20 => prop::sample::select(good.to_vec()), 1 => prop::sample::select(odd.to_vec())]
+}
+
+fn word(good: &[&'static str], odd: &[&'static str]) -> impl Strategy<Value = String> + use<> {
+    mostly(good, odd).prop_map(str::to_owned)
+}
+
+fn interface() -> impl Strategy<Value = v1::InterfaceSpec> {
+    let address = word(
+        &["10.75.0.9", "10.75.1.1/16", "fd75:6b6e:6974::9/64"],
+        &["10.75.0.1", "10.76.0.1", "0.0.0.0", "x", "::1"],
+    );
+    let route = (
+        word(&["10.9.0.0/16", "fd00::/8"], &["0.0.0.0/0", "10.9.0.1/8", "x"]),
+        word(&["", "10.75.0.1"], &["::1", "10.99.0.1", "x"]),
+    );
+    let route =
+        route.prop_map(|(destination, gateway)| v1::Route { destination, gateway, ..Default::default() });
+    let port = (0..3_i32, mostly(&[80, 443], &[0, 65_536]), mostly(&[30_080, 30_443], &[0, 65_536]));
+    let port = port.prop_map(|(protocol, container_port, host_port)| v1::PortMapping {
+        protocol,
+        container_port,
+        host_port,
+        host_ip: String::new(),
+    });
+    let parts = (
+        word(&["", "eth0", "net1", "net2"], &["lo", "sixteen-bytes-ab", "a/b"]),
+        prop::option::of(word(&["cluster-network"], &["nowhere"])),
+        prop::collection::vec(address, 0..2),
+        word(&["", "", "02:00:00:00:00:09"], &["ff:ff:ff:ff:ff:ff", "01:00:5e:00:00:01", "x"]),
+        mostly(&[0, 1280, 1500], &[67, 70_000, u32::MAX]),
+        prop::collection::vec(route, 0..2),
+        prop::collection::vec(port, 0..2),
+        prop::option::of(any::<bool>()),
+    );
+    parts.prop_map(|(name, network, addresses, mac, mtu, routes, port_mappings, default_route)| {
+        v1::InterfaceSpec {
+            name,
+            to: network.map(v1::interface_spec::To::Network),
+            addresses,
+            mac,
+            mtu,
+            routes,
+            default_route,
+            port_mappings,
+            ..Default::default()
+        }
+    })
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let id = || word(&["s1", "s2"], &["nobody"]);
+    let attach = (id(), prop::collection::vec(interface(), 0..3), any::<bool>(), 0..4_u8);
+    let attach = attach.prop_map(|(id, interfaces, fail_if_present, dry)| {
+        let sandbox = Some(v1::SandboxSpec { id, ..Default::default() });
+        let dry_run = dry == 0;
+        let request =
+            v1::AttachRequest { sandbox, interfaces, fail_if_present, dry_run, ..Default::default() };
+        Act::Attach(Box::new(request))
+    });
+    let name = word(&["eth0", "net1"], &["", "a/b"]);
+    prop_oneof![
+        4 => id().prop_map(Act::Create),
+        8 => attach,
+        2 => (id(), prop::collection::vec(name, 0..3)).prop_map(|(id, names)| Act::Detach(id, names)),
+        1 => id().prop_map(Act::Delete),
+        1 => prop::collection::vec(id(), 0..3).prop_map(Act::Collect),
+    ]
+}
+
+async fn carry_out(client: &mut Client, act: Act) -> Result<(), knit_kni::Error> {
+    match act {
+        Act::Create(id) => {
+            let sandbox = v1::SandboxSpec {
+                name: id.clone(),
+                id,
+                namespace: "default".to_owned(),
+                ..Default::default()
+            };
+            let request = v1::CreateSandboxRequest { sandbox: Some(sandbox), ..Default::default() };
+            client.create_sandbox(request).await.map(drop)
+        }
+        Act::Attach(request) => client.attach(*request).await.map(drop),
+        Act::Detach(id, interfaces) => {
+            let (pod, all) = (Some(reference(&id)), interfaces.is_empty());
+            client.detach(v1::DetachRequest { pod, interfaces, all, dry_run: false }).await.map(drop)
+        }
+        Act::Delete(id) => {
+            client.delete_sandbox(v1::DeleteSandboxRequest { pod: Some(reference(&id)) }).await.map(drop)
+        }
+        Act::Collect(ids) => {
+            let attachments: Vec<v1::Attachment> = ids
+                .into_iter()
+                .map(|sandbox_id| v1::Attachment { sandbox_id, interface: String::new() })
+                .collect();
+            let living = v1::Living { none: attachments.is_empty(), attachments };
+            let garbage = Some(v1::collect_garbage_request::Garbage::Living(living));
+            let request = v1::CollectGarbageRequest { garbage, ..Default::default() };
+            client.collect_garbage(request).await.map(drop)
+        }
+    }
+}
+
+#[test]
+fn any_sequence_of_calls_can_be_taken_away_without_a_trace() {
+    let machine = Machine::new("agent-acts");
+    let agent = machine.agent();
+    let before = Dump::take(&machine.host);
+    let config =
+        ProptestConfig { cases: 40, failure_persistence: None, max_shrink_iters: 60, ..Default::default() };
+    let runtime = support::runtime();
+    let client = runtime.block_on(Client::connect(agent.socket())).unwrap();
+    let outcome = TestRunner::new(config).run(&prop::collection::vec(act(), 1..12), |acts| {
+        let both = ["s1", "s2"].map(|id| Act::Create(id.to_owned()));
+        for act in both.into_iter().chain(acts) {
+            let shown = format!("{act:?}");
+            let done = runtime.block_on(carry_out(&mut client.clone(), act));
+            // A value that is refused is the caller's fault, or the kernel's word on it; these would be the agent's.
+            let own = |reason| matches!(reason, None | Some(Reason::Internal));
+            let half = |error: &knit_kni::Error| {
+                error.reason() == Some(Reason::KernelRefused) && !error.to_string().ends_with("is taken back")
+            };
+            let fault = done.as_ref().err().filter(|error| own(error.reason()) || half(error));
+            prop_assert!(fault.is_none(), "{shown}: {fault:?}");
+        }
+        clean(&machine, &agent);
+        prop_assert_eq!(agent.used(), 0);
+        Ok(())
+    });
+    outcome.unwrap_or_else(|why| panic!("{why}\n{}", machine.log()));
+    eventually("the links are reaped", Duration::from_secs(5), || support::ports(&machine.host) == 0);
+    before.assert_unchanged(&machine.host);
+    assert!(!machine.log().contains("panicked"), "{}", machine.log());
 }
 
 #[test]

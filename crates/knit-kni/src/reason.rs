@@ -6,11 +6,11 @@ use tonic::Code;
 
 /// Defines the reasons: each with its word, its gRPC code and whether the same call may succeed later.
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident => $code:ident, $retry:literal;)*) => {
+    ($(#[doc = $meaning:literal] $name:ident => $code:ident, $retry:literal;)*) => {
         /// Why a call failed. The words appear in errors, metrics, Events and conditions: none changes its meaning.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $meaning] $name,)*
         }
 
         impl Reason {
@@ -20,6 +20,11 @@ macro_rules! reasons {
             /// The word.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// What it means, in a sentence.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => $meaning.trim_ascii(),)* }
             }
 
             /// The gRPC code that goes with it.

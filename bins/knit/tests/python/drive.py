@@ -81,7 +81,11 @@ def compatible(channel, names):
         id=uid,
         isolation=kni_pb2.Isolation(path=path, type="netns"),
         dns_config=kni_pb2.DNSConfig(servers=["10.96.0.10"], searches=["default.svc"]),
-        port_mappings=[kni_pb2.PortMapping(protocol=kni_pb2.UDP, container_port=53, host_port=30053)],
+        port_mappings=[
+            kni_pb2.PortMapping(protocol=kni_pb2.UDP, container_port=53, host_port=30053),
+            # As the kubelet lists a port that the node does not have.
+            kni_pb2.PortMapping(protocol=kni_pb2.TCP, container_port=80, host_port=0),
+        ],
         annotations={"kubernetes.io/ingress-bandwidth": "10M"},
         **pod,
     )

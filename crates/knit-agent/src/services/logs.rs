@@ -28,7 +28,10 @@ pub(super) fn stream(lines: &Lines, request: v1::LogsRequest) -> Result<Answers<
                 return;
             }
         }
-        while request.follow {
+        if !request.follow {
+            return;
+        }
+        loop {
             let line = tokio::select! {
                 line = following.recv() => line,
                 () = to.closed() => return,

@@ -22,7 +22,8 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
                 Unit::Bridge(key) if key.namespace == namespace => made.bridge.as_ref(),
                 _ => None,
             });
-            let link = bridges.filter(|bridge| bridge.asked == asked).map(|bridge| bridge.name.to_string());
+            let mut links =
+                bridges.filter(|bridge| bridge.asked == asked).map(|bridge| bridge.name.to_string());
             let conditions = readiness_of(state, namespace, &asked);
             v1::Network {
                 name: network.name.clone(),
@@ -33,7 +34,7 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
                 mtu: network.mtu.unwrap_or(1500),
                 transport: "bridge".to_owned(),
                 isolated: network.isolated,
-                link: link.last().unwrap_or_default(),
+                link: links.next_back().unwrap_or_default(),
                 capacity: Capacity::of(state, namespace, network)
                     .iter()
                     .map(|one| capacity(state, one))

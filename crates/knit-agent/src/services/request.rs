@@ -189,6 +189,19 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         let via = via.map_err(|_| {
             invalid(&format!("{field}.gateway"), format!("`{}` is no address", route.gateway))
         })?;
+        if let Some(via) = via.filter(|via| via.is_ipv4() != to.addr().is_ipv4()) {
+            let message = format!("{via} and the destination {to} are of different families");
+            return Err(invalid(&format!("{field}.gateway"), message));
+        }
+        let plain = v1::Route {
+            destination: route.destination.clone(),
+            gateway: route.gateway.clone(),
+            ..v1::Route::default()
+        };
+        if *route != plain {
+            let message = "a route with more than destination and gateway is asked for by an object";
+            return Err(Refusal::new(Reason::Unsupported, message).field(field));
+        }
         Ok((to.trunc(), via))
     });
     let mac = (!spec.mac.is_empty()).then(|| spec.mac.parse::<Mac>()).transpose();
@@ -229,7 +242,9 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     let dns = request.dns_config.clone().unwrap_or_default();
     let dns = Dns { servers: dns.servers, searches: dns.searches, options: dns.options };
     let mut notes = notes(dns, request.annotations.clone())?;
-    let ports = request.port_mappings.iter().enumerate().map(|(at, port)| {
+    // The kubelet lists every port of a pod; those without one on the node are no mappings.
+    let mapped = request.port_mappings.iter().enumerate().filter(|(_, port)| port.host_port != 0);
+    let ports = mapped.map(|(at, port)| {
         let numbers = (i64::from(port.container_port), i64::from(port.host_port));
         mapping(&format!("port_mappings[{at}]"), port.protocol, numbers, &port.host_ip)
     });
