@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{DomainDone, Found};
+use knit_engine::forward::Forward;
 use knit_engine::{Applied, CallId, Event, Failure, Look, State, Unit};
 use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
 use knit_kernel::fault::{Fault, Observer};
@@ -21,6 +22,7 @@ use knit_model::sandbox::Instance;
 use knit_model::{NetState, Plan, Sandbox, Scope};
 
 use crate::error::{Error, Result};
+use crate::forward;
 
 /// Fault points that all hands of a node share.
 pub type Faults = Arc<Mutex<Box<dyn Observer + Send>>>;
@@ -72,6 +74,8 @@ pub enum Task {
         /// Where.
         path: String,
     },
+    /// Have these ports of the node lead to pods, and no others.
+    Forward(Vec<Forward>),
     /// Delete what was cut off.
     Reap(BTreeSet<Scope>),
     /// Say which of these sandboxes are gone.
@@ -171,6 +175,7 @@ impl Hands {
                 let result = removed.map(|()| DomainDone::Removed(instance));
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
+            Task::Forward(forwards) => Ok(Done::with(Event::Forwarded(forward::apply(&forwards)))),
             Task::Reap(scopes) => {
                 for scope in scopes {
                     self.reap(&scope, &sandboxes, &mut places)?;

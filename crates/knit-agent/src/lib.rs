@@ -9,6 +9,7 @@ pub mod cluster_network;
 pub mod config;
 pub mod daemon;
 pub mod error;
+mod forward;
 pub mod hands;
 pub mod http;
 pub mod log;

@@ -162,7 +162,7 @@ impl Node {
                             queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
                         }
                         // Nothing is made for a rehearsal, and nothing goes.
-                        Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } => {}
+                        Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
                         effect => {
                             if let Some(task) = task(effect) {
                                 queue.extend(self.hands.work(task.with(&state, Places::new()))?.events);
@@ -273,6 +273,7 @@ fn task(effect: Effect) -> Option<Task> {
         Effect::Inspect { call, path } => Some(Task::Inspect { call, path }),
         Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
+        Effect::Forward(forwards) => Some(Task::Forward(forwards)),
         Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } => None,
     }
 }

@@ -10,6 +10,7 @@ use knit_model::{IfName, NetState, Plan, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
+use crate::forward::Forward;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
 /// What is changed as one transaction: it holds, or it is taken back.
@@ -85,6 +86,10 @@ pub enum Event {
         /// Its number, if it was an attach: whoever asked may have gone just before the answer came.
         ticket: u64,
     },
+    /// Ports of the node were opened and closed as asked, or could not be.
+    Forwarded(Result<(), Problem>),
+    /// Ports of the node are to be opened and closed anew, whatever was asked before.
+    Reforward,
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }
@@ -149,6 +154,8 @@ pub enum Effect {
         /// Where.
         path: String,
     },
+    /// Have these ports of the node lead to pods, and no others, and answer with [`Event::Forwarded`].
+    Forward(Vec<Forward>),
     /// Tell whoever made the call.
     Answer {
         /// The call.

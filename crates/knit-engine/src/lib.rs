@@ -9,6 +9,7 @@ pub mod called;
 mod calls;
 pub mod cluster;
 pub mod event;
+pub mod forward;
 pub mod made;
 pub mod reports;
 mod resolve;

@@ -18,6 +18,7 @@ use crate::call::ATTACHMENT;
 use crate::called::Called;
 use crate::calls::Calls;
 use crate::event::{Began, Ended, Record, Revision, Unit};
+use crate::forward::Forwards;
 use crate::made::AllMade;
 
 /// So many changes can be taken back one after the other.
@@ -153,6 +154,9 @@ pub struct State {
     /// Calls that wait for an answer.
     #[serde(skip)]
     pub(crate) calls: Calls,
+    /// Ports of the node that lead to pods.
+    #[serde(skip)]
+    pub(crate) forwards: Forwards,
 }
 
 impl State {
@@ -207,6 +211,7 @@ impl State {
             flights: BTreeMap::new(),
             claims: BTreeMap::new(),
             calls: Calls::default(),
+            forwards: Forwards::default(),
             ..self.clone()
         }
     }
