@@ -5,9 +5,12 @@
 
 mod attrs;
 mod bridge;
+mod compare;
 mod macvlan;
+mod tap;
 mod veth;
 mod vxlan;
+mod wireguard;
 
 use std::collections::BTreeMap;
 
@@ -16,10 +19,14 @@ use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
+pub use compare::agrees;
 pub use macvlan::{Macvlan, MacvlanMode};
+pub use tap::{NOBODY as TAP_NOBODY, Tap};
 pub use veth::{Peer, Veth};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
+pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WgPeer, WireGuard};
 
+use crate::key::SecretKey;
 use crate::name::IfName;
 use crate::problem::Problems;
 use crate::sandbox::Scope;
@@ -56,6 +63,16 @@ pub trait LinkKind: Serialize {
 
     /// Puts the link on another one. Kinds that sit on nothing ignore it.
     fn set_parent(&mut self, _parent: IfName) {}
+
+    /// The secret keys among its fields.
+    fn secrets(&mut self) -> Vec<&mut SecretKey> {
+        Vec::new()
+    }
+
+    /// What others have to know of it, by the words of a status.
+    fn shown(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 
     /// Values that no kernel takes.
     fn check(&self, _path: &str, _problems: &mut Problems) {}
@@ -136,6 +153,22 @@ macro_rules! kinds {
                 }
             }
 
+            /// The secret keys among its fields.
+            pub fn secrets(&mut self) -> Vec<&mut SecretKey> {
+                match self {
+                    $(Self::$name(kind) => kind.secrets(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// What others have to know of it, by the words of a status.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                match self {
+                    $(Self::$name(kind) => kind.shown(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
             /// Values that no kernel takes.
             pub fn check(&self, path: &str, problems: &mut Problems) {
                 match self {
@@ -155,7 +188,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, WireGuard, Tap);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -233,6 +266,8 @@ mod tests {
             Kind::Bridge(Bridge::default()).fields(),
             Kind::Vxlan(Vxlan::full_for_tests()).fields(),
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
+            Kind::WireGuard(WireGuard::full_for_tests()).fields(),
+            Kind::Tap(Tap::full_for_tests()).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

@@ -1,15 +1,16 @@
 //! Links on the wire: births, marks and changes.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use knit_model::link::{Attrs, Kind, Link, Master};
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope, marks};
+use nix::errno::Errno;
 
 use super::alternative_name;
 use super::transaction::{Failure, Op, Tolerate, Transaction};
 use crate::error::{Error, Result};
-use crate::kinds::{self, Around, Wanted};
+use crate::kinds::{self, Around, At, Wanted};
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
@@ -53,6 +54,15 @@ pub(super) fn create(
         let why = "its far end is not known".to_owned();
         return Err(fail(Error::Unsayable { context: context.into(), why }));
     }
+    transaction.flush()?;
+    let made = kinds::make(&link.kind, &mut At { room: &mut *transaction.room, scope, link: &link.name });
+    match made {
+        Ok(Some(made)) => return keep(transaction, step, scope, link, made),
+        Err(error) if transaction.backward && error.errno() == Some(Errno::EEXIST) => {
+            return mark(transaction, step, scope, link, false);
+        }
+        made => made.map_err(fail)?,
+    };
     let from = near.1.born_from.as_ref().unwrap_or(near.0);
     let parent = match near.1.kind.parent() {
         Some(parent) => Some(transaction.need(step, from, parent)?),
@@ -88,10 +98,36 @@ pub(super) fn create(
     transaction.push(from, Op::new(step, message, tolerate))?;
     transaction.flush()?;
     mark(transaction, step, near.0, near.1, false)?;
-    match far {
-        Some((there, far)) => mark(transaction, step, there, far, there == near.0),
-        None => Ok(()),
+    if let Some((there, far)) = far {
+        mark(transaction, step, there, far, there == near.0)?;
     }
+    if kinds::is_told(link.kind.name()) {
+        transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
+    }
+    Ok(())
+}
+
+/// Has a link stay that was made otherwise than by a message, once it has its mark.
+fn keep(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    link: &Link,
+    made: OwnedFd,
+) -> Result<(), Failure> {
+    let born = Attrs {
+        mtu: link.attrs.mtu,
+        mac: link.attrs.mac,
+        txqueuelen: link.attrs.txqueuelen,
+        ..Attrs::default()
+    };
+    set(transaction, step, scope, &link.name, &born, None)?;
+    mark(transaction, step, scope, link, false)?;
+    transaction.flush()?;
+    kinds::keep(&link.kind, made).map_err(|error| {
+        let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
+        Failure { step, error: Error::system(context, "have it stay", error) }
+    })
 }
 
 /// What each end has at birth.
@@ -164,7 +200,13 @@ pub(super) fn change(
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
         return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
     }
-    set(transaction, step, scope, name, &attrs, Some((&kind, changes)))
+    if !kinds::is_told(kind.name()) {
+        return set(transaction, step, scope, name, &attrs, Some((&kind, changes)));
+    }
+    if attrs != Attrs::default() {
+        set(transaction, step, scope, name, &attrs, None)?;
+    }
+    transaction.tell(step, scope, name, &kind, Wanted::Changed(changes))
 }
 
 /// Sets stated fields of a living link, all in one message.
