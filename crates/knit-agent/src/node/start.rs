@@ -1,6 +1,7 @@
 //! Opening a node: what was written down, what the kernel shows, and everything unfinished taken back.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_engine::event::Ended;
@@ -13,6 +14,7 @@ use knit_store::{Format, Journal, Opened, Options};
 
 use super::{Node, now};
 use crate::error::Result;
+use crate::keys::KeyFolder;
 
 /// How many older parts of the journal are kept, to answer what changed when.
 const HISTORY: usize = 4;
@@ -28,9 +30,10 @@ impl Node {
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
-        let kernel = Kernel::open(Netns::current()?)?;
-        let mut node =
-            Self { state, journal, kernel, to_reap: [Scope::Host].into(), faults: Box::new(Unobserved) };
+        let keys = Arc::new(KeyFolder::new(folder));
+        let kernel = Kernel::open(Netns::current()?)?.with_secrets(keys.clone());
+        let to_reap = [Scope::Host].into();
+        let mut node = Self { state, journal, kernel, keys, to_reap, faults: Box::new(Unobserved) };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         node.state.settings = node.settings()?;
         notes.extend(node.take_back_unfinished()?);

@@ -15,6 +15,7 @@ use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
+use super::keys::{self, shown};
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
@@ -163,7 +164,9 @@ impl Builder<'_> {
             },
         };
         let mut link = Link::new(name.clone(), want.kind.clone());
-        link.owner = Some(OwnerId::derived(&id));
+        let owner = OwnerId::derived(&id);
+        keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
+        link.owner = Some(owner);
         let master = self.place(wanted, &mut link)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
         let mtu = network.as_ref().and_then(|network| network.mtu).unwrap_or(DEFAULT_MTU);
@@ -185,6 +188,7 @@ impl Builder<'_> {
                 mtu: link.attrs.mtu,
                 peer,
                 master,
+                shown: shown(&link),
                 ready: true,
             },
         ));
@@ -390,6 +394,7 @@ fn change(
         mtu: link.attrs.mtu,
         peer: None,
         master: None,
+        shown: Vec::new(),
         ready: true,
     };
     resolved.made.interfaces.push((object.clone(), report));
