@@ -51,6 +51,10 @@ pub trait LinkKind: Serialize {
     /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
     const ETHERNET: bool = true;
 
+    /// Sysctls of the namespace that the kernel sets by itself when such a link goes up. They are part of what is wanted,
+    /// so that their old values are remembered and come back.
+    const SYSCTLS: &'static [(&'static str, &'static str)] = &[];
+
     /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
     fn overhead(&self) -> u32 {
         0
@@ -126,6 +130,14 @@ macro_rules! kinds {
                 match self {
                     $(Self::$name(_) => <$name as LinkKind>::ETHERNET,)*
                     Self::Other { .. } => true,
+                }
+            }
+
+            /// Sysctls of the namespace that the kernel sets by itself when such a link goes up.
+            pub fn sysctls(&self) -> &'static [(&'static str, &'static str)] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::SYSCTLS,)*
+                    Self::Other { .. } => &[],
                 }
             }
 

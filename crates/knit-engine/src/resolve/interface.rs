@@ -195,6 +195,11 @@ impl Builder<'_> {
         self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
         self.resolved.desired.state.scope(&scope).add_link(link);
         self.fill(wanted, &name, &addresses);
+        for (key, value) in want.kind.sysctls() {
+            self.resolved.because(&scope, Item::Sysctl((*key).to_owned()), &wanted.why);
+            let sysctls = &mut self.resolved.desired.state.scope(&scope).sysctls;
+            sysctls.entry((*key).to_owned()).or_insert_with(|| (*value).to_owned());
+        }
         Ok(())
     }
 

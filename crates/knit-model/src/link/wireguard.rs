@@ -69,6 +69,8 @@ impl LinkKind for WireGuard {
     const RECREATE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ETHERNET: bool = false;
+    /// The kernel's driver does so on every `up`: a redirect could send packets around the tunnel.
+    const SYSCTLS: &'static [(&'static str, &'static str)] = &[("net/ipv4/conf/all/send_redirects", "0")];
 
     /// 60 bytes over IPv4 and 80 over IPv6. A peer may come over either, so that there is room for the larger.
     fn overhead(&self) -> u32 {
