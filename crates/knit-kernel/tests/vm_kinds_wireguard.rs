@@ -264,9 +264,10 @@ fn any_step_may_fail() {
     link.attrs.mtu = Some(1300);
     fields(link).private_key = Some(secret("another"));
     fields(link).listen_port = Some(7777);
-    *far(link) =
-        WgPeer { keepalive: Some(9), preshared_key: Some(secret("shared")), ..peer(&["10.60.0.0/16"], None) };
-    peers(link).insert(public("other"), peer(&["10.59.0.0/16"], None));
+    // No keep-alive to the far end: it would send at once, and the far end would learn an address meanwhile.
+    *far(link) = WgPeer { preshared_key: Some(secret("shared")), ..peer(&["10.60.0.0/16"], None) };
+    let silent = WgPeer { keepalive: Some(9), ..peer(&["10.59.0.0/16"], None) };
+    peers(link).insert(public("other"), silent);
     state.scope(&sandbox("b")).addresses.remove(&(name("wg0"), net("10.56.0.3/24")));
     let link = state.scope(&sandbox("b")).links.get_mut(&name("wg0")).unwrap();
     // An address that is told to a peer that has none, and is taken back.

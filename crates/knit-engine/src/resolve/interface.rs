@@ -266,7 +266,12 @@ impl Builder<'_> {
         for (range, ask) in
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
-            let pool = Pool::with_gateway(network.clone(), range);
+            // The first address is the bridge's, where there is a bridge: a tunnel of one's own may have it by value.
+            let is_own = wanted.want.network.is_none() && !matches!(wanted.want.kind, Kind::Veth(_));
+            let pool = match ask {
+                Ask::Fixed(_) if is_own => Pool::new(network.clone(), range),
+                _ => Pool::with_gateway(network.clone(), range),
+            };
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
             let address = given.map_err(|why| (why.reason(), why.to_string()))?;
