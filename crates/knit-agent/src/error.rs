@@ -73,6 +73,12 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// The folder of keys cannot be cleaned.
+    #[error("cannot remove keys that nobody uses any more: {source}")]
+    Keys {
+        /// Why.
+        source: std::io::Error,
+    },
     /// Nothing to take back.
     #[error("there is nothing to undo")]
     NothingToUndo,

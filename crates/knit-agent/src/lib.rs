@@ -4,6 +4,7 @@
 //! network namespaces: Knit on one machine, without a cluster.
 
 pub mod error;
+pub mod keys;
 pub mod node;
 pub mod sandboxes;
 pub mod standalone;

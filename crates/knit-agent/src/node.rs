@@ -5,20 +5,23 @@ mod start;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
 
-use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, Unit, step};
+use knit_engine::{Applied, Effect, Event, Failure, Keys, Look, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
 use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
 use knit_kernel::fault::Observer;
 use knit_kernel::observe::{Links, ScopeLook};
 use knit_kernel::{Kernel, Netns, Places};
+use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
-use knit_model::{NetState, Plan, SandboxId, Scope};
+use knit_model::{KeyRef, NetState, Plan, SandboxId, Scope};
 use knit_store::Journal;
 
 pub use repair::Repair;
 
 use crate::error::{Error, Result};
+use crate::keys::KeyFolder;
 
 /// The journal is rewritten as a snapshot after so many records.
 const MOST_RECORDS: u64 = 5_000;
@@ -28,6 +31,7 @@ pub struct Node {
     state: State,
     journal: Journal<Record, State>,
     kernel: Kernel,
+    keys: Arc<KeyFolder>,
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
     faults: Box<dyn Observer + Send>,
@@ -83,7 +87,10 @@ impl Node {
                     match effect {
                         Effect::Journal(_) => {}
                         Effect::Changed(objects) => outcome.changed.extend(objects),
-                        Effect::Observe { unit, look } => queue.push_back(self.observe(&state, unit, &look)?),
+                        Effect::Observe { unit, look } => {
+                            let keys = self.look_at_keys(&look, false);
+                            queue.push_back(self.observe(&state, unit, &look, keys)?);
+                        }
                         Effect::Apply { unit, plan } => {
                             outcome.plans.push((unit.clone(), plan));
                             queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
@@ -107,6 +114,7 @@ impl Node {
             let mut places = self.places_of(&self.state, scopes.iter());
             self.kernel.reap(&scopes, &mut places)?;
         }
+        self.forget_keys()?;
         if self.journal.size().records > MOST_RECORDS {
             self.journal.compact(&self.state.remembered(), self.journal.last())?;
         }
@@ -129,8 +137,9 @@ impl Node {
                 Ok(None)
             }
             Effect::Observe { unit, look } => {
+                let keys = self.look_at_keys(&look, true);
                 let state = std::mem::take(&mut self.state);
-                let event = self.observe(&state, unit, &look);
+                let event = self.observe(&state, unit, &look, keys);
                 self.state = state;
                 event.map(Some)
             }
@@ -159,7 +168,7 @@ impl Node {
     }
 
     /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
-    fn observe(&mut self, state: &State, unit: Unit, look: &Look) -> Result<Event> {
+    fn observe(&mut self, state: &State, unit: Unit, look: &Look, keys: Keys) -> Result<Event> {
         let mut places = Places::new();
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
@@ -177,7 +186,32 @@ impl Node {
             places.add(id.clone(), netns);
         }
         let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
-        Ok(Event::Observed { unit, seen })
+        Ok(Event::Observed { unit, seen, keys })
+    }
+
+    /// Which public key belongs to each key that is there. One that cannot be used is as good as missing.
+    fn look_at_keys(&self, look: &Look, may_make: bool) -> Keys {
+        let found = look.keys.iter().filter_map(|key| {
+            let found = match key {
+                KeyRef::Made { id } if may_make => self.keys.make(id).ok(),
+                key => self.keys.find(key).ok().flatten(),
+            };
+            found.map(|found| (key.clone(), found.public()))
+        });
+        found.collect()
+    }
+
+    /// Removes keys that were made for attachments that are gone.
+    fn forget_keys(&self) -> Result<()> {
+        let sandboxes = self.state.made.iter().filter_map(|(unit, made)| match unit {
+            Unit::Sandbox(id) => Some((id, made)),
+            Unit::Bridge(_) => None,
+        });
+        let used: BTreeSet<String> = sandboxes
+            .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))
+            .map(|(id, name)| OwnerId::derived(&format!("{id}/{name}")).0)
+            .collect();
+        self.keys.retain(|id| used.contains(id)).map_err(|source| Error::Keys { source })
     }
 
     fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<Result<(), Failure>> {

@@ -4,15 +4,17 @@
 //! shown and reported on; `read` gives the model's value, or a problem with the field's path.
 
 mod address;
+mod key;
 mod link;
 mod number;
 
 pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
+pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{is_object_name, object_name_sentence};
 pub use number::{
-    LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds, StpPriority, TableId, Ttl, VlanRange,
-    Vni, Weight,
+    LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds, StpPriority, TableId, Ttl, UserId,
+    VlanRange, Vni, Weight,
 };
 
 use schemars::{Schema, json_schema};

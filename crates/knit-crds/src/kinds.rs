@@ -5,10 +5,12 @@ mod macvlan;
 mod podconfig;
 mod podnetworkconfig;
 mod primarynetwork;
+mod tap;
 mod uplink;
 mod veth;
 mod virtualnetwork;
 mod vxlan;
+mod wireguard;
 
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
@@ -16,10 +18,12 @@ pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
+pub use tap::{Tap, TapSpec};
 pub use uplink::{Uplink, UplinkSpec};
 pub use veth::{Veth, VethSpec};
 pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
 pub use vxlan::{Vxlan, VxlanSpec};
+pub use wireguard::{Peer, WireGuard, WireGuardSpec};
 
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -168,4 +172,16 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Bridge, PodNetworkConfig, PodConfig, PrimaryNetwork, Veth, Macvlan, Vxlan, Uplink, VirtualNetwork,);
+kinds!(
+    Bridge,
+    PodNetworkConfig,
+    PodConfig,
+    PrimaryNetwork,
+    Veth,
+    Macvlan,
+    Vxlan,
+    WireGuard,
+    Tap,
+    Uplink,
+    VirtualNetwork,
+);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use knit_model::intent::{NameRule, Selector};
-use knit_model::link::{Kind, Macvlan, MacvlanMode, Veth};
+use knit_model::link::{Kind, Macvlan, MacvlanMode, TAP_NOBODY, Tap, Veth};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,7 @@ const KNOWN: &[(&str, Shape)] = &[
             sits: Sits::OnParent,
         },
     ),
+    ("tap", Shape { kind: || Kind::Tap(root_tap()), sits: Sits::Alone }),
 ];
 
 /// What an entry of this kind makes.
@@ -36,6 +37,13 @@ enum Sits {
     WithHostEnd,
     /// It sits on `parent`.
     OnParent,
+    /// It sits on nothing; `master` is a bridge in the pod.
+    Alone,
+}
+
+/// A tap that root alone may open.
+fn root_tap() -> Tap {
+    Tap { user: Some(TAP_NOBODY), user_group: Some(TAP_NOBODY), multi_queue: Some(false), vnet_hdr: None }
 }
 
 /// A kind of link by name.
@@ -74,11 +82,12 @@ pub(crate) fn rules(has_parent: bool) -> serde_json::Value {
             Sits::WithHostEnd => ("master", needs_master(name)),
             Sits::OnParent if has_parent => ("parent", needs_parent(name)),
             Sits::OnParent => ("master", needs_parent(name)),
+            Sits::Alone => return None,
         };
         let rule = format!("!has(self.linkType) || self.linkType != '{name}' || has(self.{field})");
-        serde_json::json!({ "rule": rule, "message": format!("`{field}` is missing: {message}") })
+        Some(serde_json::json!({ "rule": rule, "message": format!("`{field}` is missing: {message}") }))
     };
-    KNOWN.iter().map(rule).collect()
+    KNOWN.iter().filter_map(rule).collect()
 }
 
 /// An entry of a list of links.
@@ -147,6 +156,15 @@ impl ListedLink<'_> {
                 let parent = parent.and_then(|parent| parent.read(at(field), &mut to.problems));
                 let master = master.and_then(|master| master.read(at("master"), &mut to.problems));
                 (parent, master)
+            }
+            Sits::Alone => {
+                if let Some(parent) = self.parent {
+                    let parent = parent.0.escape_debug();
+                    let message = format!("`{parent}` is not used: a {} sits on nothing", self.link_type.0);
+                    to.warn(&at("parent"), &message);
+                }
+                let master = self.master.and_then(|master| master.read(at("master"), &mut to.problems));
+                (None, master)
             }
         }
     }

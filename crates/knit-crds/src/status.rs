@@ -271,6 +271,7 @@ pub fn config_line(link: &InterfaceReport) -> String {
     if let Some(master) = &link.master {
         words.push(format!("bridge:{master}"));
     }
+    words.extend(link.shown.iter().map(|(name, value)| format!("{name}:{value}")));
     format!("{{{}}}", words.join(" "))
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use knit_ipam::Time;
 use knit_model::problem::Problem;
-use knit_model::{IfName, NetState, Plan, Sandbox, SandboxId};
+use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
@@ -37,6 +37,8 @@ pub enum Event {
         unit: Unit,
         /// What was seen.
         seen: NetState,
+        /// The keys that were asked for, those that are there.
+        keys: Keys,
     },
     /// A plan was carried out, or was taken back.
     Applied(Applied),
@@ -100,7 +102,12 @@ pub struct Look {
     pub host_rules: bool,
     /// Sysctls of the sandbox by path.
     pub sysctls: BTreeSet<String>,
+    /// Secret keys: which public key belongs to each. One that Knit makes on the node is made if it is missing.
+    pub keys: BTreeSet<KeyRef>,
 }
+
+/// Secret keys by where they come from: what is known of each is the public key that belongs to it.
+pub type Keys = BTreeMap<KeyRef, PublicKey>;
 
 /// A change of [`crate::State`]. The list of all of them is Knit's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

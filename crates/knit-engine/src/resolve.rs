@@ -2,6 +2,7 @@
 
 mod bridge;
 mod interface;
+mod keys;
 mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use knit_model::{IfName, Mac, Scope};
 
 pub(crate) use bridge::{bridge, is_left, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
+pub(crate) use keys::fill as fill_keys;
 pub(crate) use seats::settle;
 
 use crate::event::Look;

@@ -12,7 +12,7 @@ use knit_model::report::BridgeReport;
 use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState, Step};
 use serde_json::Value;
 
-use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Look, Record, Unit};
+use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Look, Record, Unit};
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
 
@@ -37,7 +37,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             }
         }
         Event::SandboxGone(id) => sandbox_gone(state, &id, now, &mut effects),
-        Event::Observed { unit, seen } => observed(state, &unit, seen, now, &mut effects),
+        Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
         Event::Resync => {
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -219,10 +219,11 @@ fn is_ready(state: &State, unit: &Unit) -> bool {
     }
 }
 
-fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: &mut Effects) {
+fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Time, effects: &mut Effects) {
     let Some(mut flight) = state.flights.remove(unit) else { return };
     let had = state.made.get(unit).cloned().unwrap_or_default();
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
+    resolve::fill_keys(&mut flight.resolved, keys, &seen);
     resolve::settle(&mut flight.resolved, &seen);
     let mut plan = diff(&flight.resolved.desired, &seen);
     blame(unit, &plan, &mut flight.resolved);

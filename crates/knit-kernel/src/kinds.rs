@@ -5,14 +5,20 @@
 
 mod bridge;
 mod macvlan;
+mod tap;
 mod veth;
 mod vxlan;
+mod wireguard;
 
-use knit_model::IfName;
-use knit_model::link::{Bridge, Kind, LinkKind, Macvlan, Veth, Vxlan};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use knit_model::link::{Bridge, Kind, LinkKind, Macvlan, Tap, Veth, Vxlan, WireGuard};
 use knit_model::plan::Change;
+use knit_model::{IfName, Scope};
 
 use crate::error::{Error, Result};
+use crate::kernel::Room;
 use crate::netlink::{Attributes, Message};
 
 /// One kind of link on the wire.
@@ -33,6 +39,31 @@ pub(crate) trait WireKind: LinkKind {
     /// The number of the link that this one sits on. `link` is what the kernel says for every link (`IFLA_LINK`).
     fn parent_index(_data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
         link
+    }
+
+    /// Whether its own fields are told and asked beside the link's own message, by [`WireKind::tell`] and
+    /// [`WireKind::ask`].
+    const TOLD: bool = false;
+
+    /// Says what the link's own message cannot say, to a link that is there.
+    fn tell(&self, _wanted: Wanted<'_>, _at: &mut At<'_, '_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Reads what the link's own message does not tell.
+    fn ask(&mut self, _at: &mut At<'_, '_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes a link that the kernel does not make by a message. It stays as long as the descriptor is open, or until
+    /// [`WireKind::keep`], which is called once it has Knit's mark.
+    fn make(&self, _at: &mut At<'_, '_>) -> Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
+    /// Has a link stay that was made otherwise than by a message.
+    fn keep(&self, _made: OwnedFd) -> io::Result<()> {
+        Ok(())
     }
 
     /// The MTU to be born with, when that may not be the wanted one; the wanted one is set right after.
@@ -67,6 +98,13 @@ pub(crate) struct Around<'a> {
     pub(crate) parent: Option<u32>,
     /// Writes the far end of a pair.
     pub(crate) far_end: Option<&'a dyn Fn(&mut Message)>,
+}
+
+/// A link that is told or asked something beside its own message, and the room to do it in.
+pub(crate) struct At<'a, 'r> {
+    pub(crate) room: &'a mut Room<'r>,
+    pub(crate) scope: &'a Scope,
+    pub(crate) link: &'a IfName,
 }
 
 macro_rules! kinds {
@@ -111,6 +149,46 @@ macro_rules! kinds {
             }
         }
 
+        /// Whether a kind's own fields are told beside the link's own message.
+        pub(crate) fn is_told(name: &str) -> bool {
+            match name {
+                $(<$name as LinkKind>::NAME => <$name as WireKind>::TOLD,)*
+                _ => false,
+            }
+        }
+
+        /// Says what the link's own message cannot say.
+        pub(crate) fn tell(kind: &Kind, wanted: Wanted<'_>, at: &mut At<'_, '_>) -> Result<()> {
+            match kind {
+                $(Kind::$name(kind) => kind.tell(wanted, at),)*
+                Kind::Other { .. } => Ok(()),
+            }
+        }
+
+        /// Reads what the link's own message does not tell.
+        pub(crate) fn ask(kind: &mut Kind, at: &mut At<'_, '_>) -> Result<()> {
+            match kind {
+                $(Kind::$name(kind) => kind.ask(at),)*
+                Kind::Other { .. } => Ok(()),
+            }
+        }
+
+        /// Makes a link that the kernel does not make by a message.
+        pub(crate) fn make(kind: &Kind, at: &mut At<'_, '_>) -> Result<Option<OwnedFd>> {
+            match kind {
+                $(Kind::$name(kind) => kind.make(at),)*
+                Kind::Other { .. } => Ok(None),
+            }
+        }
+
+        /// Has a link stay that was made otherwise than by a message.
+        pub(crate) fn keep(kind: &Kind, made: OwnedFd) -> io::Result<()> {
+            match kind {
+                $(Kind::$name(kind) => kind.keep(made),)*
+                Kind::Other { .. } => Ok(()),
+            }
+        }
+
         /// The MTU that a link of this kind is born with.
         pub(crate) fn birth_mtu(name: &str, mtu: u32) -> u32 {
             match name {
@@ -121,7 +199,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, WireGuard, Tap);
 
 /// A kind that states what the changes say of it. Changes of the common fields are left out.
 pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::link::{Fields, Kind, Link};
+use knit_model::link::{Fields, Kind, Link, agrees};
 use knit_model::plan::{Item, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
@@ -132,7 +132,7 @@ fn stated(link: &Link) -> Fields {
 fn compare_fields(fields: &Fields, link: &Link, say: &mut dyn FnMut(String)) {
     let seen = link.fields();
     for (field, want) in fields {
-        if let Some(there) = seen.get(field).filter(|there| *there != want) {
+        if let Some(there) = seen.get(field).filter(|there| !agrees(want, there)) {
             say(format!("link {}: {field} is {there}, not {want}", link.name));
         }
     }

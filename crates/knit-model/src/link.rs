@@ -5,9 +5,12 @@
 
 mod attrs;
 mod bridge;
+mod compare;
 mod macvlan;
+mod tap;
 mod veth;
 mod vxlan;
+mod wireguard;
 
 use std::collections::BTreeMap;
 
@@ -16,10 +19,14 @@ use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
+pub use compare::agrees;
 pub use macvlan::{Macvlan, MacvlanMode};
+pub use tap::{NOBODY as TAP_NOBODY, Tap};
 pub use veth::{Peer, Veth};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
+pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WgPeer, WireGuard};
 
+use crate::key::SecretKey;
 use crate::name::IfName;
 use crate::problem::Problems;
 use crate::sandbox::Scope;
@@ -43,6 +50,10 @@ pub trait LinkKind: Serialize {
     const ENFORCEMENT: Enforcement;
     /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
     const ETHERNET: bool = true;
+
+    /// Sysctls of the namespace that the kernel sets by itself when such a link goes up. They are part of what is wanted,
+    /// so that their old values are remembered and come back.
+    const SYSCTLS: &'static [(&'static str, &'static str)] = &[];
 
     /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
     fn overhead(&self) -> u32 {
@@ -74,6 +85,16 @@ pub trait LinkKind: Serialize {
 
     /// Puts the link on another one. Kinds that sit on nothing ignore it.
     fn set_parent(&mut self, _parent: IfName) {}
+
+    /// The secret keys among its fields.
+    fn secrets(&mut self) -> Vec<&mut SecretKey> {
+        Vec::new()
+    }
+
+    /// What others have to know of it, by the words of a status.
+    fn shown(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 
     /// Values that no kernel takes.
     fn check(&self, _path: &str, _problems: &mut Problems) {}
@@ -130,6 +151,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// Sysctls of the namespace that the kernel sets by itself when such a link goes up.
+            pub fn sysctls(&self) -> &'static [(&'static str, &'static str)] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::SYSCTLS,)*
+                    Self::Other { .. } => &[],
+                }
+            }
+
             /// Bytes around each packet.
             pub fn overhead(&self) -> u32 {
                 match self {
@@ -164,7 +193,7 @@ macro_rules! kinds {
                 };
                 let (seen, wanted_fields) = (self.fields(), wanted.fields());
                 let differs = |field: &&&str| match (wanted_fields.get(**field), seen.get(**field)) {
-                    (Some(wanted), Some(seen)) => wanted != seen,
+                    (Some(wanted), Some(seen)) => !agrees(wanted, seen),
                     _ => false,
                 };
                 by_value.or_else(|| wanted.recreate().iter().find(differs).copied())
@@ -175,6 +204,22 @@ macro_rules! kinds {
                 match self {
                     $(Self::$name(kind) => kind.set_parent(parent),)*
                     Self::Other { .. } => {}
+                }
+            }
+
+            /// The secret keys among its fields.
+            pub fn secrets(&mut self) -> Vec<&mut SecretKey> {
+                match self {
+                    $(Self::$name(kind) => kind.secrets(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// What others have to know of it, by the words of a status.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                match self {
+                    $(Self::$name(kind) => kind.shown(),)*
+                    Self::Other { .. } => Vec::new(),
                 }
             }
 
@@ -197,7 +242,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, WireGuard, Tap);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -275,6 +320,8 @@ mod tests {
             Kind::Bridge(Bridge::default()).fields(),
             Kind::Vxlan(Vxlan::full_for_tests()).fields(),
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
+            Kind::WireGuard(WireGuard::full_for_tests()).fields(),
+            Kind::Tap(Tap::full_for_tests()).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

@@ -1,6 +1,7 @@
 //! Opening a node: what was written down, what the kernel shows, and everything unfinished taken back.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_engine::event::Ended;
@@ -12,6 +13,7 @@ use knit_store::{Finding, Format, Journal, Opened, Options};
 
 use super::{Node, now};
 use crate::error::Result;
+use crate::keys::KeyFolder;
 use crate::sandboxes;
 
 /// How many older parts of the journal are kept, to answer what changed when.
@@ -31,10 +33,11 @@ impl Node {
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
-        let kernel = Kernel::open(Netns::current()?)?;
+        let keys = Arc::new(KeyFolder::new(folder));
+        let kernel = Kernel::open(Netns::current()?)?.with_secrets(keys.clone());
         let boot = sandboxes::boot_id()?;
         let to_reap = [Scope::Host].into();
-        let mut node = Self { state, journal, kernel, to_reap, faults: Box::new(Unobserved), boot };
+        let mut node = Self { state, journal, kernel, keys, to_reap, faults: Box::new(Unobserved), boot };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.

@@ -30,6 +30,8 @@ values! {
     Metric(i64) = number(0, U32, "a metric is from 0 to 4294967295");
     /// A rule's place in the order.
     Priority(i64) = number(1, U32, "a rule's priority is from 1 to 4294967295: 0 is the kernel's own");
+    /// A user or group by number.
+    UserId(i64) = number(0, U32 - 1, "a user or group is from 0 to 4294967294");
     /// A packet mark or its mask.
     Mark(i64) = number(0, U32, "a mark is from 0 to 4294967295");
     /// A next hop's share of the load.
@@ -71,6 +73,7 @@ bounded! {
     Metric => u32, (0..=U32), "metric {} is outside 0 to 4294967295";
     Priority => u32, (1..=U32), "priority {} is outside 1 to 4294967295: 0 is the kernel's own";
     Mark => u32, (0..=U32), "mark {} is outside 0 to 4294967295";
+    UserId => u32, (0..=U32 - 1), "user or group {} is outside 0 to 4294967294";
     Weight => u16, (1..=256), "weight {} is outside 1 to 256";
 }
 

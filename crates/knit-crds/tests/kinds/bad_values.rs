@@ -41,6 +41,23 @@ const BAD: &[(&str, &str)] = &[
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 10.0.0.1, local: 'fd00::1'}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 239.0.0.1}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: far}"),
+    ("WireGuard", "{interfaceName: wg0, listenPort: 0, fwmark: -1, hardwareAddr: '02:00:00:00:00:01'}"),
+    ("WireGuard", "{interfaceName: wg0, privateKeySecret: {name: Keys, key: ../x}}"),
+    (
+        "WireGuard",
+        "{interfaceName: wg0, peers: [{publicKey: short, endpoint: far, allowedIPs: [10.0.0.1/8]}]}",
+    ),
+    (
+        "WireGuard",
+        "{interfaceName: wg0, peers: [{publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=, persistentKeepalive: 65536, \
+         endpoint: '0.0.0.0:1'}, {publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=}]}",
+    ),
+    (
+        "WireGuard",
+        "{interfaceName: wg0, peers: [{publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=, allowedIPs: [10.0.0.0/8]}, \
+         {publicKey: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=, allowedIPs: [10.0.0.0/8]}]}",
+    ),
+    ("Tap", "{interfaceName: tap0, owner: 4294967295, ownerGroup: -1}"),
     // Hardware addresses.
     ("Bridge", "{name: br0, address: '02:00:00:00:00'}"),
     ("Bridge", "{name: br0, address: '01:00:5e:00:00:01'}"),

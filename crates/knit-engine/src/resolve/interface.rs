@@ -15,6 +15,7 @@ use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
+use super::keys::{self, shown};
 use super::{DEFAULT_MTU, Resolved, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
@@ -165,7 +166,9 @@ impl Builder<'_> {
             },
         };
         let mut link = Link::new(name.clone(), want.kind.clone().with_defaults());
-        link.owner = Some(OwnerId::derived(&id));
+        let owner = OwnerId::derived(&id);
+        keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
+        link.owner = Some(owner);
         let master = self.place(wanted, &mut link)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
         let mtu = network.as_ref().and_then(|network| network.mtu);
@@ -189,12 +192,18 @@ impl Builder<'_> {
                 mtu: link.attrs.mtu,
                 peer,
                 master,
+                shown: shown(&link),
                 ready: true,
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
         self.resolved.desired.state.scope(&scope).add_link(link);
         self.fill(wanted, &name, &addresses);
+        for (key, value) in want.kind.sysctls() {
+            self.resolved.because(&scope, Item::Sysctl((*key).to_owned()), &wanted.why);
+            let sysctls = &mut self.resolved.desired.state.scope(&scope).sysctls;
+            sysctls.entry((*key).to_owned()).or_insert_with(|| (*value).to_owned());
+        }
         Ok(())
     }
 
@@ -429,6 +438,7 @@ fn change(
         mtu: link.attrs.mtu,
         peer: None,
         master: None,
+        shown: Vec::new(),
         ready: true,
     };
     resolved.made.interfaces.push((object.clone(), report));

@@ -1,15 +1,17 @@
 //! A node without a kernel: the engine, a kernel made of plain data, and the journal as a list.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, StoredObject, step};
+use knit_engine::{
+    Applied, Effect, Event, Failure, Keys, Look, ObjectKey, Record, State, StoredObject, step,
+};
 use knit_ipam::Time;
 use knit_model::intent::{BridgeWant, ChangeWant, Intent, InterfaceWant, NameRule, Selector, Want};
 use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::Instance;
-use knit_model::{NetState, Sandbox, SandboxId, Scope};
+use knit_model::{KeyRef, NetState, PublicKey, Sandbox, SandboxId, Scope};
 
 use super::kernel::Kernel;
 
@@ -24,13 +26,22 @@ pub struct Node {
     /// Plans of this unit (by its text) fail.
     pub broken: Option<String>,
     pub steps: usize,
+    /// Secrets that are there.
+    pub secrets: BTreeSet<KeyRef>,
 }
 
 impl Node {
     /// A node whose kernel holds something already.
     pub fn holding(kernel: NetState) -> Self {
         let kernel = Kernel::holding(kernel);
-        Self { state: State::default(), kernel, journal: Vec::new(), broken: None, steps: 0 }
+        Self {
+            state: State::default(),
+            kernel,
+            journal: Vec::new(),
+            broken: None,
+            steps: 0,
+            secrets: BTreeSet::new(),
+        }
     }
 
     /// Hears an event and does all that follows from it.
@@ -54,7 +65,9 @@ impl Node {
                 self.journal.push(serde_json::from_str(&text).unwrap());
                 None
             }
-            Effect::Observe { unit, look } => Some(Event::Observed { unit, seen: self.look(&look) }),
+            Effect::Observe { unit, look } => {
+                Some(Event::Observed { unit, seen: self.look(&look), keys: self.keys_of(&look) })
+            }
             Effect::Apply { unit, plan } => {
                 self.steps += plan.steps.len();
                 let broken = self.broken.as_ref().is_some_and(|broken| unit.to_string().contains(broken));
@@ -67,6 +80,14 @@ impl Node {
             }
             Effect::Changed(_) => None,
         }
+    }
+
+    /// Keys of Secrets that are not there are missing; those that the node makes are made.
+    fn keys_of(&self, look: &Look) -> Keys {
+        let is_there = |key: &&KeyRef| matches!(key, KeyRef::Made { .. }) || self.secrets.contains(*key);
+        let there = look.keys.iter().filter(is_there);
+        let number = |key: &KeyRef| key.to_string().bytes().fold(1u8, u8::wrapping_add);
+        there.map(|key| (key.clone(), PublicKey::from_bytes([number(key); 32]))).collect()
     }
 
     /// Sees only what was asked for: one sandbox, and all of the host.

@@ -1,15 +1,16 @@
 //! Links on the wire: births, marks and changes.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use knit_model::link::{Attrs, Kind, Link, Master};
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope, marks};
+use nix::errno::Errno;
 
 use super::alternative_name;
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
 use crate::error::{Error, Result};
-use crate::kinds::{self, Around, Wanted};
+use crate::kinds::{self, Around, At, Wanted};
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
@@ -53,6 +54,15 @@ pub(super) fn create(
         let why = "its far end is not known".to_owned();
         return Err(fail(Error::Unsayable { context: context.into(), why }));
     }
+    transaction.flush()?;
+    let made = kinds::make(&link.kind, &mut At { room: &mut *transaction.room, scope, link: &link.name });
+    match made {
+        Ok(Some(made)) => return keep(transaction, step, scope, link, made),
+        Err(error) if transaction.backward && error.errno() == Some(Errno::EEXIST) => {
+            return mark(transaction, step, scope, link, End::Near);
+        }
+        made => made.map_err(fail)?,
+    };
     let from = near.1.born_from.as_ref().unwrap_or(near.0);
     let parent = match near.1.kind.parent() {
         Some(parent) => Some(transaction.need(step, from, parent)?),
@@ -89,10 +99,37 @@ pub(super) fn create(
     transaction.flush()?;
     mark(transaction, step, near.0, near.1, End::Near)?;
     match far {
-        Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside),
-        Some((there, far)) => mark(transaction, step, there, far, End::Far),
-        None => Ok(()),
+        Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside)?,
+        Some((there, far)) => mark(transaction, step, there, far, End::Far)?,
+        None => {}
     }
+    if kinds::is_told(link.kind.name()) {
+        transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
+    }
+    Ok(())
+}
+
+/// Has a link stay that was made otherwise than by a message, once it has its mark.
+fn keep(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    link: &Link,
+    made: OwnedFd,
+) -> Result<(), Failure> {
+    let born = Attrs {
+        mtu: link.attrs.mtu,
+        mac: link.attrs.mac,
+        txqueuelen: link.attrs.txqueuelen,
+        ..Attrs::default()
+    };
+    set(transaction, step, scope, &link.name, &born, None)?;
+    mark(transaction, step, scope, link, End::Near)?;
+    transaction.flush()?;
+    kinds::keep(&link.kind, made).map_err(|error| {
+        let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
+        Failure { step, error: Error::system(context, "have it stay", error) }
+    })
 }
 
 /// Which end of a pair a link is.
@@ -190,7 +227,10 @@ pub(super) fn change(
     if attrs != Attrs::default() {
         set(transaction, step, scope, name, &attrs, None)?;
     }
-    set(transaction, step, scope, name, &Attrs::default(), Some((&kind, changes)))
+    if !kinds::is_told(kind.name()) {
+        return set(transaction, step, scope, name, &Attrs::default(), Some((&kind, changes)));
+    }
+    transaction.tell(step, scope, name, &kind, Wanted::Changed(changes))
 }
 
 /// Sets stated fields of a living link, all in one message.

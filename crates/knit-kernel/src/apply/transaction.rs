@@ -4,13 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::mem;
 
 use knit_model::link::Attrs;
-use knit_model::{IfName, Scope};
+use knit_model::{IfName, Kind, Scope};
 use nix::errno::Errno;
 
 use super::sysctls::{self, Write};
 use super::{Deletes, delete_group, links};
 use crate::error::{Error, Result};
 use crate::kernel::{By, Room};
+use crate::kinds::{self, At, Wanted};
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message};
 
@@ -221,6 +222,24 @@ impl<'a, 'r> Transaction<'a, 'r> {
             });
         }
         Ok(())
+    }
+
+    /// Says what a link's own message cannot say. What waits is sent first: it may make the link.
+    pub(super) fn tell(
+        &mut self,
+        step: usize,
+        scope: &Scope,
+        link: &IfName,
+        kind: &Kind,
+        wanted: Wanted<'_>,
+    ) -> Result<(), Failure> {
+        self.flush()?;
+        // It may take more than one message: a part may hold when another is refused.
+        self.touched.insert(step);
+        match kinds::tell(kind, wanted, &mut At { room: &mut *self.room, scope, link }) {
+            Err(error) if self.backward && error.errno().is_some_and(is_absence) => Ok(()),
+            told => told.map_err(|error| Failure { step, error }),
+        }
     }
 
     /// The number of a link, if it is there. What waits is sent first: it may make the link.

@@ -9,7 +9,7 @@ use knit_model::{IfName, Mac, Scope, marks};
 use super::Links;
 use crate::error::Result;
 use crate::kernel::{By, Room, absent_is_none};
-use crate::kinds;
+use crate::kinds::{self, At};
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NamespaceHeader};
 use crate::netlink::{Attributes, Header, Message};
@@ -134,8 +134,16 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         arp: is_set(IFF_NOARP).map(|is_off| !is_off),
         master,
     };
-    let kind: Kind = kinds::decode(kind_name, data, parent);
-    let link = Link { name, kind, attrs, born_from, owner: owner(attributes) };
+    let mut kind: Kind = kinds::decode(kind_name, data, parent);
+    let owner = owner(attributes);
+    // What a stranger's link says beside its message is nobody's business.
+    if owner.is_some() || group == Some(marks::BIRTH_GROUP) {
+        let asked = kinds::ask(&mut kind, &mut At { room, scope: names.scope, link: &name });
+        if absent_is_none(asked)?.is_none() {
+            return Ok(None);
+        }
+    }
+    let link = Link { name, kind, attrs, born_from, owner };
     let carrier = header.flags & IFF_LOWER_UP != 0;
     Ok(Some(SeenLink { index, link, carrier }))
 }

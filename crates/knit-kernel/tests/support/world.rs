@@ -1,7 +1,10 @@
 //! A node with sandboxes for tests of plans: its kernel, and what `ip` shows of it.
 
+use std::sync::Arc;
+
 use knit_kernel::fault::{Observer, Unobserved};
-use knit_kernel::{Applied, ApplyError, Deletes, Kernel, Look, Netns, Places, ScopeLook};
+use knit_kernel::secrets::NoSecrets;
+use knit_kernel::{Applied, ApplyError, Deletes, Kernel, Look, Netns, Places, ScopeLook, Secrets};
 use knit_model::plan::{Desired, Plan, diff};
 use knit_model::{NetState, SandboxId, Scope};
 use knit_testbed::{Dump, Namespace, Testbed};
@@ -11,6 +14,7 @@ pub struct World {
     pub host: Namespace,
     pub sandboxes: Vec<Namespace>,
     sysctls: Vec<(Scope, String)>,
+    secrets: Arc<dyn Secrets>,
     _testbed: Testbed,
 }
 
@@ -25,7 +29,7 @@ impl World {
         let testbed = Testbed::new(test);
         let host = testbed.host();
         let sandboxes = sandboxes.iter().map(|label| testbed.namespace(label)).collect();
-        Self { host, sandboxes, sysctls: Vec::new(), _testbed: testbed }
+        Self { host, sandboxes, sysctls: Vec::new(), secrets: Arc::new(NoSecrets), _testbed: testbed }
     }
 
     /// Every look of this world also reads this sysctl.
@@ -33,9 +37,14 @@ impl World {
         self.sysctls.push((scope.clone(), key.to_owned()));
     }
 
+    /// Every kernel of this world asks here for keys.
+    pub fn keep_secrets(&mut self, secrets: Arc<dyn Secrets>) {
+        self.secrets = secrets;
+    }
+
     /// The kernel room as a new process has it.
     pub fn kernel(&self) -> Kernel {
-        Kernel::open(Netns::open(self.host.path()).unwrap()).unwrap()
+        Kernel::open(Netns::open(self.host.path()).unwrap()).unwrap().with_secrets(self.secrets.clone())
     }
 
     /// The sandboxes, as one transaction has them.
@@ -96,12 +105,28 @@ impl World {
         all.map(|namespace| (namespace.label().to_owned(), Dump::take(namespace))).collect()
     }
 
-    /// Every namespace looks as it did.
+    /// Every namespace looks as it did. The kernel adds some IPv6 routes a moment after their address.
     #[track_caller]
     pub fn assert_as_before(&self, before: &[(String, Dump)], when: &str) {
+        let mut difference = String::new();
+        for _ in 0..20 {
+            difference = self.difference(before);
+            if difference.is_empty() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("{when}: {difference}");
+    }
+
+    fn difference(&self, before: &[(String, Dump)]) -> String {
+        let mut all = String::new();
         for ((label, before), (_, after)) in before.iter().zip(self.dumps()) {
             let difference = before.difference(&after);
-            assert!(difference.is_empty(), "{when}: {label} differs:\n{difference}");
+            if !difference.is_empty() {
+                all.push_str(&format!("{label} differs:\n{difference}\n"));
+            }
         }
+        all
     }
 }

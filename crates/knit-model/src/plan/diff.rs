@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::removal::{Place, Removal};
 use super::{Change, Desired, Item, Plan, Planned, Step};
-use crate::link::{Kind, Link, Master};
+use crate::link::{Kind, Link, Master, agrees};
 use crate::marks;
 use crate::name::IfName;
 use crate::problem::{Problem, Reason};
@@ -458,7 +458,7 @@ fn changes(want: &Link, seen: &Link, wanted: fn(&str, &Value) -> bool) -> Vec<Ch
     let seen_fields = seen.fields();
     let differing = want.fields().into_iter().filter_map(|(field, to)| {
         let from = seen_fields.get(&field)?.clone();
-        (from != to && wanted(&field, &to)).then_some(Change { field, from, to })
+        (!agrees(&to, &from) && wanted(&field, &to)).then_some(Change { field, from, to })
     });
     differing.collect()
 }

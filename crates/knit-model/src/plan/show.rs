@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{Change, Plan, Planned, Step};
-use crate::link::{Fields, Link};
+use crate::link::{Fields, Link, agrees};
 use crate::name::IfName;
 use crate::sandbox::Scope;
 
@@ -147,7 +147,27 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Change {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {} -> {}", self.field, plain(&self.from), plain(&self.to))
+        let mut lines = Vec::new();
+        say_change(&self.field, &self.from, &self.to, &mut lines);
+        out.write_str(&lines.join("\n      "))
+    }
+}
+
+/// A line for each value that changes; of a map, each entry by itself.
+fn say_change(path: &str, from: &Value, to: &Value, lines: &mut Vec<String>) {
+    let (Value::Object(before), Value::Object(after)) = (from, to) else {
+        lines.push(format!("{path}: {} -> {}", plain(from), plain(to)));
+        return;
+    };
+    for (key, gone) in before.iter().filter(|(key, _)| !after.contains_key(*key)) {
+        lines.push(format!("{path} - {key} {}", plain(gone)));
+    }
+    for (key, to) in after {
+        match before.get(key) {
+            None => lines.push(format!("{path} + {key} {}", plain(to))),
+            Some(from) if !agrees(to, from) => say_change(&format!("{path}.{key}"), from, to, lines),
+            Some(_) => {}
+        }
     }
 }
 
@@ -173,6 +193,12 @@ fn plain(value: &Value) -> String {
     match value {
         Value::String(text) if text.is_empty() => "nothing".to_owned(),
         Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) => {
+            let stated = fields.iter().filter(|(_, value)| !value.is_null());
+            let stated: Vec<String> = stated.map(|(key, value)| format!("{key} {}", plain(value))).collect();
+            format!("({})", stated.join(" "))
+        }
         other => other.to_string(),
     }
 }
