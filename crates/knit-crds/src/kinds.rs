@@ -1,6 +1,8 @@
 //! The kinds: one file each below `kinds/`, and one line in [`kinds!`].
 
 mod bridge;
+mod dummy;
+mod ipvlan;
 mod macvlan;
 mod podconfig;
 mod podnetworkconfig;
@@ -8,10 +10,14 @@ mod primarynetwork;
 mod uplink;
 mod veth;
 mod virtualnetwork;
+mod vlan;
+mod vrf;
 mod vxlan;
 
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
+pub use dummy::{Dummy, DummySpec};
+pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
@@ -19,6 +25,8 @@ pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
 pub use uplink::{Uplink, UplinkSpec};
 pub use veth::{Veth, VethSpec};
 pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
+pub use vlan::{EgressPriority, IngressPriority, Vlan, VlanProtocol, VlanSpec};
+pub use vrf::{Vrf, VrfSpec};
 pub use vxlan::{Vxlan, VxlanSpec};
 
 use jiff::Timestamp;
@@ -168,4 +176,18 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Bridge, PodNetworkConfig, PodConfig, PrimaryNetwork, Veth, Macvlan, Vxlan, Uplink, VirtualNetwork,);
+kinds!(
+    Bridge,
+    PodNetworkConfig,
+    PodConfig,
+    PrimaryNetwork,
+    Veth,
+    Macvlan,
+    Vxlan,
+    Dummy,
+    Vlan,
+    Ipvlan,
+    Vrf,
+    Uplink,
+    VirtualNetwork,
+);

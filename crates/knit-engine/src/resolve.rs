@@ -2,6 +2,7 @@
 
 mod bridge;
 mod interface;
+mod nesting;
 
 use std::collections::BTreeSet;
 
@@ -58,19 +59,21 @@ impl Resolved {
 
 /// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
 /// `seed` gives an Ethernet link its address, the same each time it is made.
-fn with_defaults(kind: &Kind, asked: &Attrs, mtu: u32, master: Option<IfName>, seed: &str) -> Attrs {
+/// Without an `mtu` the kernel's own choice stands, which is the parent's.
+fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
     let on_ethernet = kind.is_ethernet().then_some(true);
+    let habits = kind.habits();
     Attrs {
-        mtu: asked.mtu.or(Some(mtu)),
-        mac: asked.mac.or_else(|| on_ethernet.map(|_| Mac::derived(seed))),
+        mtu: asked.mtu.or(habits.mtu).or(mtu),
+        mac: asked.mac.or_else(|| kind.has_own_mac().then(|| Mac::derived(seed))),
         txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
         alias: asked.alias.clone().or(Some(String::new())),
         group: asked.group.or(Some(0)),
         up: asked.up.or(Some(true)),
         promisc: asked.promisc.or(Some(false)),
         allmulticast: asked.allmulticast.or(Some(false)),
-        multicast: asked.multicast.or(on_ethernet),
-        arp: asked.arp.or(on_ethernet),
+        multicast: asked.multicast.or(habits.multicast).or(on_ethernet),
+        arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
     }
 }

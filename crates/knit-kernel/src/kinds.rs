@@ -4,12 +4,16 @@
 //! reads them back. What every link has is not known here.
 
 mod bridge;
+mod dummy;
+mod ipvlan;
 mod macvlan;
 mod veth;
+mod vlan;
+mod vrf;
 mod vxlan;
 
 use knit_model::IfName;
-use knit_model::link::{Bridge, Kind, LinkKind, Macvlan, Veth, Vxlan};
+use knit_model::link::{Bridge, Dummy, Ipvlan, Kind, LinkKind, Macvlan, Veth, Vlan, Vrf, Vxlan};
 use knit_model::plan::Change;
 
 use crate::error::{Error, Result};
@@ -23,6 +27,10 @@ pub(crate) trait WireKind: LinkKind {
     /// Whether a link that is cut off may wait for its deletion. Not where the kernel would refuse a new link with
     /// the same fields meanwhile.
     const LINGERS: bool = true;
+
+    /// Whether the kernel makes rules of its own with the first such link of a namespace, which would outlive it. They
+    /// are taken away at once: Knit's own stand there already.
+    const MAKES_RULES: bool = false;
 
     /// Writes the stated fields that are wanted.
     fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message);
@@ -111,6 +119,14 @@ macro_rules! kinds {
             }
         }
 
+        /// Whether the kernel makes rules of its own with the first link of this kind.
+        pub(crate) fn makes_rules(name: &str) -> bool {
+            match name {
+                $(<$name as LinkKind>::NAME => <$name as WireKind>::MAKES_RULES,)*
+                _ => false,
+            }
+        }
+
         /// The MTU that a link of this kind is born with.
         pub(crate) fn birth_mtu(name: &str, mtu: u32) -> u32 {
             match name {
@@ -121,7 +137,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf);
 
 /// A kind that states what the changes say of it. Changes of the common fields are left out.
 pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
@@ -164,6 +180,10 @@ mod tests {
             Kind::Vxlan(Vxlan::full_for_tests()),
             Kind::Vxlan(ipv6),
             Kind::Veth(Veth { peer: None }),
+            Kind::Dummy(Dummy {}),
+            Kind::Vlan(Vlan::full_for_tests()),
+            Kind::Ipvlan(Ipvlan::full_for_tests()),
+            Kind::Vrf(Vrf { table: 10 }),
         ];
         for kind in kinds {
             let mut message = Message::new(0, 0, "test");
@@ -190,6 +210,6 @@ mod tests {
         for name in Kind::NAMES {
             assert!(config(name).is_some_and(|config| config.starts_with("CONFIG_")), "{name}");
         }
-        assert_eq!(config("dummy"), None);
+        assert_eq!(config("nosuch"), None);
     }
 }

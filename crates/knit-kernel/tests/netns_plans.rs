@@ -3,6 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod edits;
     pub mod states;
     pub mod world;
 }
@@ -11,47 +12,9 @@ use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
 use knit_model::link::{Attrs, Kind, Link, MacvlanMode, Master};
 use knit_model::{Mac, NetState, Scope, Step};
+use support::edits::{COMMON, Edit, change_each, forget_neighbours};
 use support::states::{self, add_bridge, add_macvlan, add_veth, add_vxlan, name};
 use support::world::{World, sandbox};
-
-/// A change of one field of a link.
-type Edit = (&'static str, fn(&mut Link));
-
-/// What every link lets be changed while it lives.
-const COMMON: &[Edit] = &[
-    ("mtu", |link| link.attrs.mtu = Some(1280)),
-    ("mac", |link| link.attrs.mac = Some(Mac::derived(&format!("another {}", link.name)))),
-    ("txqueuelen", |link| link.attrs.txqueuelen = Some(77)),
-    ("alias", |link| link.attrs.alias = Some("of a test".to_owned())),
-    ("alias", |link| link.attrs.alias = Some(String::new())),
-    ("group", |link| link.attrs.group = Some(9)),
-    ("promisc", |link| link.attrs.promisc = Some(true)),
-    ("allmulticast", |link| link.attrs.allmulticast = Some(true)),
-    ("multicast", |link| link.attrs.multicast = Some(false)),
-    ("arp", |link| link.attrs.arp = Some(false)),
-    ("arp", |link| link.attrs.arp = Some(true)),
-    ("multicast", |link| link.attrs.multicast = Some(true)),
-];
-
-/// Changes one field after the other, and sees each time that this field alone was changed, on the living link.
-fn change_each(world: &World, state: &mut NetState, scope: &Scope, link: &str, edits: &[Edit]) {
-    for (field, edit) in edits {
-        let wanted = state.scope(scope).links.get_mut(&name(link)).unwrap();
-        edit(wanted);
-        let plan = world.make(state);
-        let [planned] = plan.steps.as_slice() else { panic!("{field}:\n{plan}") };
-        let Step::ChangeLink { changes, .. } = &planned.step else { panic!("{field}:\n{plan}") };
-        assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), [*field]);
-    }
-}
-
-/// A pod whose hardware address was changed is known to its neighbours by the old one for half a minute.
-fn forget_neighbours(world: &World) {
-    for namespace in &world.sandboxes {
-        namespace.ip(&["-4", "neigh", "flush", "all"]);
-        namespace.ip(&["-6", "neigh", "flush", "all"]);
-    }
-}
 
 fn bridge_fields(link: &mut Link) -> &mut knit_model::link::Bridge {
     let Kind::Bridge(bridge) = &mut link.kind else { panic!("not a bridge") };

@@ -5,8 +5,12 @@
 
 mod attrs;
 mod bridge;
+mod dummy;
+mod ipvlan;
 mod macvlan;
 mod veth;
+mod vlan;
+mod vrf;
 mod vxlan;
 
 use std::collections::BTreeMap;
@@ -16,12 +20,18 @@ use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
+pub use dummy::Dummy;
+pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use veth::{Peer, Veth};
+pub use vlan::{QosMapping, Vlan, VlanProtocol};
+pub use vrf::{VRF_RULE_PRIORITY, Vrf};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
 
 use crate::name::IfName;
 use crate::problem::Problems;
+use crate::route::Route;
+use crate::rule::Rule;
 use crate::sandbox::Scope;
 
 /// Where policy can be enforced on a kind of link.
@@ -43,6 +53,30 @@ pub trait LinkKind: Serialize {
     const ENFORCEMENT: Enforcement;
     /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
     const ETHERNET: bool = true;
+    /// Whether it has a hardware address of its own, which can be chosen.
+    const OWN_MAC: bool = Self::ETHERNET;
+    /// Whether its MTU follows that of the link it sits on also upwards. Downwards all do.
+    const FOLLOWS_MTU: bool = false;
+
+    /// What a link of this kind has when nobody says anything, where that is not what most links have.
+    fn habits(&self) -> Attrs {
+        Attrs::default()
+    }
+
+    /// Rules that stand in a scope before the first link of this kind, and go with the last.
+    fn rules(&self) -> Vec<Rule> {
+        Vec::new()
+    }
+
+    /// Routes that come with a link of this kind.
+    fn routes(&self) -> Vec<Route> {
+        Vec::new()
+    }
+
+    /// The table of the routes through its ports; `None` is the main one.
+    fn table(&self) -> Option<u32> {
+        None
+    }
 
     /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
     fn overhead(&self) -> u32 {
@@ -112,6 +146,54 @@ macro_rules! kinds {
                 }
             }
 
+            /// Whether it has a hardware address of its own.
+            pub fn has_own_mac(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::OWN_MAC,)*
+                    Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether its MTU follows its parent's also upwards.
+            pub fn follows_mtu(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::FOLLOWS_MTU,)*
+                    Self::Other { .. } => false,
+                }
+            }
+
+            /// What a link of this kind has when nobody says anything.
+            pub fn habits(&self) -> Attrs {
+                match self {
+                    $(Self::$name(kind) => kind.habits(),)*
+                    Self::Other { .. } => Attrs::default(),
+                }
+            }
+
+            /// Rules that stand in a scope before the first link of this kind.
+            pub fn rules(&self) -> Vec<Rule> {
+                match self {
+                    $(Self::$name(kind) => kind.rules(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// Routes that come with a link of this kind.
+            pub fn routes(&self) -> Vec<Route> {
+                match self {
+                    $(Self::$name(kind) => kind.routes(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// The table of the routes through its ports; `None` is the main one.
+            pub fn table(&self) -> Option<u32> {
+                match self {
+                    $(Self::$name(kind) => kind.table(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
             /// Bytes around each packet.
             pub fn overhead(&self) -> u32 {
                 match self {
@@ -155,7 +237,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -233,6 +315,9 @@ mod tests {
             Kind::Bridge(Bridge::default()).fields(),
             Kind::Vxlan(Vxlan::full_for_tests()).fields(),
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
+            Kind::Vlan(Vlan::full_for_tests()).fields(),
+            Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
+            Kind::Vrf(Vrf { table: 10 }).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

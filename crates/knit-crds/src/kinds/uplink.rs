@@ -47,7 +47,11 @@ pub struct UplinkSpec {
 
 /// Kinds that sit on another link.
 fn kinds_with_parent() -> Vec<&'static str> {
-    LinkKind::NAMES.iter().copied().filter(|name| !matches!(*name, "veth" | "bridge")).collect()
+    LinkKind::NAMES
+        .iter()
+        .copied()
+        .filter(|name| !matches!(*name, "veth" | "bridge" | "dummy" | "vrf"))
+        .collect()
 }
 
 fn kind_schema() -> serde_json::Value {

@@ -19,6 +19,7 @@ fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
         mtu: Some(1500),
         peer: Some(format!("hpc{index}{number}").parse().unwrap()),
         master: Some(format!("pcbr{index}").parse().unwrap()),
+        vrf: None,
         ready: true,
     }
 }
@@ -179,6 +180,7 @@ fn other_kinds_have_their_own_words() {
         mtu: Some(8192),
         peer: None,
         master: None,
+        vrf: None,
         ready: true,
     };
     let macvlan = InterfaceReport {

@@ -43,7 +43,7 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
         link.kind = Kind::Bridge(says.bridge.clone());
     }
     let asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
-    link.attrs = with_defaults(&link.kind, &asked, DEFAULT_MTU, None, &format!("bridge/{key}"));
+    link.attrs = with_defaults(&link.kind, &asked, Some(DEFAULT_MTU), None, &format!("bridge/{key}"));
     for wish in &wishes {
         resolved.askers.insert(wish.object.clone());
         resolved.because(&Scope::Host, Item::Link(name.clone()), wish.why);
