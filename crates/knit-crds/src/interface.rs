@@ -58,6 +58,11 @@ pub struct InterfaceFields {
     /// Whether it answers and asks by ARP. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arp: Option<bool>,
+    /// A VRF of the pod, by the name of the interface (or prefix) of a Vrf: this interface is a port of it, and its
+    /// routes are in the VRF's table. A port that changes its VRF loses its connections, the interface stays.
+    /// Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<InterfaceName>,
     /// Routers of default routes through this interface, at most one of each family. Default: no default route, so
     /// that the pod's first interface keeps it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -107,6 +112,7 @@ impl InterfaceFields {
             attrs: self.attrs(path, problems),
             parent: None,
             master: None,
+            vrf: self.vrf.as_ref().and_then(|vrf| vrf.read(at("vrf"), problems)).map(String::from),
             ranges: self.cidr.as_ref().map(|cidr| cidr.read(at("cidr"), problems)).unwrap_or_default(),
             network: self.network.as_ref().and_then(|network| network.read(at("network"), problems)),
             fixed: each(&self.addresses, &at("addresses"), |address, at| address.read(at, problems)),

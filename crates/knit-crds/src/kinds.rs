@@ -1,6 +1,8 @@
 //! The kinds: one file each below `kinds/`, and one line in [`kinds!`].
 
 mod bridge;
+mod dummy;
+mod ipvlan;
 mod macvlan;
 mod podconfig;
 mod podnetworkconfig;
@@ -9,11 +11,15 @@ mod tap;
 mod uplink;
 mod veth;
 mod virtualnetwork;
+mod vlan;
+mod vrf;
 mod vxlan;
 mod wireguard;
 
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
+pub use dummy::{Dummy, DummySpec};
+pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
@@ -22,6 +28,8 @@ pub use tap::{Tap, TapSpec};
 pub use uplink::{Uplink, UplinkSpec};
 pub use veth::{Veth, VethSpec};
 pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
+pub use vlan::{EgressPriority, IngressPriority, Vlan, VlanProtocol, VlanSpec};
+pub use vrf::{Vrf, VrfSpec};
 pub use vxlan::{Vxlan, VxlanSpec};
 pub use wireguard::{Peer, WireGuard, WireGuardSpec};
 
@@ -180,6 +188,10 @@ kinds!(
     Veth,
     Macvlan,
     Vxlan,
+    Dummy,
+    Vlan,
+    Ipvlan,
+    Vrf,
     WireGuard,
     Tap,
     Uplink,

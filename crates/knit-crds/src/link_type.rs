@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 
 use knit_model::intent::{NameRule, Selector};
-use knit_model::link::{Kind, Macvlan, MacvlanMode, TAP_NOBODY, Tap, Veth};
+use knit_model::link::{
+    Dummy, Ipvlan, IpvlanFlag, IpvlanMode, Kind, Macvlan, MacvlanMode, TAP_NOBODY, Tap, Veth,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::fields::{DeviceName, InterfaceName, NamePrefix};
 use crate::interface::InterfaceFields;
-use crate::translate::{Entry, Translator};
+use crate::translate::{Entry, Translator, article};
 
 /// The kinds, by name: one line each.
 const KNOWN: &[(&str, Shape)] = &[
@@ -21,7 +23,21 @@ const KNOWN: &[(&str, Shape)] = &[
             sits: Sits::OnParent,
         },
     ),
-    ("tap", Shape { kind: || Kind::Tap(root_tap()), sits: Sits::Alone }),
+    (
+        "ipvlan",
+        Shape {
+            kind: || {
+                Kind::Ipvlan(Ipvlan {
+                    parent: None,
+                    mode: Some(IpvlanMode::L2),
+                    flag: Some(IpvlanFlag::Bridge),
+                })
+            },
+            sits: Sits::OnParent,
+        },
+    ),
+    ("dummy", Shape { kind: || Kind::Dummy(Dummy {}), sits: Sits::OnNothing }),
+    ("tap", Shape { kind: || Kind::Tap(root_tap()), sits: Sits::OnNothing }),
 ];
 
 /// What an entry of this kind makes.
@@ -38,7 +54,7 @@ enum Sits {
     /// It sits on `parent`.
     OnParent,
     /// It sits on nothing; `master` is a bridge in the pod.
-    Alone,
+    OnNothing,
 }
 
 /// A tap that root alone may open.
@@ -82,7 +98,7 @@ pub(crate) fn rules(has_parent: bool) -> serde_json::Value {
             Sits::WithHostEnd => ("master", needs_master(name)),
             Sits::OnParent if has_parent => ("parent", needs_parent(name)),
             Sits::OnParent => ("master", needs_parent(name)),
-            Sits::Alone => return None,
+            Sits::OnNothing => return None,
         };
         let rule = format!("!has(self.linkType) || self.linkType != '{name}' || has(self.{field})");
         Some(serde_json::json!({ "rule": rule, "message": format!("`{field}` is missing: {message}") }))
@@ -145,6 +161,14 @@ impl ListedLink<'_> {
                 let master = master.and_then(|master| master.read(at("master"), &mut to.problems));
                 (None, master.map(String::from))
             }
+            Sits::OnNothing => {
+                if let Some(parent) = self.parent {
+                    let (name, kind) = (parent.0.escape_debug(), &self.link_type.0);
+                    to.warn(&at("parent"), &format!("`{name}` is not used: a {kind} sits on nothing"));
+                }
+                let master = self.master.and_then(|master| master.read(at("master"), &mut to.problems));
+                (None, master)
+            }
             Sits::OnParent => {
                 let (parent, field, master) = match self.has_parent {
                     true => (self.parent, "parent", self.master),
@@ -157,15 +181,6 @@ impl ListedLink<'_> {
                 let master = master.and_then(|master| master.read(at("master"), &mut to.problems));
                 (parent, master)
             }
-            Sits::Alone => {
-                if let Some(parent) = self.parent {
-                    let parent = parent.0.escape_debug();
-                    let message = format!("`{parent}` is not used: a {} sits on nothing", self.link_type.0);
-                    to.warn(&at("parent"), &message);
-                }
-                let master = self.master.and_then(|master| master.read(at("master"), &mut to.problems));
-                (None, master)
-            }
         }
     }
 }
@@ -177,5 +192,5 @@ pub(crate) fn needs_master(kind: &str) -> String {
 
 /// The sentence for a link that sits on nothing.
 pub(crate) fn needs_parent(kind: &str) -> String {
-    format!("a {kind} needs what it sits on: another interface of the pod, or an Uplink")
+    format!("{} {kind} needs what it sits on: another interface of the pod, or an Uplink", article(kind))
 }

@@ -36,7 +36,7 @@ pub struct PodRoute {
     /// What becomes of packets. Default: `forward`.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub action: Option<RouteType>,
-    /// The routing table of the pod. Default: 254, the main table.
+    /// The routing table of the pod. Default: 254, the main table; for a VRF and its ports 254 is the VRF's own table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<TableId>,
     /// The smallest metric wins among routes to the same destination. Default: the kernel's (0, or 1024 for IPv6).
@@ -224,6 +224,7 @@ impl PodRule {
             oif: self.oif.as_ref().and_then(|link| link.read(at("oif"), problems)),
             mark: mark.map(|mark| (mark, mask.unwrap_or(u32::MAX))),
             table: table?,
+            vrf: false,
         };
         rule.check(path, problems);
         (problems.0.len() == before).then_some(rule)

@@ -271,6 +271,9 @@ pub fn config_line(link: &InterfaceReport) -> String {
     if let Some(master) = &link.master {
         words.push(format!("bridge:{master}"));
     }
+    if let Some(vrf) = &link.vrf {
+        words.push(format!("vrf:{vrf}"));
+    }
     words.extend(link.shown.iter().map(|(name, value)| format!("{name}:{value}")));
     format!("{{{}}}", words.join(" "))
 }

@@ -47,6 +47,11 @@ pub(crate) struct Entry<'a> {
     pub(crate) fields: &'a InterfaceFields,
 }
 
+/// The article of a kind's name.
+pub(crate) fn article(kind: &str) -> &'static str {
+    if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
+}
+
 impl Translator {
     pub(crate) fn new(object: ObjectRef, dialect: Dialect) -> Self {
         let origin = Provenance { dialect, object: Some(object), field: String::new(), call: None };
@@ -98,6 +103,18 @@ impl Translator {
     pub(crate) fn interface(&mut self, entry: Entry<'_>) {
         let Entry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
+        if read.attrs.mac.is_some() && !kind.has_own_mac() {
+            let message =
+                format!("{} {} has no hardware address of its own", article(kind.name()), kind.name());
+            self.problems.invalid(format!("{path}.hardwareAddr"), message);
+        }
+        // A pair's master is on the node, its VRF in the pod; for others both would be in the pod.
+        if read.vrf.is_some() && master.is_some() && !matches!(kind, LinkKind::Veth(_)) {
+            self.problems.invalid(
+                format!("{path}.vrf"),
+                "an interface is a port of one thing: `master` or `vrf`, not both",
+            );
+        }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
         let want = InterfaceWant { pods, name, kind, parent, master, ..read };

@@ -3,6 +3,7 @@
 mod bridge;
 mod interface;
 mod keys;
+mod nesting;
 mod seats;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,17 +67,35 @@ impl Resolved {
 /// Without `mtu` it follows the link that it sits on. `seed` gives an Ethernet link its address, the same each time it is made.
 fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
     let on_ethernet = kind.is_ethernet().then_some(true);
+    let habits = kind.habits();
     Attrs {
-        mtu: asked.mtu.or(mtu),
-        mac: asked.mac.or_else(|| on_ethernet.map(|_| Mac::derived(seed))),
+        mtu: asked.mtu.or(habits.mtu).or(mtu),
+        mac: asked.mac.or_else(|| kind.has_own_mac().then(|| Mac::derived(seed))),
         txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
         alias: asked.alias.clone().or(Some(String::new())),
         group: asked.group.or(Some(0)),
         up: asked.up.or(Some(true)),
         promisc: asked.promisc.or(Some(false)),
         allmulticast: asked.allmulticast.or(Some(false)),
-        multicast: asked.multicast.or(on_ethernet),
-        arp: asked.arp.or(on_ethernet),
+        multicast: asked.multicast.or(habits.multicast).or(on_ethernet),
+        arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
+    }
+}
+
+/// Fields of `first`, and of `second` where `first` says nothing.
+fn merge(first: Attrs, second: &Attrs) -> Attrs {
+    Attrs {
+        mtu: first.mtu.or(second.mtu),
+        mac: first.mac.or(second.mac),
+        txqueuelen: first.txqueuelen.or(second.txqueuelen),
+        alias: first.alias.or_else(|| second.alias.clone()),
+        group: first.group.or(second.group),
+        up: first.up.or(second.up),
+        promisc: first.promisc.or(second.promisc),
+        allmulticast: first.allmulticast.or(second.allmulticast),
+        multicast: first.multicast.or(second.multicast),
+        arp: first.arp.or(second.arp),
+        master: first.master.or_else(|| second.master.clone()),
     }
 }

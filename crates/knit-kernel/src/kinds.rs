@@ -4,16 +4,22 @@
 //! reads them back. What every link has is not known here.
 
 mod bridge;
+mod dummy;
+mod ipvlan;
 mod macvlan;
 mod tap;
 mod veth;
+mod vlan;
+mod vrf;
 mod vxlan;
 mod wireguard;
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-use knit_model::link::{Bridge, Kind, LinkKind, Macvlan, Tap, Veth, Vxlan, WireGuard};
+use knit_model::link::{
+    Bridge, Dummy, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan, WireGuard,
+};
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope};
 
@@ -29,6 +35,10 @@ pub(crate) trait WireKind: LinkKind {
     /// Whether a link that is cut off may wait for its deletion. Not where the kernel would refuse a new link with
     /// the same fields meanwhile.
     const LINGERS: bool = true;
+
+    /// Whether the kernel makes rules of its own with the first such link of a namespace, which would outlive it. They
+    /// are taken away at once: Knit's own stand there already.
+    const MAKES_RULES: bool = false;
 
     /// Writes the stated fields that are wanted.
     fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message);
@@ -149,6 +159,14 @@ macro_rules! kinds {
             }
         }
 
+        /// Whether the kernel makes rules of its own with the first link of this kind.
+        pub(crate) fn makes_rules(name: &str) -> bool {
+            match name {
+                $(<$name as LinkKind>::NAME => <$name as WireKind>::MAKES_RULES,)*
+                _ => false,
+            }
+        }
+
         /// Whether a kind's own fields are told beside the link's own message.
         pub(crate) fn is_told(name: &str) -> bool {
             match name {
@@ -199,7 +217,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, WireGuard, Tap);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap);
 
 /// A kind that states what the changes say of it. Changes of the common fields are left out.
 pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
@@ -242,6 +260,10 @@ mod tests {
             Kind::Vxlan(Vxlan::full_for_tests()),
             Kind::Vxlan(ipv6),
             Kind::Veth(Veth { peer: None }),
+            Kind::Dummy(Dummy {}),
+            Kind::Vlan(Vlan::full_for_tests()),
+            Kind::Ipvlan(Ipvlan::full_for_tests()),
+            Kind::Vrf(Vrf { table: 10 }),
         ];
         for kind in kinds {
             let mut message = Message::new(0, 0, "test");
@@ -268,6 +290,6 @@ mod tests {
         for name in Kind::NAMES {
             assert!(config(name).is_some_and(|config| config.starts_with("CONFIG_")), "{name}");
         }
-        assert_eq!(config("dummy"), None);
+        assert_eq!(config("nosuch"), None);
     }
 }

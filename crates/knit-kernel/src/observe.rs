@@ -14,6 +14,7 @@ mod sysctls;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
 
 use knit_model::plan::{Planned, Step};

@@ -3,7 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
-    pub mod changes;
+    pub mod edits;
     pub mod states;
     pub mod world;
 }
@@ -11,34 +11,10 @@ mod support {
 use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
 use knit_model::link::{Attrs, Kind, Link, MacvlanMode, Master};
-use knit_model::{Mac, NetState, Scope};
-use support::changes::{Edit, change_each};
+use knit_model::{NetState, Scope};
+use support::edits::{COMMON, Edit, change_each, forget_neighbours};
 use support::states::{self, add_bridge, add_macvlan, add_veth, add_vxlan, name};
 use support::world::{World, sandbox};
-
-/// What every link lets be changed while it lives.
-const COMMON: &[Edit] = &[
-    ("mtu", |link| link.attrs.mtu = Some(1280)),
-    ("mac", |link| link.attrs.mac = Some(Mac::derived(&format!("another {}", link.name)))),
-    ("txqueuelen", |link| link.attrs.txqueuelen = Some(77)),
-    ("alias", |link| link.attrs.alias = Some("of a test".to_owned())),
-    ("alias", |link| link.attrs.alias = Some(String::new())),
-    ("group", |link| link.attrs.group = Some(9)),
-    ("promisc", |link| link.attrs.promisc = Some(true)),
-    ("allmulticast", |link| link.attrs.allmulticast = Some(true)),
-    ("multicast", |link| link.attrs.multicast = Some(false)),
-    ("arp", |link| link.attrs.arp = Some(false)),
-    ("arp", |link| link.attrs.arp = Some(true)),
-    ("multicast", |link| link.attrs.multicast = Some(true)),
-];
-
-/// A pod whose hardware address was changed is known to its neighbours by the old one for half a minute.
-fn forget_neighbours(world: &World) {
-    for namespace in &world.sandboxes {
-        namespace.ip(&["-4", "neigh", "flush", "all"]);
-        namespace.ip(&["-6", "neigh", "flush", "all"]);
-    }
-}
 
 fn bridge_fields(link: &mut Link) -> &mut knit_model::link::Bridge {
     let Kind::Bridge(bridge) = &mut link.kind else { panic!("not a bridge") };

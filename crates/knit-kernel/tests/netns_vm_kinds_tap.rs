@@ -3,7 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
-    pub mod changes;
+    pub mod edits;
     pub mod faults;
     pub mod states;
     pub mod world;
@@ -13,7 +13,7 @@ use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
 use knit_model::link::{Kind, Link, TAP_NOBODY, Tap};
 use knit_model::{Address, Mac, NetState, Route};
-use support::changes::{Edit, change_each};
+use support::edits::{Edit, change_each};
 use support::faults::survive_every_fault;
 use support::states::{link, name, net};
 use support::world::{World, sandbox};
@@ -77,16 +77,16 @@ fn a_tap_is_made_changed_live_and_gone() {
     world.make(&state);
     change_each(&world, &mut state, &sandbox("a"), "tap0", edits);
 
-    let remade: [(&str, fn(&mut Tap)); 4] = [
-        ("user", |tap| tap.user = Some(TAP_NOBODY)),
-        ("user_group", |tap| tap.user_group = Some(108)),
-        ("multi_queue", |tap| tap.multi_queue = Some(false)),
-        ("user", |tap| tap.user = Some(7)),
+    let remade: &[Edit] = &[
+        ("user", |link| tap_fields(link).user = Some(TAP_NOBODY)),
+        ("user_group", |link| tap_fields(link).user_group = Some(108)),
+        ("multi_queue", |link| tap_fields(link).multi_queue = Some(false)),
+        ("user", |link| tap_fields(link).user = Some(7)),
     ];
     for (field, edit) in remade {
-        edit(tap_fields(state.scope(&sandbox("a")).links.get_mut(&name("tap0")).unwrap()));
+        edit(state.scope(&sandbox("a")).links.get_mut(&name("tap0")).unwrap());
         let plan = world.make(&state).to_string();
-        assert!(plan.contains(&format!("takes `{field}` of a tun only at birth")), "{plan}");
+        assert!(plan.contains(&format!("this change of `{field}` on a living tun")), "{plan}");
     }
     world.make(&NetState::default());
     world.assert_as_before(&before, "after removal");

@@ -4,7 +4,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
-    pub mod changes;
+    pub mod edits;
     pub mod faults;
     pub mod states;
     pub mod world;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use knit_kernel::{Deletes, Secrets};
 use knit_model::link::{Kind, Link, WgPeer, WireGuard};
 use knit_model::{Address, KeyRef, NetState, PrivateKey, PublicKey, SecretKey};
-use support::changes::{Edit, change_each};
+use support::edits::{Edit, change_each};
 use support::faults::survive_every_fault;
 use support::states::{add_bridge, add_veth, link, name, net};
 use support::world::{World, sandbox};

@@ -72,13 +72,18 @@ pub struct InterfaceWant {
     pub parent: Option<String>,
     /// For a link with an end on the host: the bridge there (made if it is missing). For others: a bridge or VRF of the pod.
     pub master: Option<String>,
+    /// A VRF of the pod whose port it is: the name of another interface that is asked for. It never goes with a
+    /// `master` inside the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
     /// Where its addresses come from: one address of each range.
     pub ranges: Vec<IpNet>,
     /// A network of the same namespace whose ranges are meant; `ranges` is empty then.
     pub network: Option<String>,
     /// Addresses that are asked for by value.
     pub fixed: Vec<IpNet>,
-    /// Routes in the pod; a next hop without a link means this interface.
+    /// Routes in the pod; a next hop without a link means this interface. Those of the main table go into the VRF's, for
+    /// a VRF and its ports.
     pub routes: Vec<RouteWant>,
     /// Rules in the pod.
     pub rules: Vec<Rule>,

@@ -6,9 +6,13 @@
 mod attrs;
 mod bridge;
 mod compare;
+mod dummy;
+mod ipvlan;
 mod macvlan;
 mod tap;
 mod veth;
+mod vlan;
+mod vrf;
 mod vxlan;
 mod wireguard;
 
@@ -20,15 +24,21 @@ use serde_json::Value;
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
 pub use compare::agrees;
+pub use dummy::Dummy;
+pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use tap::{NOBODY as TAP_NOBODY, Tap};
 pub use veth::{Peer, Veth};
+pub use vlan::{QosMapping, Vlan, VlanProtocol};
+pub use vrf::{VRF_RULE_PRIORITY, Vrf};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
 pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WgPeer, WireGuard};
 
 use crate::key::SecretKey;
 use crate::name::IfName;
 use crate::problem::Problems;
+use crate::route::Route;
+use crate::rule::Rule;
 use crate::sandbox::Scope;
 
 /// Where policy can be enforced on a kind of link.
@@ -50,6 +60,30 @@ pub trait LinkKind: Serialize {
     const ENFORCEMENT: Enforcement;
     /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
     const ETHERNET: bool = true;
+    /// Whether it has a hardware address of its own, which can be chosen.
+    const OWN_MAC: bool = Self::ETHERNET;
+    /// Whether its MTU follows that of the link it sits on also upwards. Downwards all do.
+    const FOLLOWS_MTU: bool = false;
+
+    /// What a link of this kind has when nobody says anything, where that is not what most links have.
+    fn habits(&self) -> Attrs {
+        Attrs::default()
+    }
+
+    /// Rules that stand in a scope before the first link of this kind, and go with the last.
+    fn rules(&self) -> Vec<Rule> {
+        Vec::new()
+    }
+
+    /// Routes that come with a link of this kind.
+    fn routes(&self) -> Vec<Route> {
+        Vec::new()
+    }
+
+    /// The table of the routes through its ports; `None` is the main one.
+    fn table(&self) -> Option<u32> {
+        None
+    }
 
     /// Sysctls of the namespace that the kernel sets by itself when such a link goes up. They are part of what is wanted,
     /// so that their old values are remembered and come back.
@@ -159,6 +193,54 @@ macro_rules! kinds {
                 }
             }
 
+            /// Whether it has a hardware address of its own.
+            pub fn has_own_mac(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::OWN_MAC,)*
+                    Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether its MTU follows its parent's also upwards.
+            pub fn follows_mtu(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::FOLLOWS_MTU,)*
+                    Self::Other { .. } => false,
+                }
+            }
+
+            /// What a link of this kind has when nobody says anything.
+            pub fn habits(&self) -> Attrs {
+                match self {
+                    $(Self::$name(kind) => kind.habits(),)*
+                    Self::Other { .. } => Attrs::default(),
+                }
+            }
+
+            /// Rules that stand in a scope before the first link of this kind.
+            pub fn rules(&self) -> Vec<Rule> {
+                match self {
+                    $(Self::$name(kind) => kind.rules(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// Routes that come with a link of this kind.
+            pub fn routes(&self) -> Vec<Route> {
+                match self {
+                    $(Self::$name(kind) => kind.routes(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// The table of the routes through its ports; `None` is the main one.
+            pub fn table(&self) -> Option<u32> {
+                match self {
+                    $(Self::$name(kind) => kind.table(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
             /// Bytes around each packet.
             pub fn overhead(&self) -> u32 {
                 match self {
@@ -242,7 +324,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, WireGuard, Tap);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -322,6 +404,9 @@ mod tests {
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
             Kind::WireGuard(WireGuard::full_for_tests()).fields(),
             Kind::Tap(Tap::full_for_tests()).fields(),
+            Kind::Vlan(Vlan::full_for_tests()).fields(),
+            Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
+            Kind::Vrf(Vrf { table: 10 }).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

@@ -1,5 +1,6 @@
 //! Plans: the ordered kernel operations from observed to desired, each with its inverse.
 
+mod below;
 mod diff;
 mod removal;
 mod show;

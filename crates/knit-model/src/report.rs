@@ -80,6 +80,9 @@ pub struct InterfaceReport {
     pub peer: Option<IfName>,
     /// What it is a port of, or its end on the host is.
     pub master: Option<IfName>,
+    /// The VRF of the pod that it is a port of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<IfName>,
     /// What others have to know of its kind, by name: a tunnel's public key.
     #[serde(default)]
     pub shown: Vec<(String, String)>,

@@ -3,7 +3,7 @@
 use knit_model::Problems;
 use knit_model::link::{MAX_MTU, MIN_MTU};
 
-use super::{number, text, values};
+use super::{number, number_with, text, values};
 
 const U32: i64 = u32::MAX as i64;
 
@@ -36,6 +36,17 @@ values! {
     Mark(i64) = number(0, U32, "a mark is from 0 to 4294967295");
     /// A next hop's share of the load.
     Weight(i64) = number(1, 256, "a weight is from 1 to 256");
+    /// The number of a VLAN.
+    VlanId(i64) = number(1, 4094, "a VLAN is from 1 to 4094: 0 and 4095 are reserved");
+    /// The table of a VRF.
+    VrfTable(i64) = number_with(1, U32, "a routing table is from 1 to 4294967295", &[(
+        "self < 253 || self > 255",
+        "tables 253 to 255 are the pod's own: take another",
+    )]);
+    /// A priority in a VLAN tag.
+    TagPriority(i64) = number(0, 7, "a tag's priority is from 0 to 7");
+    /// A priority of the system's.
+    SkbPriority(i64) = number(0, U32, "a priority is from 0 to 4294967295");
     /// A VLAN or a range of VLANs, such as `100` or `100-199`.
     VlanRange(String) = text(16, &[(
         "self.matches('^[0-9]+(-[0-9]+)?$') && self.split('-').all(v, int(v) >= 1 && int(v) <= 4094) \
@@ -74,6 +85,10 @@ bounded! {
     Priority => u32, (1..=U32), "priority {} is outside 1 to 4294967295: 0 is the kernel's own";
     Mark => u32, (0..=U32), "mark {} is outside 0 to 4294967295";
     UserId => u32, (0..=U32 - 1), "user or group {} is outside 0 to 4294967294";
+    VlanId => u16, (1..=4094), "VLAN {} is outside 1 to 4094: 0 and 4095 are reserved";
+    VrfTable => u32, (1..=U32), "table {} is outside 1 to 4294967295";
+    TagPriority => u32, (0..=7), "priority {} is outside 0 to 7, which is what fits into a tag";
+    SkbPriority => u32, (0..=U32), "priority {} is outside 0 to 4294967295";
     Weight => u16, (1..=256), "weight {} is outside 1 to 256";
 }
 

@@ -51,15 +51,16 @@ pub struct NetworkAttachment {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. `pc0` becomes
     /// `pc02841804` in the pod and `hpc02841804` on the node. A new name is a new interface.
     pub name: NamePrefix,
-    /// The kind of the interface: `veth` or `macvlan`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan` or `dummy`. Another kind makes the interface again.
+    /// Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// What the interface sits on: for `macvlan` another interface of the pod, or an Uplink. A `veth` sits on nothing,
-    /// its parent is the interface itself. A new parent makes the interface again.
+    /// What the interface sits on: for `macvlan` and `ipvlan` another interface of the pod, or an Uplink. A `veth`
+    /// sits on nothing, its parent is the interface itself. A new parent makes the interface again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
     /// For `veth`: the bridge on the node that the node's end is a port of. It is made if it is missing, with the first
-    /// address of `cidr`, and goes when nothing uses it any more. For `macvlan`: a bridge in the pod.
+    /// address of `cidr`, and goes when nothing uses it any more. For others: a bridge in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
     /// The address range of the network, such as `192.168.100.0/24`, or several separated by commas. The bridge has the

@@ -66,14 +66,15 @@ pub struct LinkEntry {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new prefix
     /// is a new interface.
     pub name_prefix: NamePrefix,
-    /// The kind of the interface: `veth` or `macvlan`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan` or `dummy`. Another kind makes the interface again.
+    /// Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// What the interface sits on: for `macvlan` another interface of the pod, or an Uplink. A `veth` sits on nothing.
-    /// A new parent makes the interface again.
+    /// What the interface sits on: for `macvlan` and `ipvlan` another interface of the pod, or an Uplink. A `veth`
+    /// sits on nothing. A new parent makes the interface again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For `macvlan`: a
+    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For others: a
     /// bridge in the pod. A new master moves the port, the interface stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
@@ -97,11 +98,12 @@ pub struct AdditionalNetwork {
     /// What the network is for. It becomes the interface's alias unless `alias` is stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_description: Option<AliasText>,
-    /// The kind of the interface: `veth` or `macvlan`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan` or `dummy`. Another kind makes the interface again.
+    /// Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For `macvlan`: what
-    /// it sits on, another interface of the pod or an Uplink.
+    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For
+    /// `macvlan` and `ipvlan`: what it sits on, another interface of the pod or an Uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
     /// The largest packet, in bytes, 68 to 65535. It changes on the living interface. Default: the kernel's (usually 1500).

@@ -50,7 +50,7 @@ fn kinds_with_parent() -> Vec<&'static str> {
     LinkKind::NAMES
         .iter()
         .copied()
-        .filter(|name| !matches!(*name, "veth" | "bridge" | "wireguard" | "tun"))
+        .filter(|name| !matches!(*name, "veth" | "bridge" | "dummy" | "vrf" | "wireguard" | "tun"))
         .collect()
 }
 

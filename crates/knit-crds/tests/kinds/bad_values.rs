@@ -58,6 +58,19 @@ const BAD: &[(&str, &str)] = &[
          {publicKey: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=, allowedIPs: [10.0.0.0/8]}]}",
     ),
     ("Tap", "{interfaceName: tap0, owner: 4294967295, ownerGroup: -1}"),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 0}"),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 4095}"),
+    ("Vlan", "{interfaceName: v0, parent: a/b, id: 1}"),
+    (
+        "Vlan",
+        "{interfaceName: v0, parent: eth0, id: 1, ingressQos: [{from: 8, to: 1}], egressQos: [{from: 1, to: 8}]}",
+    ),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 1, egressQos: [{from: 1, to: 2}, {from: 1, to: 3}]}"),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 1, vrf: red, master: br0}"),
+    ("Ipvlan", "{interfaceName: iv0, parent: eth0, hardwareAddr: '02:00:00:00:00:01'}"),
+    ("Vrf", "{interfaceName: red, table: 0}"),
+    ("Vrf", "{interfaceName: red, table: 254}"),
+    ("Vrf", "{interfaceName: red, table: 10, vrf: blue}"),
     // Hardware addresses.
     ("Bridge", "{name: br0, address: '02:00:00:00:00'}"),
     ("Bridge", "{name: br0, address: '01:00:5e:00:00:01'}"),
@@ -116,6 +129,7 @@ const BAD: &[(&str, &str)] = &[
     ("PodConfig", "{networkAttachments: [{name: pc0}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, master: br0}, {name: pc0, master: br1}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, linkType: macvlan}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ipvlan}]}"),
     ("PodConfig", "{sampleDeployment: {create: true}}"),
     ("PodNetworkConfig", "{additionalNetworks: [{networkName: pno, linkType: macvlan}]}"),
     (
@@ -179,12 +193,12 @@ fn a_link_type_from_a_newer_version_is_refused_with_the_known_ones() {
     // From an API server with newer definitions, the object is read all the same.
     let mut value =
         object("PodConfig", "x", "{networkAttachments: [{name: pc0, master: br0}]}").unwrap().to_value();
-    value["spec"]["networkAttachments"][0]["linkType"] = "vlan".into();
+    value["spec"]["networkAttachments"][0]["linkType"] = "nosuch".into();
     let object: knit_crds::kinds::PodConfig = serde_json::from_value(value).unwrap();
     let problems = knit_crds::Kind::intents(&object, Dialect::Kubernetes).unwrap_err();
     assert_eq!(
         problems.to_string(),
-        "spec.networkAttachments[0].linkType: link type `vlan` is not known here, it is one of veth, macvlan"
+        "spec.networkAttachments[0].linkType: link type `nosuch` is not known here, it is one of veth, macvlan, ipvlan, dummy, tap"
     );
 }
 

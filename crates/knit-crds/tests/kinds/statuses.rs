@@ -20,6 +20,7 @@ fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
         peer: Some(format!("hpc{index}{number}").parse().unwrap()),
         master: Some(format!("pcbr{index}").parse().unwrap()),
         shown: Vec::new(),
+        vrf: None,
         ready: true,
     }
 }
@@ -181,6 +182,7 @@ fn other_kinds_have_their_own_words() {
         peer: None,
         master: None,
         shown: Vec::new(),
+        vrf: None,
         ready: true,
     };
     let macvlan = InterfaceReport {

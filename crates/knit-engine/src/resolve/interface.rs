@@ -11,12 +11,12 @@ use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::InterfaceReport;
-use knit_model::route::NextHop;
+use knit_model::route::{MAIN_TABLE, NextHop};
 use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, with_defaults};
+use super::{DEFAULT_MTU, Resolved, merge, nesting, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
 
@@ -45,9 +45,18 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         .iter()
         .filter_map(|want| Some((want.rule_text(), want.want.name.name_in(&sandbox).ok()?)))
         .collect();
-    for want in wants {
+    let mut uplinks = BTreeMap::new();
+    for want in nesting::in_order(wants) {
         resolved.askers.insert(want.object.clone());
-        Builder { state, sandbox: &sandbox, names: &names, resolved: &mut resolved, now }.interface(&want);
+        Builder {
+            state,
+            sandbox: &sandbox,
+            names: &names,
+            uplinks: &mut uplinks,
+            resolved: &mut resolved,
+            now,
+        }
+        .interface(&want);
     }
     for (object, why, want) in changes {
         resolved.askers.insert(object.clone());
@@ -60,10 +69,10 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
 }
 
 /// One interface that one object wants in a sandbox.
-struct Wanted {
-    object: ObjectKey,
-    why: Provenance,
-    want: InterfaceWant,
+pub(super) struct Wanted {
+    pub(super) object: ObjectKey,
+    pub(super) why: Provenance,
+    pub(super) want: InterfaceWant,
 }
 
 impl Wanted {
@@ -73,7 +82,7 @@ impl Wanted {
     }
 
     /// The text by which other entries may name this one.
-    fn rule_text(&self) -> String {
+    pub(super) fn rule_text(&self) -> String {
         match &self.want.name {
             NameRule::Exact(name) => name.to_string(),
             NameRule::Prefix(prefix) => prefix.clone(),
@@ -113,17 +122,19 @@ fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, C
     changes
 }
 
-struct Builder<'a> {
-    state: &'a mut State,
-    sandbox: &'a Sandbox,
+pub(super) struct Builder<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) sandbox: &'a Sandbox,
     /// Entry name -> interface name, of all entries of this sandbox.
-    names: &'a BTreeMap<String, IfName>,
-    resolved: &'a mut Resolved,
+    pub(super) names: &'a BTreeMap<String, IfName>,
+    /// Interfaces so far whose packets leave by an uplink as they are, and the uplink's name.
+    pub(super) uplinks: &'a mut BTreeMap<IfName, String>,
+    pub(super) resolved: &'a mut Resolved,
     now: Time,
 }
 
 impl Builder<'_> {
-    fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> Scope {
         Scope::Sandbox(self.sandbox.id.clone())
     }
 
@@ -170,13 +181,17 @@ impl Builder<'_> {
         keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
         link.owner = Some(owner);
         let master = self.place(wanted, &mut link)?;
+        let vrf = self.vrf(wanted)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
+        let pod_master = vrf.clone().or(pod_master);
+        let table = self.table(&link, pod_master.as_ref());
         let mtu = network.as_ref().and_then(|network| network.mtu);
         // What sits on another link follows it; how large that one is shows when the kernel is looked at.
         let mtu = mtu.or_else(|| link.kind.parent().is_none().then_some(DEFAULT_MTU));
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
+        self.check_uplink(wanted, &link)?;
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let addresses = self.addresses(wanted, &name, &ranges)?;
         let peer = self.far_end(wanted, &mut link, master.clone());
@@ -193,12 +208,13 @@ impl Builder<'_> {
                 peer,
                 master,
                 shown: shown(&link),
+                vrf,
                 ready: true,
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
+        self.fill(wanted, &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
-        self.fill(wanted, &name, &addresses);
         for (key, value) in want.kind.sysctls() {
             self.resolved.because(&scope, Item::Sysctl((*key).to_owned()), &wanted.why);
             let sysctls = &mut self.resolved.desired.state.scope(&scope).sysctls;
@@ -220,33 +236,24 @@ impl Builder<'_> {
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
         if let Some(parent) = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_))) {
-            self.set_parent(wanted, parent, link)?;
+            self.set_parent(parent, link)?;
         }
         let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
-        let inside = self.names.get(master).cloned().or_else(|| IfName::new(master).ok());
-        inside.map(Some).ok_or_else(|| (Reason::InvalidValue, format!("`{master}` is no interface name")))
+        match self.inside(master, "it is to be a port of")? {
+            Some(inside) => Ok(Some(inside)),
+            None => IfName::new(master).map(Some).map_err(|why| (Reason::InvalidValue, why.to_string())),
+        }
     }
 
     /// A parent is another interface of the pod, a bridge of the tenant, or an uplink that is open to it: nothing else of the host.
-    fn set_parent(&mut self, wanted: &Wanted, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
+    fn set_parent(&mut self, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
         let namespace = &self.sandbox.namespace;
-        if let Some(inside) = self.names.get(parent) {
-            link.kind.set_parent(inside.clone());
+        if let Some(inside) = self.inside(parent, "it sits on")? {
+            link.kind.set_parent(inside);
             return Ok(());
         }
         if let Some(uplink) = self.state.uplink(namespace, parent) {
             let uplink = uplink.map_err(|message| (Reason::NotAllowed, message))?;
-            let kind = link.kind.name();
-            if !uplink.kinds.is_empty() && !uplink.kinds.iter().any(|open| open == kind) {
-                return Err((Reason::NotAllowed, format!("uplink {parent} is not open to {kind} links")));
-            }
-            if let Some(largest) = uplink.max_mtu {
-                if wanted.want.attrs.mtu.is_some_and(|mtu| mtu > largest) {
-                    let message = format!("uplink {parent} allows an MTU of at most {largest}");
-                    return Err((Reason::NotAllowed, message));
-                }
-                self.resolved.largest.insert(link.name.clone(), largest);
-            }
             link.kind.set_parent(uplink.link.clone());
             self.resolved.look.host_parents.insert(uplink.link.clone());
             link.born_from = Some(Scope::Host);
@@ -343,9 +350,9 @@ impl Builder<'_> {
         free.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())
     }
 
-    /// Addresses, routes, rules and sysctls of an interface.
-    fn fill(&mut self, wanted: &Wanted, name: &IfName, addresses: &[IpNet]) {
-        let scope = self.scope();
+    /// Addresses, routes, rules and sysctls of an interface. Routes of the main table go into `table`, if there is one.
+    fn fill(&mut self, wanted: &Wanted, link: &Link, table: Option<u32>, addresses: &[IpNet]) {
+        let (scope, name) = (self.scope(), &link.name);
         let want = &wanted.want;
         let mut routes: Vec<Route> = want.routes.iter().map(|route| route.on(name)).collect();
         for gateway in &want.gateways {
@@ -353,6 +360,10 @@ impl Builder<'_> {
             let hop = NextHop { gateway: Some(*gateway), link: name.clone(), weight: 1, onlink: false };
             routes.extend(all.parse().ok().map(|all| Route::through(all, hop)));
         }
+        for route in routes.iter_mut().filter(|route| route.table == MAIN_TABLE) {
+            route.table = table.unwrap_or(MAIN_TABLE);
+        }
+        routes.extend(link.kind.routes());
         // No router advertisement may change a pod's routes. Whoever wants them asks for them.
         let accept_ra = ("ipv6/accept_ra".to_owned(), "0".to_owned());
         let sysctls: BTreeMap<String, String> =
@@ -365,9 +376,9 @@ impl Builder<'_> {
             self.resolved.because(&scope, Item::Route(route.key()), &wanted.why);
             self.resolved.desired.state.scope(&scope).add_route(route);
         }
-        for rule in &want.rules {
+        for rule in want.rules.iter().cloned().chain(link.kind.rules()) {
             self.resolved.because(&scope, Item::Rule(rule.clone()), &wanted.why);
-            self.resolved.desired.state.scope(&scope).rules.insert(rule.clone());
+            self.resolved.desired.state.scope(&scope).rules.insert(rule);
         }
         for (key, value) in sysctls {
             let path = sysctl_path(&key, name);
@@ -439,6 +450,7 @@ fn change(
         peer: None,
         master: None,
         shown: Vec::new(),
+        vrf: None,
         ready: true,
     };
     resolved.made.interfaces.push((object.clone(), report));
@@ -466,23 +478,6 @@ fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
                 link.attrs = merge(std::mem::take(&mut link.attrs), &old);
             }
         }
-    }
-}
-
-/// Fields of `first`, and of `second` where `first` says nothing.
-fn merge(first: Attrs, second: &Attrs) -> Attrs {
-    Attrs {
-        mtu: first.mtu.or(second.mtu),
-        mac: first.mac.or(second.mac),
-        txqueuelen: first.txqueuelen.or(second.txqueuelen),
-        alias: first.alias.or_else(|| second.alias.clone()),
-        group: first.group.or(second.group),
-        up: first.up.or(second.up),
-        promisc: first.promisc.or(second.promisc),
-        allmulticast: first.allmulticast.or(second.allmulticast),
-        multicast: first.multicast.or(second.multicast),
-        arp: first.arp.or(second.arp),
-        master: first.master.or_else(|| second.master.clone()),
     }
 }
 

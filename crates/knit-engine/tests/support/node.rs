@@ -181,6 +181,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         attrs: Attrs::default(),
         parent: None,
         master: Some(bridge.to_owned()),
+        vrf: None,
         ranges: vec![range.parse().unwrap()],
         network: None,
         fixed: Vec::new(),

@@ -7,13 +7,14 @@ use knit_model::plan::Change;
 use knit_model::{IfName, Scope, marks};
 use nix::errno::Errno;
 
-use super::alternative_name;
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
+use super::{alternative_name, rules};
 use crate::error::{Error, Result};
 use crate::kinds::{self, Around, At, Wanted};
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
+use crate::observe::kernel_has_vrf_rule;
 
 /// The common fields, by name; all others are the kind's own.
 const COMMON: &[&str] = &[
@@ -94,9 +95,16 @@ pub(super) fn create(
     kind_data(&mut message, &near.1.kind, Wanted::All, &Around { parent, far_end });
 
     transaction.flush()?;
+    let brings_rules = kinds::makes_rules(near.1.kind.name())
+        && !kernel_has_vrf_rule(transaction.room, near.0).map_err(fail)?;
     let tolerate = transaction.adding(true);
     transaction.push(from, Op::new(step, message, tolerate))?;
     transaction.flush()?;
+    if brings_rules {
+        for message in rules::remove_kernels_for_vrfs(near.0) {
+            transaction.push(near.0, Op::new(step, message, Tolerate::Absence))?;
+        }
+    }
     mark(transaction, step, near.0, near.1, End::Near)?;
     match far {
         Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside)?,

@@ -85,6 +85,7 @@ pub const RT_SCOPE_UNIVERSE: u8 = 0;
 pub const RT_SCOPE_LINK: u8 = 253;
 pub const RT_SCOPE_HOST: u8 = 254;
 pub const RT_SCOPE_NOWHERE: u8 = 255;
+pub const RTPROT_KERNEL: u8 = 2;
 pub const RTPROT_STATIC: u8 = 4;
 pub const RTN_UNICAST: u8 = 1;
 pub const RTN_BLACKHOLE: u8 = 6;
@@ -154,6 +155,7 @@ pub const FRA_FWMARK: u16 = 10;
 pub const FRA_TABLE: u16 = 15;
 pub const FRA_FWMASK: u16 = 16;
 pub const FRA_OIFNAME: u16 = 17;
+pub const FRA_L3MDEV: u16 = 19;
 pub const FRA_PROTOCOL: u16 = 21;
 pub const FR_ACT_TO_TBL: u8 = 1;
 

@@ -18,6 +18,18 @@ pub(super) fn look(room: &mut Room<'_>, scope: &Scope) -> Result<BTreeSet<Rule>>
     Ok(room.socket(scope)?.dump(message, |_, body| decode(body))?.into_iter().collect())
 }
 
+/// Whether the kernel's own rule for VRFs stands already.
+pub(crate) fn kernel_has_vrf_rule(room: &mut Room<'_>, scope: &Scope) -> Result<bool> {
+    let mut message = Message::new(RTM_GETRULE, 0, format!("list rules of {scope}"));
+    message.header(&RuleHeader::default());
+    let is_it = |_, body: &[u8]| {
+        let (_, attributes) = RuleHeader::split(body)?;
+        let is_kernels = attributes.first(FRA_PROTOCOL)?.u8()? == RTPROT_KERNEL;
+        (is_kernels && attributes.first(FRA_L3MDEV)?.u8()? != 0).then_some(())
+    };
+    Ok(!room.socket(scope)?.dump(message, is_it)?.is_empty())
+}
+
 fn decode(body: &[u8]) -> Option<Rule> {
     let (header, attributes) = RuleHeader::split(body)?;
     let number = |kind| attributes.first(kind).and_then(|value| value.u32());
@@ -42,5 +54,6 @@ fn decode(body: &[u8]) -> Option<Rule> {
         oif: link(FRA_OIFNAME),
         mark: (mark != 0 || mask != 0).then_some((mark, mask)),
         table: number(FRA_TABLE).unwrap_or(header.table.into()),
+        vrf: attributes.first(FRA_L3MDEV).and_then(|is| is.u8()).is_some_and(|is| is != 0),
     })
 }

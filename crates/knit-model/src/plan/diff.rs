@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::below::{below_of, depth, moved_along, needs};
 use super::removal::{Place, Removal};
 use super::{Change, Desired, Item, Plan, Planned, Step};
 use crate::link::{Kind, Link, Master, agrees};
@@ -12,6 +13,7 @@ use crate::name::IfName;
 use crate::problem::{Problem, Reason};
 use crate::provenance::Provenance;
 use crate::route::{NextHop, Route};
+use crate::rule::Rule;
 use crate::sandbox::Scope;
 use crate::state::{Address, NetState, ScopeState};
 
@@ -20,6 +22,7 @@ use crate::state::{Address, NetState, ScopeState};
 /// What carries Knit's mark and is not desired goes. What has no mark is never changed or removed, except for the stated
 /// fields of a link that desired names without an owner. First things go (what uses another before what is used), then
 /// links are made, then sysctls, changes and addresses, then links go up, then routes, rules and neighbours follow.
+/// Only the rule of VRFs comes before links: no VRF is ever without it.
 pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     let verdicts = judge(&desired.state, observed);
     let mut removal = Removal::new(observed, &verdicts.going);
@@ -28,12 +31,15 @@ pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
 
     let Removal { now, steps, .. } = removal;
     let mut building = Building { desired, now, steps, blocked: verdicts.blocked };
+    building.add_rules(|rule| rule.vrf);
     building.create_links();
     building.set_sysctls();
     building.change_links();
     building.add_addresses();
     building.bring_up();
-    building.add_the_rest();
+    building.add_routes();
+    building.add_rules(|rule| !rule.vrf);
+    building.add_neighbours();
     Plan { steps: building.steps, problems: verdicts.problems }
 }
 
@@ -196,14 +202,18 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
         }
         let leaving = |address: &Address| {
             let wanted = want.addresses.get(&address.key()).is_some_and(|want| want.same_as(address));
-            removal.goes(scope, &address.link) || (address.owned && !wanted)
+            let stays = wanted && !changes_vrf(removal, desired, observed, (scope, &address.link));
+            removal.goes(scope, &address.link) || (address.owned && !stays)
         };
         let (leaving, staying): (Vec<_>, Vec<_>) =
             seen.addresses.values().partition(|address| leaving(address));
         for (key, route) in &seen.routes {
             let with_link = route.via.iter().any(|hop| removal.goes(scope, &hop.link));
-            let loses_its_way =
-                route.owned && route.via.iter().any(|hop| loses_its_way(route, hop, &leaving, &staying));
+            let loses_its_way = route.owned
+                && route.via.iter().any(|hop| {
+                    changes_vrf(removal, desired, observed, (scope, &hop.link))
+                        || loses_its_way(route, hop, &leaving, &staying)
+                });
             if with_link || loses_its_way || (route.owned && !want.routes.contains_key(key)) {
                 removal.now.scope(scope).routes.remove(key);
                 removal.push(scope, Step::RemoveRoute(route.clone()), with_link, None);
@@ -215,6 +225,25 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
             removal.push(scope, Step::RemoveAddress(address.clone()), with_link, None);
         }
     }
+}
+
+/// Whether a living link becomes a port of another VRF, or leaves one, or its VRF is made again: the kernel takes it down
+/// and up again, and drops its routes and IPv6 addresses. So they are taken away before and come back after, in the
+/// table where they belong.
+fn changes_vrf(
+    removal: &Removal<'_>,
+    desired: &NetState,
+    observed: &NetState,
+    (scope, name): (&Scope, &IfName),
+) -> bool {
+    let master = |state: &NetState| state.link(scope, name)?.attrs.master.clone();
+    let (Some(to), Some(from)) = (master(desired), master(observed)) else { return false };
+    let is_vrf = |state: &NetState, master: &Master| {
+        let master = master.name().and_then(|name| state.link(scope, name));
+        master.is_some_and(|master| matches!(master.kind, Kind::Vrf(_)))
+    };
+    let is_made_again = from.name().is_some_and(|master| removal.goes(scope, master));
+    (to != from || is_made_again) && (is_vrf(desired, &to) || is_vrf(observed, &from))
 }
 
 /// Whether a route cannot outlive the addresses that leave: its gateway is reached only through one of them, or it is
@@ -277,22 +306,34 @@ impl Building<'_> {
             if let Some((scope, other)) = &peer {
                 left.retain(|place| (&place.0, &place.1) != (scope, &other.name));
             }
-            let newborn = |link: &Link| {
+            let newborn = |scope: &Scope, link: &Link| {
                 let mut newborn = link.clone();
                 newborn.attrs.up = None;
+                newborn.attrs.mtu = link.attrs.mtu.map(|mtu| self.room_for(scope, link, mtu));
                 newborn
             };
-            let step = Step::CreateLink {
-                link: newborn(&link),
-                peer: peer.as_ref().map(|(scope, link)| (scope.clone(), newborn(link))),
-            };
-            let item = Item::Link(link.name.clone());
-            self.push(&place.0, item, step);
-            for (scope, link) in std::iter::once((place.0, link)).chain(peer) {
-                let mut made = newborn(&link);
+            let ends: Vec<(Scope, Link)> = [(place.0.clone(), link)]
+                .into_iter()
+                .chain(peer)
+                .map(|(scope, link)| (scope.clone(), newborn(&scope, &link)))
+                .collect();
+            let step = Step::CreateLink { link: ends[0].1.clone(), peer: ends.get(1).cloned() };
+            self.push(&place.0, Item::Link(place.1.clone()), step);
+            for (scope, mut made) in ends {
                 made.attrs.up = Some(false);
                 self.now.scope(&scope).add_link(made);
             }
+        }
+    }
+
+    /// The MTU that a link can be born with: its parent's, if that has yet to grow to hold it.
+    fn room_for(&self, scope: &Scope, link: &Link, mtu: u32) -> u32 {
+        let below = below_of(scope, link);
+        let mtu_in =
+            |state: &NetState| below.as_ref().and_then(|(scope, name)| state.link(scope, name)?.attrs.mtu);
+        match (mtu_in(&self.now), mtu_in(&self.desired.state)) {
+            (Some(now), Some(later)) if now < mtu && mtu <= later => now,
+            _ => mtu,
         }
     }
 
@@ -331,28 +372,46 @@ impl Building<'_> {
         self.for_each_change(|field, to| field == "up" && *to == Value::Bool(true));
     }
 
+    /// A link that gets smaller comes before the one that it sits on, all others after it: neither way is a link ever
+    /// asked to be larger than what it sits on, nor when it is taken back.
     fn for_each_change(&mut self, wanted: fn(&str, &Value) -> bool) {
-        for (scope, want) in &self.desired.state.scopes {
-            for (name, want) in parents_first(&want.links) {
-                if self.is_blocked(scope, name) {
+        let mut places: Vec<(bool, usize, Place)> = Vec::new();
+        for (scope, state) in &self.desired.state.scopes {
+            for (name, want) in &state.links {
+                let Some(seen) = self.now.link(scope, name).filter(|_| !self.is_blocked(scope, name)) else {
                     continue;
-                }
-                let Some(seen) = self.now.link(scope, name) else { continue };
-                let changes = changes(want, seen, wanted);
-                if !changes.is_empty() {
-                    let kind = seen.kind.name().to_owned();
-                    let along = changes.iter().find(|change| change.field == "mtu").map(|change| &change.to);
-                    if let Some(mtu) = along.and_then(Value::as_u64) {
-                        let place = (scope.clone(), name.clone());
-                        self.steps.extend(lowered_along(&self.now, &place, mtu));
-                    }
-                    self.push(
-                        scope,
-                        Item::Link(name.clone()),
-                        Step::ChangeLink { name: name.clone(), kind, changes },
-                    );
+                };
+                let depth = depth(&self.now, scope, want);
+                let shrinks = want.attrs.mtu < seen.attrs.mtu;
+                places.push((
+                    !shrinks,
+                    if shrinks { usize::MAX - depth } else { depth },
+                    (scope.clone(), name.clone()),
+                ));
+            }
+        }
+        places.sort();
+        for (_, _, (scope, name)) in places {
+            let (Some(want), Some(seen)) =
+                (self.desired.state.link(&scope, &name), self.now.link(&scope, &name))
+            else {
+                continue;
+            };
+            let changes = changes(want, seen, wanted);
+            if changes.is_empty() {
+                continue;
+            }
+            let kind = seen.kind.name().to_owned();
+            let along =
+                changes.iter().find(|change| change.field == "mtu").and_then(|change| change.to.as_u64());
+            if let Some(mtu) = along {
+                let place = (scope.clone(), name.clone());
+                self.steps.extend(moved_along(&mut self.now, &place, mtu));
+                if let Some(link) = self.now.scope(&scope).links.get_mut(&name) {
+                    link.attrs.mtu = u32::try_from(mtu).ok();
                 }
             }
+            self.push(&scope, Item::Link(name.clone()), Step::ChangeLink { name, kind, changes });
         }
     }
 
@@ -367,10 +426,8 @@ impl Building<'_> {
         }
     }
 
-    fn add_the_rest(&mut self) {
-        let nothing = ScopeState::default();
+    fn add_routes(&mut self) {
         for (scope, want) in &self.desired.state.scopes {
-            let seen = self.now.scopes.get(scope).unwrap_or(&nothing).clone();
             // Routes to what is on a link come before routes through a gateway there.
             let mut routes: Vec<_> = want.routes.iter().collect();
             routes.sort_by_key(|(_, route)| route.via.iter().any(|hop| hop.gateway.is_some()));
@@ -378,7 +435,7 @@ impl Building<'_> {
                 if route.via.iter().any(|hop| self.is_blocked(scope, &hop.link)) {
                     continue;
                 }
-                match seen.routes.get(key) {
+                match self.now.scopes.get(scope).and_then(|state| state.routes.get(key)) {
                     None => self.push(scope, Item::Route(key.clone()), Step::AddRoute(route.clone())),
                     Some(before) if before.owned && !before.same_as(route) => {
                         let step = Step::ReplaceRoute { before: before.clone(), after: route.clone() };
@@ -387,11 +444,24 @@ impl Building<'_> {
                     Some(_) => {}
                 }
             }
-            for rule in want.rules.difference(&seen.rules) {
+        }
+    }
+
+    fn add_rules(&mut self, wanted: fn(&Rule) -> bool) {
+        for (scope, want) in &self.desired.state.scopes {
+            let there =
+                |rule: &Rule| self.now.scopes.get(scope).is_some_and(|state| state.rules.contains(rule));
+            let missing: Vec<_> = want.rules.iter().filter(|rule| wanted(rule) && !there(rule)).collect();
+            for rule in missing {
                 self.push(scope, Item::Rule(rule.clone()), Step::AddRule(rule.clone()));
             }
+        }
+    }
+
+    fn add_neighbours(&mut self) {
+        for (scope, want) in &self.desired.state.scopes {
             for (key, neighbour) in &want.neighbours {
-                let there = seen.neighbours.get(key);
+                let there = self.now.scopes.get(scope).and_then(|state| state.neighbours.get(key));
                 if there.is_none_or(|there| there.owned && there.mac != neighbour.mac)
                     && !self.is_blocked(scope, &neighbour.link)
                 {
@@ -400,18 +470,6 @@ impl Building<'_> {
             }
         }
     }
-}
-
-/// Links of one scope, each after the one it sits on: a larger MTU has to come from below.
-fn parents_first(links: &BTreeMap<IfName, Link>) -> Vec<(&IfName, &Link)> {
-    let height = |link: &Link| {
-        let above = std::iter::successors(Some(link), |link| links.get(link.kind.parent()?));
-        // A circle cannot come from a kernel; if one is wanted, any order is as good.
-        above.take(links.len()).count()
-    };
-    let mut ordered: Vec<_> = links.iter().collect();
-    ordered.sort_by_key(|(_, link)| height(link));
-    ordered
 }
 
 /// Whether a sysctl is one of this link's: `net/ipv6/conf/net1/accept_ra` is of `net1`.
@@ -424,33 +482,6 @@ fn far_end(desired: &NetState, link: &Link) -> Option<(Scope, Link)> {
     let Kind::Veth(veth) = &link.kind else { return None };
     let peer = veth.peer.as_ref()?;
     Some((peer.scope.clone(), desired.link(&peer.scope, &peer.name)?.clone()))
-}
-
-/// The links that a link sits on or is a port of.
-fn needs(scope: &Scope, link: &Link) -> Vec<Place> {
-    let below = link.born_from.as_ref().unwrap_or(scope);
-    let parent = link.kind.parent().map(|name| (below.clone(), name.clone()));
-    let master = link.attrs.master.as_ref().and_then(Master::name).map(|name| (scope.clone(), name.clone()));
-    parent.into_iter().chain(master).collect()
-}
-
-/// What the kernel does by itself when a link's MTU is lowered: no link that sits on it keeps a larger one. These come
-/// before that step, so that taking it back takes back theirs after it.
-fn lowered_along(now: &NetState, below: &Place, mtu: u64) -> Vec<Planned> {
-    let links =
-        now.scopes.iter().flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)));
-    let sits_on_it = |scope: &Scope, link: &Link| {
-        let parent = link.kind.parent().map(|parent| (link.born_from.as_ref().unwrap_or(scope), parent));
-        parent == Some((&below.0, &below.1))
-    };
-    let lowered = links.filter_map(|(scope, link)| {
-        let own = link.attrs.mtu.filter(|own| u64::from(*own) > mtu && sits_on_it(scope, link))?;
-        let change = Change { field: "mtu".to_owned(), from: own.into(), to: mtu.into() };
-        let (name, kind) = (link.name.clone(), link.kind.name().to_owned());
-        let step = Step::ChangeLink { name, kind, changes: vec![change] };
-        Some(Planned { scope: scope.clone(), step, because: Vec::new(), implied: true, note: None })
-    });
-    lowered.collect()
 }
 
 /// Stated fields that differ. What either side does not state is left alone.
