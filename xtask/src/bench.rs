@@ -3,8 +3,12 @@
 //! Every benchmark warms up, measures many rounds, and measures whatever it compares in the same run on the same
 //! machine; numbers of another day or machine are never compared with.
 
+mod attach;
 mod floor;
+mod ground;
 mod measure;
+mod messages;
+mod reference;
 mod report;
 
 use std::process::Command;
@@ -19,6 +23,9 @@ use crate::{places, process};
 pub enum Bench {
     /// What this machine's kernel takes for each operation that Knit is made of, and the reference CNI plugin (needs root)
     Floor(Options),
+    /// One attach and one detach through Knit, against bare netlink and the reference CNI plugin, and how the cost grows
+    /// up to 1,000 pods (needs root)
+    Attach(Options),
 }
 
 /// What every benchmark takes.
@@ -40,6 +47,7 @@ pub fn command(bench: Bench) -> Result<()> {
     }
     match bench {
         Bench::Floor(options) => floor::run(options.rounds)?.print(options.json),
+        Bench::Attach(options) => attach::run(options.rounds)?.print(options.json),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 use knit_agent::Standalone;
@@ -118,12 +119,12 @@ fn problems<'a>(node: &Standalone, keys: impl Iterator<Item = &'a ObjectKey>) ->
     Ok(code)
 }
 
-fn show_plans(plans: &[(Unit, Plan)]) -> Result<()> {
+fn show_plans(plans: &[(Unit, Arc<Plan>)]) -> Result<()> {
     output::text(&format!("{}\n", merged(plans)))
 }
 
 /// Plans as one, for people.
-pub fn merged(plans: &[(Unit, Plan)]) -> Plan {
+pub fn merged(plans: &[(Unit, Arc<Plan>)]) -> Plan {
     let mut whole = Plan::default();
     for (_, plan) in plans {
         whole.steps.extend(plan.steps.iter().cloned());

@@ -15,7 +15,7 @@ use knit_kernel::observe::{Links, ScopeLook};
 use knit_kernel::{Kernel, Netns, Places};
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
-use knit_model::{KeyRef, NetState, Plan, SandboxId, Scope};
+use knit_model::{KeyRef, NetState, Plan, Scope};
 use knit_store::Journal;
 
 pub use repair::Repair;
@@ -32,6 +32,8 @@ pub struct Node {
     journal: Journal<Record, State>,
     kernel: Kernel,
     keys: Arc<KeyFolder>,
+    /// The sandboxes of the transaction that is under way. Between events there are none.
+    places: Places,
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
     faults: Box<dyn Observer + Send>,
@@ -40,7 +42,7 @@ pub struct Node {
 }
 
 /// Plans, each with the unit that it changes.
-pub type Plans = Vec<(Unit, Plan)>;
+pub type Plans = Vec<(Unit, Arc<Plan>)>;
 
 /// What came of an event.
 #[derive(Debug, Default)]
@@ -66,6 +68,13 @@ impl Node {
 
     /// Hears an event and does all that follows from it.
     pub fn hear(&mut self, event: Event) -> Result<Outcome> {
+        let heard = self.do_all(event);
+        // A socket keeps its namespace alive.
+        self.places = Places::new();
+        heard
+    }
+
+    fn do_all(&mut self, event: Event) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -89,7 +98,7 @@ impl Node {
                         Effect::Changed(objects) => outcome.changed.extend(objects),
                         Effect::Observe { unit, look } => {
                             let keys = self.look_at_keys(&look, false);
-                            queue.push_back(self.observe(&state, unit, &look, keys)?);
+                            queue.push_back(self.observe(Some(&state), unit, &look, keys)?);
                         }
                         Effect::Apply { unit, plan } => {
                             outcome.plans.push((unit.clone(), plan));
@@ -99,20 +108,22 @@ impl Node {
                 }
             }
         }
+        self.places = Places::new();
         Ok((state, outcome))
     }
 
     /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
     pub fn tidy(&mut self) -> Result<()> {
-        let mut scopes = std::mem::take(&mut self.to_reap);
-        // What is cut off in a sandbox that is gone by now went with it.
-        scopes.retain(|scope| match scope {
-            Scope::Host => true,
-            Scope::Sandbox(id) => self.namespace_of(&self.state, id).is_some(),
-        });
-        if !scopes.is_empty() {
-            let mut places = self.places_of(&self.state, scopes.iter());
-            self.kernel.reap(&scopes, &mut places)?;
+        for scope in std::mem::take(&mut self.to_reap) {
+            let scopes = BTreeSet::from([scope]);
+            self.reach(&scopes);
+            // What is cut off in a sandbox that is gone by now went with it.
+            let reaped = match self.kernel.reap(&scopes, &mut self.places) {
+                Err(knit_kernel::Error::NoNamespace { .. }) => Ok(()),
+                reaped => reaped,
+            };
+            self.places = Places::new();
+            reaped?;
         }
         self.forget_keys()?;
         if self.journal.size().records > MOST_RECORDS {
@@ -138,10 +149,7 @@ impl Node {
             }
             Effect::Observe { unit, look } => {
                 let keys = self.look_at_keys(&look, true);
-                let state = std::mem::take(&mut self.state);
-                let event = self.observe(&state, unit, &look, keys);
-                self.state = state;
-                event.map(Some)
+                self.observe(None, unit, &look, keys).map(Some)
             }
             Effect::Apply { unit, plan } => {
                 let result = self.apply(&unit, &plan)?;
@@ -167,9 +175,9 @@ impl Node {
         Ok(())
     }
 
-    /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
-    fn observe(&mut self, state: &State, unit: Unit, look: &Look, keys: Keys) -> Result<Event> {
-        let mut places = Places::new();
+    /// Looks at what a unit is about, for the node's state or for one that is only rehearsed. A sandbox whose namespace is
+    /// gone, or is another by now, is reported as gone.
+    fn observe(&mut self, rehearsed: Option<&State>, unit: Unit, look: &Look, keys: Keys) -> Result<Event> {
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
@@ -179,13 +187,16 @@ impl Node {
         }
         wanted.scopes.insert(Scope::Host, host);
         if let Some(id) = &look.sandbox {
-            let Some(netns) = self.namespace_of(state, id) else { return Ok(Event::SandboxGone(id.clone())) };
-            let mut inside = ScopeLook::everything();
-            inside.sysctls.clone_from(&look.sysctls);
-            wanted.scopes.insert(Scope::Sandbox(id.clone()), inside);
-            places.add(id.clone(), netns);
+            let scope = Scope::Sandbox(id.clone());
+            let (state, scopes) = (rehearsed.unwrap_or(&self.state), BTreeSet::from([scope.clone()]));
+            reach(&mut self.places, self.kernel.host(), &self.boot, state, &scopes);
+            if !self.places.contains(id) {
+                return Ok(Event::SandboxGone(id.clone()));
+            }
+            let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
+            wanted.scopes.insert(scope, inside);
         }
-        let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
+        let seen: NetState = self.kernel.observe(&wanted, &mut self.places)?;
         Ok(Event::Observed { unit, seen, keys })
     }
 
@@ -216,12 +227,12 @@ impl Node {
 
     fn apply(&mut self, unit: &Unit, plan: &Plan) -> Result<Result<(), Failure>> {
         let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
-        let mut places = self.places_of(&self.state, scopes.iter());
-        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut *self.faults);
+        self.reach(&scopes);
+        let applied = self.kernel.apply(plan, Deletes::Deferred, &mut self.places, &mut *self.faults);
         match applied {
             Ok(AppliedPlan { to_reap }) => {
                 self.to_reap.extend(to_reap);
-                Ok(self.verify(unit, plan, &mut places))
+                Ok(self.verify(unit, plan))
             }
             Err(error) if error.roll_back == RollBack::Left => Err(Error::Stopped { unit: unit.to_string() }),
             Err(error) => {
@@ -232,39 +243,39 @@ impl Node {
         }
     }
 
+    fn reach(&mut self, scopes: &BTreeSet<Scope>) {
+        reach(&mut self.places, self.kernel.host(), &self.boot, &self.state, scopes);
+    }
+
     /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.
-    fn verify(&mut self, unit: &Unit, plan: &Plan, places: &mut Places) -> Result<(), Failure> {
-        let missing = match self.kernel.verify(plan, places) {
+    fn verify(&mut self, unit: &Unit, plan: &Plan) -> Result<(), Failure> {
+        let missing = match self.kernel.verify(plan, &mut self.places) {
             Ok(missing) if missing.is_empty() => return Ok(()),
             Ok(missing) => missing.join("; "),
             Err(error) => error.to_string(),
         };
-        let left = self.kernel.take_back(plan, places);
+        let left = self.kernel.take_back(plan, &mut self.places);
         let message = format!("{unit}: the kernel took it, but does not show it: {missing}");
         Err(Failure {
             problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
             taken_back: left.is_empty(),
         })
     }
+}
 
-    /// The namespaces of these scopes' sandboxes, those that are still there.
-    fn places_of<'a>(&self, state: &State, scopes: impl Iterator<Item = &'a Scope>) -> Places {
-        let mut places = Places::new();
-        for scope in scopes {
-            if let Scope::Sandbox(id) = scope
-                && let Some(netns) = self.namespace_of(state, id)
-            {
-                places.add(id.clone(), netns);
-            }
+/// Has the namespaces of these scopes' sandboxes at hand, those that are still there, and no others. A namespace that is
+/// at hand already is the same one still: it is held.
+fn reach(places: &mut Places, host: &Netns, boot: &str, state: &State, scopes: &BTreeSet<Scope>) {
+    places.keep(|id| scopes.contains(&Scope::Sandbox(id.clone())));
+    for scope in scopes {
+        let Scope::Sandbox(id) = scope else { continue };
+        let Some(sandbox) = state.sandboxes.get(id).filter(|_| !places.contains(id)) else { continue };
+        let Ok(netns) = Netns::open_sandbox(Path::new(&sandbox.netns), host) else { continue };
+        places.add(id.clone(), netns);
+        let is_same = |cookie| sandbox.instance.boot == boot && sandbox.instance.cookie == cookie;
+        if !matches!(places.cookie(id), Ok(Some(cookie)) if is_same(cookie)) {
+            places.keep(|other| other != id);
         }
-        places
-    }
-
-    fn namespace_of(&self, state: &State, id: &SandboxId) -> Option<Netns> {
-        let sandbox = state.sandboxes.get(id)?;
-        let netns = Netns::open_sandbox(Path::new(&sandbox.netns), self.kernel.host()).ok()?;
-        let is_same = sandbox.instance.boot == self.boot && netns.cookie().ok()? == sandbox.instance.cookie;
-        is_same.then_some(netns)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use knit_ipam::Time;
 use knit_model::problem::Problem;
@@ -81,7 +82,7 @@ pub enum Effect {
         /// For this unit.
         unit: Unit,
         /// The plan.
-        plan: Plan,
+        plan: Arc<Plan>,
     },
     /// What is known about these objects has changed.
     Changed(BTreeSet<ObjectKey>),
@@ -153,7 +154,7 @@ pub struct Began {
     /// The unit.
     pub unit: Unit,
     /// What will be done.
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
     /// Addresses taken for it.
     pub leases: Vec<LeaseTaken>,
     /// Old values of links that Knit does not own, to be given back one day.

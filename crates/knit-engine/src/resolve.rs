@@ -82,20 +82,3 @@ fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<If
         master: Some(master.map_or(Master::Nothing, Master::Of)),
     }
 }
-
-/// Fields of `first`, and of `second` where `first` says nothing.
-fn merge(first: Attrs, second: &Attrs) -> Attrs {
-    Attrs {
-        mtu: first.mtu.or(second.mtu),
-        mac: first.mac.or(second.mac),
-        txqueuelen: first.txqueuelen.or(second.txqueuelen),
-        alias: first.alias.or_else(|| second.alias.clone()),
-        group: first.group.or(second.group),
-        up: first.up.or(second.up),
-        promisc: first.promisc.or(second.promisc),
-        allmulticast: first.allmulticast.or(second.allmulticast),
-        multicast: first.multicast.or(second.multicast),
-        arp: first.arp.or(second.arp),
-        master: first.master.or_else(|| second.master.clone()),
-    }
-}

@@ -1,6 +1,7 @@
 //! One event in, effects out.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
@@ -238,11 +239,12 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
         finish(state, unit, flight, now, effects);
         return;
     }
+    let plan = Arc::new(plan);
     let began = Began {
         unit: unit.clone(),
         held: held(state, &plan, &had, &flight.resolved),
         leases: flight.resolved.leases.clone(),
-        plan: plan.clone(),
+        plan: Arc::clone(&plan),
     };
     effects.record(state, Record::Began(Box::new(began)));
     effects.list.push(Effect::Apply { unit: unit.clone(), plan });

@@ -1,10 +1,11 @@
 //! The kernel as Knit sees it: the host's network namespace, and the sandboxes of one transaction.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use knit_model::{PrivateKey, PublicKey, SandboxId, Scope};
+use knit_model::{IfName, PrivateKey, PublicKey, SandboxId, Scope};
 use nix::errno::Errno;
 
 use crate::error::{Context, Error, Result};
@@ -32,6 +33,10 @@ pub struct Kernel {
 #[derive(Debug, Default)]
 pub struct Places {
     sandboxes: BTreeMap<SandboxId, Place>,
+    /// Names of links by number that applying a plan has asked for, so that verifying it need not ask again.
+    pub(crate) names: BTreeMap<(Scope, u32), IfName>,
+    /// Sysctls that applying a plan has written, open: verifying it reads them without another visit.
+    pub(crate) sysctls: BTreeMap<(Scope, String), File>,
 }
 
 #[derive(Debug)]
@@ -93,11 +98,38 @@ impl Places {
         self.sandboxes.insert(id, Place { netns, socket: None, generic: None });
     }
 
+    /// Whether the sandbox is one of these.
+    pub fn contains(&self, id: &SandboxId) -> bool {
+        self.sandboxes.contains_key(id)
+    }
+
+    /// The cookie of a sandbox's namespace; `None` for a sandbox that is not one of these.
+    pub fn cookie(&mut self, id: &SandboxId) -> Result<Option<u64>> {
+        let place = self.sandboxes.get_mut(id);
+        place.map(|place| place.socket()?.netns_cookie()).transpose()
+    }
+
+    /// Lets go of all sandboxes but these, and of what earlier plans left for their verification.
+    pub fn keep(&mut self, is_wanted: impl Fn(&SandboxId) -> bool) {
+        self.names.clear();
+        self.sysctls.clear();
+        self.sandboxes.retain(|id, _| is_wanted(id));
+    }
+
     /// The same, for building up.
     #[must_use]
     pub fn with(mut self, id: SandboxId, netns: Netns) -> Self {
         self.add(id, netns);
         self
+    }
+}
+
+impl Place {
+    fn socket(&mut self) -> Result<&mut Socket> {
+        match &mut self.socket {
+            Some(socket) => Ok(socket),
+            empty => Ok(empty.insert(Socket::open_in(&self.netns, Protocol::Route)?)),
+        }
     }
 }
 
@@ -122,11 +154,7 @@ impl Room<'_> {
             Scope::Host => return Ok(&mut self.kernel.socket),
             Scope::Sandbox(id) => id,
         };
-        let place = self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
-        match &mut place.socket {
-            Some(socket) => Ok(socket),
-            empty => Ok(empty.insert(Socket::open_in(&place.netns, Protocol::Route)?)),
-        }
+        self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?.socket()
     }
 
     /// The scope's socket for families that are found by name, such as WireGuard's.

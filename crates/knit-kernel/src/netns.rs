@@ -8,11 +8,12 @@ pub(crate) mod hopper;
 mod loopback;
 mod named;
 
+pub use hopper::may_visit;
 pub use loopback::bring_up_loopback;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::{io, thread};
@@ -20,6 +21,7 @@ use std::{io, thread};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::fstat;
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, fstatfs, statfs};
 
 use crate::error::{Error, Result};
@@ -129,10 +131,9 @@ impl Netns {
     }
 
     fn inode(&self) -> Result<(u64, u64)> {
-        let cannot = |error| Error::system("network namespace", "look at it", error);
-        let metadata =
-            self.fd.try_clone().map(File::from).and_then(|file| file.metadata()).map_err(cannot)?;
-        Ok((metadata.dev(), metadata.ino()))
+        let cannot = |errno| Error::system("network namespace", "look at it", errno);
+        let found = fstat(&self.fd).map_err(cannot)?;
+        Ok((found.st_dev, found.st_ino))
     }
 }
 

@@ -191,7 +191,9 @@ impl Room<'_> {
                 seen.state.add_neighbour(neighbour);
             }
         }
-        seen.state.sysctls = sysctls::look(self, scope, &look.sysctls)?;
+        // Of a link that is not there, no sysctl is: that saves a visit to the namespace of a new sandbox.
+        let is_there = |link: &str| look.links != Links::All || found.has(link);
+        seen.state.sysctls = sysctls::look(self, scope, &look.sysctls, is_there)?;
         for link in found.into_seen() {
             if !link.carrier {
                 seen.without_carrier.insert(link.link.name.clone());

@@ -38,6 +38,23 @@ pub fn netns_cookie(socket: BorrowedFd) -> io::Result<u64> {
     check(done).map(|_| cookie)
 }
 
+/// The number of a link in a socket's network namespace (`SIOCGIFINDEX`). The kernel takes no lock for it, but tries to
+/// load a module of that name when there is no such link: for links that should be there.
+pub fn link_index(socket: BorrowedFd, name: &str) -> io::Result<c_int> {
+    // SAFETY: all bytes zero are a request: it is made of integers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: `request` is what this ioctl reads and writes, and outlives the call; its name ends with a zero.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) })?;
+    // SAFETY: the call has just written this field of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
 /// The kind of namespace behind a descriptor, as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
 pub fn namespace_type(namespace: BorrowedFd) -> io::Result<c_int> {
     // SAFETY: this ioctl takes no argument and writes to no memory of ours.
@@ -124,6 +141,15 @@ mod tests {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let refused = set_option(ours.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn a_link_is_found_by_its_name_alone() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(link_index(socket.as_fd(), "lo").unwrap() > 0);
+        for name in ["", "exactly15bytes_", "more_than_fifteen_bytes"] {
+            assert_eq!(link_index(socket.as_fd(), name).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::link::{Fields, Kind, Link, agrees};
-use knit_model::plan::{Item, Plan, Step};
+use knit_model::link::{Attrs, Fields, Kind, Link, agrees};
+use knit_model::plan::{Change, Item, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
 
@@ -32,12 +32,57 @@ fn missing(room: &mut Room<'_>, plan: &Plan) -> Result<Vec<String>> {
 /// What a plan leaves behind.
 #[derive(Default)]
 struct Expected<'a> {
-    /// The fields that a link must have, or that it must be gone.
-    links: BTreeMap<(&'a Scope, &'a IfName), Option<Fields>>,
+    /// What a link must be, or that it must be gone.
+    links: BTreeMap<(&'a Scope, &'a IfName), Option<Final<'a>>>,
     /// What must be there (or gone) beside links: the last step about it.
     items: BTreeMap<(&'a Scope, Item), &'a Step>,
     /// The ends of pairs, of which each has a carrier when both are up.
     pairs: Vec<[(&'a Scope, &'a IfName); 2]>,
+}
+
+/// What a link is at the end of a plan.
+#[derive(Default)]
+struct Final<'a> {
+    /// As it was made, and then went up or down.
+    made: Option<(Attrs, &'a Kind)>,
+    /// Other fields that were changed.
+    changed: Fields,
+}
+
+impl<'a> Final<'a> {
+    fn made(link: &'a Link) -> Self {
+        Self { made: Some((link.attrs.clone(), &link.kind)), changed: Fields::new() }
+    }
+
+    fn change(&mut self, change: &Change) {
+        match (&mut self.made, &change.to) {
+            (Some((attrs, _)), Value::Bool(up)) if change.field == "up" => attrs.up = Some(*up),
+            _ => {
+                self.changed.insert(change.field.clone(), change.to.clone());
+            }
+        }
+    }
+
+    /// Whether a link is so, without a word about what is not. Quick, where nothing needs to be said.
+    fn is(&self, link: &Link) -> bool {
+        let as_made = |(attrs, kind): &(Attrs, &Kind)| {
+            matches!(kind, Kind::Veth(_)) && attrs.clone().or(&link.attrs) == link.attrs
+        };
+        self.changed.is_empty() && self.made.as_ref().is_some_and(as_made)
+    }
+
+    /// What the link states and the kernel tells back.
+    fn fields(&self) -> Fields {
+        let mut fields = Fields::new();
+        if let Some((attrs, kind)) = &self.made {
+            fields = attrs.fields();
+            if !matches!(kind, Kind::Veth(_)) {
+                fields.append(&mut kind.fields());
+            }
+        }
+        fields.extend(self.changed.clone());
+        fields
+    }
 }
 
 impl<'a> Expected<'a> {
@@ -52,9 +97,9 @@ impl<'a> Expected<'a> {
     fn add(&mut self, scope: &'a Scope, step: &'a Step) {
         let item = match step {
             Step::CreateLink { link, peer } => {
-                self.links.insert((scope, &link.name), Some(stated(link)));
+                self.links.insert((scope, &link.name), Some(Final::made(link)));
                 if let Some((there, far)) = peer {
-                    self.links.insert((there, &far.name), Some(stated(far)));
+                    self.links.insert((there, &far.name), Some(Final::made(far)));
                     self.pairs.push([(scope, &link.name), (there, &far.name)]);
                 }
                 return;
@@ -67,8 +112,8 @@ impl<'a> Expected<'a> {
                 return;
             }
             Step::ChangeLink { name, changes, .. } => {
-                let fields = self.links.entry((scope, name)).or_default().get_or_insert_default();
-                fields.extend(changes.iter().map(|change| (change.field.clone(), change.to.clone())));
+                let link = self.links.entry((scope, name)).or_default().get_or_insert_default();
+                changes.iter().for_each(|change| link.change(change));
                 return;
             }
             Step::AddAddress(address) | Step::RemoveAddress(address) => Item::Address(address.key()),
@@ -84,10 +129,11 @@ impl<'a> Expected<'a> {
     }
 
     fn compare(&self, scope: &Scope, seen: &Seen, say: &mut dyn FnMut(String)) {
-        for ((_, name), fields) in self.links.iter().filter(|((here, _), _)| *here == scope) {
-            match (fields, seen.state.links.get(*name)) {
+        for ((_, name), expected) in self.links.iter().filter(|((here, _), _)| *here == scope) {
+            match (expected, seen.state.links.get(*name)) {
                 (Some(_), None) => say(format!("link {name} is missing")),
-                (Some(fields), Some(link)) => compare_fields(fields, link, say),
+                (Some(expected), Some(link)) if expected.is(link) => {}
+                (Some(expected), Some(link)) => compare_fields(&expected.fields(), link, say),
                 (None, Some(link)) if link.owner.is_some() => say(format!("link {name} is still there")),
                 (None, _) => {}
             }
@@ -115,18 +161,10 @@ impl<'a> Expected<'a> {
     }
 
     fn is_up(&self, end: &(&Scope, &IfName)) -> bool {
-        let fields = self.links.get(end).and_then(|fields| fields.as_ref());
-        fields.is_some_and(|fields| fields.get("up") == Some(&Value::Bool(true)))
+        let link = self.links.get(end).and_then(|link| link.as_ref());
+        let made = link.and_then(|link| link.made.as_ref());
+        made.is_some_and(|(attrs, _)| attrs.up == Some(true))
     }
-}
-
-/// What a link states and the kernel tells back.
-fn stated(link: &Link) -> Fields {
-    let mut fields = link.fields();
-    if matches!(link.kind, Kind::Veth(_)) {
-        fields.remove("peer");
-    }
-    fields
 }
 
 fn compare_fields(fields: &Fields, link: &Link, say: &mut dyn FnMut(String)) {

@@ -371,7 +371,7 @@ impl Link {
 
     /// All stated fields: the common ones by their name, the kind's own too (their names never clash; a test holds that).
     pub fn fields(&self) -> Fields {
-        let mut all = fields_of(&self.attrs);
+        let mut all = self.attrs.fields();
         all.append(&mut self.kind.fields());
         all
     }
@@ -380,6 +380,13 @@ impl Link {
     pub fn check(&self, path: &str, problems: &mut Problems) {
         self.attrs.check(path, problems);
         self.kind.check(path, problems);
+    }
+}
+
+impl Attrs {
+    /// All stated fields.
+    pub fn fields(&self) -> Fields {
+        fields_of(self)
     }
 }
 

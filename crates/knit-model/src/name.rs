@@ -3,16 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
 /// An interface name holds at most this many bytes (`IFNAMSIZ` less the closing zero).
 pub const MAX_BYTES: usize = 15;
 
 /// A valid interface name. Holding one means that the kernel will take it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct IfName(String);
+///
+/// It is held in place: names are cloned everywhere, and are short. What follows the text is zero, which no name
+/// contains, so that names compare as their texts do.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct IfName {
+    bytes: [u8; MAX_BYTES],
+    length: u8,
+}
 
 /// Why a name is not an interface name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,18 +70,32 @@ impl IfName {
         if name.len() > MAX_BYTES {
             return Err(NameError::TooLong { bytes: name.len(), name });
         }
-        Ok(Self(name))
+        let mut bytes = [0; MAX_BYTES];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(Self { bytes, length: name.len() as u8 })
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        str::from_utf8(&self.bytes[..usize::from(self.length)]).expect("a name is made of text")
+    }
+}
+
+impl Serialize for IfName {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for IfName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("IfName").field(&self.as_str()).finish()
     }
 }
 
 impl fmt::Display for IfName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(&self.0)
+        out.pad(self.as_str())
     }
 }
 
@@ -97,7 +117,7 @@ impl TryFrom<String> for IfName {
 
 impl From<IfName> for String {
     fn from(name: IfName) -> Self {
-        name.0
+        name.as_str().to_owned()
     }
 }
 
@@ -118,6 +138,14 @@ mod tests {
         for name in ["eth0", "pc02841804", "a", "exactly15bytes_", "net.1", "müh"] {
             assert_eq!(IfName::new(name).map(String::from).as_deref(), Ok(name));
         }
+    }
+
+    #[test]
+    fn names_compare_as_their_texts_do() {
+        let texts = ["a", "a1", "a10", "a2", "b", "exactly15bytes_", "exactly15bytez", "müh"];
+        let names: Vec<_> = texts.iter().map(|text| IfName::new(*text).unwrap()).collect();
+        assert!(texts.is_sorted() && names.is_sorted());
+        assert_eq!(format!("{:?} {:>3}", names[0], names[0]), r#"IfName("a")   a"#);
     }
 
     #[test]

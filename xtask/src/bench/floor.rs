@@ -1,10 +1,7 @@
 //! `bench floor`: what the kernel takes for each operation that Knit is made of, by raw netlink, and what the reference
 //! CNI plugin takes for the whole. Nothing that Knit does can be faster than these.
 
-mod ground;
 mod ipv6;
-mod messages;
-mod reference;
 
 use std::time::Instant;
 
@@ -13,11 +10,15 @@ use knit_kernel::netlink::Protocol;
 use knit_kernel::{Netns, Socket};
 use nix::sched::{CloneFlags, setns};
 
+use super::ground::Ground;
 use super::measure::{Samples, WARM_UP};
+use super::reference;
 use super::report::{Goal, Report};
 use crate::deps::{self, Purpose};
 use crate::progress::Step;
-use ground::{Ground, PODS};
+
+/// How many pods there are; also how many links are deleted at once.
+const PODS: usize = 60;
 
 const ROUND_TRIP: &str = "netlink round trip";
 const SETNS: &str = "setns there and back";
@@ -48,7 +49,7 @@ pub fn run(rounds: u32) -> Result<Report> {
 fn measure_all(host: &Netns, rounds: usize) -> Result<Report> {
     let mut report = Report::default();
     let step = Step::start(format!("lay out a host, a bridge and {PODS} pods"));
-    let mut ground = Ground::new(host)?;
+    let mut ground = Ground::new(host, PODS)?;
     step.done();
 
     measure(&mut report, "small calls", |report| small_calls(report, &mut ground, rounds))?;
@@ -58,7 +59,7 @@ fn measure_all(host: &Netns, rounds: usize) -> Result<Report> {
     measure(&mut report, "whole attaches", |report| attaches(report, &mut ground, rounds))?;
     measure(&mut report, "deletes", |report| deletes(report, &mut ground, rounds))?;
     measure(&mut report, "the reference CNI plugin", |report| {
-        let (add, del) = reference::measure(&ground, rounds)?;
+        let (add, del) = reference::measure(ground.pod(0), rounds)?;
         report.add(ADD, &add)?;
         report.add(DEL, &del)
     })?;

@@ -11,6 +11,9 @@ use super::measure::Samples;
 /// The smallest number of rounds that a p99 may rest on.
 const LEAST_ROUNDS: usize = 200;
 
+/// The numbers of each measured thing, in this order.
+const STATISTICS: [&str; 2] = ["p50", "p99"];
+
 /// One number of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -30,6 +33,32 @@ pub struct Row {
     pub goal: Option<Goal>,
     /// Whether it is.
     pub met: Option<bool>,
+}
+
+impl Row {
+    /// A number that is not compared yet.
+    fn new(name: &str, statistic: &'static str, value: f64, unit: &'static str) -> Self {
+        let (against, ratio, goal, met) = (None, None, None, None);
+        Self { name: name.to_owned(), statistic, value, unit, against, ratio, goal, met }
+    }
+
+    /// The number as people read it; microseconds go without saying.
+    fn text(&self) -> String {
+        match self.unit {
+            "µs" => number(self.value),
+            unit => format!("{:.2}{unit}", self.value),
+        }
+    }
+
+    /// A time is faster or slower than another; any other number is so many times as large.
+    fn ratio_in_words(&self, ratio: f64) -> String {
+        let digits = |times: f64| if times < 10.0 { format!("{times:.1}") } else { number(times.round()) };
+        match self.unit {
+            "µs" if ratio <= 1.0 => format!("{}x faster than", digits(1.0 / ratio)),
+            "µs" => format!("{}x the time of", digits(ratio)),
+            _ => format!("{ratio:.2}x the size of"),
+        }
+    }
 }
 
 /// What a ratio should be.
@@ -69,24 +98,30 @@ impl Report {
         if samples.len() < LEAST_ROUNDS {
             bail!("{name}: {} rounds are too few for a p99", samples.len());
         }
-        for (statistic, share) in [("p50", 0.5), ("p99", 0.99)] {
+        for (statistic, share) in STATISTICS.into_iter().zip([0.5, 0.99]) {
             let time = samples.quantile(share).context("there are samples")?;
-            let value = time.as_nanos() as f64 / 1000.0;
-            let name = name.to_owned();
-            let (against, ratio, goal, met) = (None, None, None, None);
-            self.rows.push(Row { name, statistic, value, unit: "µs", against, ratio, goal, met });
+            self.rows.push(Row::new(name, statistic, time.as_nanos() as f64 / 1000.0, "µs"));
         }
         Ok(())
     }
 
-    /// Compares a row with another of this run; a goal is judged on the median.
+    /// Adds how many times as large one row is as another: how something grew.
+    pub fn add_growth(&mut self, name: &str, from: &str, to: &str) -> Result<()> {
+        for statistic in STATISTICS {
+            let value =
+                self.rows[self.find(to, statistic)?].value / self.rows[self.find(from, statistic)?].value;
+            self.rows.push(Row::new(name, statistic, value, "x"));
+        }
+        Ok(())
+    }
+
+    /// Compares a row with another of this run; a goal is judged on the median. A row that is compared already stands
+    /// once more, with the second comparison.
     pub fn compare(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
-        for statistic in ["p50", "p99"] {
-            let find =
-                |name: &str| self.rows.iter().position(|row| row.name == name && row.statistic == statistic);
-            let other = find(against).with_context(|| format!("no row is called {against:?}"))?;
-            let other = self.rows[other].value;
-            let row = find(name).with_context(|| format!("no row is called {name:?}"))?;
+        self.stand_once_more(name)?;
+        for statistic in STATISTICS {
+            let other = self.rows[self.find(against, statistic)?].value;
+            let row = self.find(name, statistic)?;
             let row = &mut self.rows[row];
             let ratio = row.value / other;
             row.against = Some(against.to_owned());
@@ -94,6 +129,27 @@ impl Report {
             if let Some(goal) = goal.filter(|_| statistic == "p50") {
                 row.goal = Some(goal);
                 row.met = Some(goal.is_met(ratio));
+            }
+        }
+        Ok(())
+    }
+
+    /// The row to compare: the last of this name.
+    fn find(&self, name: &str, statistic: &str) -> Result<usize> {
+        let found = self.rows.iter().rposition(|row| row.name == name && row.statistic == statistic);
+        found.with_context(|| format!("no row is called {name:?}"))
+    }
+
+    /// Puts a copy behind a row that is compared already.
+    fn stand_once_more(&mut self, name: &str) -> Result<()> {
+        let last = self.find(name, STATISTICS[1])?;
+        if self.rows[last].against.is_some() {
+            let again = STATISTICS.map(|statistic| {
+                let value = self.find(name, statistic).map(|row| self.rows[row].value);
+                value.map(|value| Row::new(name, statistic, value, self.rows[last].unit))
+            });
+            for (place, row) in again.into_iter().enumerate() {
+                self.rows.insert(last + 1 + place, row?);
             }
         }
         Ok(())
@@ -118,9 +174,9 @@ impl Report {
             let [median, p99] = pair else { continue };
             table.add_row([
                 median.name.clone(),
-                number(median.value),
-                number(p99.value),
-                median.ratio.map(ratio_in_words).unwrap_or_default(),
+                median.text(),
+                p99.text(),
+                median.ratio.map(|ratio| median.ratio_in_words(ratio)).unwrap_or_default(),
                 median.against.clone().unwrap_or_default(),
                 median.goal.map(|goal| goal.to_string()).unwrap_or_default(),
                 median.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
@@ -151,15 +207,6 @@ fn number(value: f64) -> String {
     text
 }
 
-fn ratio_in_words(ratio: f64) -> String {
-    let digits = |times: f64| if times < 10.0 { format!("{times:.1}") } else { number(times.round()) };
-    if ratio <= 1.0 {
-        format!("{}x faster than", digits(1.0 / ratio))
-    } else {
-        format!("{}x the time of", digits(ratio))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -188,6 +235,30 @@ mod tests {
         report.compare("reference", "attach", Some(Goal::AtMost(1.5))).unwrap();
         assert_eq!(report.rows[2].met, Some(false));
         assert!(report.compare("attach", "nothing", None).is_err());
+    }
+
+    #[test]
+    fn a_second_comparison_has_a_line_of_its_own() {
+        let mut report = report();
+        report.add("floor", &of(400)).unwrap();
+        report.compare("attach", "floor", Some(Goal::AtMost(1.5))).unwrap();
+        report.compare("attach", "reference", Some(Goal::AtMost(0.01))).unwrap();
+        let lines: Vec<_> = report.rows.iter().filter(|row| row.name == "attach").collect();
+        assert_eq!(
+            lines.iter().map(|row| row.met).collect::<Vec<_>>(),
+            [Some(true), None, Some(false), None]
+        );
+        assert_eq!(lines[2].against.as_deref(), Some("reference"));
+    }
+
+    #[test]
+    fn growth_is_a_number_that_can_be_compared() {
+        let mut report = report();
+        report.add_growth("growth", "attach", "reference").unwrap();
+        report.compare("growth", "growth", Some(Goal::AtMost(1.0))).unwrap();
+        assert!(report.table().contains("17.61x"));
+        assert!(report.table().contains("1.00x the size of"));
+        assert_eq!(report.rows[4].met, Some(true));
     }
 
     #[test]

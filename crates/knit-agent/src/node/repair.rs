@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use knit_engine::Event;
 use knit_kernel::Places;
@@ -23,7 +24,7 @@ pub struct Repair {
     /// What, in words.
     pub what: String,
     /// What was done.
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
 }
 
 impl Node {
@@ -75,7 +76,7 @@ impl Node {
             Err(error) => return Err(Error::Stray { why: error.to_string() }),
         }
         let what = "removed what has Knit's mark and nobody asks for".to_owned();
-        Ok(Some(Repair { what, plan }))
+        Ok(Some(Repair { what, plan: Arc::new(plan) }))
     }
 
     /// Everything on the host.

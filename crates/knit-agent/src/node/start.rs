@@ -1,5 +1,6 @@
 //! Opening a node: what was written down, what the kernel shows, and everything unfinished taken back.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use ipnet::IpNet;
 use knit_engine::event::Ended;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::fault::Unobserved;
-use knit_kernel::{Kernel, Netns};
+use knit_kernel::netns::may_visit;
+use knit_kernel::{Kernel, Netns, Places};
 use knit_model::Scope;
 use knit_store::{Finding, Format, Journal, Opened, Options};
 
@@ -27,17 +29,22 @@ impl Node {
     ///
     /// What a crash cut short is taken back and then done again or left, as the objects say; other differences between
     /// the kernel and what was written down are for [`Node::repair`].
+    ///
+    /// The calling thread becomes the node's: it waits for the kernel and visits sandboxes' namespaces, so that it must
+    /// not be one of an async runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, segments: HISTORY };
         let Opened { journal, snapshot, records, findings } =
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
+        may_visit()?;
         let keys = Arc::new(KeyFolder::new(folder));
         let kernel = Kernel::open(Netns::current()?)?.with_secrets(keys.clone());
         let boot = sandboxes::boot_id()?;
-        let to_reap = [Scope::Host].into();
-        let mut node = Self { state, journal, kernel, keys, to_reap, faults: Box::new(Unobserved), boot };
+        let (places, to_reap) = (Places::new(), [Scope::Host].into());
+        let faults = Box::new(Unobserved);
+        let mut node = Self { state, journal, kernel, keys, places, to_reap, faults, boot };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.
@@ -71,9 +78,9 @@ impl Node {
         let mut notes = Vec::new();
         let unfinished: Vec<_> = self.state.unfinished.values().cloned().collect();
         for began in unfinished {
-            let scopes: Vec<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
-            let mut places = self.places_of(&self.state, scopes.iter());
-            let left = self.kernel.take_back(&began.plan, &mut places);
+            let scopes: BTreeSet<Scope> = began.plan.steps.iter().flat_map(super::scopes_of).collect();
+            self.reach(&scopes);
+            let left = self.kernel.take_back(&began.plan, &mut self.places);
             self.to_reap.extend(scopes);
             notes.push(format!("{}: a change was cut short and has been taken back", began.unit));
             notes.extend(left);
@@ -87,18 +94,16 @@ impl Node {
     /// Sandboxes whose namespace is gone, or that lived before the last boot. Units of sandboxes that nobody knows any
     /// more are what a crash left half-told.
     fn forget_dead_sandboxes(&mut self) -> Result<Vec<String>> {
-        let dead: Vec<_> = self
-            .state
-            .sandboxes
-            .keys()
-            .filter(|id| self.namespace_of(&self.state, id).is_none())
-            .cloned()
-            .collect();
+        let known: Vec<_> = self.state.sandboxes.keys().cloned().collect();
         let mut notes = Vec::new();
-        for id in dead {
-            notes.push(format!("sandbox {id}: its namespace is gone, so it is forgotten"));
-            self.hear(Event::SandboxGone(id))?;
+        for id in known {
+            self.reach(&BTreeSet::from([Scope::Sandbox(id.clone())]));
+            if !self.places.contains(&id) {
+                notes.push(format!("sandbox {id}: its namespace is gone, so it is forgotten"));
+                self.hear(Event::SandboxGone(id))?;
+            }
         }
+        self.places = Places::new();
         let is_orphan =
             |unit: &&Unit| matches!(unit, Unit::Sandbox(id) if !self.state.sandboxes.contains_key(id));
         let orphans = self.state.made.keys().filter(is_orphan);

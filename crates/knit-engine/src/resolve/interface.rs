@@ -16,9 +16,9 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, merge, nesting, with_defaults};
+use super::{DEFAULT_MTU, Resolved, nesting, with_defaults};
 use crate::event::Unit;
-use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State};
+use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
 /// A pod has at most this many interfaces of Knit's.
 pub(crate) const MAX_INTERFACES: usize = 32;
@@ -26,8 +26,8 @@ pub(crate) const MAX_INTERFACES: usize = 32;
 /// The bridges that a sandbox's interfaces are to be ports of.
 pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
-    let wants = wants_of(state, sandbox);
-    wants.iter().filter_map(|want| want.bridge(&sandbox.namespace)).collect()
+    let wants = state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
+    wants.filter_map(|(_, want)| bridge_of(want, &sandbox.namespace)).collect()
 }
 
 /// What a sandbox should have. Takes the addresses it needs from the state's leases.
@@ -77,8 +77,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
-        let name = self.want.master.as_ref().filter(|_| matches!(self.want.kind, Kind::Veth(_)))?;
-        Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
+        bridge_of(&self.want, namespace)
     }
 
     /// The text by which other entries may name this one.
@@ -90,19 +89,31 @@ impl Wanted {
     }
 }
 
+/// The bridge that an interface is to be a port of.
+fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
+    let name = want.master.as_ref().filter(|_| matches!(want.kind, Kind::Veth(_)))?;
+    Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
+}
+
+/// The interfaces that one object wants in a sandbox.
+fn interfaces_for<'a>(
+    sandbox: &'a Sandbox,
+    object: &'a ObjectKey,
+    stored: &'a StoredObject,
+) -> impl Iterator<Item = (&'a Provenance, &'a InterfaceWant)> {
+    stored.intents.iter().filter_map(move |intent| match &intent.want {
+        Want::Interface(want) if want.pods.matches(&object.namespace, sandbox) => {
+            Some((&intent.origin, &**want))
+        }
+        _ => None,
+    })
+}
+
 fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for (object, stored) in state.in_order() {
-        for intent in &stored.intents {
-            if let Want::Interface(want) = &intent.want
-                && want.pods.matches(&object.namespace, sandbox)
-            {
-                wanted.push(Wanted {
-                    object: object.clone(),
-                    why: intent.origin.clone(),
-                    want: (**want).clone(),
-                });
-            }
+        for (why, want) in interfaces_for(sandbox, object, stored) {
+            wanted.push(Wanted { object: object.clone(), why: why.clone(), want: want.clone() });
         }
     }
     wanted
@@ -429,7 +440,7 @@ fn change(
         let message = format!("{field} of {} is changed by another object already", want.name);
         resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
     }
-    link.attrs = merge(link.attrs, &want.attrs);
+    link.attrs = link.attrs.or(&want.attrs);
     resolved.because(&scope, Item::Link(want.name.clone()), why);
     for route in want.routes.iter().map(|route| route.on(&want.name)) {
         resolved.because(&scope, Item::Route(route.key()), why);
@@ -475,7 +486,7 @@ fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
                 let link = links
                     .entry(name.clone())
                     .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
-                link.attrs = merge(std::mem::take(&mut link.attrs), &old);
+                link.attrs = std::mem::take(&mut link.attrs).or(&old);
             }
         }
     }

@@ -192,9 +192,8 @@ fn mark(
     rest.group = Some(rest.group.unwrap_or(0));
     rest.alias = rest.alias.filter(|alias| !alias.is_empty());
     rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
-    if end == End::Near && !transaction.backward {
-        // It was born with it.
-        rest.master = None;
+    if !transaction.backward {
+        rest = without_what_it_has(rest, link, end);
     }
     let is_only_group = rest == Attrs { group: rest.group, ..Attrs::default() };
     if is_only_group && link.owner.is_some() && !transaction.backward {
@@ -203,6 +202,20 @@ fn mark(
         return Ok(());
     }
     set(transaction, step, scope, name, &rest, None)
+}
+
+/// Leaves out what a newborn link has by itself, and the master that it was born with.
+fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
+    let has = link.kind.is_ethernet();
+    let is_born_with = |master: &Master| end == End::Near || *master == Master::Nothing;
+    Attrs {
+        promisc: attrs.promisc.filter(|on| *on),
+        allmulticast: attrs.allmulticast.filter(|on| *on),
+        multicast: attrs.multicast.filter(|on| *on != has),
+        arp: attrs.arp.filter(|on| *on != has),
+        master: attrs.master.filter(|master| !is_born_with(master)),
+        ..attrs
+    }
 }
 
 /// Changes fields of a living link.

@@ -1,7 +1,7 @@
 //! Sysctls, written inside the namespace.
 
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 
 use knit_model::Scope;
 
@@ -32,16 +32,19 @@ pub(super) fn write(
             Err(error) => return (Vec::new(), Err(Failure { step: write.step, error })),
         }
     }
-    // How many were written, and what the next one was refused with.
+    // What was written, and what the next one was refused with.
     let inside = move || {
-        for (done, (path, value)) in files.iter().enumerate() {
-            match fs::write(path, value) {
-                Err(error) if missing_is_fine && error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Ok((done, Some(error))),
-                Ok(()) => {}
+        let mut written = Vec::new();
+        for (path, value) in &files {
+            match write_one(path, value) {
+                Err(error) if missing_is_fine && error.kind() == io::ErrorKind::NotFound => {
+                    written.push(None)
+                }
+                Err(error) => return Ok((written, Some(error))),
+                Ok(file) => written.push(Some(file)),
             }
         }
-        Ok((files.len(), None))
+        Ok((written, None))
     };
     let fail = |index: usize, error: io::Error| {
         let write = &writes[index];
@@ -50,10 +53,20 @@ pub(super) fn write(
         Failure { step: write.step, error }
     };
     let steps = |count: usize| writes[..count].iter().map(|write| write.step).collect();
-    match room.visit(scope, inside) {
-        Ok(Ok((done, None))) => (steps(done), Ok(())),
-        Ok(Ok((done, Some(error)))) => (steps(done), Err(fail(done, error))),
-        Ok(Err(error)) => (Vec::new(), Err(fail(0, error))),
-        Err(error) => (Vec::new(), Err(Failure { step: writes[0].step, error })),
+    let (written, refused) = match room.visit(scope, inside) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => return (Vec::new(), Err(fail(0, error))),
+        Err(error) => return (Vec::new(), Err(Failure { step: writes[0].step, error })),
+    };
+    let done = written.len();
+    for (write, file) in writes.iter().zip(written) {
+        room.places.sysctls.extend(file.map(|file| ((scope.clone(), write.key.clone()), file)));
     }
+    (steps(done), refused.map_or(Ok(()), |error| Err(fail(done, error))))
+}
+
+fn write_one(path: &str, value: &str) -> io::Result<File> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    file.write_all(value.as_bytes())?;
+    Ok(file)
 }

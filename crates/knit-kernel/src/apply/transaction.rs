@@ -1,5 +1,6 @@
 //! One run through steps: what waits to be sent, what was done, and the numbers of links.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 
@@ -71,6 +72,12 @@ pub(super) enum Tolerate {
 pub(super) struct Failure {
     pub(super) step: usize,
     pub(super) error: Error,
+}
+
+impl Borrow<Message> for Op {
+    fn borrow(&self) -> &Message {
+        &self.message
+    }
 }
 
 impl Op {
@@ -199,9 +206,8 @@ impl<'a, 'r> Transaction<'a, 'r> {
     /// Sends messages, and again those that the kernel did not come to take because of a refusal that does not matter.
     fn send(&mut self, scope: &Scope, mut ops: Vec<Op>) -> Result<(), Failure> {
         while !ops.is_empty() {
-            let messages: Vec<Message> = ops.iter().map(|op| op.message.clone()).collect();
             let socket = self.room.socket(scope).map_err(|error| Failure { step: ops[0].step, error })?;
-            let Err(refused) = socket.batch(&messages) else {
+            let Err(refused) = socket.batch(&ops) else {
                 self.touched.extend(ops.iter().map(|op| op.step));
                 return Ok(());
             };
@@ -249,32 +255,47 @@ impl<'a, 'r> Transaction<'a, 'r> {
         scope: &Scope,
         name: &IfName,
     ) -> Result<Option<u32>, Failure> {
-        let key = (scope.clone(), name.clone());
-        if let Some(index) = self.indexes.get(&key) {
-            return Ok(Some(*index));
-        }
-        self.flush()?;
-        let body = self.room.link_body(scope, By::Name(name.as_str()));
-        let body = body.map_err(|error| Failure { step, error })?;
-        let index = body.and_then(|body| LinkHeader::decode(&body)).map(|header| header.index as u32);
-        if let Some(index) = index {
-            self.indexes.insert(key, index);
-        }
-        Ok(index)
+        self.number(step, scope, name, |room| {
+            let body = room.link_body(scope, By::Name(name.as_str()))?;
+            Ok(body.and_then(|body| LinkHeader::decode(&body)).map(|header| header.index as u32))
+        })
     }
 
     /// The number of a link that must be there.
     pub(super) fn need(&mut self, step: usize, scope: &Scope, name: &IfName) -> Result<u32, Failure> {
-        self.index(step, scope, name)?.ok_or_else(|| {
+        let found = self.number(step, scope, name, |room| room.socket(scope)?.link_index(name.as_str()))?;
+        found.ok_or_else(|| {
             let context = format!("find link {name} on {scope}").into();
             let message = Some("there is no such link".to_owned());
             Failure { step, error: Error::Refused { context, errno: Errno::ENODEV, message, offset: None } }
         })
     }
 
+    /// The number of a link, from memory or by asking.
+    fn number(
+        &mut self,
+        step: usize,
+        scope: &Scope,
+        name: &IfName,
+        ask: impl FnOnce(&mut Room<'_>) -> Result<Option<u32>>,
+    ) -> Result<Option<u32>, Failure> {
+        let key = (scope.clone(), name.clone());
+        if let Some(index) = self.indexes.get(&key) {
+            return Ok(Some(*index));
+        }
+        self.flush()?;
+        let index = ask(self.room).map_err(|error| Failure { step, error })?;
+        if let Some(index) = index {
+            self.room.places.names.insert((scope.clone(), index), name.clone());
+            self.indexes.insert(key, index);
+        }
+        Ok(index)
+    }
+
     /// Forgets the number of a link that goes.
     pub(super) fn forget(&mut self, scope: &Scope, name: &IfName) {
         self.indexes.remove(&(scope.clone(), name.clone()));
+        self.room.places.names.retain(|(there, _), other| (there, &*other) != (scope, name));
     }
 
     /// What to tolerate when something is removed: it may have gone with a link, or by hand.

@@ -1,5 +1,6 @@
 //! Many messages in one datagram.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 
 use super::constants::NLM_F_ACK;
@@ -38,7 +39,7 @@ impl Socket {
     ///
     /// When the kernel's word is missing (a timeout, an overrun) the messages from `index` on that are not in
     /// `applied` may hold or not: observe before undoing.
-    pub fn batch(&mut self, messages: &[Message]) -> Result<(), BatchError> {
+    pub fn batch(&mut self, messages: &[impl Borrow<Message>]) -> Result<(), BatchError> {
         let total = messages.len();
         let mut applied = Vec::with_capacity(total);
         let mut start = 0;
@@ -55,31 +56,29 @@ impl Socket {
     /// Sends one datagram. Every message's verdict is awaited, also after the first bad one.
     fn send_part(
         &mut self,
-        messages: &[Message],
+        messages: &[impl Borrow<Message>],
         part: Range<usize>,
         applied: &mut Vec<usize>,
     ) -> Result<(), (usize, Error)> {
         let first_sequence = self.reserve_sequence(part.len() as u32);
         let mut datagram = Vec::new();
         for (index, sequence) in part.clone().zip(first_sequence..) {
-            let message = &messages[index];
+            let message: &Message = messages[index].borrow();
             if message.overflowed() {
                 return Err((index, Error::TooLong { context: message.context().clone() }));
             }
-            let mut message = message.clone();
-            message.set_sequence(sequence);
-            if !message.is_marker() {
-                message.add_flags(NLM_F_ACK);
-            }
-            datagram.extend_from_slice(message.as_bytes());
+            let flags = if message.is_marker() { 0 } else { NLM_F_ACK };
+            message.append_to(&mut datagram, sequence, flags);
         }
-        let first_context = messages[part.start].context();
+        let context_of = |index: usize| messages[index].borrow().context();
+        let first_context = context_of(part.start);
         self.send(&datagram, first_context).map_err(|error| (part.start, error))?;
 
-        let mut awaited: Vec<bool> = part.clone().map(|index| !messages[index].is_marker()).collect();
+        let mut awaited: Vec<bool> =
+            part.clone().map(|index| !messages[index].borrow().is_marker()).collect();
         let mut failed: Option<(usize, Error)> = None;
         while let Some(next) = awaited.iter().position(|waiting| *waiting) {
-            let context = messages[part.start + next].context();
+            let context = context_of(part.start + next);
             let answer = match self.receive(context) {
                 Ok(answer) => answer,
                 Err(error) => return Err(failed.unwrap_or((part.start + next, error))),
@@ -95,7 +94,7 @@ impl Socket {
                     Ok(()) if was_awaited => applied.push(index),
                     Ok(()) => {}
                     Err(refusal) => {
-                        let error = refusal.about(messages[index].context().clone());
+                        let error = refusal.about(context_of(index).clone());
                         if !was_awaited {
                             // Whoever refuses the marker has not looked at the rest.
                             return Err((index, error));
@@ -112,10 +111,10 @@ impl Socket {
 }
 
 /// How many of these messages fit into one datagram; at least one.
-fn datagram_size(messages: &[Message]) -> usize {
+fn datagram_size(messages: &[impl Borrow<Message>]) -> usize {
     let mut bytes = 0;
     let fitting = messages.iter().take(DATAGRAM_MESSAGES).take_while(|message| {
-        bytes += message.as_bytes().len();
+        bytes += (*message).borrow().as_bytes().len();
         bytes <= DATAGRAM_BYTES
     });
     fitting.count().max(1)

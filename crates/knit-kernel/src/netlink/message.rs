@@ -157,6 +157,15 @@ impl Message {
         self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
     }
 
+    /// Copies the message to the end of a datagram, with its number and more flags.
+    pub(crate) fn append_to(&self, datagram: &mut Vec<u8>, sequence: u32, flags: u16) {
+        let start = datagram.len();
+        datagram.extend_from_slice(&self.bytes);
+        let flags = flags | u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
+        datagram[start + 6..start + 8].copy_from_slice(&flags.to_ne_bytes());
+        datagram[start + 8..start + 12].copy_from_slice(&sequence.to_ne_bytes());
+    }
+
     fn attribute(&mut self, kind: u16, contents: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; ATTRIBUTE_HEADER]);

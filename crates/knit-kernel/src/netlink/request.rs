@@ -1,7 +1,7 @@
 //! One request and its answer: an acknowledgement, a reply, or a dump.
 
 use super::constants::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR};
-use super::frame::Frames;
+use super::frame::{Frame, Frames};
 use super::message::Message;
 use super::socket::Socket;
 use crate::error::{Error, Result};
@@ -11,25 +11,38 @@ const DUMP_ATTEMPTS: u32 = 8;
 
 impl Socket {
     /// Sends a request and waits until the kernel has done it or refused it.
-    pub fn request(&mut self, message: Message) -> Result<()> {
-        self.exchange(message, |_, _| ())
+    pub fn request(&mut self, mut message: Message) -> Result<()> {
+        message.add_flags(NLM_F_ACK);
+        let sequence = self.dispatch(&mut message)?;
+        loop {
+            // Answers to requests that were given up (a timeout) have another sequence number.
+            for frame in self.answers(&message, sequence)? {
+                if let Some(verdict) = frame.verdict() {
+                    return verdict.map_err(|refusal| refusal.about(message.into_context()));
+                }
+            }
+        }
     }
 
-    /// Sends a request whose answer carries data, and returns what `decode` makes of the first message it accepts.
+    /// Sends a request whose answer is one message with data, and returns what `decode` makes of it. No acknowledgement
+    /// is asked for: the kernel answers or refuses.
     pub fn request_reply<T>(
         &mut self,
-        message: Message,
-        mut decode: impl FnMut(u16, &[u8]) -> Option<T>,
+        mut message: Message,
+        decode: impl FnOnce(u16, &[u8]) -> Option<T>,
     ) -> Result<T> {
         self.make_room();
-        let context = message.context().clone();
-        let mut reply = None;
-        self.exchange(message, |kind, body| {
-            if reply.is_none() {
-                reply = decode(kind, body);
-            }
-        })?;
-        reply.ok_or(Error::Malformed { context, what: "it carries none of the data asked for" })
+        let sequence = self.dispatch(&mut message)?;
+        loop {
+            let Some(frame) = self.answers(&message, sequence)?.next() else { continue };
+            let reply = match frame.verdict() {
+                Some(Err(refusal)) => return Err(refusal.about(message.into_context())),
+                Some(Ok(())) => None,
+                None => decode(frame.kind, frame.body),
+            };
+            let what = "it carries none of the data asked for";
+            return reply.ok_or_else(|| Error::Malformed { context: message.into_context(), what });
+        }
     }
 
     /// Dumps a table, and returns what `decode` makes of each entry (`None` skips one).
@@ -75,21 +88,14 @@ impl Socket {
         }
     }
 
-    /// Sends a request, hands every message of its answer to `visit`, and ends with the acknowledgement.
-    fn exchange(&mut self, mut message: Message, mut visit: impl FnMut(u16, &[u8])) -> Result<()> {
-        message.add_flags(NLM_F_ACK);
-        let sequence = self.dispatch(&mut message)?;
-        loop {
-            // Answers to requests that were given up (a timeout) have another sequence number.
-            for frame in
-                Frames::new(self.receive(message.context())?).filter(|frame| frame.sequence == sequence)
-            {
-                match frame.verdict() {
-                    Some(verdict) => return verdict.map_err(|refusal| refusal.about(message.into_context())),
-                    None => visit(frame.kind, frame.body),
-                }
-            }
-        }
+    /// The next messages that answer this request.
+    fn answers<'a>(
+        &'a mut self,
+        message: &Message,
+        sequence: u32,
+    ) -> Result<impl Iterator<Item = Frame<'a>> + use<'a>> {
+        let frames = Frames::new(self.receive(message.context())?);
+        Ok(frames.filter(move |frame| frame.sequence == sequence))
     }
 
     fn dispatch(&mut self, message: &mut Message) -> Result<u32> {

@@ -1,9 +1,10 @@
 //! A netlink socket: opened in the thread's own namespace or in another, with every reporting option set.
 
+use std::cell::Cell;
 use std::fmt;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
+use std::{io, mem};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -48,6 +49,18 @@ pub struct Socket {
     buffer: Vec<u8>,
 }
 
+thread_local! {
+    /// The buffer of the socket that was closed last: the next one need not clear another.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A thread that ends has no next socket.
+        let _ = SPARE.try_with(|spare| spare.set(mem::take(&mut self.buffer)));
+    }
+}
+
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     pub fn open(protocol: Protocol) -> Result<Self> {
@@ -70,13 +83,26 @@ impl Socket {
         setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT.as_secs() as i64, 0))?;
         // Connected to the kernel, the socket gets no message from any other program, and a port number of its own.
         connect(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-        Ok(Self { fd, next_sequence: 1, buffer: vec![0; SMALL] })
+        let mut buffer = SPARE.take();
+        if buffer.len() < SMALL {
+            buffer.resize(SMALL, 0);
+        }
+        Ok(Self { fd, next_sequence: 1, buffer })
     }
 
     /// The cookie of the socket's network namespace: never used again on this boot, unlike an inode number.
     pub fn netns_cookie(&self) -> Result<u64> {
         sys::netns_cookie(self.fd.as_fd())
             .map_err(|error| Error::system("netlink socket", "read the namespace cookie", error))
+    }
+
+    /// The number of a link that should be there; `None` if it is not. Cheaper than any netlink message.
+    pub fn link_index(&self, name: &str) -> Result<Option<u32>> {
+        match sys::link_index(self.fd.as_fd(), name) {
+            Ok(index) => Ok(Some(index as u32)),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(Error::system(format!("link {name}"), "find it", error)),
+        }
     }
 
     /// Asks for the notices of a group (`RTNLGRP_*`). They are read with [`Socket::recv_event`].

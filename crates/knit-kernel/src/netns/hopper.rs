@@ -4,7 +4,11 @@
 //! process, goes there, does what it was asked (open a socket, write a sysctl), comes back, and hands the result over:
 //! two cheap system calls, and no thread to start for each attach. If it cannot come back it ends, and the next call
 //! starts another.
+//!
+//! Handing over takes far longer than the visit itself, most of all on a busy machine. A thread that does nothing but
+//! talk to the kernel may go there itself: it says so by [`may_visit`].
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -24,6 +28,19 @@ const HOME: &str = "/proc/self/ns/net";
 
 /// The way to the thread, once there is one.
 static HOPPER: Mutex<Option<Sender<Visit>>> = Mutex::new(None);
+
+thread_local! {
+    /// Where this thread comes back to, if it visits other namespaces itself.
+    static HOME_OF_THREAD: RefCell<Option<Netns>> = const { RefCell::new(None) };
+}
+
+/// From here on the calling thread visits other network namespaces itself, for as long as each visit takes, and comes
+/// back to the one it is in now. For a thread of one's own that works for nobody else and goes nowhere by itself; never
+/// for one of an async runtime.
+pub fn may_visit() -> Result<()> {
+    HOME_OF_THREAD.set(Some(Netns::current()?));
+    Ok(())
+}
 
 struct Visit {
     netns: Netns,
@@ -45,6 +62,9 @@ pub(crate) fn visit<T: Send + 'static>(
     netns: &Netns,
     inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
 ) -> Result<io::Result<T>> {
+    if let Some(home) = HOME_OF_THREAD.with_borrow(Clone::clone) {
+        return Ok(visit_in_person(home, netns, inside));
+    }
     // A thread that could not come back from its last visit is gone: one more try, with a new one.
     for _ in 0..2 {
         let (answer, outcome) = channel();
@@ -67,6 +87,31 @@ pub(crate) fn visit<T: Send + 'static>(
     }
     let lost = io::Error::other("the thread that visits namespaces keeps ending");
     Err(Error::system("network namespace", "enter it", lost))
+}
+
+/// The calling thread goes itself.
+fn visit_in_person<T>(home: Netns, netns: &Netns, inside: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    debug_assert!(
+        Netns::current().and_then(|here| here.is_same(&home)).unwrap_or(false),
+        "a thread that visits namespaces is at home between its visits"
+    );
+    let _away = Away { home };
+    go_to(netns).and_then(|()| inside())
+}
+
+/// Brings the thread home, whatever happens.
+struct Away {
+    home: Netns,
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        if let Err(error) = go_to(&self.home) {
+            // Whatever this thread did next, it would do to a sandbox. A killed Knit begins anew, without harm.
+            eprintln!("knit: cannot come back from a sandbox's network namespace: {error}");
+            std::process::abort();
+        }
+    }
 }
 
 fn hopper() -> Result<Sender<Visit>> {

@@ -35,6 +35,11 @@ impl Found {
         self.by_index.get(&index).map(|seen| &seen.link.name)
     }
 
+    /// Whether a link of this name is part of the look.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.by_index.values().any(|seen| seen.link.name.as_str() == name)
+    }
+
     /// The numbers of all links of the look.
     pub(crate) fn indexes(&self) -> impl Iterator<Item = u32> {
         self.by_index.keys().copied()
@@ -171,7 +176,8 @@ impl Names<'_> {
         if let Some(name) = self.near.get(&index) {
             return Ok(name.clone());
         }
-        let name = name_of(room, self.scope, index)?;
+        let learned = room.places.names.get(&(self.scope.clone(), index)).cloned();
+        let name = if learned.is_some() { learned } else { name_of(room, self.scope, index)? };
         self.near.insert(index, name.clone());
         Ok(name)
     }

@@ -1,33 +1,45 @@
 //! Sysctls, read inside the namespace: `/proc/sys/net` shows the reader's own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 use knit_model::Scope;
 
 use crate::error::{Error, Result};
 use crate::kernel::Room;
 
-/// Reads sysctls. One that does not exist is left out.
+/// No sysctl of the network is longer. One read takes it all, as of one moment.
+const LONGEST: usize = 4096;
+
+/// Reads sysctls. One that does not exist is left out; so is one of a link of which `is_there` says that it does not.
 pub(super) fn look(
     room: &mut Room<'_>,
     scope: &Scope,
     keys: &BTreeSet<String>,
+    is_there: impl Fn(&str) -> bool,
 ) -> Result<BTreeMap<String, String>> {
-    if keys.is_empty() {
-        return Ok(BTreeMap::new());
-    }
     let mut paths = Vec::new();
-    for key in keys {
-        paths.push((key.clone(), path(key)?));
+    let mut open = BTreeMap::new();
+    for key in keys.iter().filter(|key| link_of(key).is_none_or(&is_there)) {
+        let file = room.places.sysctls.get(&(scope.clone(), key.clone()));
+        match file.and_then(|file| read_one(file).ok()) {
+            Some(value) => {
+                open.insert(key.clone(), value);
+            }
+            None => paths.push((key.clone(), path(key)?)),
+        }
+    }
+    if paths.is_empty() {
+        return Ok(open);
     }
     let read = move || {
-        let mut values = BTreeMap::new();
+        let mut values = open.clone();
         for (key, path) in &paths {
-            match fs::read_to_string(path) {
+            match File::open(path).and_then(|file| read_one(&file)) {
                 Ok(value) => {
-                    values.insert(key.clone(), value.trim().to_owned());
+                    values.insert(key.clone(), value);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(io::Error::new(error.kind(), format!("{key}: {error}"))),
@@ -37,6 +49,19 @@ pub(super) fn look(
     };
     let values = room.visit(scope, read)?;
     values.map_err(|error| Error::system(format!("sysctls of {scope}"), "read them", error))
+}
+
+fn read_one(file: &File) -> io::Result<String> {
+    let mut value = [0; LONGEST];
+    let length = file.read_at(&mut value, 0)?;
+    Ok(String::from_utf8_lossy(&value[..length]).trim().to_owned())
+}
+
+/// The link that a sysctl is about.
+fn link_of(key: &str) -> Option<&str> {
+    let mut parts = key.split('/').skip(2);
+    let of_a_link = matches!(parts.next(), Some("conf" | "neigh"));
+    parts.next().filter(|link| of_a_link && !matches!(*link, "all" | "default"))
 }
 
 /// The file of a sysctl. Only those of the network are per namespace; anything else would change the machine.
@@ -52,6 +77,16 @@ pub(crate) fn path(key: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sysctl_of_a_link_names_it() {
+        assert_eq!(link_of("net/ipv6/conf/a.b/accept_ra"), Some("a.b"));
+        assert_eq!(link_of("net/ipv4/neigh/net1/locktime"), Some("net1"));
+        for key in ["net/ipv4/conf/all/rp_filter", "net/ipv6/conf/default/mtu", "net/ipv4/ip_forward", "net"]
+        {
+            assert_eq!(link_of(key), None, "{key}");
+        }
+    }
 
     #[test]
     fn only_sysctls_of_the_network_have_a_file() {

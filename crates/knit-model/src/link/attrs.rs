@@ -90,6 +90,24 @@ impl Attrs {
         }
     }
 
+    /// These fields, and those of `other` where nothing is stated.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            mtu: self.mtu.or(other.mtu),
+            mac: self.mac.or(other.mac),
+            txqueuelen: self.txqueuelen.or(other.txqueuelen),
+            alias: self.alias.or_else(|| other.alias.clone()),
+            group: self.group.or(other.group),
+            up: self.up.or(other.up),
+            promisc: self.promisc.or(other.promisc),
+            allmulticast: self.allmulticast.or(other.allmulticast),
+            multicast: self.multicast.or(other.multicast),
+            arp: self.arp.or(other.arp),
+            master: self.master.or_else(|| other.master.clone()),
+        }
+    }
+
     /// Every field stated, for tests that go over all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
@@ -150,6 +168,15 @@ mod tests {
         let named: Attrs = serde_json::from_str(r#"{"master":"br0"}"#).unwrap();
         assert_eq!(named.master.unwrap().name().unwrap().as_str(), "br0");
         assert!(serde_json::from_str::<Attrs>(r#"{"master":"not/a/name"}"#).is_err());
+    }
+
+    #[test]
+    fn what_is_stated_first_wins_field_by_field() {
+        let (nothing, all) = (Attrs::default(), Attrs::full_for_tests());
+        assert_eq!(nothing.clone().or(&all), all);
+        assert_eq!(all.clone().or(&nothing), all);
+        let one = Attrs { mtu: Some(9000), ..nothing };
+        assert_eq!(one.or(&all), Attrs { mtu: Some(9000), ..all });
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::below::{below_of, depth, moved_along, needs};
 use super::removal::{Place, Removal};
 use super::{Change, Desired, Item, Plan, Planned, Step};
-use crate::link::{Kind, Link, Master, agrees};
+use crate::link::{Attrs, Kind, Link, Master, agrees};
 use crate::marks;
 use crate::name::IfName;
 use crate::problem::{Problem, Reason};
@@ -21,8 +21,8 @@ use crate::state::{Address, NetState, ScopeState};
 ///
 /// What carries Knit's mark and is not desired goes. What has no mark is never changed or removed, except for the stated
 /// fields of a link that desired names without an owner. First things go (what uses another before what is used), then
-/// links are made, then sysctls, changes and addresses, then links go up, then routes, rules and neighbours follow.
-/// Only the rule of VRFs comes before links: no VRF is ever without it.
+/// links are made, then sysctls, changes and addresses, then links go up that waited for those, then routes, rules and
+/// neighbours follow. Only the rule of VRFs comes before links: no VRF is ever without it.
 pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     let verdicts = judge(&desired.state, observed);
     let mut removal = Removal::new(observed, &verdicts.going);
@@ -363,18 +363,24 @@ impl Building<'_> {
         }
     }
 
-    /// Changes what differs on living links; going up waits for addresses.
+    /// Changes what differs on living links. Going up waits for addresses, and for the link that it sits on.
     fn change_links(&mut self) {
-        self.for_each_change(|field, to| field != "up" || *to == Value::Bool(false));
+        self.for_each_change(|want, seen, waits| {
+            let mut changes = changes(want, seen);
+            changes.extend(going_up(want, seen).filter(|_| !waits));
+            changes
+        });
     }
 
     fn bring_up(&mut self) {
-        self.for_each_change(|field, to| field == "up" && *to == Value::Bool(true));
+        self.for_each_change(|want, seen, waits| {
+            going_up(want, seen).filter(|_| waits).into_iter().collect()
+        });
     }
 
     /// A link that gets smaller comes before the one that it sits on, all others after it: neither way is a link ever
     /// asked to be larger than what it sits on, nor when it is taken back.
-    fn for_each_change(&mut self, wanted: fn(&str, &Value) -> bool) {
+    fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<Change>) {
         let mut places: Vec<(bool, usize, Place)> = Vec::new();
         for (scope, state) in &self.desired.state.scopes {
             for (name, want) in &state.links {
@@ -397,7 +403,8 @@ impl Building<'_> {
             else {
                 continue;
             };
-            let changes = changes(want, seen, wanted);
+            let waits = want.kind.parent().is_some() || self.has_addresses(&scope, &name);
+            let changes = changes(want, seen, waits);
             if changes.is_empty() {
                 continue;
             }
@@ -413,6 +420,11 @@ impl Building<'_> {
             }
             self.push(&scope, Item::Link(name.clone()), Step::ChangeLink { name, kind, changes });
         }
+    }
+
+    fn has_addresses(&self, scope: &Scope, link: &IfName) -> bool {
+        let there = self.desired.state.scopes.get(scope);
+        there.is_some_and(|state| state.addresses.values().any(|address| address.link == *link))
     }
 
     fn add_addresses(&mut self) {
@@ -484,12 +496,24 @@ fn far_end(desired: &NetState, link: &Link) -> Option<(Scope, Link)> {
     Some((peer.scope.clone(), desired.link(&peer.scope, &peer.name)?.clone()))
 }
 
-/// Stated fields that differ. What either side does not state is left alone.
-fn changes(want: &Link, seen: &Link, wanted: fn(&str, &Value) -> bool) -> Vec<Change> {
+/// Stated fields that differ, but for going up. What either side does not state is left alone.
+fn changes(want: &Link, seen: &Link) -> Vec<Change> {
+    let goes_up = going_up(want, seen).is_some();
+    // Most links are as they should be, and a newborn one is but for going up: fields are costly to compare by name.
+    let up = if goes_up { seen.attrs.up } else { want.attrs.up };
+    if want.kind == seen.kind && (Attrs { up, ..want.attrs.clone() }) == seen.attrs {
+        return Vec::new();
+    }
     let seen_fields = seen.fields();
     let differing = want.fields().into_iter().filter_map(|(field, to)| {
         let from = seen_fields.get(&field)?.clone();
-        (!agrees(&to, &from) && wanted(&field, &to)).then_some(Change { field, from, to })
+        (!agrees(&to, &from) && !(goes_up && field == "up")).then_some(Change { field, from, to })
     });
     differing.collect()
+}
+
+/// The change that takes a link up.
+fn going_up(want: &Link, seen: &Link) -> Option<Change> {
+    let goes_up = want.attrs.up == Some(true) && seen.attrs.up == Some(false);
+    goes_up.then(|| Change { field: "up".to_owned(), from: Value::Bool(false), to: Value::Bool(true) })
 }

@@ -7,9 +7,9 @@ use anyhow::{Result, bail};
 use knit_kernel::Socket;
 use knit_kernel::netlink::constants::IFA_F_NODAD;
 
-use super::ground::{Ground, index_of};
-use super::messages;
+use crate::bench::ground::{Ground, index_of};
 use crate::bench::measure::{Samples, WARM_UP};
+use crate::bench::messages;
 
 /// Duplicate detection waits up to a second, asks, and waits a second more.
 const LIMIT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Where the floor is measured: a scratch host with a bridge, and pods.
+//! Where bare netlink is measured: a scratch host with a bridge, and pods.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,9 +8,6 @@ use knit_kernel::netlink::{Header, Protocol};
 use knit_kernel::{Message, Netns, Socket};
 
 use super::messages;
-
-/// How many pods there are; also how many links are deleted at once.
-pub const PODS: usize = 60;
 
 const BRIDGE: &str = "bench0";
 
@@ -22,12 +19,12 @@ pub struct Ground {
 }
 
 impl Ground {
-    pub fn new(host: &Netns) -> Result<Self> {
+    pub fn new(host: &Netns, pods: usize) -> Result<Self> {
         let mut socket = Socket::open_in(host, Protocol::Route)?;
         socket.batch(&[messages::up("lo"), messages::bridge(BRIDGE)])?;
         let bridge = index_of(&mut socket, BRIDGE)?;
         socket.request(messages::address(bridge, gateway(), 16, 0))?;
-        let pods = (0..PODS).map(|_| Netns::unnamed()).collect::<Result<_, _>>()?;
+        let pods = (0..pods).map(|_| Netns::unnamed()).collect::<Result<_, _>>()?;
         Ok(Self { socket, bridge, pods })
     }
 
@@ -71,19 +68,27 @@ impl Ground {
     }
 
     /// The messages that make `eth0` usable from inside the pod.
-    pub fn inside(&self, pod: usize) -> Result<[Message; 4]> {
+    pub fn inside(&self, pod: usize) -> Result<Vec<Message>> {
         let index = index_of(&mut self.pod_socket(pod)?, "eth0")?;
         Ok(Self::inside_messages(pod, index))
     }
 
-    /// Everything, from a namespace that is there to a pod that is connected.
+    /// Everything, from a new namespace to a pod that is connected.
     pub fn attach(&mut self, pod: usize) -> Result<()> {
+        self.connect(pod, &Self::inside_messages)
+    }
+
+    /// The same for a namespace that is in use: `lo` is up already.
+    pub fn attach_to_running(&mut self, pod: usize) -> Result<()> {
+        self.connect(pod, &|pod, index| Self::inside_messages(pod, index).split_off(1))
+    }
+
+    fn connect(&mut self, pod: usize, inside: &dyn Fn(usize, i32) -> Vec<Message>) -> Result<()> {
         self.born(pod)?;
         self.enslave(pod)?;
-        let mut inside = self.pod_socket(pod)?;
-        let index = index_of(&mut inside, "eth0")?;
-        inside.batch(&Self::inside_messages(pod, index))?;
-        Ok(())
+        let mut socket = self.pod_socket(pod)?;
+        let index = index_of(&mut socket, "eth0")?;
+        Ok(socket.batch(&inside(pod, index))?)
     }
 
     /// Connects every pod's link to the bridge, in two datagrams.
@@ -92,7 +97,8 @@ impl Ground {
         let veths: Vec<_> =
             pods.map(|(pod, netns)| messages::veth(&host_end(pod), "eth0", Some(netns))).collect();
         self.socket.batch(&veths)?;
-        let enslaves: Vec<_> = (0..PODS).map(|pod| messages::enslave(&host_end(pod), self.bridge)).collect();
+        let enslaves: Vec<_> =
+            (0..self.pods.len()).map(|pod| messages::enslave(&host_end(pod), self.bridge)).collect();
         Ok(self.socket.batch(&enslaves)?)
     }
 
@@ -105,10 +111,10 @@ impl Ground {
         Ok(self.socket.request(messages::delete_group())?)
     }
 
-    fn inside_messages(pod: usize, index: i32) -> [Message; 4] {
+    fn inside_messages(pod: usize, index: i32) -> Vec<Message> {
         let [a, b, _, _] = GATEWAY;
-        let address = Ipv4Addr::new(a, b, 1, pod as u8 + 1);
-        [
+        let address = Ipv4Addr::new(a, b, (pod / 250) as u8 + 1, (pod % 250) as u8 + 1);
+        vec![
             messages::up("lo"),
             messages::up("eth0"),
             messages::address(index, address.into(), 16, 0),

@@ -6,15 +6,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use knit_kernel::Netns;
 use serde_json::json;
 
-use super::ground::Ground;
-use crate::bench::measure::Samples;
+use super::measure::Samples;
 
 const PLUGINS: &str = "/usr/lib/cni";
 
 /// ADD and DEL of one pod, in turn. The plugins start in the scratch host's namespace, which the calling thread is in.
-pub fn measure(ground: &Ground, rounds: usize) -> Result<(Samples, Samples)> {
+pub fn measure(pod: &Netns, rounds: usize) -> Result<(Samples, Samples)> {
     let leases = tempfile::tempdir().context("cannot make a folder for the plugin's leases")?;
     let config = json!({
         "cniVersion": "1.0.0", "name": "bench", "type": "bridge", "bridge": "cni0", "isGateway": true,
@@ -25,7 +25,7 @@ pub fn measure(ground: &Ground, rounds: usize) -> Result<(Samples, Samples)> {
     });
     let config = config.to_string();
     // The descriptor's own path in /proc: no mount to make, none to leave behind.
-    let netns = format!("/proc/{}/fd/{}", std::process::id(), ground.pod(0).as_fd().as_raw_fd());
+    let netns = format!("/proc/{}/fd/{}", std::process::id(), pod.as_fd().as_raw_fd());
     let (mut add, mut del) = (Samples::new(), Samples::new());
     for _ in 0..rounds {
         add.time(|| call("ADD", &netns, &config))?;

@@ -1,0 +1,115 @@
+//! Knit as a node runs it, and pods for it.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use knit_agent::{Standalone, sandboxes, standalone};
+use knit_engine::{Event, Unit};
+use knit_kernel::netlink::Protocol;
+use knit_kernel::netns::bring_up_loopback;
+use knit_kernel::{Netns, Socket};
+use knit_model::sandbox::Instance;
+use knit_model::{Sandbox, SandboxId};
+
+/// What people would write for what the bare messages do: an address, a default route, a port on a bridge.
+const OBJECTS: &str = r#"
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Bridge
+metadata: { name: bench, namespace: bench }
+spec: { name: bench0, cidr: 10.88.0.0/16 }
+---
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Veth
+metadata: { name: bench, namespace: bench }
+spec:
+  interfaceName: net1
+  master: bench0
+  cidr: 10.88.0.0/16
+  gateways: [10.88.0.1]
+"#;
+
+/// A node whose host is the calling thread's namespace.
+pub struct Knit {
+    node: Standalone,
+    /// How many sandboxes there have been.
+    count: u32,
+}
+
+/// A namespace in use, and which life of a sandbox it is.
+pub struct Pod {
+    netns: Netns,
+    instance: Instance,
+}
+
+impl Pod {
+    /// A new namespace with `lo` up.
+    pub fn new() -> Result<Self> {
+        let netns = Netns::unnamed()?;
+        bring_up_loopback(&mut Socket::open_in(&netns, Protocol::Route)?)?;
+        let instance = sandboxes::instance_of(&netns)?;
+        Ok(Self { netns, instance })
+    }
+
+    pub fn into_netns(self) -> Netns {
+        self.netns
+    }
+}
+
+impl Knit {
+    pub fn open(folder: &Path) -> Result<Self> {
+        let mut node = Standalone::open(&folder.join("state"))?;
+        let manifest = folder.join("objects.yaml");
+        std::fs::write(&manifest, OBJECTS).context("cannot write the objects")?;
+        node.apply(standalone::read_objects(&manifest)?, "bench")?;
+        Ok(Self { node, count: 0 })
+    }
+
+    /// A sandbox that was never seen before, in a pod's namespace.
+    pub fn sandbox(&mut self, pod: &Pod) -> Result<Sandbox> {
+        self.count += 1;
+        let name = format!("pod-{}", self.count);
+        // The descriptor's own path in /proc: no mount to make, none to leave behind.
+        let netns = format!("/proc/{}/fd/{}", std::process::id(), pod.netns.as_fd().as_raw_fd());
+        Ok(Sandbox {
+            id: SandboxId(format!("bench/{name}")),
+            instance: pod.instance.clone(),
+            netns,
+            number: self.count,
+            uid: format!("{}-{}", pod.instance.boot, self.count),
+            pod: name,
+            namespace: "bench".to_owned(),
+            labels: [("podnetwork.opdev.io/veth".to_owned(), "bench".to_owned())].into(),
+        })
+    }
+
+    /// Tells the node of a sandbox; when this returns its interface is verified.
+    pub fn attach(&mut self, sandbox: Sandbox) -> Result<()> {
+        self.node.node().hear(Event::SandboxSeen(sandbox))?;
+        Ok(())
+    }
+
+    /// Fails unless the sandbox has its interface.
+    pub fn check(&self, id: &SandboxId) -> Result<()> {
+        let (state, unit) = (self.node.state(), Unit::Sandbox(id.clone()));
+        if let Some((_, problem)) = state.problems.get(&unit).and_then(|problems| problems.first()) {
+            bail!("{unit}: {problem}");
+        }
+        let made = state.made.get(&unit).with_context(|| format!("{unit} has no interface"))?;
+        if made.interfaces.iter().any(|(_, interface)| interface.ready && interface.addresses.len() == 1) {
+            return Ok(());
+        }
+        bail!("{unit} has no interface with an address")
+    }
+
+    /// Tells the node that a sandbox is gone; when this returns it is cut off and its address is free.
+    pub fn detach(&mut self, id: SandboxId) -> Result<()> {
+        self.node.node().hear(Event::SandboxGone(id))?;
+        Ok(())
+    }
+
+    /// What a node does when nobody waits: deletes what was cut off.
+    pub fn tidy(&mut self) -> Result<()> {
+        Ok(self.node.node().tidy()?)
+    }
+}
