@@ -11,7 +11,7 @@ mod support {
 use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
 use knit_model::link::{Attrs, Kind, Link, MacvlanMode, Master};
-use knit_model::{Mac, NetState, Scope, Step};
+use knit_model::{NetState, Scope};
 use support::edits::{COMMON, Edit, change_each, forget_neighbours};
 use support::states::{self, add_bridge, add_macvlan, add_veth, add_vxlan, name};
 use support::world::{World, sandbox};

@@ -270,7 +270,11 @@ impl Builder<'_> {
         for (range, ask) in
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
-            let pool = Pool::with_gateway(network.clone(), range);
+            // A single address is no range: there is none in it for a bridge.
+            let pool = match range.prefix_len() == range.max_prefix_len() {
+                true => Pool::new(network.clone(), range),
+                false => Pool::with_gateway(network.clone(), range),
+            };
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
             let address = given.map_err(|why| (why.reason(), why.to_string()))?;
