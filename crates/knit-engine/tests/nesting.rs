@@ -227,3 +227,14 @@ fn ipvlans_on_one_link_share_their_mode_and_the_first_decides() {
     assert_eq!((link.attrs.mac, link.attrs.arp), (None, Some(true)));
     assert_eq!(node.link("a", "iv2").unwrap().attrs.arp, Some(false));
 }
+
+#[test]
+fn a_dummy_holds_a_single_address_and_asks_nobody() {
+    let mut node = node();
+    let dummy = Kind::Dummy(knit_model::link::Dummy {});
+    let want = interface("own0", dummy, |want| want.fixed = vec!["10.9.0.1/32".parse().unwrap()]);
+    node.hear(Event::ObjectApplied(object("Dummy", "cnf", "own", vec![want])));
+    assert_eq!(node.problems("own"), Vec::<String>::new());
+    let attrs = node.link("a", "own0").unwrap().attrs;
+    assert_eq!((attrs.arp, attrs.multicast, attrs.mac.is_some()), (Some(false), Some(false), true));
+}

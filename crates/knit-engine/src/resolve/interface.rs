@@ -298,11 +298,13 @@ impl Builder<'_> {
         for (range, ask) in
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
-            // Where there is no bridge, nobody has its address.
+            // Where there is no bridge nobody has its address, and a single address has none for it.
             let has_bridge =
                 wanted.want.network.is_some() || wanted.bridge(&self.sandbox.namespace).is_some();
+            let single = range.prefix_len() == range.max_prefix_len();
             let pool = match ask {
                 Ask::Fixed(_) if !has_bridge => Pool::new(network.clone(), range),
+                _ if single => Pool::new(network.clone(), range),
                 _ => Pool::with_gateway(network.clone(), range),
             };
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
