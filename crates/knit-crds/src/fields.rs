@@ -6,14 +6,17 @@
 mod address;
 mod link;
 mod number;
+mod remote;
 
 pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{is_object_name, object_name_sentence};
 pub use number::{
-    LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds, StpPriority, TableId, Ttl, VlanRange,
-    Vni, Weight,
+    EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds,
+    StpPriority, TableId, Tos, Ttl, VlanRange, Vni, Weight,
 };
+pub use remote::Remote;
+pub(crate) use remote::{FarEnd, same_family};
 
 use schemars::{Schema, json_schema};
 use serde_json::{Value, json};

@@ -107,6 +107,7 @@ impl InterfaceFields {
             attrs: self.attrs(path, problems),
             parent: None,
             master: None,
+            remote_pod: None,
             ranges: self.cidr.as_ref().map(|cidr| cidr.read(at("cidr"), problems)).unwrap_or_default(),
             network: self.network.as_ref().and_then(|network| network.read(at("network"), problems)),
             fixed: each(&self.addresses, &at("addresses"), |address, at| address.read(at, problems)),

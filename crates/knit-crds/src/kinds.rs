@@ -1,6 +1,9 @@
 //! The kinds: one file each below `kinds/`, and one line in [`kinds!`].
 
 mod bridge;
+mod geneve;
+mod gre;
+mod iptunnel;
 mod macvlan;
 mod podconfig;
 mod podnetworkconfig;
@@ -12,6 +15,9 @@ mod vxlan;
 
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
+pub use geneve::{Df, Geneve, GeneveSpec};
+pub use gre::{Carries, Gre, GreSpec};
+pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
@@ -168,4 +174,17 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Bridge, PodNetworkConfig, PodConfig, PrimaryNetwork, Veth, Macvlan, Vxlan, Uplink, VirtualNetwork,);
+kinds!(
+    Bridge,
+    PodNetworkConfig,
+    PodConfig,
+    PrimaryNetwork,
+    Veth,
+    Macvlan,
+    Vxlan,
+    Geneve,
+    Gre,
+    IpTunnel,
+    Uplink,
+    VirtualNetwork,
+);

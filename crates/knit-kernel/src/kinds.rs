@@ -4,12 +4,16 @@
 //! reads them back. What every link has is not known here.
 
 mod bridge;
+mod geneve;
+mod gre;
+mod iptunnel;
 mod macvlan;
+mod tunnel;
 mod veth;
 mod vxlan;
 
 use knit_model::IfName;
-use knit_model::link::{Bridge, Kind, LinkKind, Macvlan, Veth, Vxlan};
+use knit_model::link::{Bridge, Geneve, Gre, IpTunnel, Kind, LinkKind, Macvlan, Veth, Vxlan};
 use knit_model::plan::Change;
 
 use crate::error::{Error, Result};
@@ -24,11 +28,28 @@ pub(crate) trait WireKind: LinkKind {
     /// the same fields meanwhile.
     const LINGERS: bool = true;
 
+    /// Whether the kernel forgets on a change what the change does not say: fields that are left out go to their
+    /// default, and the MTU is reckoned anew. The change is then written from the link as it is, with its MTU.
+    const RETOLD: bool = false;
+
+    /// The build option where the kernel has several words for the kind.
+    fn config(_name: &str) -> &'static str {
+        Self::CONFIG
+    }
+
     /// Writes the stated fields that are wanted.
     fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message);
 
     /// Reads every field that the kernel tells. Of no attributes it makes a value that states nothing.
     fn decode(data: Attributes<'_>, parent: Option<IfName>) -> Self;
+
+    /// The same where the kernel has several words for the kind, and the word is not among the attributes.
+    fn decode_as(_name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Self
+    where
+        Self: Sized,
+    {
+        Self::decode(data, parent)
+    }
 
     /// The number of the link that this one sits on. `link` is what the kernel says for every link (`IFLA_LINK`).
     fn parent_index(_data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
@@ -82,7 +103,7 @@ macro_rules! kinds {
         /// Reads a kind by the kernel's word for it.
         pub(crate) fn decode(name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Kind {
             match name {
-                $(<$name as LinkKind>::NAME => Kind::$name(<$name as WireKind>::decode(data, parent)),)*
+                $(_ if is::<$name>(name) => Kind::$name(<$name as WireKind>::decode_as(name, data, parent)),)*
                 _ => Kind::Other { name: name.to_owned() },
             }
         }
@@ -90,7 +111,7 @@ macro_rules! kinds {
         /// The number of the link that a link of this kind sits on.
         pub(crate) fn parent_index(name: &str, data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::parent_index(data, link),)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::parent_index(data, link),)*
                 _ => None,
             }
         }
@@ -98,7 +119,7 @@ macro_rules! kinds {
         /// The kernel's build option for a kind.
         pub(crate) fn config(name: &str) -> Option<&'static str> {
             match name {
-                $(<$name as LinkKind>::NAME => Some(<$name as WireKind>::CONFIG),)*
+                $(_ if is::<$name>(name) => Some(<$name as WireKind>::config(name)),)*
                 _ => None,
             }
         }
@@ -106,7 +127,15 @@ macro_rules! kinds {
         /// Whether a link of this kind may wait for its deletion.
         pub(crate) fn lingers(name: &str) -> bool {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::LINGERS,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::LINGERS,)*
+                _ => false,
+            }
+        }
+
+        /// Whether the kernel forgets on a change of this kind what the change does not say.
+        pub(crate) fn is_retold(name: &str) -> bool {
+            match name {
+                $(_ if is::<$name>(name) => <$name as WireKind>::RETOLD,)*
                 _ => false,
             }
         }
@@ -114,22 +143,27 @@ macro_rules! kinds {
         /// The MTU that a link of this kind is born with.
         pub(crate) fn birth_mtu(name: &str, mtu: u32) -> u32 {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::birth_mtu(mtu),)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::birth_mtu(mtu),)*
                 _ => mtu,
             }
         }
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Geneve, Gre, IpTunnel);
 
-/// A kind that states what the changes say of it. Changes of the common fields are left out.
-pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
+/// Whether the kernel's word is one for this kind.
+fn is<T: LinkKind>(name: &str) -> bool {
+    T::NAMES.contains(&name)
+}
+
+/// A kind that states what the changes say of it, over what was read of it. Changes of the common fields are left out.
+pub(crate) fn changed(name: &str, data: Attributes<'_>, changes: &[Change]) -> Result<Kind> {
     let unsayable = |why: serde_json::Error| Error::Unsayable {
         context: format!("change a {name}").into(),
         why: why.to_string(),
     };
-    let mut value = serde_json::to_value(decode(name, Attributes::new(&[]), None)).map_err(unsayable)?;
+    let mut value = serde_json::to_value(decode(name, data, None)).map_err(unsayable)?;
     for change in changes {
         value[&change.field] = change.to.clone();
     }
@@ -138,7 +172,7 @@ pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use knit_model::link::{Kind, MacvlanMode};
+    use knit_model::link::{GreForm, INHERIT_TOS, IpTunnelForm, Kind, MacvlanMode};
 
     use super::*;
 
@@ -164,6 +198,19 @@ mod tests {
             Kind::Vxlan(Vxlan::full_for_tests()),
             Kind::Vxlan(ipv6),
             Kind::Veth(Veth { peer: None }),
+            Kind::Geneve(Geneve::full_for_tests()),
+            Kind::Geneve(Geneve {
+                remote: Some([10, 0, 0, 2].into()),
+                flow_label: Some(0),
+                ..Geneve::full_for_tests()
+            }),
+            Kind::Gre(Gre::full_for_tests(GreForm::Gre)),
+            Kind::Gre(Gre::full_for_tests(GreForm::Gretap)),
+            Kind::Gre(Gre::full_for_tests(GreForm::Ip6gre)),
+            Kind::Gre(Gre { tos: Some(INHERIT_TOS), ..Gre::full_for_tests(GreForm::Ip6gretap) }),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Ipip)),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Sit)),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Ip6tnl)),
         ];
         for kind in kinds {
             let mut message = Message::new(0, 0, "test");
@@ -178,7 +225,7 @@ mod tests {
         let change = Change { field: "ttl".to_owned(), from: 1.into(), to: 9.into() };
         let mtu = Change { field: "mtu".to_owned(), from: 1400.into(), to: 1500.into() };
         let changes = [change, mtu];
-        let kind = changed("vxlan", &changes).unwrap();
+        let kind = changed("vxlan", Attributes::new(&[]), &changes).unwrap();
         let mut message = Message::new(0, 0, "test");
         encode(&kind, Wanted::Changed(&changes), &Around::default(), &mut message);
         let written: Vec<_> = Attributes::new(&message.as_bytes()[16..]).map(|a| a.value.to_vec()).collect();
@@ -187,7 +234,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_the_model_is_in_the_list() {
-        for name in Kind::NAMES {
+        for name in Kind::names() {
             assert!(config(name).is_some_and(|config| config.starts_with("CONFIG_")), "{name}");
         }
         assert_eq!(config("dummy"), None);

@@ -3,6 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod edits;
     pub mod states;
     pub mod world;
 }
@@ -10,12 +11,10 @@ mod support {
 use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
 use knit_model::link::{Attrs, Kind, Link, MacvlanMode, Master};
-use knit_model::{Mac, NetState, Scope, Step};
+use knit_model::{Mac, NetState, Scope};
+use support::edits::{Edit, change_each};
 use support::states::{self, add_bridge, add_macvlan, add_veth, add_vxlan, name};
 use support::world::{World, sandbox};
-
-/// A change of one field of a link.
-type Edit = (&'static str, fn(&mut Link));
 
 /// What every link lets be changed while it lives.
 const COMMON: &[Edit] = &[
@@ -32,18 +31,6 @@ const COMMON: &[Edit] = &[
     ("arp", |link| link.attrs.arp = Some(true)),
     ("multicast", |link| link.attrs.multicast = Some(true)),
 ];
-
-/// Changes one field after the other, and sees each time that this field alone was changed, on the living link.
-fn change_each(world: &World, state: &mut NetState, scope: &Scope, link: &str, edits: &[Edit]) {
-    for (field, edit) in edits {
-        let wanted = state.scope(scope).links.get_mut(&name(link)).unwrap();
-        edit(wanted);
-        let plan = world.make(state);
-        let [planned] = plan.steps.as_slice() else { panic!("{field}:\n{plan}") };
-        let Step::ChangeLink { changes, .. } = &planned.step else { panic!("{field}:\n{plan}") };
-        assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), [*field]);
-    }
-}
 
 /// A pod whose hardware address was changed is known to its neighbours by the old one for half a minute.
 fn forget_neighbours(world: &World) {

@@ -72,6 +72,9 @@ pub struct InterfaceWant {
     pub parent: Option<String>,
     /// For a link with an end on the host: the bridge there (made if it is missing). For others: a bridge or VRF of the pod.
     pub master: Option<String>,
+    /// The pod of the same namespace that is a tunnel's far end; its address is found on a network that both are on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_pod: Option<String>,
     /// Where its addresses come from: one address of each range.
     pub ranges: Vec<IpNet>,
     /// A network of the same namespace whose ranges are meant; `ranges` is empty then.
@@ -179,6 +182,16 @@ pub enum Operator {
     Exists,
     /// Has not the label.
     DoesNotExist,
+}
+
+impl Want {
+    /// The interface, if one is asked for.
+    pub fn interface(&self) -> Option<&InterfaceWant> {
+        match self {
+            Self::Interface(want) => Some(want),
+            _ => None,
+        }
+    }
 }
 
 impl Selector {

@@ -5,18 +5,29 @@
 
 mod attrs;
 mod bridge;
+mod geneve;
+mod gre;
+mod iptunnel;
 mod macvlan;
+mod or_none;
+mod tunnel;
 mod veth;
 mod vxlan;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
+pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
+pub use gre::{Gre, GreForm};
+pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
 pub use macvlan::{Macvlan, MacvlanMode};
+pub use or_none::OrNone;
+pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
 pub use veth::{Peer, Veth};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
 
@@ -37,12 +48,27 @@ pub enum Enforcement {
 pub trait LinkKind: Serialize {
     /// The kernel's word for it (`IFLA_INFO_KIND`).
     const NAME: &'static str;
+    /// All of the kernel's words for it, where its fields decide which of them it is.
+    const NAMES: &'static [&'static str] = &[Self::NAME];
     /// Fields that the kernel takes only at birth: a change makes the link again.
     const RECREATE: &'static [&'static str];
     /// Where policy can be enforced.
     const ENFORCEMENT: Enforcement;
     /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
     const ETHERNET: bool = true;
+    /// Whether it may sit on a link of another scope. Not where it sits on nothing, nor where the kernel looks for its
+    /// parent in the scope that it lives in.
+    const ON_UPLINK: bool = true;
+
+    /// The kernel's word for this one.
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// Whether this one carries Ethernet.
+    fn is_ethernet(&self) -> bool {
+        Self::ETHERNET
+    }
 
     /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
     fn overhead(&self) -> u32 {
@@ -56,6 +82,17 @@ pub trait LinkKind: Serialize {
 
     /// Puts the link on another one. Kinds that sit on nothing ignore it.
     fn set_parent(&mut self, _parent: IfName) {}
+
+    /// Gives a tunnel its far end. Kinds that have none ignore it.
+    fn set_remote(&mut self, _remote: IpAddr) {}
+
+    /// States every field that has a default and is not stated, so that a field that is no longer asked for goes back.
+    fn complete(&mut self) {}
+
+    /// Why the kernel cannot make this of the link that is there, where that is no matter of one field.
+    fn reborn(&self, _seen: &Self) -> Option<&'static str> {
+        None
+    }
 
     /// Values that no kernel takes.
     fn check(&self, _path: &str, _problems: &mut Problems) {}
@@ -77,13 +114,21 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds that Knit makes, by the kernel's word.
-            pub const NAMES: &'static [&'static str] = &[$(<$name as LinkKind>::NAME),*];
+            /// All kinds that Knit makes, by the kernel's words.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                [$(<$name as LinkKind>::NAMES),*].into_iter().flatten().copied()
+            }
+
+            /// Those of them that may sit on a link of another scope.
+            pub fn names_on_uplink() -> impl Iterator<Item = &'static str> {
+                let on_uplink = [$((<$name as LinkKind>::ON_UPLINK, <$name as LinkKind>::NAMES)),*];
+                on_uplink.into_iter().filter(|(on_uplink, _)| *on_uplink).flat_map(|(_, names)| names).copied()
+            }
 
             /// The kernel's word for the kind.
             pub fn name(&self) -> &str {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::NAME,)*
+                    $(Self::$name(kind) => kind.name(),)*
                     Self::Other { name } => name,
                 }
             }
@@ -107,8 +152,40 @@ macro_rules! kinds {
             /// Whether it carries Ethernet.
             pub fn is_ethernet(&self) -> bool {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::ETHERNET,)*
+                    $(Self::$name(kind) => kind.is_ethernet(),)*
                     Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether it may sit on a link of another scope.
+            pub fn on_uplink(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::ON_UPLINK,)*
+                    Self::Other { .. } => true,
+                }
+            }
+
+            /// Gives a tunnel its far end.
+            pub fn set_remote(&mut self, remote: IpAddr) {
+                match self {
+                    $(Self::$name(kind) => kind.set_remote(remote),)*
+                    Self::Other { .. } => {}
+                }
+            }
+
+            /// States every field that has a default.
+            pub fn complete(&mut self) {
+                match self {
+                    $(Self::$name(kind) => kind.complete(),)*
+                    Self::Other { .. } => {}
+                }
+            }
+
+            /// Why the kernel cannot make this of the link that is there.
+            pub fn reborn(&self, seen: &Self) -> Option<&'static str> {
+                match (self, seen) {
+                    $((Self::$name(want), Self::$name(seen)) => want.reborn(seen),)*
+                    _ => None,
                 }
             }
 
@@ -155,7 +232,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Geneve, Gre, IpTunnel);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -233,6 +310,9 @@ mod tests {
             Kind::Bridge(Bridge::default()).fields(),
             Kind::Vxlan(Vxlan::full_for_tests()).fields(),
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
+            Kind::Geneve(Geneve::full_for_tests()).fields(),
+            Kind::Gre(Gre::full_for_tests(GreForm::Ip6gretap)).fields(),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Sit)).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

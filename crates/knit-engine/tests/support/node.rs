@@ -160,6 +160,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         attrs: Attrs::default(),
         parent: None,
         master: Some(bridge.to_owned()),
+        remote_pod: None,
         ranges: vec![range.parse().unwrap()],
         network: None,
         fixed: Vec::new(),

@@ -9,10 +9,11 @@ use knit_model::{IfName, Scope, marks};
 use super::alternative_name;
 use super::transaction::{Failure, Op, Tolerate, Transaction};
 use crate::error::{Error, Result};
+use crate::kernel::By;
 use crate::kinds::{self, Around, Wanted};
-use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
+use crate::netlink::{Attributes, Header, Message};
 
 /// The common fields, by name; all others are the kind's own.
 const COMMON: &[&str] = &[
@@ -138,6 +139,9 @@ fn mark(
     set(transaction, step, scope, name, &rest, None)
 }
 
+/// The attributes of a kind, the number of the link it sits on, and the MTU.
+type Told = (Vec<u8>, Option<u32>, Option<u32>);
+
 /// Changes fields of a living link.
 pub(super) fn change(
     transaction: &mut Transaction<'_, '_>,
@@ -159,12 +163,42 @@ pub(super) fn change(
     if own.is_empty() {
         return set(transaction, step, scope, name, &attrs, None);
     }
-    let kind = kinds::changed(kind, changes).map_err(fail)?;
+    let (told, parent, mtu) = match kinds::is_retold(kind) {
+        false => (Vec::new(), None, None),
+        true => match retell(transaction, step, scope, name, kind)? {
+            Some(told) => told,
+            None if transaction.backward => return Ok(()),
+            None => (Vec::new(), None, None),
+        },
+    };
+    let attrs = Attrs { mtu: attrs.mtu.or(mtu), ..attrs };
+    let kind = kinds::changed(kind, Attributes::new(&told), changes).map_err(fail)?;
     let fields = kind.fields();
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
         return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
     }
-    set(transaction, step, scope, name, &attrs, Some((&kind, changes)))
+    set(transaction, step, scope, name, &attrs, Some((&kind, changes, parent)))
+}
+
+/// What the kernel says of a link that has to be said again: its kind's fields, what it sits on, and its MTU.
+fn retell(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    name: &IfName,
+    kind: &str,
+) -> Result<Option<Told>, Failure> {
+    transaction.flush()?;
+    let body = transaction.room.link_body(scope, By::Name(name.as_str()));
+    let Some(body) = body.map_err(|error| Failure { step, error })? else { return Ok(None) };
+    let told = LinkHeader::split(&body).and_then(|(_, attributes)| {
+        let info = attributes.first(IFLA_LINKINFO)?.nested();
+        let data = info.first(IFLA_INFO_DATA)?;
+        let number = |kind| attributes.first(kind).and_then(|value| value.u32());
+        let parent = kinds::parent_index(kind, data.nested(), number(IFLA_LINK));
+        Some((data.value.to_vec(), parent, number(IFLA_MTU)))
+    });
+    Ok(told)
 }
 
 /// Sets stated fields of a living link, all in one message.
@@ -174,7 +208,7 @@ fn set(
     scope: &Scope,
     name: &IfName,
     attrs: &Attrs,
-    kind: Option<(&Kind, &[Change])>,
+    kind: Option<(&Kind, &[Change], Option<u32>)>,
 ) -> Result<(), Failure> {
     let master = match &attrs.master {
         Some(Master::Of(master)) => Some(transaction.need(step, scope, master)?),
@@ -204,8 +238,8 @@ fn set(
     if let Some(master) = master {
         message.put_u32(IFLA_MASTER, master);
     }
-    if let Some((kind, changes)) = kind {
-        kind_data(&mut message, kind, Wanted::Changed(changes), &Around::default());
+    if let Some((kind, changes, parent)) = kind {
+        kind_data(&mut message, kind, Wanted::Changed(changes), &Around { parent, far_end: None });
     }
     let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
     transaction.push(scope, Op { divisible: true, ..Op::new(step, message, tolerate) })

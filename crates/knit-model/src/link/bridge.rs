@@ -33,6 +33,7 @@ impl LinkKind for Bridge {
     const NAME: &'static str = "bridge";
     const RECREATE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
+    const ON_UPLINK: bool = false;
 
     fn check(&self, path: &str, problems: &mut Problems) {
         if let Some(delay) = self.forward_delay

@@ -74,6 +74,10 @@ impl LinkKind for Vxlan {
         self.parent = Some(parent);
     }
 
+    fn set_remote(&mut self, remote: IpAddr) {
+        self.remote = Some(remote);
+    }
+
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.vni >= 1 << 24 {
             problems.invalid(

@@ -140,6 +140,9 @@ fn must_be_made_again(want: &Link, seen: &Link) -> Option<String> {
     if want.kind.name() != seen.kind.name() {
         return Some(format!("the kind changes from {} to {}", seen.kind.name(), want.kind.name()));
     }
+    if let Some(why) = want.kind.reborn(&seen.kind) {
+        return Some(why.to_owned());
+    }
     let (want_fields, seen_fields) = (want.kind.fields(), seen.kind.fields());
     let differs = |field: &&&str| match (want_fields.get(**field), seen_fields.get(**field)) {
         (Some(want), Some(seen)) => want != seen,
