@@ -2,6 +2,7 @@
 
 mod bridge;
 mod interface;
+mod tunnel;
 
 use std::collections::BTreeSet;
 
@@ -13,6 +14,7 @@ use knit_model::{IfName, Mac, Scope};
 
 pub(crate) use bridge::{bridge, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
+pub(crate) use tunnel::followers;
 
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};

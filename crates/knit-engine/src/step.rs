@@ -92,6 +92,7 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
     }
     let unit = Unit::Sandbox(id.clone());
     state.flights.remove(&unit);
+    follow(state, &unit);
     let objects =
         state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
@@ -240,6 +241,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
                     at: now,
                 })),
             );
+            follow(state, &unit);
             after(state, &unit, askers, &BTreeSet::new(), effects);
         }
     }
@@ -261,9 +263,22 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
         };
         effects.record(state, Record::Ended(Box::new(ended)));
     }
+    if !unchanged {
+        follow(state, unit);
+    }
     let mut objects = resolved.askers;
     objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
     after(state, unit, objects, &old.uses, effects);
+}
+
+/// Tunnels to a pod follow it when it has become another.
+fn follow(state: &mut State, unit: &Unit) {
+    if let Unit::Sandbox(id) = unit
+        && let Some(sandbox) = state.sandboxes.get(id)
+    {
+        let followers = resolve::followers(state, sandbox);
+        state.dirty.extend(followers);
+    }
 }
 
 /// Looks at bridges that may have lost their last user, and tells what has changed.

@@ -36,19 +36,23 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     resolved.look.host_links = had.host_links;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
     resolved.look.sandbox = Some(id.clone());
-    let wants = wants_of(state, &sandbox);
+    let mut wants = wants_of(state, &sandbox);
+    // What a tunnel to a pod goes over must have its address before the tunnel.
+    wants.sort_by_key(|wanted| wanted.want.remote_pod.is_some());
     let changes = changes_of(state, &sandbox);
     let names = wants
         .iter()
         .filter_map(|want| Some((want.rule_text(), want.want.name.name_in(&sandbox).ok()?)))
         .collect();
-    for want in wants {
+    for want in &wants {
         resolved.askers.insert(want.object.clone());
-        Builder { state, sandbox: &sandbox, names: &names, resolved: &mut resolved, now }.interface(&want);
+        let resolved = &mut resolved;
+        let (names, wants, changes) = (&names, &wants, &changes);
+        Builder { state, sandbox: &sandbox, names, wants, changes, resolved, now }.interface(want);
     }
-    for (object, why, want) in changes {
+    for (object, why, want) in &changes {
         resolved.askers.insert(object.clone());
-        change(&sandbox, &object, &why, &want, &mut resolved);
+        change(&sandbox, object, why, want, &mut resolved);
     }
     give_back(state, id, &mut resolved);
     resolved.look.sysctls =
@@ -57,11 +61,14 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
 }
 
 /// One interface that one object wants in a sandbox.
-struct Wanted {
+pub(super) struct Wanted {
     object: ObjectKey,
     why: Provenance,
-    want: InterfaceWant,
+    pub(super) want: InterfaceWant,
 }
+
+/// A change that one object wants of an interface of others.
+type WantedChange = (ObjectKey, Provenance, ChangeWant);
 
 impl Wanted {
     fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
@@ -70,7 +77,7 @@ impl Wanted {
     }
 
     /// The text by which other entries may name this one.
-    fn rule_text(&self) -> String {
+    pub(super) fn rule_text(&self) -> String {
         match &self.want.name {
             NameRule::Exact(name) => name.to_string(),
             NameRule::Prefix(prefix) => prefix.clone(),
@@ -96,7 +103,7 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
     wanted
 }
 
-fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, ChangeWant)> {
+fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<WantedChange> {
     let mut changes = Vec::new();
     for (object, stored) in state.in_order() {
         for intent in &stored.intents {
@@ -110,11 +117,15 @@ fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, C
     changes
 }
 
-struct Builder<'a> {
-    state: &'a mut State,
-    sandbox: &'a Sandbox,
+pub(super) struct Builder<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) sandbox: &'a Sandbox,
     /// Entry name -> interface name, of all entries of this sandbox.
-    names: &'a BTreeMap<String, IfName>,
+    pub(super) names: &'a BTreeMap<String, IfName>,
+    /// All entries of this sandbox.
+    pub(super) wants: &'a [Wanted],
+    /// All changes of what others made in it.
+    pub(super) changes: &'a [WantedChange],
     resolved: &'a mut Resolved,
     now: Time,
 }
@@ -164,12 +175,18 @@ impl Builder<'_> {
         };
         let mut link = Link::new(name.clone(), want.kind.clone());
         link.owner = Some(OwnerId::derived(&id));
+        self.set_far_end(wanted, &mut link.kind)?;
+        link.kind.complete();
         let master = self.place(wanted, &mut link)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
-        let mtu = network.as_ref().and_then(|network| network.mtu).unwrap_or(DEFAULT_MTU);
+        let under = self.underlay(wanted);
+        let mtu = network.as_ref().and_then(|network| network.mtu).unwrap_or(under.mtu);
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         let mtu = mtu.saturating_sub(link.kind.overhead());
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
+        if let Some(warning) = under.warning(&link, self.sandbox) {
+            self.resolved.made.warnings.push((wanted.object.clone(), warning));
+        }
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let addresses = self.addresses(wanted, &name, &ranges)?;
         let peer = self.far_end(wanted, &mut link, master.clone());
@@ -224,6 +241,7 @@ impl Builder<'_> {
         if let Some(uplink) = self.state.uplink(namespace, parent) {
             let uplink = uplink.map_err(|message| (Reason::NotAllowed, message))?;
             let kind = link.kind.name();
+            on_the_node(parent, link)?;
             if !uplink.kinds.is_empty() && !uplink.kinds.iter().any(|open| open == kind) {
                 return Err((Reason::NotAllowed, format!("uplink {parent} is not open to {kind} links")));
             }
@@ -234,6 +252,7 @@ impl Builder<'_> {
         let name = IfName::new(parent).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
         let key = BridgeKey { namespace: namespace.clone(), name: name.clone() };
         if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
+            on_the_node(parent, link)?;
             link.kind.set_parent(name_of(self.state, &key));
             link.born_from = Some(Scope::Host);
         } else {
@@ -257,7 +276,12 @@ impl Builder<'_> {
         for (range, ask) in
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
-            let pool = Pool::with_gateway(network.clone(), range);
+            // Only where there is a bridge, or may be one, the first address is not a pod's.
+            let alone = wanted.want.network.is_none() && wanted.bridge(&self.sandbox.namespace).is_none();
+            let pool = match ask {
+                Ask::Fixed(_) if alone => Pool::new(network.clone(), range),
+                _ => Pool::with_gateway(network.clone(), range),
+            };
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
             let address = given.map_err(|why| (why.reason(), why.to_string()))?;
@@ -328,6 +352,17 @@ impl Builder<'_> {
             self.resolved.desired.state.scope(&scope).sysctls.insert(path, value);
         }
     }
+}
+
+/// Refuses a parent on the node for a link that can only sit on one of the pod.
+fn on_the_node(parent: &str, link: &Link) -> Result<(), (Reason, String)> {
+    if link.kind.on_uplink() {
+        return Ok(());
+    }
+    let kind = link.kind.name();
+    let message =
+        format!("{parent} is on the node, but a link of kind {kind} sits on an interface of its own pod");
+    Err((Reason::NotAllowed, message))
 }
 
 impl Wanted {

@@ -1,0 +1,168 @@
+//! What a tunnel needs to know of others: the address of the pod at its far end, and how much room there is under it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use knit_ipam::AttachmentId;
+use knit_model::link::Kind;
+use knit_model::problem::Reason;
+use knit_model::{IfName, Link, Problems, Sandbox};
+
+use super::DEFAULT_MTU;
+use super::interface::{Builder, MAX_INTERFACES, Wanted};
+use crate::event::Unit;
+use crate::state::State;
+
+/// What carries an interface: its name for people, and its MTU.
+pub(super) struct Underlay {
+    name: String,
+    pub(super) mtu: u32,
+}
+
+impl Underlay {
+    /// The words for an MTU that leaves too little room for the headers around each packet.
+    pub(super) fn warning(&self, link: &Link, sandbox: &Sandbox) -> Option<String> {
+        let (mtu, overhead) = (link.attrs.mtu?, link.kind.overhead());
+        if overhead == 0 || mtu <= self.mtu.saturating_sub(overhead) {
+            return None;
+        }
+        let (name, pod, under) = (&link.name, sandbox.title(), self.mtu);
+        let whose = &self.name;
+        Some(format!(
+            "MTU {mtu} of {name} in pod {pod} does not fit into {whose} {under} minus {overhead}: packets will be fragmented or dropped"
+        ))
+    }
+}
+
+impl Builder<'_> {
+    /// What carries an interface. Of what others made only the MTU is known that an object gives it.
+    pub(super) fn underlay(&self, wanted: &Wanted) -> Underlay {
+        match wanted.want.parent.as_deref() {
+            Some(parent) => {
+                let name = self.names.get(parent).map_or(parent, IfName::as_str);
+                Underlay { name: format!("{name}'s"), mtu: self.mtu_of(parent, MAX_INTERFACES) }
+            }
+            None => Underlay { name: "the usual".to_owned(), mtu: DEFAULT_MTU },
+        }
+    }
+
+    /// The MTU of an entry of this pod, or of an interface that others made. `depth` ends a ring of parents.
+    fn mtu_of(&self, entry: &str, depth: usize) -> u32 {
+        let stated = self.changes.iter().filter(|(_, _, change)| change.name.as_str() == entry);
+        if let Some(mtu) = stated.filter_map(|(_, _, change)| change.attrs.mtu).next() {
+            return mtu;
+        }
+        let Some(wanted) = self.wants.iter().find(|wanted| wanted.rule_text() == entry).filter(|_| depth > 0)
+        else {
+            return DEFAULT_MTU;
+        };
+        let network = wanted.want.network.as_ref();
+        let network = network.and_then(|name| self.state.network(&self.sandbox.namespace, name)?.mtu);
+        let under = network.unwrap_or_else(|| match wanted.want.parent.as_deref() {
+            Some(parent) => self.mtu_of(parent, depth - 1),
+            None => DEFAULT_MTU,
+        });
+        wanted.want.attrs.mtu.unwrap_or(under.saturating_sub(wanted.want.kind.overhead()))
+    }
+
+    /// Gives a tunnel the address that its far end's pod has on a network that this pod is on as well.
+    pub(super) fn set_far_end(&self, wanted: &Wanted, kind: &mut Kind) -> Result<(), (Reason, String)> {
+        let Some(pod) = &wanted.want.remote_pod else { return Ok(()) };
+        let title = format!("{}/{pod}", self.sandbox.namespace);
+        if *pod == self.sandbox.pod {
+            let message = format!("pod {title} would be the far end of its own tunnel: select another pod");
+            return Err((Reason::InvalidValue, message));
+        }
+        let far = pods_named(self.state, &self.sandbox.namespace, pod);
+        if far.is_empty() {
+            return Err((Reason::NotFound, format!("there is no pod {title} on this node")));
+        }
+        let networks = self.shared_networks(wanted)?;
+        let mut refused = None;
+        for address in far.iter().flat_map(|far| addresses_on(self.state, far, &networks)) {
+            let mut candidate = kind.clone();
+            candidate.set_remote(address);
+            let mut problems = Problems::default();
+            candidate.check("spec", &mut problems);
+            if problems.is_empty() {
+                *kind = candidate;
+                return Ok(());
+            }
+            refused = refused.or(Some((Reason::InvalidValue, format!("pod {title}: {problems}"))));
+        }
+        Err(refused.unwrap_or_else(|| {
+            let message = format!(
+                "pod {title} has no address on a network of pod {}: put both on one, or state an address",
+                self.sandbox.title()
+            );
+            (Reason::NotFound, message)
+        }))
+    }
+
+    /// The networks that a tunnel may go over: that of its parent, or those of all interfaces that are no tunnels.
+    fn shared_networks(&self, wanted: &Wanted) -> Result<Vec<String>, (Reason, String)> {
+        let interfaces: Vec<&IfName> = match wanted.want.parent.as_deref() {
+            Some(parent) => {
+                let inside = self.names.get(parent).ok_or_else(|| {
+                    let message = format!(
+                        "what addresses pods have on {parent} is not known, because {parent} is not Knit's: state the far end's address"
+                    );
+                    (Reason::NotFound, message)
+                })?;
+                vec![inside]
+            }
+            None => {
+                let plain = self.wants.iter().filter(|other| other.want.kind.overhead() == 0);
+                plain.filter_map(|other| self.names.get(&other.rule_text())).collect()
+            }
+        };
+        let mut networks = Vec::new();
+        for interface in interfaces {
+            let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: interface.clone() };
+            networks.extend(self.state.leases.held_by(&owner).map(|key| key.network.clone()));
+        }
+        Ok(networks)
+    }
+}
+
+/// The sandboxes of a pod, the newest first: one that is on its way out may still be there.
+fn pods_named<'a>(state: &'a State, namespace: &str, pod: &str) -> Vec<&'a Sandbox> {
+    let is_it = |sandbox: &&Sandbox| sandbox.namespace == namespace && sandbox.pod == pod;
+    let mut found: Vec<&Sandbox> = state.sandboxes.values().filter(is_it).collect();
+    found.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.instance.cookie));
+    found
+}
+
+/// What a sandbox has, not what it is about to get, on these networks in their order.
+fn addresses_on(state: &State, sandbox: &Sandbox, networks: &[String]) -> Vec<IpAddr> {
+    let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
+    let interfaces: Vec<_> = made.into_iter().flat_map(|made| &made.interfaces).collect();
+    let mut found = Vec::new();
+    for network in networks {
+        let on_it = |address: &IpAddr| {
+            let lease = state.leases.get(network, *address);
+            lease.is_some_and(|lease| lease.is_live() && lease.owner.sandbox == sandbox.id)
+        };
+        let addresses = interfaces.iter().flat_map(|(_, interface)| &interface.addresses);
+        found.extend(addresses.map(|address| address.addr()).filter(on_it));
+    }
+    found
+}
+
+/// The sandboxes with a tunnel whose far end is this pod: they follow it.
+pub(crate) fn followers(state: &State, pod: &Sandbox) -> BTreeSet<Unit> {
+    let wants = state.objects.iter().flat_map(|(key, object)| {
+        let wants = object.intents.iter().filter_map(|intent| intent.want.interface());
+        wants.map(move |want| (key, want))
+    });
+    let named = wants.filter(|(key, want)| {
+        key.namespace == pod.namespace && want.remote_pod.as_deref() == Some(pod.pod.as_str())
+    });
+    let mut units = BTreeSet::new();
+    for (key, want) in named {
+        let with_it = state.sandboxes.values().filter(|sandbox| want.pods.matches(&key.namespace, sandbox));
+        units.extend(with_it.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
+    }
+    units.remove(&Unit::Sandbox(pod.id.clone()));
+    units
+}
