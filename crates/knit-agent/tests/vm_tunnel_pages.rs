@@ -71,7 +71,6 @@ fn the_pages_examples_work() {
             let keys = host.run(|| apply(&mut Standalone::open(folder.path()).unwrap(), text));
             let shown = pods[0].namespace().ip_json(&["-d", "link", "show", link]);
             assert_eq!(shown[0]["linkinfo"]["info_kind"], *kind, "{shown}");
-            println!("{}", pods[0].namespace().ip(&["-d", "link", "show", link]));
             pods[0].namespace().ping(reach).unwrap();
             host.run(|| Standalone::open(folder.path()).unwrap().delete(&keys, "a test").unwrap());
         }

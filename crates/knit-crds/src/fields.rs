@@ -16,7 +16,7 @@ pub use number::{
     StpPriority, TableId, Tos, Ttl, VlanRange, Vni, Weight,
 };
 pub use remote::Remote;
-pub(crate) use remote::{FarEnd, same_family};
+pub(crate) use remote::{FarEnd, local_over_ipv6, same_family};
 
 use schemars::{Schema, json_schema};
 use serde_json::{Value, json};

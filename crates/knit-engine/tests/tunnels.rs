@@ -135,7 +135,8 @@ fn the_far_end_is_of_the_family_that_the_tunnel_can_have() {
     node.hear(Event::ObjectApplied(asks("to-b", want)));
     assert_eq!(remote(&node, "a").as_deref(), Some("fd00:100::3"));
     node.hear(Event::ObjectApplied(asks("to-b", gre_to("a", "b"))));
-    assert_eq!(node.link("a", "t0").unwrap().kind.name(), "ip6gre");
+    let Kind::Gre(gre) = node.link("a", "t0").unwrap().kind else { panic!("a gre") };
+    assert_eq!((gre.form.name(), gre.local.unwrap().to_string()), ("ip6gre", "fd00:100::2".to_owned()));
     let ipv4 = Gre { local: Some([10, 0, 0, 1].into()), ..Gre::default() };
     let want = InterfaceWant { kind: Kind::Gre(ipv4), ..gre_to("a", "b") };
     node.hear(Event::ObjectApplied(asks("to-b", want)));

@@ -83,8 +83,8 @@ pub trait LinkKind: Serialize {
     /// Puts the link on another one. Kinds that sit on nothing ignore it.
     fn set_parent(&mut self, _parent: IfName) {}
 
-    /// Gives a tunnel its far end. Kinds that have none ignore it.
-    fn set_remote(&mut self, _remote: IpAddr) {}
+    /// Gives a tunnel its far end, and the near end that reaches it where none is stated. Kinds that have none ignore it.
+    fn set_ends(&mut self, _local: IpAddr, _remote: IpAddr) {}
 
     /// States every field that has a default and is not stated, so that a field that is no longer asked for goes back.
     fn complete(&mut self) {}
@@ -165,10 +165,10 @@ macro_rules! kinds {
                 }
             }
 
-            /// Gives a tunnel its far end.
-            pub fn set_remote(&mut self, remote: IpAddr) {
+            /// Gives a tunnel its far end, and the near end that reaches it where none is stated.
+            pub fn set_ends(&mut self, local: IpAddr, remote: IpAddr) {
                 match self {
-                    $(Self::$name(kind) => kind.set_remote(remote),)*
+                    $(Self::$name(kind) => kind.set_ends(local, remote),)*
                     Self::Other { .. } => {}
                 }
             }

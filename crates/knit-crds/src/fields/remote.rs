@@ -23,6 +23,14 @@ pub(crate) const fn same_family() -> Rule<'static> {
     )
 }
 
+/// The API server's rule for the near end of a tunnel over IPv6.
+pub(crate) const fn local_over_ipv6() -> Rule<'static> {
+    (
+        "!has(self.remote) || !isIP(self.remote) || ip(self.remote).family() == 4 || has(self.local)",
+        "over IPv6 the near end's address must be stated",
+    )
+}
+
 /// What a far end is said by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FarEnd {

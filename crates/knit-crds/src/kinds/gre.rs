@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, Kind};
 use crate::fields::{
     DeviceName, EncapLimit, FarEnd, FlowLabel, GreKey, InterfaceName, IpText, Mark, NamePrefix, Remote, Rule,
-    Tos, Ttl, rule_list, same_family,
+    Tos, Ttl, local_over_ipv6, rule_list, same_family,
 };
 use crate::interface::{InterfaceFields, RULES, read_name};
 use crate::selector::PodSelector;
@@ -52,7 +52,8 @@ pub struct GreSpec {
     /// packets go where routes and neighbours say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// The near end's address. It changes on the living interface. Default: the kernel chooses.
+    /// The near end's address. It changes on the living interface. Default: with a pod as far end this pod's address on
+    /// the same network, else the kernel chooses; over IPv6 it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
     /// The interface of the pod that carries it. A new parent makes the interface again. Default: the pod's routes decide.
@@ -119,7 +120,7 @@ const ONE_KEY: &str = "`key` is for both directions: state it, or `ikey` and `ok
 const KEYS: Rule<'_> = ("!has(self.key) || (!has(self.ikey) && !has(self.okey))", ONE_KEY);
 
 fn rules() -> serde_json::Value {
-    rule_list(&[&RULES[..], &[same_family(), KEYS]].concat())
+    rule_list(&[&RULES[..], &[same_family(), local_over_ipv6(), KEYS]].concat())
 }
 
 impl GreSpec {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, Kind};
 use crate::fields::{
     DeviceName, EncapLimit, FarEnd, FlowLabel, InterfaceName, IpText, Mark, NamePrefix, Remote, Tos, Ttl,
-    rule_list, same_family,
+    local_over_ipv6, rule_list, same_family,
 };
 use crate::interface::{InterfaceFields, RULES, read_name};
 use crate::selector::PodSelector;
@@ -55,7 +55,8 @@ pub struct IpTunnelSpec {
     /// changes. It changes on the living interface. Default: none, packets go where routes say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// The near end's address. It changes on the living interface. Default: the kernel chooses.
+    /// The near end's address. It changes on the living interface. Default: with a pod as far end this pod's address on
+    /// the same network, else the kernel chooses; over IPv6 it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
     /// The interface of the pod that carries it. A new parent makes the interface again. Default: the pod's routes decide.
@@ -111,7 +112,7 @@ pub enum Inner {
 }
 
 fn rules() -> serde_json::Value {
-    rule_list(&[&RULES[..], &[same_family()]].concat())
+    rule_list(&[&RULES[..], &[same_family(), local_over_ipv6()]].concat())
 }
 
 impl IpTunnelSpec {

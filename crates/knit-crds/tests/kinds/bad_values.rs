@@ -47,6 +47,7 @@ const BAD: &[(&str, &str)] = &[
     ("Geneve", "{interfaceName: g0, vni: 1, remote: 10.0.0.1, flowLabel: 7}"),
     ("Gre", "{interfaceName: g0, remote: 10.0.0.1, local: 'fd00::1'}"),
     ("Gre", "{interfaceName: g0, remote: 10.0.0.1, encapLimit: 4, flowLabel: 1048576}"),
+    ("Gre", "{interfaceName: g0, remote: 'fd00::1'}"),
     ("Gre", "{interfaceName: g0, remote: 'fd00::1', pmtuDisc: true, ignoreDf: true}"),
     ("Gre", "{interfaceName: g0, remote: 10.0.0.1, key: 1, okey: 2, hardwareAddr: '02:00:00:00:00:01'}"),
     ("IpTunnel", "{interfaceName: t0, mode: ip6tnl, remote: 10.0.0.1, pmtuDisc: true}"),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use knit_ipam::AttachmentId;
+use knit_ipam::{AttachmentId, Key};
 use knit_model::link::Kind;
 use knit_model::problem::Reason;
 use knit_model::{IfName, Link, Problems, Sandbox};
@@ -77,11 +77,11 @@ impl Builder<'_> {
         if far.is_empty() {
             return Err((Reason::NotFound, format!("there is no pod {title} on this node")));
         }
-        let networks = self.shared_networks(wanted)?;
+        let mine = self.possible_near_ends(wanted)?;
         let mut refused = None;
-        for address in far.iter().flat_map(|far| addresses_on(self.state, far, &networks)) {
+        for (local, remote) in far.iter().flat_map(|far| pairs(self.state, far, &mine)) {
             let mut candidate = kind.clone();
-            candidate.set_remote(address);
+            candidate.set_ends(local, remote);
             let mut problems = Problems::default();
             candidate.check("spec", &mut problems);
             if problems.is_empty() {
@@ -99,8 +99,9 @@ impl Builder<'_> {
         }))
     }
 
-    /// The networks that a tunnel may go over: that of its parent, or those of all interfaces that are no tunnels.
-    fn shared_networks(&self, wanted: &Wanted) -> Result<Vec<String>, (Reason, String)> {
+    /// The addresses that a tunnel may go out from, each with its network: those of its parent, or of all interfaces
+    /// that are no tunnels.
+    fn possible_near_ends(&self, wanted: &Wanted) -> Result<Vec<Key>, (Reason, String)> {
         let interfaces: Vec<&IfName> = match wanted.want.parent.as_deref() {
             Some(parent) => {
                 let inside = self.names.get(parent).ok_or_else(|| {
@@ -116,12 +117,12 @@ impl Builder<'_> {
                 plain.filter_map(|other| self.names.get(&other.rule_text())).collect()
             }
         };
-        let mut networks = Vec::new();
+        let mut mine = Vec::new();
         for interface in interfaces {
             let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: interface.clone() };
-            networks.extend(self.state.leases.held_by(&owner).map(|key| key.network.clone()));
+            mine.extend(self.state.leases.held_by(&owner).cloned());
         }
-        Ok(networks)
+        Ok(mine)
     }
 }
 
@@ -133,18 +134,19 @@ fn pods_named<'a>(state: &'a State, namespace: &str, pod: &str) -> Vec<&'a Sandb
     found
 }
 
-/// What a sandbox has, not what it is about to get, on these networks in their order.
-fn addresses_on(state: &State, sandbox: &Sandbox, networks: &[String]) -> Vec<IpAddr> {
+/// For each near end the addresses on its network that a sandbox has, not what it is about to get.
+fn pairs(state: &State, sandbox: &Sandbox, mine: &[Key]) -> Vec<(IpAddr, IpAddr)> {
     let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
     let interfaces: Vec<_> = made.into_iter().flat_map(|made| &made.interfaces).collect();
     let mut found = Vec::new();
-    for network in networks {
+    for near in mine {
         let on_it = |address: &IpAddr| {
-            let lease = state.leases.get(network, *address);
-            lease.is_some_and(|lease| lease.is_live() && lease.owner.sandbox == sandbox.id)
+            let lease = state.leases.get(&near.network, *address);
+            let is_its = lease.is_some_and(|lease| lease.is_live() && lease.owner.sandbox == sandbox.id);
+            is_its && address.is_ipv4() == near.address.is_ipv4()
         };
         let addresses = interfaces.iter().flat_map(|(_, interface)| &interface.addresses);
-        found.extend(addresses.map(|address| address.addr()).filter(on_it));
+        found.extend(addresses.map(|address| address.addr()).filter(on_it).map(|far| (near.address, far)));
     }
     found
 }

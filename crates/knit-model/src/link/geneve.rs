@@ -84,7 +84,7 @@ impl LinkKind for Geneve {
         tunnel::outer_header(self.remote.is_some_and(|remote| remote.is_ipv6()), None) + INNER_HEADERS
     }
 
-    fn set_remote(&mut self, remote: IpAddr) {
+    fn set_ends(&mut self, _local: IpAddr, remote: IpAddr) {
         self.remote = Some(remote);
     }
 

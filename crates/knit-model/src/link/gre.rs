@@ -172,9 +172,10 @@ impl LinkKind for Gre {
         self.parent = Some(parent);
     }
 
-    fn set_remote(&mut self, remote: IpAddr) {
+    fn set_ends(&mut self, local: IpAddr, remote: IpAddr) {
         self.form = GreForm::new(self.form.is_ethernet(), remote.is_ipv6());
         self.remote = Some(remote);
+        self.local = self.local.or(Some(local));
     }
 
     fn complete(&mut self) {
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn the_far_end_decides_the_family() {
         let mut gre = Gre { form: GreForm::Gretap, ..Gre::default() };
-        gre.set_remote("fd00::2".parse().unwrap());
+        gre.set_ends("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
         assert_eq!(gre.name(), "ip6gretap");
         assert!(LinkKind::is_ethernet(&gre));
     }

@@ -147,8 +147,9 @@ impl LinkKind for IpTunnel {
         self.parent = Some(parent);
     }
 
-    fn set_remote(&mut self, remote: IpAddr) {
+    fn set_ends(&mut self, local: IpAddr, remote: IpAddr) {
         self.remote = Some(remote);
+        self.local = self.local.or(Some(local));
     }
 
     fn complete(&mut self) {

@@ -52,6 +52,10 @@ pub(super) fn check_ends(
             problems.invalid(format!("{path}.{field}"), format!("{kind} goes over {family}, {end} is not"));
         }
     }
+    // Over IPv4 the kernel takes the address of the route to the far end. Over IPv6 it would send from no address.
+    if ipv6 && is_set(remote) && !is_set(local) {
+        problems.invalid(format!("{path}.local"), "over IPv6 the near end's address must be stated");
+    }
     if local.is_some_and(|local| local.is_multicast()) {
         problems.invalid(format!("{path}.local"), "the local address must be a unicast address");
     }

@@ -74,7 +74,7 @@ impl LinkKind for Vxlan {
         self.parent = Some(parent);
     }
 
-    fn set_remote(&mut self, remote: IpAddr) {
+    fn set_ends(&mut self, _local: IpAddr, remote: IpAddr) {
         self.remote = Some(remote);
     }
 
