@@ -7,15 +7,19 @@ mod address;
 mod key;
 mod link;
 mod number;
+mod remote;
 
 pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
 pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{is_object_name, object_name_sentence};
 pub use number::{
-    LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds, SkbPriority, StpPriority, TableId,
-    TagPriority, Ttl, UserId, VlanId, VlanRange, Vni, VrfTable, Weight,
+    EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds,
+    SkbPriority, StpPriority, TableId, TagPriority, Tos, Ttl, UserId, VlanId, VlanRange, Vni, VrfTable,
+    Weight,
 };
+pub use remote::Remote;
+pub(crate) use remote::{FarEnd, local_over_ipv6, same_family};
 
 use schemars::{Schema, json_schema};
 use serde_json::{Value, json};

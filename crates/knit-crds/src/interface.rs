@@ -113,6 +113,7 @@ impl InterfaceFields {
             parent: None,
             master: None,
             vrf: self.vrf.as_ref().and_then(|vrf| vrf.read(at("vrf"), problems)).map(String::from),
+            remote_pod: None,
             ranges: self.cidr.as_ref().map(|cidr| cidr.read(at("cidr"), problems)).unwrap_or_default(),
             network: self.network.as_ref().and_then(|network| network.read(at("network"), problems)),
             fixed: each(&self.addresses, &at("addresses"), |address, at| address.read(at, problems)),

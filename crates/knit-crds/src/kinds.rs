@@ -2,6 +2,9 @@
 
 mod bridge;
 mod dummy;
+mod geneve;
+mod gre;
+mod iptunnel;
 mod ipvlan;
 mod macvlan;
 mod podconfig;
@@ -19,6 +22,9 @@ mod wireguard;
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
 pub use dummy::{Dummy, DummySpec};
+pub use geneve::{Df, Geneve, GeneveSpec};
+pub use gre::{Carries, Gre, GreSpec};
+pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
@@ -194,6 +200,9 @@ kinds!(
     Vrf,
     WireGuard,
     Tap,
+    Geneve,
+    Gre,
+    IpTunnel,
     Uplink,
     VirtualNetwork,
 );

@@ -101,6 +101,11 @@ impl Translator {
 
     /// Asks for an interface.
     pub(crate) fn interface(&mut self, entry: Entry<'_>) {
+        self.tunnel(entry, None);
+    }
+
+    /// Asks for an interface whose far end is in another pod, if one is named.
+    pub(crate) fn tunnel(&mut self, entry: Entry<'_>, remote_pod: Option<String>) {
         let Entry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
         if read.attrs.mac.is_some() && !kind.has_own_mac() {
@@ -117,7 +122,7 @@ impl Translator {
         }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
-        let want = InterfaceWant { pods, name, kind, parent, master, ..read };
+        let want = InterfaceWant { pods, name, kind, parent, master, remote_pod, ..read };
         self.want(path, Want::Interface(Box::new(want)));
     }
 

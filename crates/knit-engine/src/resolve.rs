@@ -1,10 +1,12 @@
 //! From objects and sandboxes to desired, unit by unit.
 
 mod bridge;
+mod changes;
 mod interface;
 mod keys;
 mod nesting;
 mod seats;
+mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +20,7 @@ pub(crate) use bridge::{bridge, is_left, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;
 pub(crate) use seats::settle;
+pub(crate) use tunnel::followers;
 
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};

@@ -97,6 +97,7 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
     if let Some(flight) = state.flights.remove(&unit) {
         release_claims(state, &unit, &flight);
     }
+    follow(state, &unit);
     let objects =
         state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
     // They may have been made for it alone a moment ago, and it never came to use them.
@@ -225,7 +226,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let had = state.made.get(unit).cloned().unwrap_or_default();
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
     resolve::fill_keys(&mut flight.resolved, keys, &seen);
-    resolve::settle(&mut flight.resolved, &seen);
+    resolve::settle(state, &mut flight.resolved, &seen);
     let mut plan = diff(&flight.resolved.desired, &seen);
     blame(unit, &plan, &mut flight.resolved);
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
@@ -283,6 +284,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
                     at: now,
                 })),
             );
+            follow(state, &unit);
             after(state, &unit, askers, &BTreeSet::new(), effects);
         }
     }
@@ -307,6 +309,9 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     if let Some(old) = &old.bridge {
         look_again(state, unit, old);
     }
+    if !unchanged {
+        follow(state, unit);
+    }
     let mut objects = resolved.askers;
     objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
     after(state, unit, objects, &old.uses, effects);
@@ -324,6 +329,16 @@ fn look_again(state: &mut State, unit: &Unit, old: &BridgeReport) {
     let waiting = all.filter(|(_, made)| made.bridge.is_some() && !made.warnings.is_empty());
     let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
     state.dirty.extend(waiting);
+}
+
+/// Tunnels to a pod follow it when it has become another.
+fn follow(state: &mut State, unit: &Unit) {
+    if let Unit::Sandbox(id) = unit
+        && let Some(sandbox) = state.sandboxes.get(id)
+    {
+        let followers = resolve::followers(state, sandbox);
+        state.dirty.extend(followers);
+    }
 }
 
 /// Looks at bridges that may have lost their last user, and tells what has changed.

@@ -5,9 +5,13 @@
 
 mod bridge;
 mod dummy;
+mod geneve;
+mod gre;
+mod iptunnel;
 mod ipvlan;
 mod macvlan;
 mod tap;
+mod tunnel;
 mod veth;
 mod vlan;
 mod vrf;
@@ -18,7 +22,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use knit_model::link::{
-    Bridge, Dummy, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan, WireGuard,
+    Bridge, Dummy, Geneve, Gre, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan,
+    WireGuard,
 };
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope};
@@ -40,11 +45,28 @@ pub(crate) trait WireKind: LinkKind {
     /// are taken away at once: Knit's own stand there already.
     const MAKES_RULES: bool = false;
 
+    /// Whether the kernel forgets on a change what the change does not say: fields that are left out go to their
+    /// default, and the MTU is reckoned anew. The change is then written from the link as it is, with its MTU.
+    const RETOLD: bool = false;
+
+    /// The build option where the kernel has several words for the kind.
+    fn config(_name: &str) -> &'static str {
+        Self::CONFIG
+    }
+
     /// Writes the stated fields that are wanted.
     fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message);
 
     /// Reads every field that the kernel tells. Of no attributes it makes a value that states nothing.
     fn decode(data: Attributes<'_>, parent: Option<IfName>) -> Self;
+
+    /// The same where the kernel has several words for the kind, and the word is not among the attributes.
+    fn decode_as(_name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Self
+    where
+        Self: Sized,
+    {
+        Self::decode(data, parent)
+    }
 
     /// The number of the link that this one sits on. `link` is what the kernel says for every link (`IFLA_LINK`).
     fn parent_index(_data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
@@ -130,7 +152,7 @@ macro_rules! kinds {
         /// Reads a kind by the kernel's word for it.
         pub(crate) fn decode(name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Kind {
             match name {
-                $(<$name as LinkKind>::NAME => Kind::$name(<$name as WireKind>::decode(data, parent)),)*
+                $(_ if is::<$name>(name) => Kind::$name(<$name as WireKind>::decode_as(name, data, parent)),)*
                 _ => Kind::Other { name: name.to_owned() },
             }
         }
@@ -138,7 +160,7 @@ macro_rules! kinds {
         /// The number of the link that a link of this kind sits on.
         pub(crate) fn parent_index(name: &str, data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::parent_index(data, link),)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::parent_index(data, link),)*
                 _ => None,
             }
         }
@@ -146,7 +168,7 @@ macro_rules! kinds {
         /// The kernel's build option for a kind.
         pub(crate) fn config(name: &str) -> Option<&'static str> {
             match name {
-                $(<$name as LinkKind>::NAME => Some(<$name as WireKind>::CONFIG),)*
+                $(_ if is::<$name>(name) => Some(<$name as WireKind>::config(name)),)*
                 _ => None,
             }
         }
@@ -154,7 +176,7 @@ macro_rules! kinds {
         /// Whether a link of this kind may wait for its deletion.
         pub(crate) fn lingers(name: &str) -> bool {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::LINGERS,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::LINGERS,)*
                 _ => false,
             }
         }
@@ -162,7 +184,15 @@ macro_rules! kinds {
         /// Whether the kernel makes rules of its own with the first link of this kind.
         pub(crate) fn makes_rules(name: &str) -> bool {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::MAKES_RULES,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::MAKES_RULES,)*
+                _ => false,
+            }
+        }
+
+        /// Whether the kernel forgets on a change of this kind what the change does not say.
+        pub(crate) fn is_retold(name: &str) -> bool {
+            match name {
+                $(_ if is::<$name>(name) => <$name as WireKind>::RETOLD,)*
                 _ => false,
             }
         }
@@ -170,7 +200,7 @@ macro_rules! kinds {
         /// Whether a kind's own fields are told beside the link's own message.
         pub(crate) fn is_told(name: &str) -> bool {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::TOLD,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::TOLD,)*
                 _ => false,
             }
         }
@@ -210,22 +240,27 @@ macro_rules! kinds {
         /// The MTU that a link of this kind is born with.
         pub(crate) fn birth_mtu(name: &str, mtu: u32) -> u32 {
             match name {
-                $(<$name as LinkKind>::NAME => <$name as WireKind>::birth_mtu(mtu),)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::birth_mtu(mtu),)*
                 _ => mtu,
             }
         }
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, Geneve, Gre, IpTunnel);
 
-/// A kind that states what the changes say of it. Changes of the common fields are left out.
-pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
+/// Whether the kernel's word is one for this kind.
+fn is<T: LinkKind>(name: &str) -> bool {
+    T::NAMES.contains(&name)
+}
+
+/// A kind that states what the changes say of it, over what was read of it. Changes of the common fields are left out.
+pub(crate) fn changed(name: &str, data: Attributes<'_>, changes: &[Change]) -> Result<Kind> {
     let unsayable = |why: serde_json::Error| Error::Unsayable {
         context: format!("change a {name}").into(),
         why: why.to_string(),
     };
-    let mut value = serde_json::to_value(decode(name, Attributes::new(&[]), None)).map_err(unsayable)?;
+    let mut value = serde_json::to_value(decode(name, data, None)).map_err(unsayable)?;
     for change in changes {
         value[&change.field] = change.to.clone();
     }
@@ -234,7 +269,7 @@ pub(crate) fn changed(name: &str, changes: &[Change]) -> Result<Kind> {
 
 #[cfg(test)]
 mod tests {
-    use knit_model::link::{Kind, MacvlanMode};
+    use knit_model::link::{GreForm, INHERIT_TOS, IpTunnelForm, Kind, MacvlanMode};
 
     use super::*;
 
@@ -264,6 +299,19 @@ mod tests {
             Kind::Vlan(Vlan::full_for_tests()),
             Kind::Ipvlan(Ipvlan::full_for_tests()),
             Kind::Vrf(Vrf { table: 10 }),
+            Kind::Geneve(Geneve::full_for_tests()),
+            Kind::Geneve(Geneve {
+                remote: Some([10, 0, 0, 2].into()),
+                flow_label: Some(0),
+                ..Geneve::full_for_tests()
+            }),
+            Kind::Gre(Gre::full_for_tests(GreForm::Gre)),
+            Kind::Gre(Gre::full_for_tests(GreForm::Gretap)),
+            Kind::Gre(Gre::full_for_tests(GreForm::Ip6gre)),
+            Kind::Gre(Gre { tos: Some(INHERIT_TOS), ..Gre::full_for_tests(GreForm::Ip6gretap) }),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Ipip)),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Sit)),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Ip6tnl)),
         ];
         for kind in kinds {
             let mut message = Message::new(0, 0, "test");
@@ -278,7 +326,7 @@ mod tests {
         let change = Change { field: "ttl".to_owned(), from: 1.into(), to: 9.into() };
         let mtu = Change { field: "mtu".to_owned(), from: 1400.into(), to: 1500.into() };
         let changes = [change, mtu];
-        let kind = changed("vxlan", &changes).unwrap();
+        let kind = changed("vxlan", Attributes::new(&[]), &changes).unwrap();
         let mut message = Message::new(0, 0, "test");
         encode(&kind, Wanted::Changed(&changes), &Around::default(), &mut message);
         let written: Vec<_> = Attributes::new(&message.as_bytes()[16..]).map(|a| a.value.to_vec()).collect();
@@ -287,7 +335,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_the_model_is_in_the_list() {
-        for name in Kind::NAMES {
+        for name in Kind::names() {
             assert!(config(name).is_some_and(|config| config.starts_with("CONFIG_")), "{name}");
         }
         assert_eq!(config("nosuch"), None);

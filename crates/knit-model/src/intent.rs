@@ -76,6 +76,9 @@ pub struct InterfaceWant {
     /// `master` inside the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
+    /// The pod of the same namespace that is a tunnel's far end; its address is found on a network that both are on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_pod: Option<String>,
     /// Where its addresses come from: one address of each range.
     pub ranges: Vec<IpNet>,
     /// A network of the same namespace whose ranges are meant; `ranges` is empty then.
@@ -184,6 +187,16 @@ pub enum Operator {
     Exists,
     /// Has not the label.
     DoesNotExist,
+}
+
+impl Want {
+    /// The interface, if one is asked for.
+    pub fn interface(&self) -> Option<&InterfaceWant> {
+        match self {
+            Self::Interface(want) => Some(want),
+            _ => None,
+        }
+    }
 }
 
 impl Selector {

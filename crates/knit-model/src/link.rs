@@ -7,9 +7,15 @@ mod attrs;
 mod bridge;
 mod compare;
 mod dummy;
+mod geneve;
+mod gre;
+mod iptunnel;
 mod ipvlan;
+mod kind;
 mod macvlan;
+mod or_none;
 mod tap;
+mod tunnel;
 mod veth;
 mod vlan;
 mod vrf;
@@ -17,6 +23,7 @@ mod vxlan;
 mod wireguard;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,9 +32,15 @@ pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::Bridge;
 pub use compare::agrees;
 pub use dummy::Dummy;
+pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
+pub use gre::{Gre, GreForm};
+pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
+pub use kind::{Enforcement, LinkKind};
 pub use macvlan::{Macvlan, MacvlanMode};
+pub use or_none::OrNone;
 pub use tap::{NOBODY as TAP_NOBODY, Tap};
+pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
 pub use veth::{Peer, Veth};
 pub use vlan::{QosMapping, Vlan, VlanProtocol};
 pub use vrf::{VRF_RULE_PRIORITY, Vrf};
@@ -40,99 +53,6 @@ use crate::problem::Problems;
 use crate::route::Route;
 use crate::rule::Rule;
 use crate::sandbox::Scope;
-
-/// Where policy can be enforced on a kind of link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enforcement {
-    /// The host has an end of it, which sees everything the pod sends.
-    HostEnd,
-    /// There is no host end: only inside the sandbox.
-    PodEnd,
-}
-
-/// What a kind of link says about itself, beside its fields.
-pub trait LinkKind: Serialize {
-    /// The kernel's word for it (`IFLA_INFO_KIND`).
-    const NAME: &'static str;
-    /// Fields that the kernel takes only at birth: a change makes the link again.
-    const RECREATE: &'static [&'static str];
-    /// Where policy can be enforced.
-    const ENFORCEMENT: Enforcement;
-    /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
-    const ETHERNET: bool = true;
-    /// Whether it has a hardware address of its own, which can be chosen.
-    const OWN_MAC: bool = Self::ETHERNET;
-    /// Whether its MTU follows that of the link it sits on also upwards. Downwards all do.
-    const FOLLOWS_MTU: bool = false;
-
-    /// What a link of this kind has when nobody says anything, where that is not what most links have.
-    fn habits(&self) -> Attrs {
-        Attrs::default()
-    }
-
-    /// Rules that stand in a scope before the first link of this kind, and go with the last.
-    fn rules(&self) -> Vec<Rule> {
-        Vec::new()
-    }
-
-    /// Routes that come with a link of this kind.
-    fn routes(&self) -> Vec<Route> {
-        Vec::new()
-    }
-
-    /// The table of the routes through its ports; `None` is the main one.
-    fn table(&self) -> Option<u32> {
-        None
-    }
-
-    /// Sysctls of the namespace that the kernel sets by itself when such a link goes up. They are part of what is wanted,
-    /// so that their old values are remembered and come back.
-    const SYSCTLS: &'static [(&'static str, &'static str)] = &[];
-
-    /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
-    fn overhead(&self) -> u32 {
-        0
-    }
-
-    /// The link of the same scope that this one sits on.
-    fn parent(&self) -> Option<&IfName> {
-        None
-    }
-
-    /// The same with the kernel's own value wherever nothing is stated and a living link can be set back to it, so that
-    /// a field that is taken out of an object goes back.
-    #[must_use]
-    fn with_defaults(self) -> Self
-    where
-        Self: Sized,
-    {
-        self
-    }
-
-    /// The field that keeps this link from becoming the wanted one while it lives, where that depends on the values.
-    fn cannot_become(&self, _wanted: &Self) -> Option<&'static str>
-    where
-        Self: Sized,
-    {
-        None
-    }
-
-    /// Puts the link on another one. Kinds that sit on nothing ignore it.
-    fn set_parent(&mut self, _parent: IfName) {}
-
-    /// The secret keys among its fields.
-    fn secrets(&mut self) -> Vec<&mut SecretKey> {
-        Vec::new()
-    }
-
-    /// What others have to know of it, by the words of a status.
-    fn shown(&self) -> Vec<(&'static str, String)> {
-        Vec::new()
-    }
-
-    /// Values that no kernel takes.
-    fn check(&self, _path: &str, _problems: &mut Problems) {}
-}
 
 /// Builds [`Kind`] from the list of kinds.
 macro_rules! kinds {
@@ -150,13 +70,21 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds that Knit makes, by the kernel's word.
-            pub const NAMES: &'static [&'static str] = &[$(<$name as LinkKind>::NAME),*];
+            /// All kinds that Knit makes, by the kernel's words.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                [$(<$name as LinkKind>::NAMES),*].into_iter().flatten().copied()
+            }
+
+            /// Those of them that may sit on a link of another scope.
+            pub fn names_on_uplink() -> impl Iterator<Item = &'static str> {
+                let on_uplink = [$((<$name as LinkKind>::ON_UPLINK, <$name as LinkKind>::NAMES)),*];
+                on_uplink.into_iter().filter(|(on_uplink, _)| *on_uplink).flat_map(|(_, names)| names).copied()
+            }
 
             /// The kernel's word for the kind.
             pub fn name(&self) -> &str {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::NAME,)*
+                    $(Self::$name(kind) => kind.name(),)*
                     Self::Other { name } => name,
                 }
             }
@@ -180,7 +108,15 @@ macro_rules! kinds {
             /// Whether it carries Ethernet.
             pub fn is_ethernet(&self) -> bool {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::ETHERNET,)*
+                    $(Self::$name(kind) => kind.is_ethernet(),)*
+                    Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether it may sit on a link of another scope.
+            pub fn on_uplink(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::ON_UPLINK,)*
                     Self::Other { .. } => true,
                 }
             }
@@ -196,7 +132,7 @@ macro_rules! kinds {
             /// Whether it has a hardware address of its own.
             pub fn has_own_mac(&self) -> bool {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::OWN_MAC,)*
+                    $(Self::$name(kind) => kind.has_own_mac(),)*
                     Self::Other { .. } => true,
                 }
             }
@@ -289,6 +225,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// Gives a tunnel its far end, and the near end that reaches it where none is stated.
+            pub fn set_ends(&mut self, local: IpAddr, remote: IpAddr) {
+                match self {
+                    $(Self::$name(kind) => kind.set_ends(local, remote),)*
+                    Self::Other { .. } => {}
+                }
+            }
+
             /// The secret keys among its fields.
             pub fn secrets(&mut self) -> Vec<&mut SecretKey> {
                 match self {
@@ -324,7 +268,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, Geneve, Gre, IpTunnel);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -414,6 +358,9 @@ mod tests {
             Kind::Vlan(Vlan::full_for_tests()).fields(),
             Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
             Kind::Vrf(Vrf { table: 10 }).fields(),
+            Kind::Geneve(Geneve::full_for_tests()).fields(),
+            Kind::Gre(Gre::full_for_tests(GreForm::Ip6gretap)).fields(),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Sit)).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

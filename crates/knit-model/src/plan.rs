@@ -4,6 +4,7 @@ mod below;
 mod diff;
 mod removal;
 mod show;
+mod verdicts;
 
 use std::collections::BTreeMap;
 

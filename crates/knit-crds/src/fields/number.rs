@@ -1,7 +1,7 @@
 //! Numbers with bounds.
 
 use knit_model::Problems;
-use knit_model::link::{MAX_MTU, MIN_MTU};
+use knit_model::link::{MAX_FLOW_LABEL, MAX_MTU, MIN_MTU};
 
 use super::{number, number_with, text, values};
 
@@ -20,6 +20,14 @@ values! {
     Port(i64) = number(1, 65_535, "a port is from 1 to 65535");
     /// How many hops.
     Ttl(i64) = number(0, 255, "a TTL is from 0 to 255");
+    /// The DS field of an outer header.
+    Tos(i64) = number(0, 255, "a DS field is from 0 to 255; 1 copies it from the packet inside");
+    /// The key of a GRE tunnel.
+    GreKey(i64) = number(0, U32, "a key is from 0 to 4294967295");
+    /// How often a packet may be put into tunnels on its way.
+    EncapLimit(i64) = number(0, 255, "an encapsulation limit is from 0 to 255");
+    /// A flow label of IPv6.
+    FlowLabel(i64) = number(0, MAX_FLOW_LABEL.into(), "a flow label has 20 bits: it is from 0 to 1048575");
     /// A time in seconds.
     Seconds(i64) = number(0, 1_000_000, "a time is from 0 to 1000000 seconds");
     /// A spanning tree priority.
@@ -78,6 +86,10 @@ bounded! {
     Vni => u32, (0..=0xff_ffff), "VNI {} is outside 0 to 16777215: it has 24 bits";
     Port => u16, (1..=65_535), "port {} is outside 1 to 65535";
     Ttl => u8, (0..=255), "TTL {} is outside 0 to 255";
+    Tos => u8, (0..=255), "DS field {} is outside 0 to 255";
+    GreKey => u32, (0..=U32), "key {} is outside 0 to 4294967295";
+    EncapLimit => u32, (0..=255), "encapsulation limit {} is outside 0 to 255";
+    FlowLabel => u32, (0..=i64::from(MAX_FLOW_LABEL)), "flow label {} is outside 0 to 1048575: it has 20 bits";
     Seconds => u32, (0..=1_000_000), "{} seconds are outside 0 to 1000000";
     StpPriority => u16, (0..=65_535), "spanning tree priority {} is outside 0 to 65535";
     TableId => u32, (1..=U32), "routing table {} is outside 1 to 4294967295";

@@ -45,13 +45,9 @@ pub struct UplinkSpec {
     pub max_mtu: Option<Mtu>,
 }
 
-/// Kinds that sit on another link.
+/// Kinds that may sit on a link of the node.
 fn kinds_with_parent() -> Vec<&'static str> {
-    LinkKind::NAMES
-        .iter()
-        .copied()
-        .filter(|name| !matches!(*name, "veth" | "bridge" | "dummy" | "vrf" | "wireguard" | "tun"))
-        .collect()
+    LinkKind::names_on_uplink().collect()
 }
 
 fn kind_schema() -> serde_json::Value {

@@ -40,7 +40,6 @@ const BAD: &[(&str, &str)] = &[
     ("Vxlan", "{interfaceName: vx0, vni: 1, port: 0, ttl: 256, ageing: -1}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 10.0.0.1, local: 'fd00::1'}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 239.0.0.1}"),
-    ("Vxlan", "{interfaceName: vx0, vni: 1, remote: far}"),
     ("WireGuard", "{interfaceName: wg0, listenPort: 0, fwmark: -1, hardwareAddr: '02:00:00:00:00:01'}"),
     ("WireGuard", "{interfaceName: wg0, privateKeySecret: {name: Keys, key: ../x}}"),
     (
@@ -71,6 +70,19 @@ const BAD: &[(&str, &str)] = &[
     ("Vrf", "{interfaceName: red, table: 0}"),
     ("Vrf", "{interfaceName: red, table: 254}"),
     ("Vrf", "{interfaceName: red, table: 10, vrf: blue}"),
+    ("Vxlan", "{interfaceName: vx0, vni: 1, remote: Far}"),
+    // Tunnels.
+    ("Geneve", "{interfaceName: g0, vni: 16777216, remote: 10.0.0.300, port: 0, tos: 256}"),
+    ("Geneve", "{interfaceName: g0, vni: 1, remote: 239.0.0.1, ttl: 9, ttlInherit: true}"),
+    ("Geneve", "{interfaceName: g0, vni: 1, remote: 10.0.0.1, flowLabel: 7}"),
+    ("Gre", "{interfaceName: g0, remote: 10.0.0.1, local: 'fd00::1'}"),
+    ("Gre", "{interfaceName: g0, remote: 10.0.0.1, encapLimit: 4, flowLabel: 1048576}"),
+    ("Gre", "{interfaceName: g0, remote: 'fd00::1'}"),
+    ("Gre", "{interfaceName: g0, remote: 'fd00::1', pmtuDisc: true, ignoreDf: true}"),
+    ("Gre", "{interfaceName: g0, remote: 10.0.0.1, key: 1, okey: 2, hardwareAddr: '02:00:00:00:00:01'}"),
+    ("IpTunnel", "{interfaceName: t0, mode: ip6tnl, remote: 10.0.0.1, pmtuDisc: true}"),
+    ("IpTunnel", "{interfaceName: t0, mode: sit, remote: 10.0.0.1, ttl: 9, pmtuDisc: false}"),
+    ("IpTunnel", "{interfaceName: t0, remote: 'fd00::1', inner: ipv6, encapLimit: 3}"),
     // Hardware addresses.
     ("Bridge", "{name: br0, address: '02:00:00:00:00'}"),
     ("Bridge", "{name: br0, address: '01:00:5e:00:00:01'}"),

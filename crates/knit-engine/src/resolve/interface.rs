@@ -1,11 +1,11 @@
-//! Interfaces of a sandbox, and changes of interfaces that others made there.
+//! Interfaces of a sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
-use knit_model::intent::{ChangeWant, InterfaceWant, NameRule, Want};
+use knit_model::intent::{InterfaceWant, NameRule, Want};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -16,7 +16,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, nesting, with_defaults};
+use super::{DEFAULT_MTU, Resolved, changes, nesting, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -39,8 +39,9 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     resolved.look.sysctls = had.sysctls;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
     resolved.look.sandbox = Some(id.clone());
-    let wants = wants_of(state, &sandbox);
-    let changes = changes_of(state, &sandbox);
+    let mut wants = wants_of(state, &sandbox);
+    // What a tunnel to a pod goes over must have its address before the tunnel.
+    wants.sort_by_key(|wanted| wanted.want.remote_pod.is_some());
     let names = wants
         .iter()
         .filter_map(|want| Some((want.rule_text(), want.want.name.name_in(&sandbox).ok()?)))
@@ -58,11 +59,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         }
         .interface(&want);
     }
-    for (object, why, want) in changes {
-        resolved.askers.insert(object.clone());
-        change(&sandbox, &object, &why, &want, &mut resolved);
-    }
-    give_back(state, id, &mut resolved);
+    changes::make(state, &sandbox, &mut resolved);
     let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
     resolved.look.sysctls.extend(wanted.cloned());
     resolved
@@ -119,20 +116,6 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
     wanted
 }
 
-fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, ChangeWant)> {
-    let mut changes = Vec::new();
-    for (object, stored) in state.in_order() {
-        for intent in &stored.intents {
-            if let Want::Change(want) = &intent.want
-                && want.pods.matches(&object.namespace, sandbox)
-            {
-                changes.push((object.clone(), intent.origin.clone(), want.clone()));
-            }
-        }
-    }
-    changes
-}
-
 pub(super) struct Builder<'a> {
     pub(super) state: &'a mut State,
     pub(super) sandbox: &'a Sandbox,
@@ -187,7 +170,8 @@ impl Builder<'_> {
                 }
             },
         };
-        let mut link = Link::new(name.clone(), want.kind.clone().with_defaults());
+        let kind = self.with_far_end(wanted)?.with_defaults();
+        let mut link = Link::new(name.clone(), kind);
         let owner = OwnerId::derived(&id);
         keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
         link.owner = Some(owner);
@@ -265,6 +249,7 @@ impl Builder<'_> {
         }
         if let Some(uplink) = self.state.uplink(namespace, parent) {
             let uplink = uplink.map_err(|message| (Reason::NotAllowed, message))?;
+            on_the_node(parent, link)?;
             link.kind.set_parent(uplink.link.clone());
             self.resolved.look.host_parents.insert(uplink.link.clone());
             link.born_from = Some(Scope::Host);
@@ -273,6 +258,7 @@ impl Builder<'_> {
         let name = IfName::new(parent).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
         let key = BridgeKey { namespace: namespace.clone(), name: name.clone() };
         if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
+            on_the_node(parent, link)?;
             let bridge = name_of(self.state, &key);
             link.kind.set_parent(bridge.clone());
             self.resolved.look.host_parents.insert(bridge);
@@ -402,6 +388,17 @@ impl Builder<'_> {
     }
 }
 
+/// Refuses a parent on the node for a link that can only sit on one of the pod.
+fn on_the_node(parent: &str, link: &Link) -> Result<(), (Reason, String)> {
+    if link.kind.on_uplink() {
+        return Ok(());
+    }
+    let kind = link.kind.name();
+    let message =
+        format!("{parent} is on the node, but a link of kind {kind} sits on an interface of its own pod");
+    Err((Reason::NotAllowed, message))
+}
+
 impl Wanted {
     /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
     fn network(&self, namespace: &str) -> String {
@@ -413,89 +410,8 @@ impl Wanted {
     }
 }
 
-/// A change of someone else's interface: only the stated fields, and the first object that states one keeps it.
-fn change(
-    sandbox: &Sandbox,
-    object: &ObjectKey,
-    why: &Provenance,
-    want: &ChangeWant,
-    resolved: &mut Resolved,
-) {
-    let scope = Scope::Sandbox(sandbox.id.clone());
-    let mut link = Link::new(want.name.clone(), Kind::Other { name: String::new() });
-    if let Some(before) = resolved.desired.state.link(&scope, &want.name) {
-        if before.owner.is_some() {
-            let message = format!(
-                "interface {} of pod {} is Knit's own: change the object that asks for it",
-                want.name,
-                sandbox.title()
-            );
-            resolved.problem(object, why.field.clone(), Reason::Conflict, message);
-            return;
-        }
-        link = before.clone();
-    }
-    let taken = link.fields();
-    let asked =
-        Link { attrs: want.attrs.clone(), ..Link::new(want.name.clone(), link.kind.clone()) }.fields();
-    for field in asked.keys().filter(|field| taken.contains_key(*field)) {
-        let message = format!("{field} of {} is changed by another object already", want.name);
-        resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
-    }
-    link.attrs = link.attrs.or(&want.attrs);
-    resolved.because(&scope, Item::Link(want.name.clone()), why);
-    for route in want.routes.iter().map(|route| route.on(&want.name)) {
-        resolved.because(&scope, Item::Route(route.key()), why);
-        resolved.desired.state.scope(&scope).add_route(route);
-    }
-    for (key, value) in &want.sysctls {
-        let path = sysctl_path(key, &want.name);
-        resolved.because(&scope, Item::Sysctl(path.clone()), why);
-        resolved.desired.state.scope(&scope).sysctls.entry(path).or_insert_with(|| value.clone());
-    }
-    let report = InterfaceReport {
-        field: why.field.clone(),
-        name: want.name.clone(),
-        kind: String::new(),
-        addresses: Vec::new(),
-        mac: link.attrs.mac,
-        mtu: link.attrs.mtu,
-        peer: None,
-        master: None,
-        shown: Vec::new(),
-        vrf: None,
-        ready: true,
-    };
-    resolved.made.interfaces.push((object.clone(), report));
-    resolved.desired.state.scope(&scope).add_link(link);
-}
-
-/// Old values of fields that nobody asks for any more are asked for once more, by Knit itself.
-fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
-    let scope = Scope::Sandbox(id.clone());
-    for (key, value) in state.held.iter().filter(|(key, _)| key.scope == scope) {
-        match &key.link {
-            None => {
-                let value = value.as_str().unwrap_or_default().to_owned();
-                resolved.desired.state.scope(&scope).sysctls.entry(key.field.clone()).or_insert(value);
-            }
-            Some(name) => {
-                let old = BTreeMap::from([(key.field.clone(), value.clone())]);
-                let Ok(old) = serde_json::to_value(old).and_then(serde_json::from_value::<Attrs>) else {
-                    continue;
-                };
-                let links = &mut resolved.desired.state.scope(&scope).links;
-                let link = links
-                    .entry(name.clone())
-                    .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
-                link.attrs = std::mem::take(&mut link.attrs).or(&old);
-            }
-        }
-    }
-}
-
 /// `ipv6/accept_ra` of `net1` is `net/ipv6/conf/net1/accept_ra`.
-fn sysctl_path(key: &str, link: &IfName) -> String {
+pub(super) fn sysctl_path(key: &str, link: &IfName) -> String {
     match key.split_once('/') {
         Some((family, rest)) => format!("net/{family}/conf/{link}/{rest}"),
         None => format!("net/ipv4/conf/{link}/{key}"),

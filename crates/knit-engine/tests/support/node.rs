@@ -182,6 +182,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         parent: None,
         master: Some(bridge.to_owned()),
         vrf: None,
+        remote_pod: None,
         ranges: vec![range.parse().unwrap()],
         network: None,
         fixed: Vec::new(),

@@ -10,10 +10,11 @@ use nix::errno::Errno;
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
 use super::{alternative_name, rules};
 use crate::error::{Error, Result};
+use crate::kernel::By;
 use crate::kinds::{self, Around, At, Wanted};
-use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
+use crate::netlink::{Attributes, Header, Message};
 use crate::observe::kernel_has_vrf_rule;
 
 /// The common fields, by name; all others are the kind's own.
@@ -239,19 +240,60 @@ pub(super) fn change(
     if own.is_empty() {
         return set(transaction, step, scope, name, &attrs, None);
     }
-    let kind = kinds::changed(kind, changes).map_err(fail)?;
+    let as_it_is = match kinds::is_retold(kind) {
+        false => AsItIs::default(),
+        true => match retell(transaction, step, scope, name, kind)? {
+            Some(as_it_is) => as_it_is,
+            None if transaction.backward => return Ok(()),
+            None => AsItIs::default(),
+        },
+    };
+    let kind = kinds::changed(kind, Attributes::new(&as_it_is.data), changes).map_err(fail)?;
     let fields = kind.fields();
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
         return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
     }
     // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
+    let mtu = attrs.mtu.or(as_it_is.mtu);
     if attrs != Attrs::default() {
         set(transaction, step, scope, name, &attrs, None)?;
     }
-    if !kinds::is_told(kind.name()) {
-        return set(transaction, step, scope, name, &Attrs::default(), Some((&kind, changes)));
+    if kinds::is_told(kind.name()) {
+        return transaction.tell(step, scope, name, &kind, Wanted::Changed(changes));
     }
-    transaction.tell(step, scope, name, &kind, Wanted::Changed(changes))
+    let kept = Attrs { mtu: mtu.filter(|_| kinds::is_retold(kind.name())), ..Attrs::default() };
+    set(transaction, step, scope, name, &kept, Some((&kind, changes, as_it_is.parent)))
+}
+
+/// What a change has to say again of a link, where the kernel forgets what is left out.
+#[derive(Default)]
+struct AsItIs {
+    /// The attributes of its kind.
+    data: Vec<u8>,
+    /// The number of the link that it sits on.
+    parent: Option<u32>,
+    mtu: Option<u32>,
+}
+
+/// Reads what has to be said again of a link. `None` if there is no such link.
+fn retell(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    name: &IfName,
+    kind: &str,
+) -> Result<Option<AsItIs>, Failure> {
+    transaction.flush()?;
+    let body = transaction.room.link_body(scope, By::Name(name.as_str()));
+    let Some(body) = body.map_err(|error| Failure { step, error })? else { return Ok(None) };
+    let as_it_is = LinkHeader::split(&body).and_then(|(_, attributes)| {
+        let info = attributes.first(IFLA_LINKINFO)?.nested();
+        let data = info.first(IFLA_INFO_DATA)?;
+        let number = |kind| attributes.first(kind).and_then(|value| value.u32());
+        let parent = kinds::parent_index(kind, data.nested(), number(IFLA_LINK));
+        Some(AsItIs { data: data.value.to_vec(), parent, mtu: number(IFLA_MTU) })
+    });
+    Ok(as_it_is)
 }
 
 /// Sets stated fields of a living link, all in one message.
@@ -261,7 +303,7 @@ pub(super) fn set(
     scope: &Scope,
     name: &IfName,
     attrs: &Attrs,
-    kind: Option<(&Kind, &[Change])>,
+    kind: Option<(&Kind, &[Change], Option<u32>)>,
 ) -> Result<(), Failure> {
     let master = match &attrs.master {
         Some(Master::Of(master)) => Some(transaction.need(step, scope, master)?),
@@ -292,8 +334,8 @@ pub(super) fn set(
     if let Some(master) = master {
         message.put_u32(IFLA_MASTER, master);
     }
-    if let Some((kind, changes)) = kind {
-        kind_data(&mut message, kind, Wanted::Changed(changes), &Around::default());
+    if let Some((kind, changes, parent)) = kind {
+        kind_data(&mut message, kind, Wanted::Changed(changes), &Around { parent, far_end: None });
     }
     let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
     transaction.push(scope, Op { divisible: true, ..Op::new(step, message, tolerate) })

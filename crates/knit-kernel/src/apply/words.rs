@@ -17,6 +17,15 @@ pub(super) fn explain(step: &Step, error: Error) -> Error {
         {
             Error::Lacks { context, what: link.kind.name().to_owned(), config }
         }
+        // Kinds that must not linger are those of which the kernel takes no two with the same ends.
+        Error::Refused { context, errno: errno @ (Errno::EEXIST | Errno::EBUSY), message: None, offset }
+            if !kinds::lingers(link.kind.name()) =>
+        {
+            let kind = link.kind.name();
+            let message =
+                format!("a link of this name, or another {kind} with the same ends, is there already");
+            Error::Refused { context, errno, message: Some(message), offset }
+        }
         other => other,
     }
 }

@@ -25,6 +25,7 @@ pub const COMMON: &[Edit] = &[
 ];
 
 /// Changes one field after the other, and sees each time that this field alone was changed, on the living link.
+#[track_caller]
 pub fn change_each(world: &World, state: &mut NetState, scope: &Scope, link: &str, edits: &[Edit]) {
     for (field, edit) in edits {
         let wanted = state.scope(scope).links.get_mut(&name(link)).unwrap();

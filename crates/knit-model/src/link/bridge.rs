@@ -33,6 +33,7 @@ impl LinkKind for Bridge {
     const NAME: &'static str = "bridge";
     const RECREATE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
+    const ON_UPLINK: bool = false;
 
     fn with_defaults(self) -> Self {
         Self {

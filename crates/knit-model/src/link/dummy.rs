@@ -12,6 +12,7 @@ impl LinkKind for Dummy {
     const NAME: &'static str = "dummy";
     const RECREATE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+    const ON_UPLINK: bool = false;
 
     /// Nobody is there to answer, so that nobody is asked.
     fn habits(&self) -> Attrs {

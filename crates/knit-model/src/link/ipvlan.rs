@@ -60,9 +60,12 @@ impl LinkKind for Ipvlan {
     const NAME: &'static str = "ipvlan";
     const RECREATE: &'static [&'static str] = &["parent"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
-    /// It has its parent's, and follows when that changes.
-    const OWN_MAC: bool = false;
     const FOLLOWS_MTU: bool = true;
+
+    /// It has its parent's, and follows when that changes.
+    fn has_own_mac(&self) -> bool {
+        false
+    }
 
     /// The kernel itself turns ARP off in the modes that route, and on again in the other.
     fn habits(&self) -> Attrs {

@@ -38,4 +38,5 @@ impl LinkKind for Tap {
     /// The kernel would change user and group, but never back to nobody.
     const RECREATE: &'static [&'static str] = &["user", "user_group", "multi_queue"];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
+    const ON_UPLINK: bool = false;
 }

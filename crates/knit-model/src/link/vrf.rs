@@ -26,6 +26,7 @@ impl LinkKind for Vrf {
     const NAME: &'static str = "vrf";
     const RECREATE: &'static [&'static str] = &["table"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+    const ON_UPLINK: bool = false;
 
     /// Packets only pass through it on paper: a small MTU would cut them for nothing.
     fn habits(&self) -> Attrs {

@@ -68,6 +68,7 @@ impl LinkKind for WireGuard {
     const NAME: &'static str = "wireguard";
     const RECREATE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+    const ON_UPLINK: bool = false;
     const ETHERNET: bool = false;
     /// The kernel's driver does so on every `up`: a redirect could send packets around the tunnel.
     const SYSCTLS: &'static [(&'static str, &'static str)] = &[("net/ipv4/conf/all/send_redirects", "0")];
