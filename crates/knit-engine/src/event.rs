@@ -63,6 +63,17 @@ pub struct Failure {
     pub problem: Problem,
     /// Whether everything was taken back.
     pub taken_back: bool,
+    /// The kind of link that the kernel does not have, where that is the reason.
+    pub lacks: Option<Lack>,
+}
+
+/// A kind of link that the kernel does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// The kernel's word for the kind.
+    pub kind: String,
+    /// The same for people, with the option that it was built without.
+    pub words: String,
 }
 
 /// What the host is asked to do, in order.

@@ -144,6 +144,10 @@ pub struct State {
     /// Names of host links that units being worked on are about to take.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<IfName, Unit>,
+    /// Kinds of links that this kernel has been found not to have, in words. Not remembered: another may be running at
+    /// the next start. An object that asks for such a kind has it tried again.
+    #[serde(skip)]
+    pub(crate) lacking: BTreeMap<String, String>,
 }
 
 impl State {
@@ -193,6 +197,7 @@ impl State {
             dirty: BTreeSet::new(),
             flights: BTreeMap::new(),
             claims: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             ..self.clone()
         }
     }

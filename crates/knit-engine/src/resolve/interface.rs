@@ -171,6 +171,10 @@ impl Builder<'_> {
             },
         };
         let kind = self.with_far_end(wanted)?.with_defaults();
+        if let Some(words) = self.state.lacking.get(kind.name()) {
+            let message = format!("interface {name} of pod {} cannot be made: {words}", self.sandbox.title());
+            return Err((Reason::KernelLacks, message));
+        }
         let mut link = Link::new(name.clone(), kind);
         let owner = OwnerId::derived(&id);
         keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
