@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::count::Count;
+use super::kinds;
 use crate::progress::Step;
 use crate::vm::{self, Guest};
 use crate::{places, process};
@@ -227,20 +228,30 @@ impl Program {
         println!("-- {}", self.name);
         command.args(selection.filter).current_dir(&self.folder);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
-        count_output(command, &self.name)
+        let notes = tempfile::NamedTempFile::new().context("cannot make a file for what tests note")?;
+        command.env(kinds::NOTE, notes.path());
+        let mut count = count_output(command, &self.name)?;
+        let noted = std::fs::read_to_string(notes.path()).context("cannot read what tests noted")?;
+        count.read_notes(&noted, "host");
+        Ok(count)
     }
 
     fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
         println!("-- {} (guest kernel)", self.name);
         let guest = Guest {
             arguments: selection.filter.into_iter().map(OsString::from).collect(),
-            environment: environment.iter().map(|(key, value)| (key.clone(), value.into())).collect(),
+            environment: environment
+                .iter()
+                .map(|(key, value)| (key.clone(), value.into()))
+                .chain([(kinds::NOTE.to_owned(), "stderr".into())])
+                .collect(),
             timeout: GUEST_LIMIT,
             keep: true,
             ..Guest::new(&self.executable)
         };
         let outcome = vm::run(&guest)?;
         let mut count = Count::default();
+        count.read_notes(&String::from_utf8_lossy(&outcome.stderr), "guest");
         String::from_utf8_lossy(&outcome.stdout).lines().for_each(|line| count.read_line(line));
         if outcome.code != 0 {
             count.program_failed(&self.name);
