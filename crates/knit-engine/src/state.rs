@@ -144,8 +144,8 @@ pub struct State {
     /// Names of host links that units being worked on are about to take.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<IfName, Unit>,
-    /// Kinds of links that this kernel has been found not to have, in words. Not remembered: another may be running at
-    /// the next start. An object that asks for such a kind has it tried again.
+    /// Kinds of links that this kernel has been found not to have, in words. Not remembered, and forgotten when everything
+    /// is compared again or an object asks for such a kind: a module may have been loaded.
     #[serde(skip)]
     pub(crate) lacking: BTreeMap<String, String>,
 }

@@ -43,6 +43,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
         Event::Resync => {
+            state.lacking.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));

@@ -56,14 +56,18 @@ fn the_other_interfaces_of_the_pod_come() {
 }
 
 #[test]
-fn it_is_tried_once_and_again_when_an_object_asks() {
-    let (mut node, dummy, ..) = without_dummies();
-    let steps = node.steps;
-    node.hear(Event::Resync);
-    assert_eq!(node.steps, steps, "what is known to be missing is not tried on every look");
+fn it_is_tried_once_and_again_when_everything_is_compared_or_an_object_asks() {
+    for asks in [true, false] {
+        let (mut node, dummy, ..) = without_dummies();
+        let steps = node.steps;
+        let mut pod = sandbox("a", 1, "cnf", "x");
+        pod.labels.insert("another".to_owned(), "label".to_owned());
+        node.hear(Event::SandboxSeen(pod));
+        assert_eq!(node.steps, steps, "what is known to be missing is not tried on every look");
 
-    node.without = None;
-    node.hear(Event::ObjectApplied(dummy));
-    assert!(node.link("a", "d0").is_some() && node.link("a", "m0").is_some());
-    assert_eq!(node.problems("d0"), Vec::<String>::new());
+        node.without = None;
+        node.hear(if asks { Event::ObjectApplied(dummy) } else { Event::Resync });
+        assert!(node.link("a", "d0").is_some() && node.link("a", "m0").is_some());
+        assert_eq!(node.problems("d0"), Vec::<String>::new());
+    }
 }
