@@ -184,7 +184,7 @@ fn a_link_type_from_a_newer_version_is_refused_with_the_known_ones() {
     let problems = knit_crds::Kind::intents(&object, Dialect::Kubernetes).unwrap_err();
     assert_eq!(
         problems.to_string(),
-        "spec.networkAttachments[0].linkType: link type `vlan` is not known here, it is one of veth, macvlan"
+        "spec.networkAttachments[0].linkType: link type `vlan` is not known here, it is one of veth, macvlan, tap"
     );
 }
 
