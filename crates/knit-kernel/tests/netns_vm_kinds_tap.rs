@@ -18,6 +18,9 @@ use support::faults::survive_every_fault;
 use support::states::{link, name, net};
 use support::world::{World, sandbox};
 
+/// A change of a field that makes the tap again.
+type Remade = (&'static str, fn(&mut Tap));
+
 fn tap_fields(link: &mut Link) -> &mut Tap {
     let Kind::Tap(tap) = &mut link.kind else { panic!("not a tap") };
     tap
@@ -77,7 +80,7 @@ fn a_tap_is_made_changed_live_and_gone() {
     world.make(&state);
     change_each(&world, &mut state, &sandbox("a"), "tap0", edits);
 
-    let remade: [(&str, fn(&mut Tap)); 4] = [
+    let remade: [Remade; 4] = [
         ("user", |tap| tap.user = Some(TAP_NOBODY)),
         ("user_group", |tap| tap.user_group = Some(108)),
         ("multi_queue", |tap| tap.multi_queue = Some(false)),
