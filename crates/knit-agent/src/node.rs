@@ -193,7 +193,11 @@ impl Node {
             if !self.places.contains(id) {
                 return Ok(Event::SandboxGone(id.clone()));
             }
-            let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
+            let inside = ScopeLook {
+                sysctls: look.sysctls.clone(),
+                only_if_marked: look.is_new,
+                ..ScopeLook::everything()
+            };
             wanted.scopes.insert(scope, inside);
         }
         let seen: NetState = self.kernel.observe(&wanted, &mut self.places)?;

@@ -104,6 +104,9 @@ pub enum Effect {
 pub struct Look {
     /// This sandbox, wholly.
     pub sandbox: Option<SandboxId>,
+    /// Nothing of the sandbox is known, and nothing wanted there needs more than links, addresses and routes: the rest of
+    /// it matters only if a link there has Knit's mark.
+    pub is_new: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
     /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.

@@ -33,7 +33,9 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 /// What a sandbox should have. Takes the addresses it needs from the state's leases.
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
-    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
+    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned();
+    let is_known = had.is_some();
+    let had = had.unwrap_or_default();
     resolved.look.host_links = had.host_links;
     // Also those of interfaces that go: if that fails, they come back with them.
     resolved.look.sysctls = had.sysctls;
@@ -60,8 +62,9 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         .interface(&want);
     }
     changes::make(state, &sandbox, &mut resolved);
-    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
-    resolved.look.sysctls.extend(wanted.cloned());
+    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
+    resolved.look.is_new = !is_known && wanted.rules.is_empty() && wanted.neighbours.is_empty();
+    resolved.look.sysctls.extend(wanted.sysctls.keys().cloned());
     resolved
 }
 

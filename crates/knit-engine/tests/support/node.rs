@@ -11,7 +11,7 @@ use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::Instance;
-use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, Step};
+use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, Step, marks};
 
 use super::kernel::Kernel;
 
@@ -108,13 +108,21 @@ impl Node {
         there.map(|key| (key.clone(), PublicKey::from_bytes([number(key); 32]))).collect()
     }
 
-    /// Sees only what was asked for: one sandbox, and all of the host.
+    /// Sees only what was asked for: one sandbox, of a new one without a mark only a part, and all of the host.
     fn look(&self, look: &Look) -> NetState {
         let mut seen = self.kernel.observe();
         seen.scopes.retain(|scope, _| match scope {
             Scope::Host => true,
             Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
         });
+        let is_marked = |link: &Link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP);
+        for (scope, state) in &mut seen.scopes {
+            if look.is_new && *scope != Scope::Host && !state.links.values().any(is_marked) {
+                state.addresses.clear();
+                state.rules.clear();
+                state.neighbours.clear();
+            }
+        }
         for scope in seen.scopes.values_mut() {
             scope.sysctls.retain(|key, _| look.sysctls.contains(key));
         }
