@@ -14,6 +14,7 @@ mod steps;
 mod sysctls;
 mod transaction;
 mod undo;
+mod vlans;
 mod words;
 
 use std::collections::BTreeSet;

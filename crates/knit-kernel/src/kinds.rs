@@ -269,7 +269,7 @@ pub(crate) fn changed(name: &str, data: Attributes<'_>, changes: &[Change]) -> R
 
 #[cfg(test)]
 mod tests {
-    use knit_model::link::{GreForm, INHERIT_TOS, IpTunnelForm, Kind, MacvlanMode};
+    use knit_model::link::{GreForm, INHERIT_TOS, IpTunnelForm, Kind, MacvlanMode, VlanProtocol};
 
     use super::*;
 
@@ -282,6 +282,8 @@ mod tests {
             ageing: Some(60),
             priority: Some(4096),
             vlan_filtering: Some(true),
+            default_pvid: Some(7),
+            vlan_protocol: Some(VlanProtocol::Dot1ad),
             multicast_snooping: Some(false),
         };
         let ipv6 = Vxlan {

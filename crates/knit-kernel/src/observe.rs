@@ -11,6 +11,7 @@ mod neighbours;
 mod routes;
 mod rules;
 mod sysctls;
+mod vlans;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,6 +47,8 @@ pub struct ScopeLook {
     pub rules: bool,
     /// The links' permanent neighbours and proxy entries.
     pub neighbours: bool,
+    /// The VLANs of links that are bridges or ports of bridges.
+    pub vlans: bool,
     /// These sysctls. One that does not exist is left out.
     pub sysctls: BTreeSet<String>,
 }
@@ -77,14 +80,23 @@ impl Look {
 impl ScopeLook {
     /// Everything but sysctls, which have to be named.
     pub fn everything() -> Self {
-        Self { links: Links::All, rules: true, neighbours: true, ..Self::named([]) }
+        Self { links: Links::All, rules: true, neighbours: true, vlans: true, ..Self::named([]) }
     }
 
     /// These links with their addresses and routes, and nothing else.
     pub fn named(links: impl IntoIterator<Item = IfName>) -> Self {
         let links = Links::Named(links.into_iter().collect());
         let sysctls = BTreeSet::new();
-        Self { links, addresses: true, routes: true, tables: None, rules: false, neighbours: false, sysctls }
+        Self {
+            links,
+            addresses: true,
+            routes: true,
+            tables: None,
+            rules: false,
+            neighbours: false,
+            vlans: false,
+            sysctls,
+        }
     }
 
     /// Adds a link.
@@ -112,11 +124,17 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
         match &planned.step {
             Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } => {
                 here.add_link(&link.name);
+                here.vlans |= link.attrs.vlans.is_some();
                 if let Some((scope, far)) = peer {
-                    look.scope(scope).add_link(&far.name);
+                    let there = look.scope(scope);
+                    there.add_link(&far.name);
+                    there.vlans |= far.attrs.vlans.is_some();
                 }
             }
-            Step::ChangeLink { name, .. } => here.add_link(name),
+            Step::ChangeLink { name, changes, .. } => {
+                here.add_link(name);
+                here.vlans |= changes.iter().any(|change| change.field == "vlans");
+            }
             Step::AddAddress(address) | Step::RemoveAddress(address) => {
                 here.addresses = true;
                 here.add_link(&address.link);
@@ -169,7 +187,10 @@ impl Room<'_> {
 
     pub(crate) fn observe_scope(&mut self, scope: &Scope, look: &ScopeLook) -> Result<Seen> {
         let mut seen = Seen::default();
-        let found = links::look(self, scope, &look.links)?;
+        let mut found = links::look(self, scope, &look.links)?;
+        if look.vlans {
+            found.add_vlans(vlans::look(self, scope, &found.with_vlans())?);
+        }
         if look.addresses {
             for address in addresses::look(self, scope, &look.links, &found)? {
                 if address.tentative || address.duplicate {

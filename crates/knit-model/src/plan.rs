@@ -1,6 +1,7 @@
 //! Plans: the ordered kernel operations from observed to desired, each with its inverse.
 
 mod below;
+mod changes;
 mod diff;
 mod removal;
 mod show;
