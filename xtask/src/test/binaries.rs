@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A test program may take this long inside the guest, which is emulated.
 const GUEST_LIMIT: Duration = Duration::from_secs(900);
+
+/// Has tests of pages write them anew; it is passed on to the guest.
+const DOCS_WRITE: &str = "KNIT_DOCS_WRITE";
 
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
@@ -49,6 +52,8 @@ struct Program {
     name: String,
     executable: PathBuf,
     folder: PathBuf,
+    /// The programs of the same package.
+    own: Vec<PathBuf>,
 }
 
 impl<'a> Selection<'a> {
@@ -201,17 +206,26 @@ fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<P
     struct Profile {
         test: bool,
     }
-    let mut programs = Vec::new();
+    let (mut programs, mut own) = (Vec::new(), Vec::new());
     for line in messages.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{")) {
         let message: Message = serde_json::from_slice(line).context("cargo's build messages")?;
-        let is_test =
-            message.reason == "compiler-artifact" && message.profile.is_some_and(|profile| profile.test);
+        if message.reason != "compiler-artifact" {
+            continue;
+        }
+        let is_test = message.profile.is_some_and(|profile| profile.test);
         let (Some(target), Some(executable)) = (message.target, message.executable) else { continue };
         if is_test && wanted(&target) {
             let manifest = message.manifest_path.context("a build message without its manifest")?;
             let folder = manifest.parent().context("a manifest lies in a folder")?.to_owned();
-            programs.push(Program { name: target.name, executable, folder });
+            programs.push(Program { name: target.name, executable, folder, own: Vec::new() });
+        } else if !is_test && target.kind.iter().any(|kind| kind == "bin") {
+            let manifest = message.manifest_path.context("a build message without its manifest")?;
+            own.push((manifest.parent().map(Path::to_owned), executable));
         }
+    }
+    for program in &mut programs {
+        let same_package = own.iter().filter(|(folder, _)| folder.as_ref() == Some(&program.folder));
+        program.own = same_package.map(|(_, executable)| executable.clone()).collect();
     }
     programs.sort_by(|a, b| a.executable.cmp(&b.executable));
     Ok(programs)
@@ -234,7 +248,12 @@ impl Program {
         println!("-- {} (guest kernel)", self.name);
         let guest = Guest {
             arguments: selection.filter.into_iter().map(OsString::from).collect(),
-            environment: environment.iter().map(|(key, value)| (key.clone(), value.into())).collect(),
+            environment: environment
+                .iter()
+                .map(|(key, value)| (key.clone(), value.into()))
+                .chain(std::env::var_os(DOCS_WRITE).map(|value| (DOCS_WRITE.to_owned(), value)))
+                .collect(),
+            tools: self.own.clone(),
             timeout: GUEST_LIMIT,
             keep: true,
             ..Guest::new(&self.executable)
