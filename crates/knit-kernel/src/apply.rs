@@ -6,6 +6,7 @@
 
 mod addresses;
 mod deletes;
+mod devices;
 mod links;
 mod neighbours;
 mod routes;

@@ -7,6 +7,7 @@ mod bridge;
 mod dummy;
 mod geneve;
 mod gre;
+pub(crate) mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
@@ -22,7 +23,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use knit_model::link::{
-    Bridge, Dummy, Geneve, Gre, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan,
+    Bridge, Dummy, Geneve, Gre, HostDevice, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan,
     WireGuard,
 };
 use knit_model::plan::Change;
@@ -247,7 +248,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, Geneve, Gre, IpTunnel);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel);
 
 /// Whether the kernel's word is one for this kind.
 fn is<T: LinkKind>(name: &str) -> bool {

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
 
+use knit_model::link::{HostDevice, Kind};
 use knit_model::plan::{Planned, Step};
 use knit_model::state::AddressKey;
 use knit_model::{IfName, NetState, Route, Scope, ScopeState};
@@ -125,6 +126,9 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
             Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } => {
                 here.add_link(&link.name);
                 here.vlans |= link.attrs.vlans.is_some();
+                if let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &link.kind {
+                    look.scope(&Scope::Host).add_link(device);
+                }
                 if let Some((scope, far)) = peer {
                     let there = look.scope(scope);
                     there.add_link(&far.name);

@@ -9,6 +9,7 @@ mod compare;
 mod dummy;
 mod geneve;
 mod gre;
+mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod kind;
@@ -35,6 +36,7 @@ pub use compare::agrees;
 pub use dummy::Dummy;
 pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
 pub use gre::{Gre, GreForm};
+pub use host_device::HostDevice;
 pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use kind::{Enforcement, LinkKind};
@@ -270,7 +272,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, Geneve, Gre, IpTunnel);
+kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -357,6 +359,7 @@ mod tests {
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
             Kind::WireGuard(WireGuard::full_for_tests()).fields(),
             Kind::Tap(Tap::full_for_tests()).fields(),
+            Kind::HostDevice(HostDevice::full_for_tests()).fields(),
             Kind::Vlan(Vlan::full_for_tests()).fields(),
             Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
             Kind::Vrf(Vrf { table: 10 }).fields(),

@@ -2,6 +2,7 @@
 
 mod below;
 mod changes;
+mod devices;
 mod diff;
 mod removal;
 mod show;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use devices::settle_devices;
 pub use diff::diff;
 
 use crate::link::Link;

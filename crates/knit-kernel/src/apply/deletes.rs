@@ -10,7 +10,7 @@
 use knit_model::link::{Link, OwnerId};
 use knit_model::{Scope, marks};
 
-use super::Deletes;
+use super::{Deletes, devices};
 use super::transaction::{Failure, Op, Transaction};
 use crate::error::Result;
 use crate::kernel::By;
@@ -34,6 +34,9 @@ pub(super) fn delete(
     link: &Link,
     peer: Option<&(Scope, Link)>,
 ) -> Result<(), Failure> {
+    if let Some(given) = devices::give_back(transaction, step, scope, link) {
+        return given;
+    }
     let mut ends = vec![(scope, link)];
     ends.extend(peer.map(|(scope, link)| (scope, link)));
     ends.sort_by_key(|(scope, _)| **scope != Scope::Host);

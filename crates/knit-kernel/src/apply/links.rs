@@ -8,7 +8,7 @@ use knit_model::{IfName, Scope, marks};
 use nix::errno::Errno;
 
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
-use super::{alternative_name, rules, vlans};
+use super::{alternative_name, devices, rules, vlans};
 use crate::error::{Error, Result};
 use crate::kernel::By;
 use crate::kinds::{self, Around, At, Wanted};
@@ -45,6 +45,9 @@ pub(super) fn create(
     link: &Link,
     peer: Option<&(Scope, Link)>,
 ) -> Result<(), Failure> {
+    if let Some(lent) = devices::lend(transaction, step, scope, link) {
+        return lent;
+    }
     // The message goes to the host where it has an end: the kernel takes the master of that end in the same message.
     let (near, far) = match peer {
         Some((there, other)) if *there == Scope::Host => ((there, other), Some((scope, link))),
@@ -362,7 +365,7 @@ fn kind_data(message: &mut Message, kind: &Kind, wanted: Wanted<'_>, around: &Ar
 }
 
 /// The flags to set, and which of them are stated.
-fn flags(attrs: &Attrs) -> (u32, u32) {
+pub(super) fn flags(attrs: &Attrs) -> (u32, u32) {
     let stated = [
         (attrs.up, IFF_UP),
         (attrs.promisc, IFF_PROMISC),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, Bridge, Kind, Link, LinkKind, Master, OwnerId, PortVlans};
+use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Link, LinkKind, Master, OwnerId, PortVlans};
 use knit_model::{IfName, Mac, Scope, marks};
 
 use super::Links;
@@ -157,7 +157,10 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         vlans: None,
     };
     let mut kind: Kind = kinds::decode(kind_name, data, parent);
-    let owner = owner(attributes);
+    let (owner, lent) = mark(attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
+    if let Some(lent) = lent {
+        kind = Kind::HostDevice(lent);
+    }
     // What a stranger's link says beside its message is nobody's business.
     if owner.is_some() || group == Some(marks::BIRTH_GROUP) {
         let asked = kinds::ask(&mut kind, &mut At { room, scope: names.scope, link: &name });
@@ -172,13 +175,14 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
     Ok(Some(SeenLink { index, link, carrier, has_vlans }))
 }
 
-/// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart.
-fn owner(attributes: Attributes<'_>) -> Option<OwnerId> {
+/// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC
+/// was before it was lent.
+fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<HostDevice>)> {
     let list = attributes.first(IFLA_PROP_LIST)?.nested();
     let mut names = list.filter(|name| name.kind == IFLA_ALT_IFNAME).filter_map(|name| name.str());
     let id = names.find_map(|name| name.strip_prefix(marks::ALTNAME_PREFIX))?;
-    let id = id.split_once('.').map_or(id, |(id, _)| id);
-    Some(OwnerId(id.to_owned()))
+    let (id, rest) = id.split_once('.').unwrap_or((id, ""));
+    Some((OwnerId(id.to_owned()), kinds::host_device::of_mark(rest)))
 }
 
 /// Names of links around those of a look, asked for at most once.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::changes::lost_vlans;
+use super::devices::returned;
 use super::{Change, Planned, Step};
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
@@ -102,6 +103,9 @@ impl<'a> Removal<'a> {
         state.sysctls = kept;
         for (key, from) in gone {
             self.push(&place.0, Step::SetSysctl { key, from, to: String::new() }, true, None);
+        }
+        if let Some(nic) = returned(&link) {
+            self.now.scope(&Scope::Host).add_link(nic);
         }
         for (name, kind, changes) in freed {
             self.push(&place.0, Step::ChangeLink { name, kind, changes }, true, None);

@@ -1,7 +1,7 @@
 //! A kernel made of plain data. It refuses what the real one refuses: a second link of a name, a port of a bridge that
 //! is not there, an address without its link, a route over a link that is down.
 
-use knit_model::link::{DEFAULT_VLAN, Kind, Link, Master, OwnerId, Peer, PortVlans};
+use knit_model::link::{DEFAULT_VLAN, HostDevice, Kind, Link, Master, OwnerId, Peer, PortVlans};
 use knit_model::plan::{Plan, Planned, Step};
 use knit_model::{IfName, NetState, Scope};
 
@@ -173,6 +173,13 @@ impl Kernel {
         if let Some(parent) = link.kind.parent() {
             self.link(&link.born_from.clone().unwrap_or(scope.clone()), parent)?;
         }
+        if let Kind::HostDevice(lent) = &link.kind {
+            let device = lent.device.as_ref().ok_or("a NIC has a name")?;
+            let nic = self.state.scope(&Scope::Host).links.remove(device).ok_or("no such NIC")?;
+            if lent.was.as_deref() != Some(&HostDevice::returned(&nic.attrs)) {
+                return Err(format!("{device} was not as it is said"));
+            }
+        }
         let mut made = link.clone();
         made.attrs.up.get_or_insert(false);
         made.attrs.group.get_or_insert(0);
@@ -216,6 +223,11 @@ impl Kernel {
             && self.state.link(&peer.scope, &peer.name).is_some()
         {
             self.delete(&peer.scope.clone(), &peer.name.clone())?;
+        }
+        if let Kind::HostDevice(HostDevice { device: Some(device), was: Some(was) }) = &link.kind {
+            let kind = Kind::Other { name: String::new() };
+            let nic = Link { attrs: (**was).clone(), ..Link::new(device.clone(), kind) };
+            self.state.scope(&Scope::Host).add_link(nic);
         }
         let on_it: Vec<(Scope, IfName)> = self.all_on(scope, name);
         on_it.into_iter().try_for_each(|(scope, name)| self.delete(&scope, &name))
