@@ -181,6 +181,7 @@ impl Node {
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
+        host.vlans = look.vlans;
         if look.ports_of.is_some() {
             // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
             host.links = Links::All;

@@ -112,6 +112,7 @@ impl InterfaceFields {
             attrs: self.attrs(path, problems),
             parent: None,
             master: None,
+            port: None,
             vrf: self.vrf.as_ref().and_then(|vrf| vrf.read(at("vrf"), problems)).map(String::from),
             remote_pod: None,
             ranges: self.cidr.as_ref().map(|cidr| cidr.read(at("cidr"), problems)).unwrap_or_default(),
@@ -138,6 +139,7 @@ impl InterfaceFields {
             multicast: self.multicast,
             arp: self.arp,
             master: None,
+            vlans: None,
         };
         attrs.check(path, problems);
         attrs

@@ -27,7 +27,7 @@ pub use gre::{Carries, Gre, GreSpec};
 pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
-pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
+pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
 pub use tap::{Tap, TapSpec};

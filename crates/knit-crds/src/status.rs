@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use knit_model::link::PortVlans;
 use knit_model::report::{InterfaceReport, Phase, PodReport, Report};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -274,6 +275,8 @@ pub fn config_line(link: &InterfaceReport) -> String {
     if let Some(vrf) = &link.vrf {
         words.push(format!("vrf:{vrf}"));
     }
+    let vlans = link.vlans.iter().flat_map(PortVlans::shown);
+    words.extend(vlans.map(|(name, value)| format!("{name}:{value}")));
     words.extend(link.shown.iter().map(|(name, value)| format!("{name}:{value}")));
     format!("{{{}}}", words.join(" "))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{Intent, InterfaceWant, NameRule, Selector, Want};
+use knit_model::intent::{Intent, InterfaceWant, NameRule, PortWant, Selector, Want};
 use knit_model::link::Kind as LinkKind;
 use knit_model::problem::Reason;
 use knit_model::provenance::{Dialect, ObjectRef};
@@ -101,11 +101,20 @@ impl Translator {
 
     /// Asks for an interface.
     pub(crate) fn interface(&mut self, entry: Entry<'_>) {
-        self.tunnel(entry, None);
+        self.ask(entry, None, None);
+    }
+
+    /// Asks for an interface with an end on the node, and for the VLANs of that end.
+    pub(crate) fn port(&mut self, entry: Entry<'_>, port: Option<PortWant>) {
+        self.ask(entry, None, port);
     }
 
     /// Asks for an interface whose far end is in another pod, if one is named.
     pub(crate) fn tunnel(&mut self, entry: Entry<'_>, remote_pod: Option<String>) {
+        self.ask(entry, remote_pod, None);
+    }
+
+    fn ask(&mut self, entry: Entry<'_>, remote_pod: Option<String>, port: Option<PortWant>) {
         let Entry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
         if read.attrs.mac.is_some() && !kind.has_own_mac() {
@@ -122,7 +131,7 @@ impl Translator {
         }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
-        let want = InterfaceWant { pods, name, kind, parent, master, remote_pod, ..read };
+        let want = InterfaceWant { pods, name, kind, parent, master, remote_pod, port, ..read };
         self.want(path, Want::Interface(Box::new(want)));
     }
 

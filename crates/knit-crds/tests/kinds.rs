@@ -3,6 +3,8 @@
 
 #[path = "kinds/bad_values.rs"]
 mod bad_values;
+#[path = "kinds/lists.rs"]
+mod lists;
 #[path = "kinds/parsing.rs"]
 mod parsing;
 #[path = "kinds/schemas.rs"]

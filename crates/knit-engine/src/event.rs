@@ -113,6 +113,8 @@ pub struct Look {
     pub host_parents: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
+    /// Whether the VLANs of bridges and their ports are of interest.
+    pub vlans: bool,
     /// Whether the host's rules are of interest.
     pub host_rules: bool,
     /// Sysctls of the sandbox by path.

@@ -5,6 +5,7 @@ mod changes;
 mod interface;
 mod keys;
 mod nesting;
+mod ports;
 mod seats;
 mod tunnel;
 
@@ -19,6 +20,7 @@ use knit_model::{IfName, Mac, Scope};
 pub(crate) use bridge::{bridge, is_left, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;
+pub(crate) use ports::{may_stop_to_filter, needs_filter};
 pub(crate) use seats::settle;
 pub(crate) use tunnel::followers;
 
@@ -83,5 +85,6 @@ fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<If
         multicast: asked.multicast.or(habits.multicast).or(on_ethernet),
         arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
+        vlans: asked.vlans.clone(),
     }
 }

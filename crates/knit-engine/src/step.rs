@@ -208,11 +208,10 @@ fn release_claims(state: &mut State, unit: &Unit, flight: &Flight) {
 /// Has the bridges made that a sandbox needs, unless that was tried and failed.
 fn need_bridges(state: &mut State, id: &SandboxId) {
     for key in resolve::bridges_of(state, id) {
+        let is_missing = !state.made.contains_key(&Unit::Bridge(key.clone()));
+        let is_lacking = is_missing || resolve::needs_filter(state, id, &key);
         let unit = Unit::Bridge(key);
-        if !state.made.contains_key(&unit)
-            && !state.problems.contains_key(&unit)
-            && !state.flights.contains_key(&unit)
-        {
+        if is_lacking && !state.problems.contains_key(&unit) && !state.flights.contains_key(&unit) {
             state.dirty.insert(unit);
         }
     }
@@ -329,6 +328,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     }
     if let Some(old) = &old.bridge {
         look_again(state, unit, old);
+        tell_ports(state, unit, old);
     }
     if !unchanged {
         follow(state, unit);
@@ -362,6 +362,21 @@ fn follow(state: &mut State, unit: &Unit) {
     }
 }
 
+/// When a bridge begins or ends to filter VLANs, or has another default, its ports are others.
+fn tell_ports(state: &mut State, unit: &Unit, old: &BridgeReport) {
+    let Unit::Bridge(key) = unit else { return };
+    let bridge = state.made.get(unit).and_then(|made| made.bridge.as_ref());
+    if bridge.is_some_and(|bridge| bridge.default_vlan != old.default_vlan) {
+        let users =
+            state.made.iter().filter(|(_, made)| made.uses.contains(key)).map(|(unit, _)| unit.clone());
+        // Also those that could not be had on it so far.
+        let is_meant = |id: &&SandboxId| resolve::bridges_of(state, id).contains(key);
+        let meant = state.sandboxes.keys().filter(is_meant).cloned().map(Unit::Sandbox);
+        let ports: Vec<Unit> = users.chain(meant).collect();
+        state.dirty.extend(ports);
+    }
+}
+
 /// Looks at bridges that may have lost their last user, and tells what has changed.
 fn after(
     state: &mut State,
@@ -371,8 +386,10 @@ fn after(
     effects: &mut Effects,
 ) {
     let now_used = state.made.get(unit).map(|made| made.uses.clone()).unwrap_or_default();
-    for key in used.difference(&now_used) {
-        if !resolve::is_needed(state, key) {
+    for key in used {
+        let is_left = !now_used.contains(key) && !resolve::is_needed(state, key);
+        // A port that needed its bridge to filter may have been the last one.
+        if is_left || resolve::may_stop_to_filter(state, key) {
             state.dirty.insert(Unit::Bridge(key.clone()));
         }
     }

@@ -32,6 +32,7 @@ fn tunnel(pod: &str, kind: Kind) -> InterfaceWant {
         attrs: Attrs::default(),
         parent: None,
         master: None,
+        port: None,
         vrf: None,
         remote_pod: None,
         ranges: Vec::new(),

@@ -7,6 +7,7 @@ mod bridge;
 mod dummy;
 mod geneve;
 mod gre;
+pub(crate) mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
@@ -22,8 +23,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use knit_model::link::{
-    Bridge, Dummy, Geneve, Gre, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan,
-    WireGuard,
+    Bridge, Dummy, Geneve, Gre, HostDevice, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf,
+    Vxlan, WireGuard,
 };
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope};
@@ -260,7 +261,9 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, Geneve, Gre, IpTunnel);
+kinds!(
+    Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
+);
 
 /// Whether the kernel's word is one for this kind.
 fn is<T: LinkKind>(name: &str) -> bool {
@@ -282,7 +285,7 @@ pub(crate) fn changed(name: &str, data: Attributes<'_>, changes: &[Change]) -> R
 
 #[cfg(test)]
 mod tests {
-    use knit_model::link::{GreForm, INHERIT_TOS, IpTunnelForm, Kind, MacvlanMode};
+    use knit_model::link::{GreForm, INHERIT_TOS, IpTunnelForm, Kind, MacvlanMode, VlanProtocol};
 
     use super::*;
 
@@ -295,6 +298,8 @@ mod tests {
             ageing: Some(60),
             priority: Some(4096),
             vlan_filtering: Some(true),
+            default_pvid: Some(7),
+            vlan_protocol: Some(VlanProtocol::Dot1ad),
             multicast_snooping: Some(false),
         };
         let ipv6 = Vxlan {

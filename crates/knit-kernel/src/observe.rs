@@ -11,6 +11,7 @@ mod neighbours;
 mod routes;
 mod rules;
 mod sysctls;
+mod vlans;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,7 @@ pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
 
 use ipnet::IpNet;
+use knit_model::link::{HostDevice, Kind};
 use knit_model::plan::{Planned, Step};
 use knit_model::state::AddressKey;
 use knit_model::{IfName, NetState, Route, Scope, ScopeState};
@@ -48,6 +50,8 @@ pub struct ScopeLook {
     pub rules: bool,
     /// The links' permanent neighbours and proxy entries.
     pub neighbours: bool,
+    /// The VLANs of links that are bridges or ports of bridges.
+    pub vlans: bool,
     /// These sysctls. One that does not exist is left out.
     pub sysctls: BTreeSet<String>,
     /// Only addresses and routes of IPv4 (false) or of IPv6 (true). `None`: of both.
@@ -83,7 +87,7 @@ impl Look {
 impl ScopeLook {
     /// Everything but sysctls, which have to be named.
     pub fn everything() -> Self {
-        Self { links: Links::All, rules: true, neighbours: true, ..Self::named([]) }
+        Self { links: Links::All, rules: true, neighbours: true, vlans: true, ..Self::named([]) }
     }
 
     /// These links with their addresses and routes, and nothing else.
@@ -96,6 +100,7 @@ impl ScopeLook {
             tables: None,
             rules: false,
             neighbours: false,
+            vlans: false,
             sysctls: BTreeSet::new(),
             ipv6: None,
             only_if_marked: false,
@@ -141,11 +146,20 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
         match &planned.step {
             Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } => {
                 here.add_link(&link.name);
+                here.vlans |= link.attrs.vlans.is_some();
+                if let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &link.kind {
+                    look.scope(&Scope::Host).add_link(device);
+                }
                 if let Some((scope, far)) = peer {
-                    look.scope(scope).add_link(&far.name);
+                    let there = look.scope(scope);
+                    there.add_link(&far.name);
+                    there.vlans |= far.attrs.vlans.is_some();
                 }
             }
-            Step::ChangeLink { name, .. } => here.add_link(name),
+            Step::ChangeLink { name, changes, .. } => {
+                here.add_link(name);
+                here.vlans |= changes.iter().any(|change| change.field == "vlans");
+            }
             Step::AddAddress(address) | Step::RemoveAddress(address) => {
                 here.addresses = true;
                 here.add_link(&address.link);
@@ -215,8 +229,11 @@ impl Room<'_> {
 
     pub(crate) fn observe_scope(&mut self, scope: &Scope, look: &ScopeLook) -> Result<Seen> {
         let mut seen = Seen::default();
-        let found = links::look(self, scope, &look.links)?;
+        let mut found = links::look(self, scope, &look.links)?;
         let is_of_interest = !look.only_if_marked || found.is_marked();
+        if look.vlans {
+            found.add_vlans(vlans::look(self, scope, &found.with_vlans())?);
+        }
         if look.addresses && is_of_interest {
             for address in addresses::look(self, scope, look, &found)? {
                 if address.tentative || address.duplicate {

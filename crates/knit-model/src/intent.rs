@@ -3,6 +3,7 @@
 //! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
+mod port;
 mod route;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
 
 use crate::link::{Attrs, Bridge, Kind};
@@ -55,6 +57,9 @@ pub struct BridgeWant {
     pub attrs: Attrs,
     /// A bridge's own fields.
     pub bridge: Bridge,
+    /// The VLANs of the node itself, as if it were a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortWant>,
 }
 
 /// An interface in each pod that matches.
@@ -72,6 +77,9 @@ pub struct InterfaceWant {
     pub parent: Option<String>,
     /// For a link with an end on the host: the bridge there (made if it is missing). For others: a bridge or VRF of the pod.
     pub master: Option<String>,
+    /// For a link with an end on the host: the VLANs of that end on its bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortWant>,
     /// A VRF of the pod whose port it is: the name of another interface that is asked for. It never goes with a
     /// `master` inside the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,11 +9,13 @@ mod compare;
 mod dummy;
 mod geneve;
 mod gre;
+mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod kind;
 mod macvlan;
 mod or_none;
+mod port;
 mod tap;
 mod tunnel;
 mod veth;
@@ -29,16 +31,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
-pub use bridge::Bridge;
+pub use bridge::{Bridge, DEFAULT_VLAN};
 pub use compare::agrees;
 pub use dummy::Dummy;
 pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
 pub use gre::{Gre, GreForm};
+pub use host_device::HostDevice;
 pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use kind::{Enforcement, LinkKind};
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use or_none::OrNone;
+pub use port::{MAX_VLAN, NotVlans, PortVlans, VlanSet};
 pub use tap::{NOBODY as TAP_NOBODY, Tap};
 pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
 pub use veth::{Peer, Veth};
@@ -276,7 +280,9 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, Geneve, Gre, IpTunnel);
+kinds!(
+    Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
+);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -363,6 +369,7 @@ mod tests {
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
             Kind::WireGuard(WireGuard::full_for_tests()).fields(),
             Kind::Tap(Tap::full_for_tests()).fields(),
+            Kind::HostDevice(HostDevice::full_for_tests()).fields(),
             Kind::Vlan(Vlan::full_for_tests()).fields(),
             Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
             Kind::Vrf(Vrf { table: 10 }).fields(),

@@ -1,6 +1,8 @@
 //! Plans: the ordered kernel operations from observed to desired, each with its inverse.
 
 mod below;
+mod changes;
+mod devices;
 mod diff;
 mod removal;
 mod show;
@@ -11,6 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use devices::settle_devices;
 pub use diff::diff;
 
 use crate::link::Link;

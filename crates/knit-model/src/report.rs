@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::link::PortVlans;
 use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problem;
@@ -48,6 +49,9 @@ pub struct BridgeReport {
     pub name: IfName,
     /// Its addresses; none if another tenant's bridge has the same.
     pub addresses: Vec<IpNet>,
+    /// Of a bridge that filters VLANs: the one that a port is in when nobody says anything; 0 is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_vlan: Option<u16>,
 }
 
 /// What one pod has of an object.
@@ -80,6 +84,9 @@ pub struct InterfaceReport {
     pub peer: Option<IfName>,
     /// What it is a port of, or its end on the host is.
     pub master: Option<IfName>,
+    /// The VLANs of the end on the host that were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<PortVlans>,
     /// The VRF of the pod that it is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<IfName>,

@@ -21,7 +21,6 @@ const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// A test program may take this long inside the guest, which is emulated.
 const GUEST_LIMIT: Duration = Duration::from_secs(900);
 
-
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
     wanted: fn(&Target) -> bool,

@@ -46,6 +46,8 @@ values! {
     Weight(i64) = number(1, 256, "a weight is from 1 to 256");
     /// The number of a VLAN.
     VlanId(i64) = number(1, 4094, "a VLAN is from 1 to 4094: 0 and 4095 are reserved");
+    /// The VLAN of ports that say nothing.
+    DefaultVlan(i64) = number(0, 4094, "a VLAN is from 1 to 4094, and 0 is none");
     /// The table of a VRF.
     VrfTable(i64) = number_with(1, U32, "a routing table is from 1 to 4294967295", &[(
         "self < 253 || self > 255",
@@ -98,6 +100,7 @@ bounded! {
     Mark => u32, (0..=U32), "mark {} is outside 0 to 4294967295";
     UserId => u32, (0..=U32 - 1), "user or group {} is outside 0 to 4294967294";
     VlanId => u16, (1..=4094), "VLAN {} is outside 1 to 4094: 0 and 4095 are reserved";
+    DefaultVlan => u16, (0..=4094), "VLAN {} is outside 0 to 4094: 0 is none, 4095 is reserved";
     VrfTable => u32, (1..=U32), "table {} is outside 1 to 4294967295";
     TagPriority => u32, (0..=7), "priority {} is outside 0 to 7, which is what fits into a tag";
     SkbPriority => u32, (0..=U32), "priority {} is outside 0 to 4294967295";

@@ -114,6 +114,15 @@ pub struct EgressPriority {
     pub to: TagPriority,
 }
 
+impl VlanProtocol {
+    pub(super) fn model(self) -> link::VlanProtocol {
+        match self {
+            Self::Dot1q => link::VlanProtocol::Dot1q,
+            Self::Dot1ad => link::VlanProtocol::Dot1ad,
+        }
+    }
+}
+
 impl VlanSpec {
     /// The model's VLAN, with every field stated, so that one that is taken out of the object goes back.
     fn link(&self, problems: &mut Problems) -> Option<link::Vlan> {
@@ -132,10 +141,7 @@ impl VlanSpec {
         Some(link::Vlan {
             parent: None,
             id: self.id.read("spec.id", problems)?,
-            protocol: Some(match self.protocol {
-                VlanProtocol::Dot1q => link::VlanProtocol::Dot1q,
-                VlanProtocol::Dot1ad => link::VlanProtocol::Dot1ad,
-            }),
+            protocol: Some(self.protocol.model()),
             reorder_header: self.reorder_header.or(Some(true)),
             gvrp: self.gvrp.or(Some(false)),
             mvrp: self.mvrp.or(Some(false)),

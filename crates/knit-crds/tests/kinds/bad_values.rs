@@ -142,6 +142,39 @@ const BAD: &[(&str, &str)] = &[
     ("PodConfig", "{networkAttachments: [{name: pc0, master: br0}, {name: pc0, master: br1}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, linkType: macvlan}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ipvlan}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vlan, parent: eth0}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vlan, parent: eth0, vlanID: 4095, vni: 1}]}"),
+    (
+        "PodConfig",
+        "{networkAttachments: [{name: pc0, linkType: geneve}, {name: pc1, linkType: vrf, parent: x}]}",
+    ),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ipvlan, parent: eth0, mode: vepa}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: gre, remote: 10.0.0.1, local: 'fd00::1'}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ip6tnl, remote: 10.0.0.1}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vxlan, vni: 1, remote: 239.0.0.1}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, master: br0, vlanID: 7, mode: l2}]}"),
+    // VLANs of ports, and interfaces with tags.
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 0}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 1, trunk: ['2']}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 1, native: 2}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {trunk: ['9-3', ten, '4095'], native: 4095}}"),
+    ("Bridge", "{name: br0, defaultPvid: 4095, vlanFiltering: false, vlan: {access: 7}}"),
+    ("PodConfig", "{vlans: [{parentInterfaceName: pc0, vlanID: 0, bridgeName: a/b}]}"),
+    ("PodConfig", "{vlans: [{parentInterfaceName: eightbyt, vlanID: 7, bridgeName: br0, name: eightbyt}]}"),
+    (
+        "PodConfig",
+        "{vlans: [{parentInterfaceName: pc0, vlanID: 7, bridgeName: br0}, {parentInterfaceName: pc0, vlanID: 8, bridgeName: br1}]}",
+    ),
+    (
+        "PodConfig",
+        "{vlans: [{parentInterfaceName: pc0, vlanID: 7, bridgeName: br0}, {parentInterfaceName: pc1, vlanID: 7, bridgeName: br0}]}",
+    ),
+    (
+        "PodConfig",
+        "{networkAttachments: [{name: pc0, master: br0}, {name: pc1, linkType: dummy}], \
+         vlans: [{parentInterfaceName: pc0, vlanID: 7, bridgeName: br1}, {parentInterfaceName: pc1, vlanID: 8, bridgeName: br1}]}",
+    ),
     ("PodConfig", "{sampleDeployment: {create: true}}"),
     ("PodNetworkConfig", "{additionalNetworks: [{networkName: pno, linkType: macvlan}]}"),
     (
@@ -210,7 +243,8 @@ fn a_link_type_from_a_newer_version_is_refused_with_the_known_ones() {
     let problems = knit_crds::Kind::intents(&object, Dialect::Kubernetes).unwrap_err();
     assert_eq!(
         problems.to_string(),
-        "spec.networkAttachments[0].linkType: link type `nosuch` is not known here, it is one of veth, macvlan, ipvlan, dummy, tap"
+        "spec.networkAttachments[0].linkType: link type `nosuch` is not known here, it is one of veth, macvlan, ipvlan, vlan, \
+         dummy, tap, vrf, vxlan, geneve, gre, gretap, ipip, sit, ip6tnl, wireguard"
     );
 }
 

@@ -20,6 +20,7 @@ fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
         peer: Some(format!("hpc{index}{number}").parse().unwrap()),
         master: Some(format!("pcbr{index}").parse().unwrap()),
         shown: Vec::new(),
+        vlans: None,
         vrf: None,
         ready: true,
     }
@@ -182,6 +183,7 @@ fn other_kinds_have_their_own_words() {
         peer: None,
         master: None,
         shown: Vec::new(),
+        vlans: None,
         vrf: None,
         ready: true,
     };
@@ -214,6 +216,7 @@ fn other_kinds_have_their_own_words() {
         asked: "pnobr0".to_owned(),
         name: "pnobr0".parse().unwrap(),
         addresses: vec!["192.168.100.1/24".parse().unwrap()],
+        default_vlan: None,
     }];
     stands.warnings = vec!["a warning".to_owned()];
     bridge.update_status(&stands, at(0));

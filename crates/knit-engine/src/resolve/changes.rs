@@ -87,6 +87,7 @@ fn change(
         peer: None,
         master: None,
         shown: Vec::new(),
+        vlans: None,
         vrf: None,
         ready: true,
     };

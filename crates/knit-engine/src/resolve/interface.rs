@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
 use knit_model::intent::{InterfaceWant, NameRule, Want};
-use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, Veth};
+use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
@@ -37,6 +37,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     let is_known = had.is_some();
     let had = had.unwrap_or_default();
     resolved.look.host_links = had.host_links;
+    resolved.look.vlans = had.interfaces.iter().any(|(_, interface)| interface.vlans.is_some());
     // Also those of interfaces that go: if that fails, they come back with them.
     resolved.look.sysctls = had.sysctls;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
@@ -76,7 +77,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
+    pub(super) fn bridge(&self, namespace: &str) -> Option<BridgeKey> {
         bridge_of(&self.want, namespace)
     }
 
@@ -90,13 +91,13 @@ impl Wanted {
 }
 
 /// The bridge that an interface is to be a port of.
-fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
+pub(super) fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
     let name = want.master.as_ref().filter(|_| matches!(want.kind, Kind::Veth(_)))?;
     Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
 }
 
 /// The interfaces that one object wants in a sandbox.
-fn interfaces_for<'a>(
+pub(super) fn interfaces_for<'a>(
     sandbox: &'a Sandbox,
     object: &'a ObjectKey,
     stored: &'a StoredObject,
@@ -183,6 +184,8 @@ impl Builder<'_> {
         keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
         link.owner = Some(owner);
         let master = self.place(wanted, &mut link)?;
+        let vlans = self.port_vlans(wanted)?;
+        self.resolved.look.vlans |= vlans.is_some();
         let vrf = self.vrf(wanted)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
         let pod_master = vrf.clone().or(pod_master);
@@ -196,7 +199,8 @@ impl Builder<'_> {
         self.check_uplink(wanted, &link)?;
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let addresses = self.addresses(wanted, &name, &ranges)?;
-        let peer = self.far_end(wanted, &mut link, master.clone());
+        let peer = self.far_end(wanted, &mut link, master.clone(), vlans.clone());
+        let vlans = vlans.filter(|_| want.port.is_some());
         self.resolved.because(&scope, Item::Link(name.clone()), &wanted.why);
         self.resolved.made.interfaces.push((
             wanted.object.clone(),
@@ -210,6 +214,7 @@ impl Builder<'_> {
                 peer,
                 master,
                 shown: shown(&link),
+                vlans,
                 vrf,
                 ready: true,
             },
@@ -321,14 +326,21 @@ impl Builder<'_> {
     }
 
     /// The end of a veth on the host, as a port of its bridge.
-    fn far_end(&mut self, wanted: &Wanted, link: &mut Link, master: Option<IfName>) -> Option<IfName> {
+    fn far_end(
+        &mut self,
+        wanted: &Wanted,
+        link: &mut Link,
+        master: Option<IfName>,
+        vlans: Option<PortVlans>,
+    ) -> Option<IfName> {
         let owner = link.owner.clone()?;
         let far = self.host_name(&wanted.want.name, &link.name, &owner)?;
         let Kind::Veth(veth) = &mut link.kind else { return None };
         veth.peer = Some(Peer { scope: Scope::Host, name: far.clone() });
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
-        let asked = Attrs { mtu: link.attrs.mtu, txqueuelen: link.attrs.txqueuelen, ..Attrs::default() };
+        let (mtu, txqueuelen) = (link.attrs.mtu, link.attrs.txqueuelen);
+        let asked = Attrs { mtu, txqueuelen, vlans, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);
         host_end.owner = Some(owner);

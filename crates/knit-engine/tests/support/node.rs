@@ -207,6 +207,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         attrs: Attrs::default(),
         parent: None,
         master: Some(bridge.to_owned()),
+        port: None,
         vrf: None,
         remote_pod: None,
         ranges: vec![range.parse().unwrap()],
@@ -225,6 +226,7 @@ pub fn bridge(name: &str, range: &str) -> Want {
         ranges: vec![range.parse().unwrap()],
         attrs: Attrs::default(),
         bridge: Bridge::default(),
+        port: None,
     })
 }
 

@@ -8,7 +8,7 @@ use knit_model::{IfName, Scope, marks};
 use nix::errno::Errno;
 
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
-use super::{alternative_name, rules};
+use super::{alternative_name, devices, rules, vlans};
 use crate::error::{Error, Result};
 use crate::kernel::By;
 use crate::kinds::{self, Around, At, Wanted};
@@ -30,6 +30,7 @@ const COMMON: &[&str] = &[
     "multicast",
     "arp",
     "master",
+    "vlans",
 ];
 
 /// Makes a link where it will live, and the far end of a veth with it.
@@ -44,6 +45,9 @@ pub(super) fn create(
     link: &Link,
     peer: Option<&(Scope, Link)>,
 ) -> Result<(), Failure> {
+    if let Some(lent) = devices::lend(transaction, step, scope, link) {
+        return lent;
+    }
     // The message goes to the host where it has an end: the kernel takes the master of that end in the same message.
     let (near, far) = match peer {
         Some((there, other)) if *there == Scope::Host => ((there, other), Some((scope, link))),
@@ -112,6 +116,11 @@ pub(super) fn create(
         Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside)?,
         Some((there, far)) => mark(transaction, step, there, far, End::Far)?,
         None => {}
+    }
+    for (scope, end) in far.into_iter().chain([near]) {
+        if let Some(vlans) = &end.attrs.vlans {
+            vlans::set(transaction, step, scope, &end.name, vlans)?;
+        }
     }
     if kinds::is_told(link.kind.name()) {
         transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
@@ -202,7 +211,7 @@ fn mark(
             transaction.push(scope, op)?;
         }
     }
-    let mut rest = Attrs { mac: None, txqueuelen: None, ..link.attrs.clone() };
+    let mut rest = Attrs { mac: None, txqueuelen: None, vlans: None, ..link.attrs.clone() };
     rest.group = Some(rest.group.unwrap_or(0));
     rest.alias = rest.alias.filter(|alias| !alias.is_empty());
     rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
@@ -252,9 +261,18 @@ pub(super) fn change(
         changes.iter().partition(|change| COMMON.contains(&change.field.as_str()));
     let common: serde_json::Map<_, _> =
         common.into_iter().map(|change| (change.field.clone(), change.to.clone())).collect();
-    let attrs: Attrs = serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
+    let mut attrs: Attrs =
+        serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
+    let (vlans, said_mtu) = (attrs.vlans.take(), attrs.mtu);
+    // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
+    if attrs != Attrs::default() {
+        set(transaction, step, scope, name, &attrs, None)?;
+    }
+    if let Some(vlans) = vlans {
+        vlans::set(transaction, step, scope, name, &vlans)?;
+    }
     if own.is_empty() {
-        return set(transaction, step, scope, name, &attrs, None);
+        return Ok(());
     }
     let as_it_is = match kinds::is_retold(kind) {
         false => AsItIs::default(),
@@ -269,14 +287,10 @@ pub(super) fn change(
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
         return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
     }
-    // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
-    let mtu = attrs.mtu.or(as_it_is.mtu);
-    if attrs != Attrs::default() {
-        set(transaction, step, scope, name, &attrs, None)?;
-    }
     if kinds::is_told(kind.name()) {
         return transaction.tell(step, scope, name, &kind, Wanted::Changed(changes));
     }
+    let mtu = said_mtu.or(as_it_is.mtu);
     let kept = Attrs { mtu: mtu.filter(|_| kinds::is_retold(kind.name())), ..Attrs::default() };
     set(transaction, step, scope, name, &kept, Some((&kind, changes, as_it_is.parent)))
 }
@@ -365,7 +379,7 @@ fn kind_data(message: &mut Message, kind: &Kind, wanted: Wanted<'_>, around: &Ar
 }
 
 /// The flags to set, and which of them are stated.
-fn flags(attrs: &Attrs) -> (u32, u32) {
+pub(super) fn flags(attrs: &Attrs) -> (u32, u32) {
     let stated = [
         (attrs.up, IFF_UP),
         (attrs.promisc, IFF_PROMISC),

@@ -22,7 +22,8 @@ const LOOSE_BINDING: u32 = 4;
 const MVRP: u32 = 8;
 
 /// The Ethernet types of the tags.
-const PROTOCOLS: [(VlanProtocol, u16); 2] = [(VlanProtocol::Dot1q, 0x8100), (VlanProtocol::Dot1ad, 0x88a8)];
+pub(super) const PROTOCOLS: [(VlanProtocol, u16); 2] =
+    [(VlanProtocol::Dot1q, 0x8100), (VlanProtocol::Dot1ad, 0x88a8)];
 
 impl WireKind for Vlan {
     const CONFIG: &'static str = "CONFIG_VLAN_8021Q";

@@ -51,6 +51,9 @@ pub const RTM_NEWNSID: u16 = 88;
 pub const RTM_GETNSID: u16 = 90;
 pub const RTM_NEWLINKPROP: u16 = 108;
 pub const RTM_DELLINKPROP: u16 = 109;
+pub const RTM_NEWVLAN: u16 = 112;
+pub const RTM_DELVLAN: u16 = 113;
+pub const RTM_GETVLAN: u16 = 114;
 
 pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
@@ -131,6 +134,13 @@ pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+
+// if_bridge.h
+pub const BRIDGE_VLANDB_ENTRY: u16 = 1;
+pub const BRIDGE_VLANDB_ENTRY_INFO: u16 = 1;
+pub const BRIDGE_VLANDB_ENTRY_RANGE: u16 = 2;
+pub const BRIDGE_VLAN_INFO_PVID: u16 = 2;
+pub const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 4;
 
 // veth.h
 pub const VETH_INFO_PEER: u16 = 1;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Enforcement, LinkKind};
+use super::{Enforcement, LinkKind, MAX_VLAN};
 use crate::name::IfName;
 use crate::problem::Problems;
 
@@ -51,8 +51,6 @@ pub enum VlanProtocol {
     Dot1ad,
 }
 
-/// The largest number in a tag; 4095 is reserved.
-const MAX_ID: u16 = 4094;
 /// A tag has three bits for its priority.
 const MAX_PRIORITY: u32 = 7;
 
@@ -91,10 +89,10 @@ impl LinkKind for Vlan {
         if self.parent.is_none() {
             problems.invalid(format!("{path}.parent"), "a VLAN needs the link it sits on");
         }
-        if !(1..=MAX_ID).contains(&self.id) {
+        if !(1..=MAX_VLAN).contains(&self.id) {
             problems.invalid(
                 format!("{path}.id"),
-                format!("VLAN {} is outside 1 to {MAX_ID}: 0 and 4095 are reserved", self.id),
+                format!("VLAN {} is outside 1 to {MAX_VLAN}: 0 and 4095 are reserved", self.id),
             );
         }
         let tags = |map: &Option<Vec<QosMapping>>, tag: fn(&QosMapping) -> u32| {

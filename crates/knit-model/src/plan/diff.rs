@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
-
 use super::below::{below_of, depth, moved_along, needs};
+use super::changes::{changes, going_up};
 use super::removal::{Place, Removal};
 use super::verdicts::judge;
 use super::{Change, Desired, Item, Plan, Planned, Step};
-use crate::link::{Attrs, Kind, Link, Master, agrees};
+use crate::link::{HostDevice, Kind, Link, Master};
 use crate::name::IfName;
 use crate::provenance::Provenance;
 use crate::route::{NextHop, Route};
@@ -178,6 +177,9 @@ impl Building<'_> {
             let step = Step::CreateLink { link: ends[0].1.clone(), peer: ends.get(1).cloned() };
             self.push(&place.0, Item::Link(place.1.clone()), step);
             for (scope, mut made) in ends {
+                if let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &made.kind {
+                    self.now.scope(&Scope::Host).links.remove(device);
+                }
                 made.attrs.up = Some(false);
                 self.now.scope(&scope).add_link(made);
             }
@@ -352,27 +354,4 @@ fn far_end(desired: &NetState, link: &Link) -> Option<(Scope, Link)> {
     let Kind::Veth(veth) = &link.kind else { return None };
     let peer = veth.peer.as_ref()?;
     Some((peer.scope.clone(), desired.link(&peer.scope, &peer.name)?.clone()))
-}
-
-/// Stated fields that differ, but for going up. What either side does not state is left alone.
-fn changes(want: &Link, seen: &Link) -> Vec<Change> {
-    let goes_up = going_up(want, seen).is_some();
-    // Most links are as they should be, and a newborn one is but for going up: fields are costly to compare by name.
-    let up = if goes_up { seen.attrs.up } else { want.attrs.up };
-    if want.kind == seen.kind && (Attrs { up, ..want.attrs.clone() }) == seen.attrs {
-        return Vec::new();
-    }
-    let seen_fields = seen.fields();
-    let differing = want.fields().into_iter().filter_map(|(field, to)| {
-        let from = seen_fields.get(&field)?.clone();
-        let is_left = agrees(&to, &from) || (goes_up && field == "up");
-        (!is_left).then_some(Change { field, from, to })
-    });
-    differing.collect()
-}
-
-/// The change that takes a link up.
-fn going_up(want: &Link, seen: &Link) -> Option<Change> {
-    let goes_up = want.attrs.up == Some(true) && seen.attrs.up == Some(false);
-    goes_up.then(|| Change { field: "up".to_owned(), from: Value::Bool(false), to: Value::Bool(true) })
 }

@@ -11,11 +11,12 @@ use crate::name::IfName;
 use crate::sandbox::Scope;
 
 /// What every link has unless someone asks for something else.
-const USUAL: [(&str, &str); 16] = [
+const USUAL: [(&str, &str); 19] = [
     ("ageing", "300"),
     ("alias", "nothing"),
     ("allmulticast", "false"),
     ("arp", "true"),
+    ("default_pvid", "1"),
     ("fdb_ageing", "300"),
     ("group", "0"),
     ("learning", "true"),
@@ -28,6 +29,8 @@ const USUAL: [(&str, &str); 16] = [
     ("ttl", "0"),
     ("txqueuelen", "1000"),
     ("up", "true"),
+    ("vlan_filtering", "false"),
+    ("vlan_protocol", "802.1Q"),
 ];
 
 impl fmt::Display for Plan {
@@ -191,6 +194,7 @@ fn show_fields(out: &mut fmt::Formatter<'_>, fields: &Fields) -> fmt::Result {
 /// A value without JSON's quotes; "nothing" for an empty text.
 fn plain(value: &Value) -> String {
     match value {
+        Value::Null => "nothing".to_owned(),
         Value::String(text) if text.is_empty() => "nothing".to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(", ")),

@@ -46,6 +46,7 @@ pub(super) fn judge(desired: &NetState, observed: &NetState) -> Verdicts {
             verdicts.block(scope, &want.name, Reason::NotFound, message);
         }
     }
+    verdicts.block_devices(desired, observed);
     verdicts.block_seatless(desired, observed);
     verdicts.take_along(observed);
     verdicts
@@ -137,7 +138,7 @@ impl Verdicts {
         }
     }
 
-    fn block(&mut self, scope: &Scope, name: &IfName, reason: Reason, message: String) {
+    pub(super) fn block(&mut self, scope: &Scope, name: &IfName, reason: Reason, message: String) {
         self.blocked.insert((scope.clone(), name.clone()));
         self.problems.push((scope.clone(), Problem { field: String::new(), reason, message }));
     }
