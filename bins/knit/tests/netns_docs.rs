@@ -62,6 +62,7 @@ pages! {
     vxlan => "docs/kinds/vxlan.md",
     uplink => "docs/kinds/uplink.md",
     virtualnetwork => "docs/kinds/virtualnetwork.md",
+    podroute => "docs/kinds/podroute.md",
     standalone => "docs/standalone.md",
 }
 

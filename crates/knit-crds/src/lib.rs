@@ -16,6 +16,7 @@ mod schema;
 mod selector;
 pub mod status;
 mod structure;
+mod sysctls;
 mod translate;
 
 pub use document::Place;
@@ -24,7 +25,7 @@ pub use interface::InterfaceFields;
 pub use kinds::{Kind, Object, definitions as crds};
 pub use link_type::LinkType;
 pub use object::{ParseError, ParseErrors};
-pub use routing::{Family, PodNextHop, PodRoute, PodRule, Reach, RouteType};
+pub use routing::{Family, NeighbourEntry, PodNextHop, PodRule, Reach, RouteEntry, RouteType};
 pub use schema::manifests;
 pub use selector::{LabelCondition, LabelOperator, PodSelector};
 pub use translate::{MAX_INTERFACES, Translation, Translator};

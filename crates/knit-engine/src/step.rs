@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
-use knit_model::intent::Want;
+use knit_model::intent::{Want, default_of};
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::Problem;
@@ -97,8 +97,7 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
     if let Some(flight) = state.flights.remove(&unit) {
         release_claims(state, &unit, &flight);
     }
-    let objects =
-        state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    let objects = state.made.get(&unit).map(|made| made.askers().cloned().collect());
     // They may have been made for it alone a moment ago, and it never came to use them.
     let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
@@ -116,6 +115,7 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
         let pods = match &intent.want {
             Want::Interface(want) => &want.pods,
             Want::Change(want) => &want.pods,
+            Want::Routing(want) => &want.pods,
             // An uplink may open or close a way for any sandbox.
             Want::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -242,7 +242,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let plan = Arc::new(plan);
     let began = Began {
         unit: unit.clone(),
-        held: held(state, &plan, &had, &flight.resolved),
+        held: held(state, &plan, &had, &flight.resolved, &seen),
         leases: flight.resolved.leases.clone(),
         plan: Arc::clone(&plan),
     };
@@ -267,8 +267,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             let mut askers = std::mem::take(&mut flight.resolved.askers);
             if askers.is_empty() {
                 // Nobody asks any more and it could not be taken away: those who asked before are told.
-                let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
-                askers.extend(made.map(|(object, _)| object.clone()));
+                askers.extend(state.made.get(&unit).into_iter().flat_map(Made::askers).cloned());
                 askers.extend(in_the_name_of(&unit));
             }
             flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
@@ -308,7 +307,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
         look_again(state, unit, old);
     }
     let mut objects = resolved.askers;
-    objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
+    objects.extend(old.askers().cloned());
     after(state, unit, objects, &old.uses, effects);
 }
 
@@ -397,6 +396,14 @@ fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
             interface.ready = false;
             objects.insert(object.clone());
         }
+        for (object, item) in &mut resolved.made.items {
+            let is_needed = |name: &IfName| item.links.contains(name);
+            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
+            if words.any(|word: IfName| is_needed(&word)) {
+                item.ready = false;
+                objects.insert(object.clone());
+            }
+        }
         if objects.is_empty() {
             objects.clone_from(&resolved.askers);
         }
@@ -413,12 +420,13 @@ fn in_the_name_of(unit: &Unit) -> Option<ObjectKey> {
     Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
 }
 
-/// The first values of what a plan changes on links that are not Knit's.
+/// The first values of what a plan changes on links that are not Knit's, and of the sysctls that someone asked for.
 fn held(
     state: &State,
     plan: &Plan,
     had: &Made,
     resolved: &Resolved,
+    seen: &NetState,
 ) -> std::collections::BTreeMap<HeldKey, Value> {
     let mut held = std::collections::BTreeMap::new();
     for planned in &plan.steps {
@@ -438,12 +446,18 @@ fn held(
                     held.insert(key, change.from.clone());
                 }
             }
-            // Those of Knit's own links go with the links.
+            // What the unit had set before is no first value, and what Knit sets by itself it keeps until the link goes.
             Step::SetSysctl { key, from, .. }
-                if !had.sysctls.contains(key) && !resolved.made.sysctls.contains(key) =>
+                if !planned.implied && !had.sysctls.contains(key) && !resolved.habits.contains(key) =>
             {
+                // A new link begins with the default of the pod.
+                let born_with = || {
+                    let there = seen.scopes.get(&planned.scope)?;
+                    there.sysctls.get(&default_of(key)?).cloned()
+                };
+                let first = Some(from.clone()).filter(|from| !from.is_empty()).or_else(born_with);
                 let key = HeldKey { scope: planned.scope.clone(), link: None, field: key.clone() };
-                held.insert(key, Value::String(from.clone()));
+                held.extend(first.map(|first| (key, Value::String(first))));
             }
             _ => {}
         }

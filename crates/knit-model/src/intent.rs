@@ -4,6 +4,7 @@
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
 mod route;
+mod routing;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,6 +13,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use route::{HopWant, RouteWant};
+pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 
 use crate::link::{Attrs, Bridge, Kind};
 use crate::name::IfName;
@@ -42,6 +44,8 @@ pub enum Want {
     Uplink(UplinkWant),
     /// A named network whose ranges interfaces refer to.
     Network(NetworkWant),
+    /// A route, rule, neighbour or sysctl in each pod that matches.
+    Routing(Box<RoutingWant>),
 }
 
 /// A bridge on the node.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
-use knit_model::intent::{ChangeWant, InterfaceWant, NameRule, Want};
+use knit_model::intent::{InterfaceWant, NameRule, Want, default_of};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -16,7 +16,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, nesting, with_defaults};
+use super::{DEFAULT_MTU, Resolved, change, nesting, routing, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -39,8 +39,8 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     resolved.look.sysctls = had.sysctls;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
     resolved.look.sandbox = Some(id.clone());
+    resolved.title = sandbox.title();
     let wants = wants_of(state, &sandbox);
-    let changes = changes_of(state, &sandbox);
     let names = wants
         .iter()
         .filter_map(|want| Some((want.rule_text(), want.want.name.name_in(&sandbox).ok()?)))
@@ -58,11 +58,9 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         }
         .interface(&want);
     }
-    for (object, why, want) in changes {
-        resolved.askers.insert(object.clone());
-        change(&sandbox, &object, &why, &want, &mut resolved);
-    }
-    give_back(state, id, &mut resolved);
+    change::all(state, &sandbox, &mut resolved);
+    routing::collect(state, &sandbox, &names, &mut resolved);
+    change::give_back(state, id, &mut resolved);
     let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
     resolved.look.sysctls.extend(wanted.cloned());
     resolved
@@ -117,20 +115,6 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
         }
     }
     wanted
-}
-
-fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, ChangeWant)> {
-    let mut changes = Vec::new();
-    for (object, stored) in state.in_order() {
-        for intent in &stored.intents {
-            if let Want::Change(want) = &intent.want
-                && want.pods.matches(&object.namespace, sandbox)
-            {
-                changes.push((object.clone(), intent.origin.clone(), want.clone()));
-            }
-        }
-    }
-    changes
 }
 
 pub(super) struct Builder<'a> {
@@ -377,28 +361,35 @@ impl Builder<'_> {
             route.table = table.unwrap_or(MAIN_TABLE);
         }
         routes.extend(link.kind.routes());
-        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
-        let accept_ra = ("ipv6/accept_ra".to_owned(), "0".to_owned());
-        let sysctls: BTreeMap<String, String> =
-            std::iter::once(accept_ra).chain(want.sysctls.clone()).collect();
         for address in addresses.iter().map(|address| Address::new(name.clone(), *address)) {
             self.resolved.because(&scope, Item::Address(address.key()), &wanted.why);
             self.resolved.desired.state.scope(&scope).add_address(address);
         }
         for route in routes {
-            self.resolved.because(&scope, Item::Route(route.key()), &wanted.why);
-            self.resolved.desired.state.scope(&scope).add_route(route);
+            self.resolved.claim_route(&scope, &wanted.object, &wanted.why, route);
         }
         for rule in want.rules.iter().cloned().chain(link.kind.rules()) {
             self.resolved.because(&scope, Item::Rule(rule.clone()), &wanted.why);
             self.resolved.desired.state.scope(&scope).rules.insert(rule);
         }
-        for (key, value) in sysctls {
-            let path = sysctl_path(&key, name);
-            self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
-            self.resolved.made.sysctls.insert(path.clone());
-            self.resolved.desired.state.scope(&scope).sysctls.insert(path, value);
+        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
+        let accept_ra = sysctl_path("ipv6/accept_ra", name);
+        self.resolved.habits.insert(accept_ra.clone());
+        self.sysctl(wanted, accept_ra, "0");
+        for (key, value) in &want.sysctls {
+            let path = sysctl_path(key, name);
+            self.resolved.habits.remove(&path);
+            // What a new interface begins with is what it gets back.
+            self.resolved.look.sysctls.extend(default_of(&path));
+            self.sysctl(wanted, path, value);
         }
+    }
+
+    fn sysctl(&mut self, wanted: &Wanted, path: String, value: &str) {
+        let scope = self.scope();
+        self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
+        self.resolved.made.sysctls.insert(path.clone());
+        self.resolved.desired.state.scope(&scope).sysctls.insert(path, value.to_owned());
     }
 }
 
@@ -413,89 +404,8 @@ impl Wanted {
     }
 }
 
-/// A change of someone else's interface: only the stated fields, and the first object that states one keeps it.
-fn change(
-    sandbox: &Sandbox,
-    object: &ObjectKey,
-    why: &Provenance,
-    want: &ChangeWant,
-    resolved: &mut Resolved,
-) {
-    let scope = Scope::Sandbox(sandbox.id.clone());
-    let mut link = Link::new(want.name.clone(), Kind::Other { name: String::new() });
-    if let Some(before) = resolved.desired.state.link(&scope, &want.name) {
-        if before.owner.is_some() {
-            let message = format!(
-                "interface {} of pod {} is Knit's own: change the object that asks for it",
-                want.name,
-                sandbox.title()
-            );
-            resolved.problem(object, why.field.clone(), Reason::Conflict, message);
-            return;
-        }
-        link = before.clone();
-    }
-    let taken = link.fields();
-    let asked =
-        Link { attrs: want.attrs.clone(), ..Link::new(want.name.clone(), link.kind.clone()) }.fields();
-    for field in asked.keys().filter(|field| taken.contains_key(*field)) {
-        let message = format!("{field} of {} is changed by another object already", want.name);
-        resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
-    }
-    link.attrs = link.attrs.or(&want.attrs);
-    resolved.because(&scope, Item::Link(want.name.clone()), why);
-    for route in want.routes.iter().map(|route| route.on(&want.name)) {
-        resolved.because(&scope, Item::Route(route.key()), why);
-        resolved.desired.state.scope(&scope).add_route(route);
-    }
-    for (key, value) in &want.sysctls {
-        let path = sysctl_path(key, &want.name);
-        resolved.because(&scope, Item::Sysctl(path.clone()), why);
-        resolved.desired.state.scope(&scope).sysctls.entry(path).or_insert_with(|| value.clone());
-    }
-    let report = InterfaceReport {
-        field: why.field.clone(),
-        name: want.name.clone(),
-        kind: String::new(),
-        addresses: Vec::new(),
-        mac: link.attrs.mac,
-        mtu: link.attrs.mtu,
-        peer: None,
-        master: None,
-        shown: Vec::new(),
-        vrf: None,
-        ready: true,
-    };
-    resolved.made.interfaces.push((object.clone(), report));
-    resolved.desired.state.scope(&scope).add_link(link);
-}
-
-/// Old values of fields that nobody asks for any more are asked for once more, by Knit itself.
-fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
-    let scope = Scope::Sandbox(id.clone());
-    for (key, value) in state.held.iter().filter(|(key, _)| key.scope == scope) {
-        match &key.link {
-            None => {
-                let value = value.as_str().unwrap_or_default().to_owned();
-                resolved.desired.state.scope(&scope).sysctls.entry(key.field.clone()).or_insert(value);
-            }
-            Some(name) => {
-                let old = BTreeMap::from([(key.field.clone(), value.clone())]);
-                let Ok(old) = serde_json::to_value(old).and_then(serde_json::from_value::<Attrs>) else {
-                    continue;
-                };
-                let links = &mut resolved.desired.state.scope(&scope).links;
-                let link = links
-                    .entry(name.clone())
-                    .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
-                link.attrs = std::mem::take(&mut link.attrs).or(&old);
-            }
-        }
-    }
-}
-
 /// `ipv6/accept_ra` of `net1` is `net/ipv6/conf/net1/accept_ra`.
-fn sysctl_path(key: &str, link: &IfName) -> String {
+pub(super) fn sysctl_path(key: &str, link: &IfName) -> String {
     match key.split_once('/') {
         Some((family, rest)) => format!("net/{family}/conf/{link}/{rest}"),
         None => format!("net/ipv4/conf/{link}/{key}"),

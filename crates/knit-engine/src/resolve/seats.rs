@@ -2,12 +2,15 @@
 
 use knit_model::{IfName, Kind, Link, NetState, Scope};
 
-use super::Resolved;
+use super::{Resolved, routing};
 
 /// Settles what could not be known before the kernel was looked at.
 pub(crate) fn settle(resolved: &mut Resolved, seen: &NetState) {
     see_through(resolved, seen);
     follow_parents(resolved, seen);
+    if let Some(id) = resolved.look.sandbox.clone() {
+        routing::place(resolved, seen, &Scope::Sandbox(id));
+    }
 }
 
 /// The kernel puts a macvlan on a macvlan onto the link below both.
