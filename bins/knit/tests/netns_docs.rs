@@ -34,6 +34,7 @@ pages! {
     tap => "docs/kinds/tap.md",
     uplink => "docs/kinds/uplink.md",
     virtualnetwork => "docs/kinds/virtualnetwork.md",
+    podroute => "docs/kinds/podroute.md",
     standalone => "docs/standalone.md",
 }
 

@@ -106,8 +106,7 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
         release_claims(state, &unit, &flight);
     }
     follow(state, &unit);
-    let objects =
-        state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    let objects = state.made.get(&unit).map(|made| made.askers().cloned().collect());
     // They may have been made for it alone a moment ago, and it never came to use them.
     let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
@@ -125,6 +124,7 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
         let pods = match &intent.want {
             Want::Interface(want) => &want.pods,
             Want::Change(want) => &want.pods,
+            Want::Routing(want) => &want.pods,
             // An uplink may open or close a way for any sandbox.
             Want::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -250,7 +250,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let plan = Arc::new(plan);
     let began = Began {
         unit: unit.clone(),
-        held: held(state, &plan, &had, &flight.resolved),
+        held: held(state, &plan, &had, &flight.resolved, &seen),
         leases: flight.resolved.leases.clone(),
         plan: Arc::clone(&plan),
     };
@@ -283,8 +283,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             let mut askers = std::mem::take(&mut flight.resolved.askers);
             if askers.is_empty() {
                 // Nobody asks any more and it could not be taken away: those who asked before are told.
-                let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
-                askers.extend(made.map(|(object, _)| object.clone()));
+                askers.extend(state.made.get(&unit).into_iter().flat_map(Made::askers).cloned());
                 askers.extend(in_the_name_of(&unit));
             }
             flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
@@ -334,7 +333,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
         follow(state, unit);
     }
     let mut objects = resolved.askers;
-    objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
+    objects.extend(old.askers().cloned());
     after(state, unit, objects, &old.uses, effects);
 }
 
@@ -449,6 +448,14 @@ fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
         {
             interface.ready = false;
             objects.insert(object.clone());
+        }
+        for (object, item) in &mut resolved.made.items {
+            let is_needed = |name: &IfName| item.links.contains(name);
+            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
+            if words.any(|word: IfName| is_needed(&word)) {
+                item.ready = false;
+                objects.insert(object.clone());
+            }
         }
         if objects.is_empty() {
             objects.clone_from(&resolved.askers);

@@ -170,7 +170,9 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
                 here.add_route(after);
             }
             Step::AddRule(_) | Step::RemoveRule(_) => here.rules = true,
-            Step::AddNeighbour(neighbour) | Step::RemoveNeighbour(neighbour) => {
+            Step::AddNeighbour(neighbour)
+            | Step::RemoveNeighbour(neighbour)
+            | Step::ReplaceNeighbour { after: neighbour, .. } => {
                 here.neighbours = true;
                 here.add_link(&neighbour.link);
             }
@@ -248,7 +250,7 @@ impl Room<'_> {
             }
         }
         if look.rules && is_of_interest {
-            seen.state.rules = rules::look(self, scope)?;
+            (seen.state.rules, seen.state.foreign_rules) = rules::look(self, scope)?;
         }
         if look.neighbours && is_of_interest {
             for neighbour in neighbours::look(self, scope, &look.links, &found)? {

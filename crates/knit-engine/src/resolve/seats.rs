@@ -2,13 +2,16 @@
 
 use knit_model::{IfName, Kind, Link, NetState, Scope};
 
-use super::{DEFAULT_MTU, Resolved};
+use super::{DEFAULT_MTU, Resolved, routing};
 use crate::state::State;
 
 /// Settles what could not be known before the kernel was looked at.
 pub(crate) fn settle(state: &State, resolved: &mut Resolved, seen: &NetState) {
     see_through(resolved, seen);
     follow_parents(resolved, seen);
+    if let Some(id) = resolved.look.sandbox.clone() {
+        routing::place(resolved, seen, &Scope::Sandbox(id));
+    }
     warn(state, resolved, seen);
 }
 

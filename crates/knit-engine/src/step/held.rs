@@ -2,15 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::{Plan, Scope, Step};
+use knit_model::intent::default_of;
+use knit_model::{NetState, Plan, Scope, Step};
 use serde_json::Value;
 
 use crate::event::Unit;
 use crate::resolve::Resolved;
 use crate::state::{HeldKey, Made, State};
 
-/// The first values of what a plan changes on links that are not Knit's.
-pub(super) fn held(state: &State, plan: &Plan, had: &Made, resolved: &Resolved) -> BTreeMap<HeldKey, Value> {
+/// The first values of what a plan changes on links that are not Knit's, and of the sysctls that someone asked for.
+pub(super) fn held(
+    state: &State,
+    plan: &Plan,
+    had: &Made,
+    resolved: &Resolved,
+    seen: &NetState,
+) -> BTreeMap<HeldKey, Value> {
     let mut held = BTreeMap::new();
     for planned in &plan.steps {
         match &planned.step {
@@ -29,12 +36,18 @@ pub(super) fn held(state: &State, plan: &Plan, had: &Made, resolved: &Resolved) 
                     held.insert(key, change.from.clone());
                 }
             }
-            // Those of Knit's own links go with the links.
+            // What the unit had set before is no first value, and what Knit sets by itself it keeps until the link goes.
             Step::SetSysctl { key, from, .. }
-                if !had.sysctls.contains(key) && !resolved.made.sysctls.contains(key) =>
+                if !planned.implied && !had.sysctls.contains(key) && !resolved.habits.contains(key) =>
             {
+                // A new link begins with the default of the pod.
+                let born_with = || {
+                    let there = seen.scopes.get(&planned.scope)?;
+                    there.sysctls.get(&default_of(key)?).cloned()
+                };
+                let first = Some(from.clone()).filter(|from| !from.is_empty()).or_else(born_with);
                 let key = HeldKey { scope: planned.scope.clone(), link: None, field: key.clone() };
-                held.insert(key, Value::String(from.clone()));
+                held.extend(first.map(|first| (key, Value::String(first))));
             }
             _ => {}
         }
