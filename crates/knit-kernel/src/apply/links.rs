@@ -207,13 +207,13 @@ fn mark(
 
 /// Leaves out what a newborn link has by itself, and the master that it was born with.
 fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
-    let has = link.kind.is_ethernet();
+    let (habits, usual) = (link.kind.habits(), link.kind.is_ethernet());
     let is_born_with = |master: &Master| end == End::Near || *master == Master::Nothing;
     Attrs {
         promisc: attrs.promisc.filter(|on| *on),
         allmulticast: attrs.allmulticast.filter(|on| *on),
-        multicast: attrs.multicast.filter(|on| *on != has),
-        arp: attrs.arp.filter(|on| *on != has),
+        multicast: attrs.multicast.filter(|on| *on != habits.multicast.unwrap_or(usual)),
+        arp: attrs.arp.filter(|on| *on != habits.arp.unwrap_or(usual)),
         master: attrs.master.filter(|master| !is_born_with(master)),
         ..attrs
     }
