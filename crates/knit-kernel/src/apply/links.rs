@@ -229,7 +229,7 @@ fn mark(
 
 /// Leaves out what a newborn link has by itself, and the master that it was born with.
 fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
-    let has = link.kind.is_ethernet();
+    let (habits, usual) = (link.kind.habits(), link.kind.is_ethernet());
     // A VLAN is born with the flags of its parent, which may do neither (net/8021q/vlan_dev.c, vlan_dev_init).
     let unknown = matches!(link.kind, Kind::Vlan(_));
     let is_near = matches!(end, End::Near | End::NearOfTwo);
@@ -237,8 +237,8 @@ fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
     Attrs {
         promisc: attrs.promisc.filter(|on| *on),
         allmulticast: attrs.allmulticast.filter(|on| *on),
-        multicast: attrs.multicast.filter(|on| unknown || *on != has),
-        arp: attrs.arp.filter(|on| unknown || *on != has),
+        multicast: attrs.multicast.filter(|on| unknown || *on != habits.multicast.unwrap_or(usual)),
+        arp: attrs.arp.filter(|on| unknown || *on != habits.arp.unwrap_or(usual)),
         master: attrs.master.filter(|master| !is_born_with(master)),
         ..attrs
     }

@@ -27,9 +27,9 @@ pub(super) fn explain(step: &Step, error: Error) -> Error {
         // Of a name that is taken the kernel says no word; of something that it takes only once, some kinds do.
         Error::Refused { context, errno: errno @ (Errno::EEXIST | Errno::EBUSY), message, offset } => {
             let message = match (kinds::twin(&link.kind), message) {
-                (Some(twin), Some(_)) => Some(format!("{twin} is there already")),
+                (Some(twin), Some(_)) if errno == Errno::EEXIST => Some(format!("{twin} is there already")),
                 (Some(twin), None) => Some(format!("a link of this name, or {twin}, is there already")),
-                (None, message) => message,
+                (_, message) => message,
             };
             Error::Refused { context, errno, message, offset }
         }
