@@ -23,8 +23,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use knit_model::link::{
-    Bridge, Dummy, Geneve, Gre, HostDevice, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf, Vxlan,
-    WireGuard,
+    Bridge, Dummy, Geneve, Gre, HostDevice, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf,
+    Vxlan, WireGuard,
 };
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope};
@@ -248,7 +248,9 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel);
+kinds!(
+    Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
+);
 
 /// Whether the kernel's word is one for this kind.
 fn is<T: LinkKind>(name: &str) -> bool {

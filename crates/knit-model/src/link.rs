@@ -272,7 +272,9 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel);
+kinds!(
+    Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
+);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;

@@ -16,7 +16,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, changes, nesting, with_defaults};
+use super::{DEFAULT_MTU, Resolved, changes, devices, nesting, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -34,11 +34,15 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
     let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
+    let lent = devices::lent_to(id, &had);
     resolved.look.host_links = had.host_links;
     resolved.look.vlans = had.interfaces.iter().any(|(_, interface)| interface.vlans.is_some());
     // Also those of interfaces that go: if that fails, they come back with them.
     resolved.look.sysctls = had.sysctls;
-    let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
+    let Some(sandbox) = state.sandboxes.get(id).cloned() else {
+        resolved.look.lent = lent;
+        return resolved;
+    };
     resolved.look.sandbox = Some(id.clone());
     let mut wants = wants_of(state, &sandbox);
     // What a tunnel to a pod goes over must have its address before the tunnel.
@@ -213,6 +217,7 @@ impl Builder<'_> {
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
+        self.resolved.made.host_links.extend(devices::device_of(&link).cloned());
         self.fill(wanted, &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
         for (key, value) in want.kind.sysctls() {
@@ -235,8 +240,11 @@ impl Builder<'_> {
                 .map_or_else(|| "it is not there".to_owned(), |(_, problem)| problem.message.clone());
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
-        if let Some(parent) = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_))) {
-            self.set_parent(parent, link)?;
+        let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
+        match (parent, &link.kind) {
+            (_, Kind::HostDevice(_)) => self.find_device(wanted, link)?,
+            (Some(parent), _) => self.set_parent(parent, link)?,
+            (None, _) => {}
         }
         let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
         match self.inside(master, "it is to be a port of")? {

@@ -10,8 +10,8 @@
 use knit_model::link::{Link, OwnerId};
 use knit_model::{Scope, marks};
 
-use super::{Deletes, devices};
 use super::transaction::{Failure, Op, Transaction};
+use super::{Deletes, devices};
 use crate::error::Result;
 use crate::kernel::By;
 use crate::kinds;

@@ -37,9 +37,10 @@ fn flags(attrs: &mut Attrs) -> [&mut Option<bool>; 5] {
 pub(crate) fn mark(owner: &OwnerId, lent: &HostDevice) -> Option<String> {
     let (Some(device), Some(was)) = (&lent.device, &lent.was) else { return None };
     let mut was = (**was).clone();
-    let bits = flags(&mut was).iter().enumerate().fold(0u8, |bits, (bit, flag)| {
-        if **flag == Some(true) { bits | 1 << bit } else { bits }
-    });
+    let bits = flags(&mut was)
+        .iter()
+        .enumerate()
+        .fold(0u8, |bits, (bit, flag)| if **flag == Some(true) { bits | 1 << bit } else { bits });
     let mac = was.mac.map(|mac| mac.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     Some(format!(
         "{}{}.{WORD}.{}.{}.{}.{}.{bits:x}.{device}",
