@@ -32,6 +32,7 @@ pages! {
     macvlan => "docs/kinds/macvlan.md",
     vxlan => "docs/kinds/vxlan.md",
     tap => "docs/kinds/tap.md",
+    hostdevice => "docs/kinds/hostdevice.md",
     uplink => "docs/kinds/uplink.md",
     virtualnetwork => "docs/kinds/virtualnetwork.md",
     podroute => "docs/kinds/podroute.md",

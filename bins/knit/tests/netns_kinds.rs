@@ -6,6 +6,8 @@ mod support {
     pub mod machine;
 }
 
+#[path = "kinds/devices.rs"]
+mod devices;
 #[path = "kinds/links.rs"]
 mod links;
 #[path = "kinds/lists.rs"]

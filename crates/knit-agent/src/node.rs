@@ -182,8 +182,9 @@ impl Node {
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
         host.vlans = look.vlans;
-        if look.ports_of.is_some() {
-            // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
+        if look.ports_of.is_some() || !look.lent.is_empty() {
+            // Who its ports are, or where a NIC came to lie, only all links can tell. That is asked when a bridge goes, or
+            // when a sandbox ended with a NIC, which is rare.
             host.links = Links::All;
         }
         wanted.scopes.insert(Scope::Host, host);

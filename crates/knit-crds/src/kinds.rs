@@ -4,6 +4,7 @@ mod bridge;
 mod dummy;
 mod geneve;
 mod gre;
+mod hostdevice;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
@@ -25,6 +26,7 @@ pub use bridge::{Bridge, BridgeSpec};
 pub use dummy::{Dummy, DummySpec};
 pub use geneve::{Df, Geneve, GeneveSpec};
 pub use gre::{Carries, Gre, GreSpec};
+pub use hostdevice::{HostDevice, HostDeviceSpec};
 pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
@@ -203,6 +205,7 @@ kinds!(
     PodRoute,
     WireGuard,
     Tap,
+    HostDevice,
     Geneve,
     Gre,
     IpTunnel,

@@ -6,7 +6,7 @@ mod known;
 use std::borrow::Cow;
 
 use knit_model::intent::{NameRule, PortWant, Selector};
-use knit_model::link::{Kind, VlanSet};
+use knit_model::link::{HostDevice, Kind, LinkKind, VlanSet};
 use knit_model::{IfName, Problems};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -211,6 +211,9 @@ pub(crate) fn needs_master(kind: &str) -> String {
 
 /// The sentence for a link that sits on nothing.
 pub(crate) fn needs_parent(kind: &str) -> String {
+    if kind == HostDevice::NAME {
+        return format!("a {kind} needs the Uplink whose NIC it is");
+    }
     format!("{} {kind} needs what it sits on: another interface of the pod, or an Uplink", article(kind))
 }
 

@@ -47,6 +47,9 @@ pub(crate) struct Entry<'a> {
     pub(crate) fields: &'a InterfaceFields,
 }
 
+/// A NIC that is lent goes back with all that its mark can hold, which is no text of any length.
+pub(crate) const NO_ALIAS: &str = "the alias of a NIC is the admin's: it cannot be changed here";
+
 /// The article of a kind's name.
 pub(crate) fn article(kind: &str) -> &'static str {
     if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
@@ -121,6 +124,9 @@ impl Translator {
             let message =
                 format!("{} {} has no hardware address of its own", article(kind.name()), kind.name());
             self.problems.invalid(format!("{path}.hardwareAddr"), message);
+        }
+        if read.attrs.alias.is_some() && matches!(kind, LinkKind::HostDevice(_)) {
+            self.problems.invalid(format!("{path}.alias"), NO_ALIAS);
         }
         // A pair's master is on the node, its VRF in the pod; for others both would be in the pod.
         if read.vrf.is_some() && master.is_some() && !matches!(kind, LinkKind::Veth(_)) {

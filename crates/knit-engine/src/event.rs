@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use knit_ipam::Time;
+use knit_model::link::OwnerId;
 use knit_model::problem::Problem;
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,8 @@ pub struct Look {
     pub host_parents: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
+    /// NICs with these marks, wherever on the host they came to lie.
+    pub lent: BTreeSet<OwnerId>,
     /// Whether the VLANs of bridges and their ports are of interest.
     pub vlans: bool,
     /// Whether the host's rules are of interest.

@@ -413,7 +413,8 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
     let mut mine = ScopeState::default();
     for link in host.links.into_values() {
         let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
-        if look.host_links.contains(&link.name) || foreign_port {
+        let is_lent = link.owner.as_ref().is_some_and(|owner| look.lent.contains(owner));
+        if look.host_links.contains(&link.name) || foreign_port || is_lent {
             mine.add_link(link);
         } else if look.host_parents.contains(&link.name) {
             // Whose it is does not matter here: it is not this unit's, so this unit never changes it.

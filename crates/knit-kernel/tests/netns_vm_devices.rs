@@ -17,7 +17,7 @@ use knit_model::link::{HostDevice, Kind};
 use knit_model::plan::{Desired, diff, settle_devices};
 use knit_model::{Address, NetState, Scope};
 use support::edits::{Edit, change_each, forget_neighbours};
-use support::faults::survive_every_fault;
+use support::faults::survive_every_fault_leanly;
 use support::states::{link, name, net};
 use support::world::{World, sandbox};
 
@@ -60,7 +60,7 @@ fn a_nic_is_lent_and_given_back() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     let before = world.dumps();
     let state = settled(&world, lent("net1"));
-    survive_every_fault(&world, &world.plan(&state), Deletes::Now);
+    survive_every_fault_leanly(&world, &world.plan(&state));
     world.make(&state);
     let shown = world.sandboxes[0].ip(&["-d", "link", "show", "dev", "net1"]);
     for part in [
@@ -78,10 +78,10 @@ fn a_nic_is_lent_and_given_back() {
 
     // Another name in the pod takes it home and back again.
     let other = settled(&world, lent("net2"));
-    survive_every_fault(&world, &world.plan(&other), Deletes::Now);
+    survive_every_fault_leanly(&world, &world.plan(&other));
     world.make(&other);
     world.make(&settled(&world, lent("net1")));
-    survive_every_fault(&world, &world.plan(&NetState::default()), Deletes::Now);
+    survive_every_fault_leanly(&world, &world.plan(&NetState::default()));
 
     // Field by field while it is lent; what is no longer asked for is as it was.
     let mut changed = state.clone();
@@ -115,7 +115,7 @@ fn a_nic_that_came_home_by_itself_is_put_in_order() {
         pod.ip(&["link", "set", "net1", "mtu", mtu]);
         pod.ip(&["link", "set", "net1", "netns", &host, "name", text]);
         let plan = diff(&Desired::default(), &world.observe());
-        survive_every_fault(&world, &plan, Deletes::Now);
+        survive_every_fault_leanly(&world, &plan);
         world.apply_with(&plan, Deletes::Deferred, &mut Unobserved).unwrap();
         world.assert_as_before(&before, &format!("after it was {text}"));
     }

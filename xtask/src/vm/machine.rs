@@ -144,6 +144,12 @@ fn qemu(guest: &Guest, kernel: &Kernel, folder: &Path) -> Command {
     command.args(["-accel", "tcg", "-cpu", "max", "-machine", "q35"]);
     command.args(["-smp", &guest.cpus.to_string(), "-m", &guest.memory_mib.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-nic", "none"]);
+    // Two NICs, each at one end of a cable.
+    for number in 0..2 {
+        command.arg("-netdev").arg(format!("hubport,id=wire{number},hubid=0"));
+        let mac = format!("52:54:00:00:00:0{number}");
+        command.arg("-device").arg(format!("virtio-net-pci,netdev=wire{number},mac={mac},romfile="));
+    }
     command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initrd(folder));
     command.args(["-append", &arguments, "-serial", "chardev:console"]);
     command

@@ -50,6 +50,7 @@ macro_rules! page {
 pub const IN_GUEST: &[(&str, &str)] = &[
     page!("docs/kinds/dummy.md"),
     page!("docs/kinds/vlan.md"),
+    page!("docs/vlans.md"),
     page!("docs/kinds/ipvlan.md"),
     page!("docs/kinds/vrf.md"),
     page!("docs/kinds/wireguard.md"),

@@ -63,8 +63,8 @@ pub struct NetworkAttachment {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. `pc0` becomes
     /// `pc02841804` in the pod and `hpc02841804` on the node. A new name is a new interface.
     pub name: NamePrefix,
-    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap`, `vrf`, `vxlan`, `geneve`, `gre`,
-    /// `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
+    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
     /// What the interface sits on: for `macvlan`, `ipvlan`, `vlan` and tunnels another interface of the pod, or an Uplink.

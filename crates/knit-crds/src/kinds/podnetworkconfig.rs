@@ -67,8 +67,8 @@ pub struct LinkEntry {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new prefix
     /// is a new interface.
     pub name_prefix: NamePrefix,
-    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap`, `vrf`, `vxlan`, `geneve`, `gre`,
-    /// `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
+    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
     /// What the interface sits on: for `macvlan`, `ipvlan`, `vlan` and tunnels another interface of the pod, or an Uplink.
@@ -102,8 +102,8 @@ pub struct AdditionalNetwork {
     /// What the network is for. It becomes the interface's alias unless `alias` is stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_description: Option<AliasText>,
-    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `dummy`, `tap`, `vrf`, `vxlan`, `geneve`, `gre`,
-    /// `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
+    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
     /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For

@@ -32,7 +32,8 @@ pub struct UplinkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
-    /// Kinds of links that may sit on it, such as `macvlan`. Default: every kind that has a parent.
+    /// Kinds of links that may sit on it, such as `macvlan`. `host-device` lends the NIC itself, to one pod at a time.
+    /// Default: every kind that has a parent, but not `host-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "set", "items" = kind_schema()))]
     pub kinds: Vec<String>,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use knit_model::link::{
-    Dummy, GENEVE_PORT, Geneve, Gre, GreForm, IpTunnel, IpTunnelForm, Ipvlan, IpvlanFlag, IpvlanMode, Kind,
-    Macvlan, MacvlanMode, TAP_NOBODY, Tap, VXLAN_PORT, Veth, Vlan, VlanProtocol, Vrf, Vxlan, WIREGUARD_PORT,
-    WireGuard,
+    Dummy, GENEVE_PORT, Geneve, Gre, GreForm, HostDevice, IpTunnel, IpTunnelForm, Ipvlan, IpvlanFlag,
+    IpvlanMode, Kind, Macvlan, MacvlanMode, TAP_NOBODY, Tap, VXLAN_PORT, Veth, Vlan, VlanProtocol, Vrf,
+    Vxlan, WIREGUARD_PORT, WireGuard,
 };
 use knit_model::{KeyRef, SecretKey};
 
@@ -61,6 +61,7 @@ pub(super) const KNOWN: &[Shape] = &[
     shape("ipvlan", Sits::OnParent, ipvlan).takes(&["mode"]),
     shape("vlan", Sits::OnParent, |details| Some(Kind::Vlan(plain_vlan(details.vlan_id?))))
         .needs(&["vlanID"]),
+    shape("host-device", Sits::OnParent, |_| Some(Kind::HostDevice(HostDevice::default()))),
     shape("dummy", Sits::OnNothing, |_| Some(Kind::Dummy(Dummy {}))),
     shape("tap", Sits::OnNothing, |_| Some(Kind::Tap(root_tap()))),
     shape("vrf", Sits::OnNothing, |details| Some(Kind::Vrf(Vrf { table: details.table? }))).needs(&["table"]),

@@ -176,6 +176,8 @@ const BAD: &[(&str, &str)] = &[
     ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ip6tnl, remote: 10.0.0.1}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vxlan, vni: 1, remote: 239.0.0.1}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, master: br0, vlanID: 7, mode: l2}]}"),
+    ("HostDevice", "{interfaceName: n1, parent: a/b, alias: mine}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: host-device}]}"),
     // VLANs of ports, and interfaces with tags.
     ("Veth", "{interfaceName: n1, master: br0, vlan: {}}"),
     ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 0}}"),
@@ -267,7 +269,7 @@ fn a_link_type_from_a_newer_version_is_refused_with_the_known_ones() {
     assert_eq!(
         problems.to_string(),
         "spec.networkAttachments[0].linkType: link type `nosuch` is not known here, it is one of veth, macvlan, ipvlan, vlan, \
-         dummy, tap, vrf, vxlan, geneve, gre, gretap, ipip, sit, ip6tnl, wireguard"
+         host-device, dummy, tap, vrf, vxlan, geneve, gre, gretap, ipip, sit, ip6tnl, wireguard"
     );
 }
 

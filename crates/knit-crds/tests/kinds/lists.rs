@@ -34,6 +34,7 @@ fn every_kind_is_taken_by_name() {
         ("macvlan", "parent: eth0, mode: vepa"),
         ("ipvlan", "parent: eth0, mode: l3s"),
         ("vlan", "parent: eth0, vlanID: 100"),
+        ("host-device", "parent: fabric"),
         ("dummy", "master: br0"),
         ("tap", "master: br0"),
         ("vrf", "table: 1010"),

@@ -16,7 +16,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, change, nesting, routing, with_defaults};
+use super::{DEFAULT_MTU, Resolved, change, devices, nesting, routing, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -36,11 +36,15 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     let had = state.made.get(&Unit::Sandbox(id.clone())).cloned();
     let is_known = had.is_some();
     let had = had.unwrap_or_default();
+    let lent = devices::lent_to(id, &had);
     resolved.look.host_links = had.host_links;
     resolved.look.vlans = had.interfaces.iter().any(|(_, interface)| interface.vlans.is_some());
     // Also those of interfaces that go: if that fails, they come back with them.
     resolved.look.sysctls = had.sysctls;
-    let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
+    let Some(sandbox) = state.sandboxes.get(id).cloned() else {
+        resolved.look.lent = lent;
+        return resolved;
+    };
     resolved.look.sandbox = Some(id.clone());
     resolved.title = sandbox.title();
     let mut wants = wants_of(state, &sandbox);
@@ -225,6 +229,7 @@ impl Builder<'_> {
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge(&self.sandbox.namespace));
+        self.resolved.made.host_links.extend(devices::device_of(&link).cloned());
         self.fill(wanted, &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
         for (key, value) in want.kind.sysctls() {
@@ -247,8 +252,11 @@ impl Builder<'_> {
                 .map_or_else(|| "it is not there".to_owned(), |(_, problem)| problem.message.clone());
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
-        if let Some(parent) = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_))) {
-            self.set_parent(parent, link)?;
+        let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
+        match (parent, &link.kind) {
+            (_, Kind::HostDevice(_)) => self.find_device(wanted, link)?,
+            (Some(parent), _) => self.set_parent(parent, link)?,
+            (None, _) => {}
         }
         let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
         match self.inside(master, "it is to be a port of")? {
