@@ -128,7 +128,7 @@ fn every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a str>, act: Act)
     world.on_host(|| {
         let mut node = world.open();
         world.add(&mut node);
-        let clean = world.dumps();
+        let clean = world.settled();
         let start = |node: &mut Standalone| {
             let all: Vec<_> = node.state().objects.keys().cloned().collect();
             node.delete(&all, "clean").unwrap();
@@ -137,10 +137,10 @@ fn every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a str>, act: Act)
         start(&mut node);
         let targets = act.targets(&mut node);
         assert!(targets.len() >= 3, "a plan worth the name: {targets:?}");
-        let before = world.dumps();
+        let before = world.settled();
         let leases = live_leases(&node);
         act.carry_out(&mut node).unwrap();
-        let after = world.dumps();
+        let after = world.settled();
         // What waits for something, also when all goes well.
         let waits = problems(&node);
 
@@ -160,7 +160,7 @@ fn every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a str>, act: Act)
                     world.assert_like(expected, &say("a refusal"))
                 }
                 // Nothing of this unit's plan was carried out: so it must look at each of its steps.
-                _ => first_of_unit = Some((target.unit, world.dumps())),
+                _ => first_of_unit = Some((target.unit, world.settled())),
             }
             let told = problems(&node);
             assert!(told.contains("a fault point"), "{}: {told:?}", say("a refusal"));

@@ -182,7 +182,11 @@ fn attaches_with_netns(
 }
 
 /// Does both, the other one first each time: neither always follows the same thing.
-fn in_turn(round: usize, one: impl FnOnce() -> Result<()>, other: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn in_turn(
+    round: usize,
+    one: impl FnOnce() -> Result<()>,
+    other: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     if round.is_multiple_of(2) {
         one()?;
         other()
