@@ -51,7 +51,7 @@ impl Bare {
     /// A link with an MTU and an address, up.
     pub fn make(&mut self, case: &Case) -> Result<()> {
         if case.name == "veth" {
-            let mut veth = messages::veth(HOST_END, LINK, Some(&self.pod));
+            let mut veth = messages::veth(HOST_END, LINK, Some(&self.pod), messages::Queues::One);
             veth.put_u32(IFLA_MTU, MTU);
             self.host.request(veth)?;
             self.host.request(messages::enslave(HOST_END, self.bridge))?;
@@ -96,7 +96,7 @@ pub fn pod() -> Result<Netns> {
     let mut socket = Socket::open_in(&pod, Protocol::Route)?;
     socket.batch(&[
         messages::up("lo"),
-        messages::veth("eth0", "cable", None),
+        messages::veth("eth0", "cable", None, messages::Queues::One),
         messages::up("eth0"),
         messages::up("cable"),
     ])?;
