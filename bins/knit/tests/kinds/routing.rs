@@ -166,7 +166,7 @@ fn several_next_hops_share_the_load_and_rules_choose_the_table() {
         assert!(ways.iter().any(|way| way.contains(&format!("via {router} "))), "{router}: {ways:?}");
     }
     for last in 10..40 {
-        pod.ping(&format!("10.98.1.{last}")).unwrap();
+        pod.ping(format!("10.98.1.{last}")).unwrap();
     }
 
     // The rule leads into the table; without the rule nobody looks there.

@@ -519,7 +519,7 @@ fn changes(want: &Link, seen: &Link) -> Vec<Change> {
     let seen_fields = seen.fields();
     let differing = want.fields().into_iter().filter_map(|(field, to)| {
         let from = seen_fields.get(&field)?.clone();
-        (!agrees(&to, &from) && !(goes_up && field == "up")).then_some(Change { field, from, to })
+        (!(agrees(&to, &from) || goes_up && field == "up")).then_some(Change { field, from, to })
     });
     differing.collect()
 }
