@@ -175,7 +175,9 @@ fn what_an_older_version_wrote_is_read() {
         ];
         let options = Options { format: Format::first(), segments: 4 };
         let opened = Journal::<Value, Value>::open(world.folder.path(), options).unwrap();
-        old.iter().for_each(|record| drop(opened.journal.append_durable(record).unwrap()));
+        for record in &old {
+            opened.journal.append_durable(record).unwrap();
+        }
         drop(opened);
         let mut node = world.open();
         assert!(node.state().objects.keys().any(|key| key.kind == "Veth" && key.name == "net"));
