@@ -55,7 +55,10 @@ fn a_nic_is_lent_to_one_at_a_time_and_only_where_that_is_said() {
     let home = node.host_link("eno1").unwrap();
     let first = nic("first", "x", Some(1300));
     node.hear(Event::ObjectApplied(first.clone()));
-    assert_eq!(node.problems("first"), ["spec.entries[0]: there is no Uplink fabric: a host-device is the NIC of one"]);
+    assert_eq!(
+        node.problems("first"),
+        ["spec.entries[0]: there is no Uplink fabric: a host-device is the NIC of one"]
+    );
     for closed in [&[][..], &["macvlan"]] {
         node.hear(Event::ObjectApplied(uplink(closed)));
         assert!(node.problems("first")[0].contains("is not open to host-device links"), "{closed:?}");
