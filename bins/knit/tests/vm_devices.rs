@@ -101,23 +101,24 @@ fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
     guest.ok("knit sandbox delete web");
     assert_eq!(guest.nic().as_ref(), Some(&before));
 
-    // Killed: under the name that it had in the pod; then with that name in use, so that the kernel chooses one.
-    for is_name_taken in [false, true] {
-        let holder = guest.lend();
-        if is_name_taken {
-            guest.ok("ip link add wire0 type bridge");
-        }
-        guest.ok(&format!("kill -9 {holder}"));
-        let links = guest.wait_for_mark();
-        assert_eq!(links.lines().any(|line| line.starts_with("wire0 ") && !is_name_taken), !is_name_taken);
-        // Knit says what is not as it should be, and the next command puts it in order.
-        let (_, status) = guest.run("knit", &["status"]);
-        assert!(status.contains("host-device"), "{status}");
-        let said = guest.ok("knit apply -f /dev/null");
-        assert_eq!(guest.nic().as_ref(), Some(&before), "{said}\n{}", guest.ok("ip -d link"));
-        let _ = guest.run("ip", &["link", "del", "wire0"]);
-        let _ = guest.run("knit", &["sandbox", "delete", "web"]);
-    }
+    // Killed: the kernel brings it home under the name that it had in the pod. Knit sees that the sandbox is gone.
+    let holder = guest.lend();
+    guest.ok(&format!("kill -9 {holder}"));
+    assert!(guest.wait_for_mark().lines().any(|line| line.starts_with("wire0 ")));
+    let said = guest.ok("knit status");
+    assert!(said.contains("its namespace is gone"), "{said}");
+    assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+
+    // Killed while its name is in use at home, so that the kernel chooses one; and Knit's memory is lost.
+    let holder = guest.lend();
+    guest.ok("ip link add wire0 type bridge");
+    guest.ok(&format!("kill -9 {holder}"));
+    guest.wait_for_mark();
+    std::fs::remove_dir_all(guest.folder.path().join("state")).unwrap();
+    let said = guest.ok(&format!("knit apply -f {}", guest.folder.path().join("objects.yaml").display()));
+    assert!(said.contains("removed what has Knit's mark and nobody asks for"), "{said}");
+    assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+    guest.ok("ip link del wire0");
     let (_, text) = guest.run("knit", &["status"]);
     assert!(!text.contains("nic0") && !text.contains("not as asked for"), "{text}");
 }

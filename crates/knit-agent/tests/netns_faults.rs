@@ -69,6 +69,19 @@ const REROUTED: &str =
     neighbours: [{address: 10.9.0.77, dev: eth0, hardwareAddr: '02:00:00:00:00:78'}],
     sysctls: {net.ipv4.conf.eth0.rp_filter: '0', net.ipv4.conf.mv0.rp_filter: '1'}}}";
 
+/// A NIC of the host.
+const LENT: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Uplink, metadata: {name: wire}, spec: {
+    link: nic0, namespaces: [default], kinds: [host-device]}}
+---
+{apiVersion: podnetwork.opdev.io/v1alpha1, kind: HostDevice, metadata: {name: nic}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: wire0, parent: wire, addresses: ['10.7.0.2/24'], mtu: 1300,
+    hardwareAddr: '02:00:00:00:00:62'}}";
+
+/// The same without the word of the admin, which stays when it is given back.
+const LENT_TO: &str =
+    "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: HostDevice, metadata: {name: nic}, spec: {
+    interfaceName: wire0, parent: wire}}";
+
 /// One step of one plan, found again by what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
@@ -230,6 +243,16 @@ fn making_links_that_live_in_the_pod_alone() {
 #[test]
 fn removing_links_that_live_in_the_pod_alone() {
     every_step("f-untower", Some(TOWER), Act::Delete(TOWER));
+}
+
+#[test]
+fn lending_a_nic() {
+    every_step("f-lend", None, Act::Apply(LENT));
+}
+
+#[test]
+fn giving_a_nic_back() {
+    every_step("f-unlend", Some(LENT), Act::Delete(LENT_TO));
 }
 
 #[test]

@@ -31,6 +31,9 @@ impl World {
         testbed.connect(&pod, "eth0", &host, "cni-a");
         host.address("cni-a", "10.9.0.1/24");
         pod.address("eth0", "10.9.0.2/24");
+        // A NIC that can be lent, down as it came.
+        host.ip(&["link", "add", "nic0", "mtu", "1400", "type", "veth", "peer", "name", "cable0"]);
+        host.ip(&["link", "set", "cable0", "up"]);
         Self { host, pod, folder: TempDir::new().unwrap(), _testbed: testbed }
     }
 
