@@ -12,6 +12,7 @@ pub mod error;
 mod forward;
 pub mod hands;
 pub mod http;
+pub mod keys;
 pub mod log;
 pub mod metrics;
 pub mod node;

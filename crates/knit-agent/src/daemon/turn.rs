@@ -286,7 +286,7 @@ impl<'a> Turn<'a> {
                 self.resync_at = self.resync_at.min(Instant::now() + SOON);
                 let message = format!("{unit}: {why}");
                 let problem = Problem { field: String::new(), reason: Reason::KernelRefused, message };
-                let result = Err(Failure { problem, taken_back: false });
+                let result = Err(Failure { problem, taken_back: false, lacks: None });
                 Ok(vec![Event::Applied(Applied { unit, result })])
             }
             (Err(why), Errand::Forward) => {
