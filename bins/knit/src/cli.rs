@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
-use crate::{agent, ask, completion, doctor, man, objects, sandbox, show, status, version};
+use crate::{agent, ask, completion, doctor, man, objects, sandbox, show, status, support, version};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
@@ -133,6 +133,17 @@ enum Command {
         #[arg(value_enum)]
         shell: completion::Shell,
     },
+    /// Collect what a maintainer needs to understand this node: state, kernel dumps, logs, versions; no secrets
+    ///
+    /// Annotations and whatever is named like a secret are left out. Run it as root.
+    SupportBundle {
+        /// The archive to write [default: knit-support.tar.gz]
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// The agent's socket
+        #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
+        kni_socket: Option<PathBuf>,
+    },
     /// Write knit's manual pages into a folder
     ///
     /// For all users: `knit man /usr/local/share/man/man1`, then `man knit`.
@@ -191,6 +202,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Ask(task) => ask::run(&task),
         Command::Version { output } => version::run(output),
         Command::Completion { shell } => completion::run(shell),
+        Command::SupportBundle { file, kni_socket } => support::run(&place, file, kni_socket),
         Command::Man { folder } => man::run(&folder),
     }
 }

@@ -13,6 +13,7 @@ mod place;
 mod sandbox;
 mod show;
 mod status;
+mod support;
 mod version;
 
 use std::process::ExitCode;

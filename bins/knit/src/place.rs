@@ -32,9 +32,14 @@ impl Place {
         self.state_dir.as_deref()
     }
 
+    /// The folder, named or not.
+    pub fn folder(&self) -> &Path {
+        self.named().unwrap_or(Path::new(STATE_DIR))
+    }
+
     /// Opens the node to look at it. Says on standard error what was found wrong in its folder.
     pub fn open(&self) -> Result<Standalone> {
-        let opened = Standalone::open(self.named().unwrap_or(Path::new(STATE_DIR)));
+        let opened = Standalone::open(self.folder());
         let is_locked =
             matches!(&opened, Err(knit_agent::Error::Store(why)) if why.reason() == "StateLocked");
         let mut node = if is_locked { opened.context(ASK_THE_AGENT)? } else { opened? };

@@ -228,3 +228,28 @@ fn no_more_pods_come_when_no_address_is_left_and_nobody_has_to_leave() {
     agent.delete("s1");
     agent.attach("s2", &pods[1]);
 }
+
+#[test]
+fn a_support_bundle_has_what_a_maintainer_needs_and_no_secrets() {
+    let machine = Machine::new("agent-support");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let mut request = attach("sb1", &netns(&pod));
+    request.sandbox.as_mut().unwrap().annotations = [("note".to_owned(), "hush-hush".to_owned())].into();
+    agent.try_attach(request).unwrap();
+    let file = machine.path("bundle.tar.gz");
+    let mut command = machine.host.command(env!("CARGO_BIN_EXE_knit"));
+    command.arg("support-bundle").arg(&file).env("KNIT_KNI_SOCKET", agent.socket());
+    let output = command.env("KNIT_STATE_DIR", machine.path("state")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let unpacked = folder(&machine.path("unpacked"));
+    machine.host.output("tar", &["-xzf", file.to_str().unwrap(), "-C", unpacked.to_str().unwrap()]).unwrap();
+    let read = |name: &str| std::fs::read_to_string(unpacked.join(name)).unwrap();
+    assert!(read("pods.json").contains("10.75.0.2") && read("logs.txt").contains("attached"));
+    assert!(
+        read("host/links.txt").contains("knit0") && read("pods/sb1/addresses.txt").contains("10.75.0.2/16")
+    );
+    assert!(read("state/journal").contains("sb1") && read("version.json").contains("version"));
+    let said = machine.host.output("grep", &["-r", "hush-hush", unpacked.to_str().unwrap()]);
+    assert!(said.is_err(), "an annotation is in the bundle: {said:?}");
+}

@@ -14,6 +14,7 @@ mod turn;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub(crate) use pool::Errand;
 
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::node::Node;
+use crate::node::{Node, now};
 
 /// How a daemon works.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ enum Message {
     /// Someone calls.
     Call { call: CallId, event: Event, done: Reply },
     /// Someone does not wait any more.
-    Cancel(CallId),
+    Cancel(CallId, u64),
     /// Someone wants to see or change the node.
     Ask(Box<dyn FnOnce(&mut Node) + Send>),
     /// A job was done.
@@ -82,6 +83,8 @@ pub struct Handle {
     sender: Sender<Message>,
     changes: broadcast::Sender<Arc<Change>>,
     metrics: Arc<Metrics>,
+    /// Numbers of calls, no two alike, also not those of an earlier agent.
+    tickets: Arc<AtomicU64>,
     /// Which history positions belong to.
     epoch: Arc<str>,
 }
@@ -107,7 +110,9 @@ impl Daemon {
         // Whatever is wrong with the state folder shows before anyone is told that the agent is there.
         started.recv().unwrap_or(Err(Error::Ended))?;
         let epoch = feed::epoch(&folder)?.into();
-        Ok(Self { handle: Handle { sender, changes, metrics, epoch }, thread })
+        // More calls in a millisecond than this leaves room for are not made.
+        let tickets = Arc::new(AtomicU64::new(now().0 << 16));
+        Ok(Self { handle: Handle { sender, changes, metrics, tickets, epoch }, thread })
     }
 
     /// The way to it.
@@ -137,7 +142,13 @@ impl Handle {
             // Whoever asked may be gone by now; its cancellation follows.
             let _ = answer.send(render(node, outcome));
         });
-        let mut waiting = Waiting { handle: self, call: Some(call.clone()) };
+        let mut event = event;
+        let mut ticket = 0;
+        if let Event::AttachRequested(attach) = &mut event {
+            ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+            attach.ticket = ticket;
+        }
+        let mut waiting = Waiting { handle: self, call: Some((call.clone(), ticket)) };
         self.sender.send(Message::Call { call, event, done }).map_err(|_| ended())?;
         let outcome = answered.await.map_err(|_| ended());
         waiting.call = None;
@@ -184,13 +195,13 @@ impl Handle {
 /// Cancels the call when nobody waits for it any more.
 struct Waiting<'a> {
     handle: &'a Handle,
-    call: Option<CallId>,
+    call: Option<(CallId, u64)>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(call) = self.call.take() {
-            let _ = self.handle.sender.send(Message::Cancel(call));
+        if let Some((call, ticket)) = self.call.take() {
+            let _ = self.handle.sender.send(Message::Cancel(call, ticket));
         }
     }
 }

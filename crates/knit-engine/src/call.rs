@@ -49,6 +49,9 @@ pub struct Attachment {
     pub notes: Notes,
     /// When it was asked for.
     pub since: Time,
+    /// The number of the call that asked.
+    #[serde(default)]
+    pub ticket: u64,
     /// Whether it ever stood: only then was whoever asked told so. What never did is not made up for after a restart.
     #[serde(default)]
     pub stood: bool,
@@ -133,6 +136,8 @@ pub struct Attach {
     pub notes: Notes,
     /// An interface that is attached already is an error, not the answer.
     pub fail_if_present: bool,
+    /// A number that no other call of this node has: callers may use an id twice.
+    pub ticket: u64,
 }
 
 /// A sandbox as a call describes it.

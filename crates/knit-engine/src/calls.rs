@@ -116,7 +116,7 @@ pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Eff
         Event::DomainUnwanted { call, path } => domain::unwanted(state, call, path, effects),
         Event::DomainDone { call, result } => domain::done(state, &call, result, effects),
         Event::Inspected { call, found } => inspected(state, &call, found, now, effects),
-        Event::CallCancelled(call) => cancelled(state, &call, effects),
+        Event::CallCancelled { call, ticket } => cancelled(state, &call, ticket, effects),
         Event::Restarted => restarted(state, effects),
         _ => {}
     }
@@ -210,8 +210,10 @@ fn inspected(
     }
 }
 
-fn cancelled(state: &mut State, call: &CallId, effects: &mut Effects) {
-    let Some(waiting) = state.calls.waiting.get_mut(call) else { return };
+fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects) {
+    let Some(waiting) = state.calls.waiting.get_mut(call) else {
+        return unheard(state, call, ticket, effects);
+    };
     match (&waiting.what, &waiting.stage) {
         (What::Domain(_), Stage::Host) => waiting.stage = Stage::Abandoned,
         (What::Attach(_), Stage::Waiting | Stage::Flying) => {
@@ -223,6 +225,21 @@ fn cancelled(state: &mut State, call: &CallId, effects: &mut Effects) {
         _ => {
             state.calls.waiting.remove(call);
         }
+    }
+}
+
+/// The answer was given, and nobody was there to hear it: what the call brought is taken back all the same.
+fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects) {
+    let brought = state.called.all().filter(|there| ticket != 0 && there.ticket == ticket);
+    let brought: Vec<(SandboxId, IfName)> =
+        brought.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
+    for (sandbox, interface) in brought {
+        let record = Record::Detached { sandbox: sandbox.clone(), interface, call: call.clone() };
+        effects.record(state, record);
+        if state.called.of(&sandbox).next().is_none() {
+            leave(state, call, &sandbox, effects);
+        }
+        state.dirty.insert(Unit::Sandbox(sandbox));
     }
 }
 

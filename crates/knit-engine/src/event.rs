@@ -79,7 +79,12 @@ pub enum Event {
         result: Result<DomainDone, Problem>,
     },
     /// Whoever made a call does not wait any more.
-    CallCancelled(CallId),
+    CallCancelled {
+        /// The call.
+        call: CallId,
+        /// Its number, if it was an attach: whoever asked may have gone just before the answer came.
+        ticket: u64,
+    },
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }

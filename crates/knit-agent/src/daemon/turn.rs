@@ -214,9 +214,9 @@ impl<'a> Turn<'a> {
     fn take(&mut self, message: Message) -> Result<()> {
         match message {
             Message::Call { call, event, done } => self.call(call, event, done),
-            Message::Cancel(call) => {
+            Message::Cancel(call, ticket) => {
                 self.waiters.remove(&call);
-                self.hear(Event::CallCancelled(call))
+                self.hear(Event::CallCancelled { call, ticket })
             }
             Message::Ask(question) => {
                 question(&mut self.node);

@@ -141,6 +141,7 @@ impl Agent for Services {
             interfaces: Vec::new(),
             notes: Default::default(),
             fail_if_present: false,
+            ticket: 0,
         };
         let pod = {
             let id = id.clone();

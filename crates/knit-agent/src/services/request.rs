@@ -150,7 +150,7 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
         return Err(invalid("interfaces", format!("{} is asked for twice", twice[0])));
     }
     let fail_if_present = request.fail_if_present;
-    Ok(Attach { call: call.clone(), dialect, sandbox: wished, interfaces, notes, fail_if_present })
+    Ok(Attach { call: call.clone(), dialect, sandbox: wished, interfaces, notes, fail_if_present, ticket: 0 })
 }
 
 fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName, String, Asked)> {
@@ -268,6 +268,7 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
         )],
         notes,
         fail_if_present: false,
+        ticket: 0,
     })
 }
 

@@ -112,6 +112,7 @@ fn admit(
             asked: asked.clone(),
             notes: attach.notes.clone(),
             since: now,
+            ticket: attach.ticket,
             stood: false,
         });
     }
