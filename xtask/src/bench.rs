@@ -6,6 +6,7 @@
 mod attach;
 mod floor;
 mod ground;
+mod kinds;
 mod kni;
 mod measure;
 mod messages;
@@ -30,6 +31,8 @@ pub enum Bench {
     /// Calls through the agent's socket against bare netlink and the reference CNI plugin; 200 at once; memory; growth
     /// (needs root)
     Kni(Options),
+    /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
+    Kinds(Options),
 }
 
 /// What every benchmark takes.
@@ -53,6 +56,7 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Floor(options) => floor::run(options.rounds)?.print(options.json),
         Bench::Attach(options) => attach::run(options.rounds)?.print(options.json),
         Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
+        Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
     }
 }
 

@@ -322,3 +322,41 @@ fn the_agent_makes_and_removes_namespaces_through_kni_alone() {
     assert!(!std::path::Path::new(&path).exists());
     assert_eq!(agent.used(), 0);
 }
+
+#[test]
+fn ports_of_the_node_lead_to_the_pod_as_long_as_it_is_attached() {
+    let machine = Machine::new("agent-ports");
+    let (pod, outside) = (machine.testbed.pod("one"), machine.testbed.pod("outside"));
+    machine.testbed.connect(&outside, "eth0", &machine.host, "up0");
+    machine.host.address("up0", "192.0.2.1/24");
+    outside.address("eth0", "192.0.2.2/24");
+    machine.host.set_sysctl("net.ipv4.ip_forward", "1");
+    let agent = machine.agent();
+    let mut request = attach("sb1", &netns(&pod));
+    let port = |host_port: u32| v1::PortMapping { container_port: 80, host_port, ..Default::default() };
+    let ports = |numbers: &[u32]| v1::InterfaceSpec {
+        port_mappings: numbers.iter().map(|number| port(*number)).collect(),
+        ..Default::default()
+    };
+    request.interfaces = vec![ports(&[8080])];
+    let answer = agent.try_attach(request).unwrap();
+    assert_eq!(answer.pod.unwrap().interfaces[0].port_mappings.len(), 1);
+    let echo = pod.namespace().tcp_echo("10.75.0.2:80");
+    outside.tcp_reaches("192.0.2.1:8080").unwrap();
+    machine.host.tcp_reaches("192.0.2.1:8080").unwrap();
+    // The same port is nobody else's.
+    let mut request = attach("sb2", &netns(&outside));
+    request.interfaces = vec![v1::InterfaceSpec { name: "net1".to_owned(), ..ports(&[8080]) }];
+    let refused = agent.try_attach(request).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::Conflict), "{refused}");
+    // A restart closes nothing, and a detach does.
+    agent.crash();
+    outside.tcp_reaches("192.0.2.1:8080").unwrap();
+    let agent = machine.agent();
+    outside.tcp_reaches("192.0.2.1:8080").unwrap();
+    echo.stop();
+    agent.delete("sb1");
+    eventually("the port is closed", Duration::from_secs(5), || {
+        machine.host.output("nft", &["list", "table", "inet", "knit"]).is_err()
+    });
+}

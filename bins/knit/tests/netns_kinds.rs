@@ -6,12 +6,16 @@ mod support {
     pub mod machine;
 }
 
+#[path = "kinds/devices.rs"]
+mod devices;
 #[path = "kinds/links.rs"]
 mod links;
 #[path = "kinds/lists.rs"]
 mod lists;
 #[path = "kinds/networks.rs"]
 mod networks;
+#[path = "kinds/routing.rs"]
+mod routing;
 
 use knit_testbed::Namespace;
 use serde_json::Value;

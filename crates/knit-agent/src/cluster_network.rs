@@ -32,8 +32,13 @@ impl Cluster {
         };
         let network = NetworkWant { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu };
         let attrs = Attrs { mtu, ..Attrs::default() };
-        let on_node =
-            BridgeWant { name: bridge.clone(), ranges: ranges.to_vec(), attrs, bridge: Bridge::default() };
+        let on_node = BridgeWant {
+            name: bridge.clone(),
+            ranges: ranges.to_vec(),
+            attrs,
+            bridge: Bridge::default(),
+            port: None,
+        };
         let intents = vec![
             Intent { origin: origin("spec"), want: Want::Network(network) },
             Intent { origin: origin("spec.subnets"), want: Want::Bridge(on_node) },

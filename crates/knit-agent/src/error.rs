@@ -106,6 +106,12 @@ pub enum Error {
     /// The agent ended before it began.
     #[error("the agent ended before it was ready")]
     Ended,
+    /// The folder of keys cannot be cleaned.
+    #[error("cannot remove keys that nobody uses any more: {source}")]
+    Keys {
+        /// Why.
+        source: std::io::Error,
+    },
     /// Nothing to take back.
     #[error("there is nothing to undo")]
     NothingToUndo,

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{DomainDone, Found};
-use knit_engine::{Applied, CallId, Event, Failure, Look, State, Unit};
+use knit_engine::forward::Forward;
+use knit_engine::{Applied, CallId, Event, Failure, Keys, Lack, Look, State, Unit};
 use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
 use knit_kernel::fault::{Fault, Observer};
 use knit_kernel::netlink::Protocol;
@@ -18,9 +19,11 @@ use knit_kernel::{Kernel, Netns, Places, Socket};
 use knit_model::plan::Planned;
 use knit_model::problem::{Problem, Reason};
 use knit_model::sandbox::Instance;
-use knit_model::{NetState, Plan, Sandbox, Scope};
+use knit_model::{KeyRef, NetState, Plan, Sandbox, Scope, Step};
 
 use crate::error::{Error, Result};
+use crate::forward;
+use crate::keys::KeyFolder;
 
 /// Fault points that all hands of a node share.
 pub type Faults = Arc<Mutex<Box<dyn Observer + Send>>>;
@@ -43,6 +46,8 @@ pub enum Task {
         unit: Unit,
         /// What to look at.
         look: Look,
+        /// Whether a key that is missing is made.
+        make_keys: bool,
     },
     /// Carry out a plan, and verify it.
     Apply {
@@ -72,6 +77,8 @@ pub enum Task {
         /// Where.
         path: String,
     },
+    /// Have these ports of the node lead to pods, and no others.
+    Forward(Vec<Forward>),
     /// Delete what was cut off.
     Reap(BTreeSet<Scope>),
     /// Say which of these sandboxes are gone.
@@ -103,6 +110,7 @@ pub struct Done {
 /// One pair of hands.
 pub struct Hands {
     kernel: Kernel,
+    keys: Arc<KeyFolder>,
     faults: Faults,
     /// This boot of the machine. A sandbox of another boot is gone, whatever its namespace's number says.
     boot: String,
@@ -134,8 +142,9 @@ impl Done {
 
 impl Hands {
     /// New hands, in the network namespace that counts as the host's. They belong to the calling thread.
-    pub fn new(host: Netns, boot: String, faults: Faults) -> Result<Self> {
-        Ok(Self { kernel: Kernel::open(host)?, faults, boot })
+    pub fn new(host: Netns, boot: String, keys: Arc<KeyFolder>, faults: Faults) -> Result<Self> {
+        let kernel = Kernel::open(host)?.with_secrets(keys.clone());
+        Ok(Self { kernel, keys, faults, boot })
     }
 
     /// The kernel, for what is no job.
@@ -155,7 +164,10 @@ impl Hands {
     pub fn work(&mut self, job: Job) -> Result<Done> {
         let Job { task, sandboxes, mut places } = job;
         match task {
-            Task::Observe { unit, look } => self.observe(unit, &look, &sandboxes, places),
+            Task::Observe { unit, look, make_keys } => {
+                let keys = self.look_at_keys(&look, make_keys);
+                self.observe(unit, &look, keys, &sandboxes, places)
+            }
             Task::Apply { unit, plan } => self.apply(unit, &plan, &sandboxes, places),
             Task::Inspect { call, path } => {
                 let found = self.inspect(&path);
@@ -171,6 +183,7 @@ impl Hands {
                 let result = removed.map(|()| DomainDone::Removed(instance));
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
+            Task::Forward(forwards) => Ok(Done::with(Event::Forwarded(forward::apply(&forwards)))),
             Task::Reap(scopes) => {
                 for scope in scopes {
                     self.reap(&scope, &sandboxes, &mut places)?;
@@ -213,19 +226,34 @@ impl Hands {
         }
     }
 
+    /// Which public key belongs to each key that is there. One that cannot be used is as good as missing.
+    fn look_at_keys(&self, look: &Look, may_make: bool) -> Keys {
+        let found = look.keys.iter().filter_map(|key| {
+            let found = match key {
+                KeyRef::Made { id } if may_make => self.keys.make(id).ok(),
+                key => self.keys.find(key).ok().flatten(),
+            };
+            found.map(|found| (key.clone(), found.public()))
+        });
+        found.collect()
+    }
+
     /// Looks at what a unit is about. A sandbox whose namespace is gone, or is another by now, is reported as gone.
     fn observe(
         &mut self,
         unit: Unit,
         look: &Look,
+        keys: Keys,
         sandboxes: &[Sandbox],
         mut places: Places,
     ) -> Result<Done> {
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
         host.rules = look.host_rules;
-        if look.ports_of.is_some() {
-            // Who its ports are, only all links can tell; this is asked when a bridge goes, which is rare.
+        host.vlans = look.vlans;
+        if look.ports_of.is_some() || !look.lent.is_empty() {
+            // Who its ports are, or where a NIC came to lie, only all links can tell. That is asked when a bridge goes, or
+            // when a sandbox ended with a NIC, which is rare.
             host.links = Links::All;
         }
         match &look.sandbox {
@@ -236,14 +264,18 @@ impl Hands {
                 if !places.contains(id) {
                     return Ok(Done::with(Event::SandboxGone(id.clone())));
                 }
-                let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
+                let inside = ScopeLook {
+                    sysctls: look.sysctls.clone(),
+                    only_if_marked: look.is_new,
+                    ..ScopeLook::everything()
+                };
                 wanted.scopes.insert(scope, inside);
             }
         }
         wanted.scopes.insert(Scope::Host, host);
         let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
         let places = Some((unit.clone(), places));
-        Ok(Done { events: vec![Event::Observed { unit, seen }], places, to_reap: BTreeSet::new() })
+        Ok(Done { events: vec![Event::Observed { unit, seen, keys }], places, to_reap: BTreeSet::new() })
     }
 
     fn apply(&mut self, unit: Unit, plan: &Plan, sandboxes: &[Sandbox], mut places: Places) -> Result<Done> {
@@ -257,7 +289,7 @@ impl Hands {
                 return Err(Error::Stopped { unit: unit.to_string() });
             }
             // What was cut off and came back came back as a new link: the old one still waits.
-            Err(error) => (Err(failure(&error)), scopes),
+            Err(error) => (Err(failure(&error, plan)), scopes),
         };
         Ok(Done { events: vec![Event::Applied(Applied { unit, result })], places: None, to_reap })
     }
@@ -274,6 +306,7 @@ impl Hands {
         Err(Failure {
             problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
             taken_back: left.is_empty(),
+            lacks: None,
         })
     }
 
@@ -340,21 +373,26 @@ fn refused(field: &str, why: &impl std::fmt::Display) -> Problem {
 
 pub(crate) fn scopes_of(planned: &Planned) -> Vec<Scope> {
     let mut scopes = vec![planned.scope.clone()];
-    if let knit_model::Step::CreateLink { link, peer } | knit_model::Step::DeleteLink { link, peer } =
-        &planned.step
-    {
+    if let Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } = &planned.step {
         scopes.extend(link.born_from.clone());
         scopes.extend(peer.as_ref().map(|(scope, _)| scope.clone()));
     }
     scopes
 }
 
-fn failure(error: &ApplyError) -> Failure {
+fn failure(error: &ApplyError, plan: &Plan) -> Failure {
     let reason = match &error.error {
         knit_kernel::Error::Lacks { .. } => Reason::KernelLacks,
         other if other.reason() == "NotFound" => Reason::NotFound,
         _ => Reason::KernelRefused,
     };
-    let taken_back = matches!(error.roll_back, RollBack::Complete);
-    Failure { problem: Problem { field: String::new(), reason, message: error.to_string() }, taken_back }
+    let lacks = match (&error.error, plan.steps.get(error.step).map(|planned| &planned.step)) {
+        (knit_kernel::Error::Lacks { what, config, .. }, Some(Step::CreateLink { link, .. })) => Some(Lack {
+            kind: link.kind.name().to_owned(),
+            words: format!("this kernel has no {what}: {config}"),
+        }),
+        _ => None,
+    };
+    let problem = Problem { field: String::new(), reason, message: error.to_string() };
+    Failure { problem, taken_back: matches!(error.roll_back, RollBack::Complete), lacks }
 }

@@ -150,6 +150,7 @@ impl Metrics {
             Errand::Observe(Unit::Bridge(_)) => ("look", "bridge"),
             Errand::Apply(Unit::Bridge(_)) => ("change", "bridge"),
             Errand::Call => ("namespace", "sandbox"),
+            Errand::Forward => ("ports", "node"),
             Errand::Reap => ("reap", "node"),
             Errand::Census => ("census", "node"),
         };

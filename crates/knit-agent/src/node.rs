@@ -10,13 +10,15 @@ use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, Sta
 use knit_ipam::Time;
 use knit_kernel::Places;
 use knit_kernel::fault::Observer;
+use knit_model::link::OwnerId;
 use knit_model::{Plan, Scope};
 use knit_store::{Journal, Seq, Size};
 
 pub use repair::Repair;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hands::{Done, Hands, Job, Task};
+use crate::keys::KeyFolder;
 
 /// The journal is rewritten as a snapshot after so many records.
 const MOST_RECORDS: u64 = 5_000;
@@ -29,6 +31,7 @@ pub struct Node {
     state: State,
     journal: Journal<Record, State>,
     hands: Hands,
+    keys: Arc<KeyFolder>,
     /// Namespaces at hand for units that are being worked on.
     places: BTreeMap<Unit, Places>,
     /// Scopes where cut-off links wait to be deleted.
@@ -113,7 +116,7 @@ impl Node {
                 }
                 Effect::Changed(objects) => heard.changed.extend(objects),
                 Effect::Answer { call, answer } => heard.answers.push((call, answer)),
-                effect => heard.tasks.extend(task(effect)),
+                effect => heard.tasks.extend(task(effect, true)),
             }
         }
         let goes_on = |unit: &Unit| {
@@ -162,9 +165,9 @@ impl Node {
                             queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
                         }
                         // Nothing is made for a rehearsal, and nothing goes.
-                        Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } => {}
+                        Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
                         effect => {
-                            if let Some(task) = task(effect) {
+                            if let Some(task) = task(effect, false) {
                                 queue.extend(self.hands.work(task.with(&state, Places::new()))?.events);
                             }
                         }
@@ -191,6 +194,7 @@ impl Node {
 
     /// Keeps the journal short.
     pub fn shorten(&mut self) -> Result<()> {
+        self.forget_keys()?;
         if self.journal.size().records > MOST_RECORDS {
             self.journal.compact(&self.state.remembered(), self.journal.last())?;
         }
@@ -220,7 +224,7 @@ impl Node {
     /// Another pair of hands, for another thread, that works for this node.
     pub fn spare_hands(&mut self) -> Result<Hands> {
         let host = self.hands.kernel().host().clone();
-        Hands::new(host, self.hands.boot().to_owned(), self.hands.faults())
+        Hands::new(host, self.hands.boot().to_owned(), Arc::clone(&self.keys), self.hands.faults())
     }
 
     /// The node's own hands, for whoever has the node.
@@ -263,16 +267,30 @@ impl Node {
         let written = if durable { self.journal.append_durable(record) } else { self.journal.append(record) };
         Ok(written?)
     }
+
+    /// Removes keys that were made for attachments that are gone.
+    fn forget_keys(&self) -> Result<()> {
+        let sandboxes = self.state.made.iter().filter_map(|(unit, made)| match unit {
+            Unit::Sandbox(id) => Some((id, made)),
+            Unit::Bridge(_) => None,
+        });
+        let used: BTreeSet<String> = sandboxes
+            .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))
+            .map(|(id, name)| OwnerId::derived(&format!("{id}/{name}")).0)
+            .collect();
+        self.keys.retain(|id| used.contains(id)).map_err(|source| Error::Keys { source })
+    }
 }
 
-/// What an effect means for the hands, if it does.
-fn task(effect: Effect) -> Option<Task> {
+/// What an effect means for the hands, if it does. A rehearsal makes no keys.
+fn task(effect: Effect, make_keys: bool) -> Option<Task> {
     match effect {
-        Effect::Observe { unit, look } => Some(Task::Observe { unit, look }),
+        Effect::Observe { unit, look } => Some(Task::Observe { unit, look, make_keys }),
         Effect::Apply { unit, plan } => Some(Task::Apply { unit, plan }),
         Effect::Inspect { call, path } => Some(Task::Inspect { call, path }),
         Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
+        Effect::Forward(forwards) => Some(Task::Forward(forwards)),
         Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } => None,
     }
 }

@@ -4,16 +4,22 @@
 //! shown and reported on; `read` gives the model's value, or a problem with the field's path.
 
 mod address;
+mod key;
 mod link;
 mod number;
+mod remote;
 
 pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
+pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{is_object_name, object_name_sentence};
 pub use number::{
-    LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength, Seconds, StpPriority, TableId, Ttl, VlanRange,
-    Vni, Weight,
+    DefaultVlan, EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength,
+    Seconds, SkbPriority, StpPriority, TableId, TagPriority, Tos, Ttl, UserId, VlanId, VlanRange, Vni,
+    VrfTable, Weight,
 };
+pub use remote::Remote;
+pub(crate) use remote::{FarEnd, local_over_ipv6, same_family};
 
 use schemars::{Schema, json_schema};
 use serde_json::{Value, json};
@@ -53,9 +59,15 @@ pub(crate) fn text(longest: u32, rules: &[Rule<'_>]) -> Schema {
 
 /// A whole number within bounds, which are said in the rule's sentence.
 pub(crate) fn number(smallest: i64, largest: i64, sentence: &str) -> Schema {
+    number_with(smallest, largest, sentence, &[])
+}
+
+/// The same, with more rules.
+pub(crate) fn number_with(smallest: i64, largest: i64, sentence: &str, more: &[Rule<'_>]) -> Schema {
     let format = if largest > i64::from(i32::MAX) { "int64" } else { "int32" };
     let rule = format!("self >= {smallest} && self <= {largest}");
-    json_schema!({ "type": "integer", "format": format, "x-kubernetes-validations": rule_list(&[(&rule, sentence)]) })
+    let rules = rule_list(&[&[(rule.as_str(), sentence)], more].concat());
+    json_schema!({ "type": "integer", "format": format, "x-kubernetes-validations": rules })
 }
 
 /// Rules as the schema has them.

@@ -12,7 +12,7 @@ use crate::fields::{
     AddressText, AliasText, CidrList, HardwareAddr, InterfaceName, IpText, LinkGroup, Mtu, NamePrefix,
     ObjectName, QueueLength, Rule, rule_list,
 };
-use crate::routing::{PodRoute, PodRule};
+use crate::routing::{PodRule, RouteEntry};
 
 /// Fields of an interface in the pod, whatever its kind. All of them change on the living interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +58,11 @@ pub struct InterfaceFields {
     /// Whether it answers and asks by ARP. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arp: Option<bool>,
+    /// A VRF of the pod, by the name of the interface (or prefix) of a Vrf: this interface is a port of it, and its
+    /// routes are in the VRF's table. A port that changes its VRF loses its connections, the interface stays.
+    /// Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<InterfaceName>,
     /// Routers of default routes through this interface, at most one of each family. Default: no default route, so
     /// that the pod's first interface keeps it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -66,7 +71,7 @@ pub struct InterfaceFields {
     /// Routes in the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
-    pub routes: Vec<PodRoute>,
+    pub routes: Vec<RouteEntry>,
     /// Policy rules in the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "atomic"))]
@@ -107,6 +112,9 @@ impl InterfaceFields {
             attrs: self.attrs(path, problems),
             parent: None,
             master: None,
+            port: None,
+            vrf: self.vrf.as_ref().and_then(|vrf| vrf.read(at("vrf"), problems)).map(String::from),
+            remote_pod: None,
             ranges: self.cidr.as_ref().map(|cidr| cidr.read(at("cidr"), problems)).unwrap_or_default(),
             network: self.network.as_ref().and_then(|network| network.read(at("network"), problems)),
             fixed: each(&self.addresses, &at("addresses"), |address, at| address.read(at, problems)),
@@ -131,6 +139,7 @@ impl InterfaceFields {
             multicast: self.multicast,
             arp: self.arp,
             master: None,
+            vlans: None,
         };
         attrs.check(path, problems);
         attrs

@@ -1,25 +1,47 @@
 //! The kinds: one file each below `kinds/`, and one line in [`kinds!`].
 
 mod bridge;
+mod dummy;
+mod geneve;
+mod gre;
+mod hostdevice;
+mod iptunnel;
+mod ipvlan;
 mod macvlan;
 mod podconfig;
 mod podnetworkconfig;
+mod podroute;
 mod primarynetwork;
+mod tap;
 mod uplink;
 mod veth;
 mod virtualnetwork;
+mod vlan;
+mod vrf;
 mod vxlan;
+mod wireguard;
 
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
+pub use dummy::{Dummy, DummySpec};
+pub use geneve::{Df, Geneve, GeneveSpec};
+pub use gre::{Carries, Gre, GreSpec};
+pub use hostdevice::{HostDevice, HostDeviceSpec};
+pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
+pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
-pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment};
+pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
+pub use podroute::{PodRoute, PodRouteSpec};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
+pub use tap::{Tap, TapSpec};
 pub use uplink::{Uplink, UplinkSpec};
 pub use veth::{Veth, VethSpec};
 pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
+pub use vlan::{EgressPriority, IngressPriority, Vlan, VlanProtocol, VlanSpec};
+pub use vrf::{Vrf, VrfSpec};
 pub use vxlan::{Vxlan, VxlanSpec};
+pub use wireguard::{Peer, WireGuard, WireGuardSpec};
 
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -168,4 +190,25 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Bridge, PodNetworkConfig, PodConfig, PrimaryNetwork, Veth, Macvlan, Vxlan, Uplink, VirtualNetwork,);
+kinds!(
+    Bridge,
+    PodNetworkConfig,
+    PodConfig,
+    PrimaryNetwork,
+    Veth,
+    Macvlan,
+    Vxlan,
+    Dummy,
+    Vlan,
+    Ipvlan,
+    Vrf,
+    PodRoute,
+    WireGuard,
+    Tap,
+    HostDevice,
+    Geneve,
+    Gre,
+    IpTunnel,
+    Uplink,
+    VirtualNetwork,
+);

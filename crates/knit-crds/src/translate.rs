@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{Intent, InterfaceWant, NameRule, Selector, Want};
+use knit_model::intent::{Intent, InterfaceWant, NameRule, PortWant, Selector, Want};
 use knit_model::link::Kind as LinkKind;
 use knit_model::problem::Reason;
 use knit_model::provenance::{Dialect, ObjectRef};
@@ -45,6 +45,14 @@ pub(crate) struct Entry<'a> {
     pub(crate) parent: Option<String>,
     pub(crate) master: Option<String>,
     pub(crate) fields: &'a InterfaceFields,
+}
+
+/// A NIC that is lent goes back with all that its mark can hold, which is no text of any length.
+pub(crate) const NO_ALIAS: &str = "the alias of a NIC is the admin's: it cannot be changed here";
+
+/// The article of a kind's name.
+pub(crate) fn article(kind: &str) -> &'static str {
+    if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
 }
 
 impl Translator {
@@ -96,11 +104,40 @@ impl Translator {
 
     /// Asks for an interface.
     pub(crate) fn interface(&mut self, entry: Entry<'_>) {
+        self.ask(entry, None, None);
+    }
+
+    /// Asks for an interface with an end on the node, and for the VLANs of that end.
+    pub(crate) fn port(&mut self, entry: Entry<'_>, port: Option<PortWant>) {
+        self.ask(entry, None, port);
+    }
+
+    /// Asks for an interface whose far end is in another pod, if one is named.
+    pub(crate) fn tunnel(&mut self, entry: Entry<'_>, remote_pod: Option<String>) {
+        self.ask(entry, remote_pod, None);
+    }
+
+    fn ask(&mut self, entry: Entry<'_>, remote_pod: Option<String>, port: Option<PortWant>) {
         let Entry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
+        if read.attrs.mac.is_some() && !kind.has_own_mac() {
+            let message =
+                format!("{} {} has no hardware address of its own", article(kind.name()), kind.name());
+            self.problems.invalid(format!("{path}.hardwareAddr"), message);
+        }
+        if read.attrs.alias.is_some() && matches!(kind, LinkKind::HostDevice(_)) {
+            self.problems.invalid(format!("{path}.alias"), NO_ALIAS);
+        }
+        // A pair's master is on the node, its VRF in the pod; for others both would be in the pod.
+        if read.vrf.is_some() && master.is_some() && !matches!(kind, LinkKind::Veth(_)) {
+            self.problems.invalid(
+                format!("{path}.vrf"),
+                "an interface is a port of one thing: `master` or `vrf`, not both",
+            );
+        }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
-        let want = InterfaceWant { pods, name, kind, parent, master, ..read };
+        let want = InterfaceWant { pods, name, kind, parent, master, remote_pod, port, ..read };
         self.want(path, Want::Interface(Box::new(want)));
     }
 

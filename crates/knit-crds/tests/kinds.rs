@@ -3,6 +3,8 @@
 
 #[path = "kinds/bad_values.rs"]
 mod bad_values;
+#[path = "kinds/lists.rs"]
+mod lists;
 #[path = "kinds/parsing.rs"]
 mod parsing;
 #[path = "kinds/schemas.rs"]
@@ -17,4 +19,5 @@ pub(crate) const SAMPLES: &[(&str, &str)] = &[
     ("podconfig", include_str!("samples/podconfig.yaml")),
     ("podnetworkconfig", include_str!("samples/podnetworkconfig.yaml")),
     ("links", include_str!("samples/links.yaml")),
+    ("podroute", include_str!("samples/podroute.yaml")),
 ];

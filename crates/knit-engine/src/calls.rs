@@ -15,6 +15,7 @@ use knit_model::{IfName, SandboxId};
 
 use crate::call::{Answer, Attach, CallId, Collected, Detach, Domain, Found};
 use crate::event::{Event, Record, Unit};
+use crate::forward;
 use crate::state::State;
 use crate::step::Effects;
 
@@ -81,6 +82,8 @@ enum Stage {
     Flying,
     /// It failed; what it brought is being taken back, and then it is answered with this.
     TakingBack { why: Problem, flying: bool },
+    /// It stands; the node's ports that lead to it are being opened.
+    Forwarding,
     /// Nobody waits any more; what is being made goes as soon as it is there.
     Abandoned,
     /// The namespace is being removed.
@@ -118,6 +121,8 @@ pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Eff
         Event::Inspected { call, found } => inspected(state, &call, found, now, effects),
         Event::CallCancelled { call, ticket } => cancelled(state, &call, ticket, effects),
         Event::Restarted => restarted(state, effects),
+        Event::Reforward => forward::refresh_all(state, effects),
+        Event::Forwarded(result) => forwarded(state, &result, effects),
         _ => {}
     }
 }
@@ -141,6 +146,7 @@ pub(crate) fn landed(state: &mut State, id: &SandboxId, now: Time, effects: &mut
         state.calls.leaving.remove(id);
         forget(state, id, now, effects);
     }
+    forward::refresh(state, id, effects);
     for call in state.calls.of(id) {
         let Some(waiting) = state.calls.waiting.get(&call) else { continue };
         match (&waiting.what, waiting.stage.clone()) {
@@ -166,7 +172,7 @@ pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
                 let why = why.clone();
                 answer(state, &call, Answer::Failed(why), effects);
             }
-            (What::Attach(_), Stage::Waiting | Stage::Flying) => {
+            (What::Attach(_), Stage::Waiting | Stage::Flying | Stage::Forwarding) => {
                 let message = format!("sandbox {id}: its namespace is gone");
                 answer(
                     state,
@@ -216,7 +222,7 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
     };
     match (&waiting.what, &waiting.stage) {
         (What::Domain(_), Stage::Host) => waiting.stage = Stage::Abandoned,
-        (What::Attach(_), Stage::Waiting | Stage::Flying) => {
+        (What::Attach(_), Stage::Waiting | Stage::Flying | Stage::Forwarding) => {
             attach::take_back(state, call, effects);
             state.calls.waiting.remove(call);
         }
@@ -240,6 +246,19 @@ fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects)
             leave(state, call, &sandbox, effects);
         }
         state.dirty.insert(Unit::Sandbox(sandbox));
+    }
+}
+
+/// The node's ports are as asked, or could not be opened: whoever waits for them is answered.
+fn forwarded(state: &mut State, result: &Result<(), Problem>, effects: &mut Effects) {
+    if !state.forwards.done(effects) && result.is_ok() {
+        return;
+    }
+    let waits = |waiting: &Waiting| waiting.stage == Stage::Forwarding;
+    let waiting = state.calls.waiting.iter().filter(|(_, waiting)| waits(waiting));
+    let waiting: Vec<CallId> = waiting.map(|(call, _)| call.clone()).collect();
+    for call in waiting {
+        attach::forwarded(state, &call, result.clone(), effects);
     }
 }
 

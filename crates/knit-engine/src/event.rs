@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use knit_ipam::Time;
+use knit_model::link::OwnerId;
 use knit_model::problem::Problem;
-use knit_model::{IfName, NetState, Plan, Sandbox, SandboxId};
+use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
+use crate::forward::Forward;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
 /// What is changed as one transaction: it holds, or it is taken back.
@@ -39,6 +41,8 @@ pub enum Event {
         unit: Unit,
         /// What was seen.
         seen: NetState,
+        /// The keys that were asked for, those that are there.
+        keys: Keys,
     },
     /// A plan was carried out, or was taken back.
     Applied(Applied),
@@ -85,6 +89,10 @@ pub enum Event {
         /// Its number, if it was an attach: whoever asked may have gone just before the answer came.
         ticket: u64,
     },
+    /// Ports of the node were opened and closed as asked, or could not be.
+    Forwarded(Result<(), Problem>),
+    /// Ports of the node are to be opened and closed anew, whatever was asked before.
+    Reforward,
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }
@@ -105,6 +113,17 @@ pub struct Failure {
     pub problem: Problem,
     /// Whether everything was taken back.
     pub taken_back: bool,
+    /// The kind of link that the kernel does not have, where that is the reason.
+    pub lacks: Option<Lack>,
+}
+
+/// A kind of link that the kernel does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// The kernel's word for the kind.
+    pub kind: String,
+    /// The same for people, with the option that it was built without.
+    pub words: String,
 }
 
 /// What the host is asked to do, in order.
@@ -149,6 +168,8 @@ pub enum Effect {
         /// Where.
         path: String,
     },
+    /// Have these ports of the node lead to pods, and no others, and answer with [`Event::Forwarded`].
+    Forward(Vec<Forward>),
     /// Tell whoever made the call.
     Answer {
         /// The call.
@@ -163,17 +184,29 @@ pub enum Effect {
 pub struct Look {
     /// This sandbox, wholly.
     pub sandbox: Option<SandboxId>,
+    /// Nothing of the sandbox is known, and nothing wanted there needs more than links, addresses and routes: the rest of
+    /// it matters only if a link there has Knit's mark.
+    pub is_new: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
     /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.
     pub host_parents: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
+    /// NICs with these marks, wherever on the host they came to lie.
+    pub lent: BTreeSet<OwnerId>,
+    /// Whether the VLANs of bridges and their ports are of interest.
+    pub vlans: bool,
     /// Whether the host's rules are of interest.
     pub host_rules: bool,
     /// Sysctls of the sandbox by path.
     pub sysctls: BTreeSet<String>,
+    /// Secret keys: which public key belongs to each. One that Knit makes on the node is made if it is missing.
+    pub keys: BTreeSet<KeyRef>,
 }
+
+/// Secret keys by where they come from: what is known of each is the public key that belongs to it.
+pub type Keys = BTreeMap<KeyRef, PublicKey>;
 
 /// A change of [`crate::State`]. The list of all of them is Knit's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ pub mod called;
 mod calls;
 pub mod cluster;
 pub mod event;
+pub mod forward;
 pub mod made;
 pub mod reports;
 mod resolve;
@@ -17,6 +18,6 @@ mod step;
 
 pub use call::{Answer, Attach, Attachment, CallId, Detach};
 pub use called::Called;
-pub use event::{Applied, Effect, Event, Failure, Look, Record, Revision, Unit};
+pub use event::{Applied, Effect, Event, Failure, Keys, Lack, Look, Record, Revision, Unit};
 pub use state::{ObjectKey, Settings, State, StoredObject};
 pub use step::step;

@@ -2,8 +2,15 @@
 
 mod attachment;
 mod bridge;
+mod change;
+mod devices;
 mod interface;
+mod keys;
+mod nesting;
+mod ports;
+mod routing;
 mod seats;
+mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +22,10 @@ use knit_model::{IfName, Mac, Scope};
 
 pub(crate) use bridge::{bridge, is_left, is_needed};
 pub(crate) use interface::{bridges_of, sandbox};
+pub(crate) use keys::fill as fill_keys;
+pub(crate) use ports::{may_stop_to_filter, needs_filter};
 pub(crate) use seats::settle;
+pub(crate) use tunnel::followers;
 
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};
@@ -42,6 +52,14 @@ pub(crate) struct Resolved {
     pub(crate) largest: BTreeMap<IfName, u32>,
     /// Objects that asked for something here.
     pub(crate) askers: BTreeSet<ObjectKey>,
+    /// The pod, for people.
+    pub(crate) title: String,
+    /// Routes, rules, neighbours and sysctls that wait for the kernel to be looked at.
+    pub(crate) routing: Vec<routing::Asked>,
+    /// Sysctls that Knit sets on its own interfaces by itself: whoever asks for another value gets it.
+    pub(crate) habits: BTreeSet<String>,
+    /// Sysctls that get their old value back.
+    pub(crate) returned: BTreeSet<String>,
 }
 
 impl Resolved {
@@ -64,18 +82,25 @@ impl Resolved {
 /// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
 /// Without `mtu` it follows the link that it sits on. `seed` gives an Ethernet link its address, the same each time it is made.
 fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
+    if matches!(kind, Kind::HostDevice(_)) {
+        // A NIC keeps what it has.
+        let master = Some(master.map_or(Master::Nothing, Master::Of));
+        return Attrs { up: asked.up.or(Some(true)), master, ..asked.clone() };
+    }
     let on_ethernet = kind.is_ethernet().then_some(true);
+    let habits = kind.habits();
     Attrs {
-        mtu: asked.mtu.or(mtu),
-        mac: asked.mac.or_else(|| on_ethernet.map(|_| Mac::derived(seed))),
+        mtu: asked.mtu.or(habits.mtu).or(mtu),
+        mac: asked.mac.or_else(|| kind.has_own_mac().then(|| Mac::derived(seed))),
         txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
         alias: asked.alias.clone().or(Some(String::new())),
         group: asked.group.or(Some(0)),
         up: asked.up.or(Some(true)),
         promisc: asked.promisc.or(Some(false)),
         allmulticast: asked.allmulticast.or(Some(false)),
-        multicast: asked.multicast.or(on_ethernet),
-        arp: asked.arp.or(on_ethernet),
+        multicast: asked.multicast.or(habits.multicast).or(on_ethernet),
+        arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
+        vlans: asked.vlans.clone(),
     }
 }

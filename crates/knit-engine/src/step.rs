@@ -1,5 +1,7 @@
 //! One event in, effects out.
 
+mod held;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,12 +12,12 @@ use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::Problem;
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState, Step};
-use serde_json::Value;
+use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState};
 
+use self::held::{given_back, held};
 use crate::call::{Answer, CallId};
 use crate::calls;
-use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Look, Record, Unit};
+use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
@@ -40,9 +42,10 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             }
         }
         Event::SandboxGone(id) => sandbox_gone(state, &id, now, &mut effects),
-        Event::Observed { unit, seen } => observed(state, &unit, seen, now, &mut effects),
+        Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
         Event::Resync => {
+            state.lacking.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
@@ -83,7 +86,12 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
         state.dirty.extend(affected);
     }
     effects.record(state, Record::ObjectApplied(Box::new(object)));
-    let affected = affected(state, &state.objects[&key]);
+    let object = &state.objects[&key];
+    let asked = object.intents.iter().filter_map(|intent| intent.want.interface());
+    for form in asked.flat_map(|want| want.kind.forms()) {
+        state.lacking.remove(*form);
+    }
+    let affected = affected(state, object);
     state.dirty.extend(affected);
     effects.changed(BTreeSet::from([key]));
 }
@@ -105,8 +113,8 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
     if let Some(flight) = state.flights.remove(&unit) {
         release_claims(state, &unit, &flight);
     }
-    let objects =
-        state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    follow(state, &unit);
+    let objects = state.made.get(&unit).map(|made| made.askers().cloned().collect());
     // They may have been made for it alone a moment ago, and it never came to use them.
     let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
@@ -124,6 +132,7 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
         let pods = match &intent.want {
             Want::Interface(want) => &want.pods,
             Want::Change(want) => &want.pods,
+            Want::Routing(want) => &want.pods,
             // An uplink may open or close a way for any sandbox.
             Want::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -210,11 +219,10 @@ fn release_claims(state: &mut State, unit: &Unit, flight: &Flight) {
 /// Has the bridges made that a sandbox needs, unless that was tried and failed.
 fn need_bridges(state: &mut State, id: &SandboxId) {
     for key in resolve::bridges_of(state, id) {
+        let is_missing = !state.made.contains_key(&Unit::Bridge(key.clone()));
+        let is_lacking = is_missing || resolve::needs_filter(state, id, &key);
         let unit = Unit::Bridge(key);
-        if !state.made.contains_key(&unit)
-            && !state.problems.contains_key(&unit)
-            && !state.flights.contains_key(&unit)
-        {
+        if is_lacking && !state.problems.contains_key(&unit) && !state.flights.contains_key(&unit) {
             state.dirty.insert(unit);
         }
     }
@@ -231,11 +239,12 @@ fn is_ready(state: &State, unit: &Unit) -> bool {
     }
 }
 
-fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: &mut Effects) {
+fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Time, effects: &mut Effects) {
     let Some(mut flight) = state.flights.remove(unit) else { return };
     let had = state.made.get(unit).cloned().unwrap_or_default();
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
-    resolve::settle(&mut flight.resolved, &seen);
+    resolve::fill_keys(&mut flight.resolved, keys, &seen);
+    resolve::settle(state, &mut flight.resolved, &seen);
     let mut plan = diff(&flight.resolved.desired, &seen);
     blame(unit, &plan, &mut flight.resolved);
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
@@ -252,7 +261,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, now: Time, effects: 
     let plan = Arc::new(plan);
     let began = Began {
         unit: unit.clone(),
-        held: held(state, &plan, &had, &flight.resolved),
+        held: held(state, &plan, &had, &flight.resolved, &seen),
         leases: flight.resolved.leases.clone(),
         plan: Arc::clone(&plan),
     };
@@ -267,7 +276,15 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     release_claims(state, &unit, &flight);
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
-        Err(Failure { problem, taken_back }) => {
+        Err(Failure { lacks: Some(lack), taken_back: true, .. }) if is_news(state, &unit, &lack) => {
+            state.lacking.insert(lack.kind, lack.words);
+            let problems = flight.resolved.problems;
+            let ended = Ended { unit: unit.clone(), made: None, problems, given_back: Vec::new(), at: now };
+            effects.record(state, Record::Ended(Box::new(ended)));
+            // Without that kind, the others can be had.
+            state.dirty.insert(unit);
+        }
+        Err(Failure { problem, taken_back, .. }) => {
             if !state.unfinished.contains_key(&unit) {
                 // It never began, so that nothing written down gives back what was taken for it.
                 for LeaseTaken { network, address, .. } in std::mem::take(&mut flight.resolved.leases) {
@@ -283,8 +300,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             let mut askers = std::mem::take(&mut flight.resolved.askers);
             if askers.is_empty() {
                 // Nobody asks any more and it could not be taken away: those who asked before are told.
-                let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
-                askers.extend(made.map(|(object, _)| object.clone()));
+                askers.extend(state.made.get(&unit).into_iter().flat_map(Made::askers).cloned());
                 askers.extend(in_the_name_of(&unit));
             }
             flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
@@ -299,10 +315,16 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
                     at: now,
                 })),
             );
+            follow(state, &unit);
             after(state, &unit, askers, &BTreeSet::new(), effects);
             landed(state, &unit, now, effects);
         }
     }
+}
+
+/// Whether a sandbox can do without a kind that the kernel lacks, and that was not known yet.
+fn is_news(state: &State, unit: &Unit, lack: &Lack) -> bool {
+    matches!(unit, Unit::Sandbox(_)) && !state.lacking.contains_key(&lack.kind)
 }
 
 /// The unit is as it should be.
@@ -323,9 +345,13 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     }
     if let Some(old) = &old.bridge {
         look_again(state, unit, old);
+        tell_ports(state, unit, old);
+    }
+    if !unchanged {
+        follow(state, unit);
     }
     let mut objects = resolved.askers;
-    objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
+    objects.extend(old.askers().cloned());
     after(state, unit, objects, &old.uses, effects);
     landed(state, unit, now, effects);
 }
@@ -351,6 +377,31 @@ fn look_again(state: &mut State, unit: &Unit, old: &BridgeReport) {
     state.dirty.extend(waiting);
 }
 
+/// Tunnels to a pod follow it when it has become another.
+fn follow(state: &mut State, unit: &Unit) {
+    if let Unit::Sandbox(id) = unit
+        && let Some(sandbox) = state.sandboxes.get(id)
+    {
+        let followers = resolve::followers(state, sandbox);
+        state.dirty.extend(followers);
+    }
+}
+
+/// When a bridge begins or ends to filter VLANs, or has another default, its ports are others.
+fn tell_ports(state: &mut State, unit: &Unit, old: &BridgeReport) {
+    let Unit::Bridge(key) = unit else { return };
+    let bridge = state.made.get(unit).and_then(|made| made.bridge.as_ref());
+    if bridge.is_some_and(|bridge| bridge.default_vlan != old.default_vlan) {
+        let users =
+            state.made.iter().filter(|(_, made)| made.uses.contains(key)).map(|(unit, _)| unit.clone());
+        // Also those that could not be had on it so far.
+        let is_meant = |id: &&SandboxId| resolve::bridges_of(state, id).contains(key);
+        let meant = state.sandboxes.keys().filter(is_meant).cloned().map(Unit::Sandbox);
+        let ports: Vec<Unit> = users.chain(meant).collect();
+        state.dirty.extend(ports);
+    }
+}
+
 /// Looks at bridges that may have lost their last user, and tells what has changed.
 fn after(
     state: &mut State,
@@ -360,8 +411,10 @@ fn after(
     effects: &mut Effects,
 ) {
     let now_used = state.made.get(unit).map(|made| made.uses.clone()).unwrap_or_default();
-    for key in used.difference(&now_used) {
-        if !resolve::is_needed(state, key) {
+    for key in used {
+        let is_left = !now_used.contains(key) && !resolve::is_needed(state, key);
+        // A port that needed its bridge to filter may have been the last one.
+        if is_left || resolve::may_stop_to_filter(state, key) {
             state.dirty.insert(Unit::Bridge(key.clone()));
         }
     }
@@ -386,7 +439,8 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
     let mut mine = ScopeState::default();
     for link in host.links.into_values() {
         let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
-        if look.host_links.contains(&link.name) || foreign_port {
+        let is_lent = link.owner.as_ref().is_some_and(|owner| look.lent.contains(owner));
+        if look.host_links.contains(&link.name) || foreign_port || is_lent {
             mine.add_link(link);
         } else if look.host_parents.contains(&link.name) {
             // Whose it is does not matter here: it is not this unit's, so this unit never changes it.
@@ -423,6 +477,14 @@ fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
             interface.ready = false;
             objects.insert(object.clone());
         }
+        for (object, item) in &mut resolved.made.items {
+            let is_needed = |name: &IfName| item.links.contains(name);
+            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
+            if words.any(|word: IfName| is_needed(&word)) {
+                item.ready = false;
+                objects.insert(object.clone());
+            }
+        }
         if objects.is_empty() {
             objects.clone_from(&resolved.askers);
         }
@@ -437,63 +499,4 @@ fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
 fn in_the_name_of(unit: &Unit) -> Option<ObjectKey> {
     let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
     Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
-}
-
-/// The first values of what a plan changes on links that are not Knit's.
-fn held(
-    state: &State,
-    plan: &Plan,
-    had: &Made,
-    resolved: &Resolved,
-) -> std::collections::BTreeMap<HeldKey, Value> {
-    let mut held = std::collections::BTreeMap::new();
-    for planned in &plan.steps {
-        match &planned.step {
-            Step::ChangeLink { name, changes, .. } => {
-                let foreign = resolved
-                    .desired
-                    .state
-                    .link(&planned.scope, name)
-                    .is_some_and(|link| link.owner.is_none());
-                for change in changes.iter().filter(|_| foreign) {
-                    let key = HeldKey {
-                        scope: planned.scope.clone(),
-                        link: Some(name.clone()),
-                        field: change.field.clone(),
-                    };
-                    held.insert(key, change.from.clone());
-                }
-            }
-            // Those of Knit's own links go with the links.
-            Step::SetSysctl { key, from, .. }
-                if !had.sysctls.contains(key) && !resolved.made.sysctls.contains(key) =>
-            {
-                let key = HeldKey { scope: planned.scope.clone(), link: None, field: key.clone() };
-                held.insert(key, Value::String(from.clone()));
-            }
-            _ => {}
-        }
-    }
-    held.retain(|key, _| !state.held.contains_key(key));
-    held
-}
-
-/// Held values that nobody overrides any more: after this change they are back.
-fn given_back(state: &State, unit: &Unit, resolved: &Resolved) -> Vec<HeldKey> {
-    let Unit::Sandbox(id) = unit else { return Vec::new() };
-    let scope = Scope::Sandbox(id.clone());
-    let mine = state.held.iter().filter(|(key, _)| key.scope == scope);
-    let is_back = |key: &HeldKey, value: &Value| match &key.link {
-        Some(name) => resolved
-            .desired
-            .state
-            .link(&scope, name)
-            .is_none_or(|link| link.fields().get(&key.field) == Some(value)),
-        None => {
-            let wanted =
-                resolved.desired.state.scopes.get(&scope).and_then(|state| state.sysctls.get(&key.field));
-            wanted.is_none_or(|wanted| Some(wanted.as_str()) == value.as_str())
-        }
-    };
-    mine.filter(|(key, value)| is_back(key, value)).map(|(key, _)| key.clone()).collect()
 }

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod deletes;
+mod devices;
 mod links;
 mod neighbours;
 mod routes;
@@ -14,6 +15,7 @@ mod steps;
 mod sysctls;
 mod transaction;
 mod undo;
+mod vlans;
 mod words;
 
 use std::collections::BTreeSet;

@@ -89,6 +89,14 @@ pub enum Error {
         /// The option that it was built without.
         config: &'static str,
     },
+    /// A secret key that nobody has.
+    #[error("{context}: {why}")]
+    NoKey {
+        /// What was asked for.
+        context: Context,
+        /// Why there is none.
+        why: String,
+    },
     /// A value that cannot be said to the kernel.
     #[error("{context}: {why}")]
     Unsayable {
@@ -130,6 +138,7 @@ impl Error {
             | Self::NotANamespace { .. }
             | Self::NoNamespace { .. }
             | Self::Lacks { .. }
+            | Self::NoKey { .. }
             | Self::Unsayable { .. } => false,
         }
     }
@@ -144,6 +153,7 @@ impl Error {
             Self::TooLong { .. } => "KernelMessageTooLong",
             Self::NotANamespace { .. } | Self::NoNamespace { .. } => "NotANetworkNamespace",
             Self::Lacks { .. } => "KernelLacksFeature",
+            Self::NoKey { .. } => "NotFound",
             Self::Unsayable { .. } => "InvalidValue",
             Self::Refused { .. } | Self::System { .. } => match self.errno() {
                 Some(Errno::EPERM | Errno::EACCES) => "PermissionDenied",

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
-use knit_model::{IfName, SandboxId, Scope};
+use knit_model::{IfName, PrivateKey, PublicKey, SandboxId, Scope};
 use nix::errno::Errno;
 
 use crate::error::{Context, Error, Result};
@@ -12,12 +13,17 @@ use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Message, Protocol, Socket};
 use crate::netns::{Netns, hopper};
+use crate::secrets::{NoSecrets, Secrets};
 
 /// The kernel room's one way in. Its only lasting socket is the host's: a socket keeps its namespace alive.
 #[derive(Debug)]
 pub struct Kernel {
     host: Netns,
     socket: Socket,
+    generic: Option<Socket>,
+    pub(crate) secrets: Arc<dyn Secrets>,
+    /// Keys that the kernel has shown, so that they can be given back.
+    pub(crate) seen_keys: BTreeMap<PublicKey, PrivateKey>,
 }
 
 /// The sandboxes that one transaction (look, apply, verify) is about, with their namespaces.
@@ -37,13 +43,22 @@ pub struct Places {
 struct Place {
     netns: Netns,
     socket: Option<Socket>,
+    generic: Option<Socket>,
 }
 
 impl Kernel {
     /// Talks to the kernel of this machine. `host` is the namespace that counts as the host's.
     pub fn open(host: Netns) -> Result<Self> {
         let socket = Socket::open_in(&host, Protocol::Route)?;
-        Ok(Self { host, socket })
+        let secrets = Arc::new(NoSecrets);
+        Ok(Self { host, socket, generic: None, secrets, seen_keys: BTreeMap::new() })
+    }
+
+    /// Whom to ask for secret keys.
+    #[must_use]
+    pub fn with_secrets(mut self, secrets: Arc<dyn Secrets>) -> Self {
+        self.secrets = secrets;
+        self
     }
 
     /// The host's namespace.
@@ -63,8 +78,11 @@ pub(crate) fn recovered<T>(result: Result<T>, kernel: &mut Kernel, places: &mut 
 /// Takes new sockets where the old ones may still hear answers to older questions.
 pub(crate) fn recover(after: &Error, kernel: &mut Kernel, places: &mut Places) -> Result<()> {
     if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::Unsettled { .. }) {
-        places.sandboxes.values_mut().for_each(|place| place.socket = None);
+        for place in places.sandboxes.values_mut() {
+            (place.socket, place.generic) = (None, None);
+        }
         kernel.socket = Socket::open_in(&kernel.host, Protocol::Route)?;
+        kernel.generic = None;
     }
     Ok(())
 }
@@ -77,7 +95,7 @@ impl Places {
 
     /// Adds a sandbox with its namespace.
     pub fn add(&mut self, id: SandboxId, netns: Netns) {
-        self.sandboxes.insert(id, Place { netns, socket: None });
+        self.sandboxes.insert(id, Place { netns, socket: None, generic: None });
     }
 
     /// Whether the sandbox is one of these.
@@ -137,6 +155,21 @@ impl Room<'_> {
             Scope::Sandbox(id) => id,
         };
         self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?.socket()
+    }
+
+    /// The scope's socket for families that are found by name, such as WireGuard's.
+    pub(crate) fn generic(&mut self, scope: &Scope) -> Result<&mut Socket> {
+        let (netns, socket) = match scope {
+            Scope::Host => (&self.kernel.host, &mut self.kernel.generic),
+            Scope::Sandbox(id) => {
+                let place = self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
+                (&place.netns, &mut place.generic)
+            }
+        };
+        match socket {
+            Some(socket) => Ok(socket),
+            empty => Ok(empty.insert(Socket::open_in(netns, Protocol::Generic)?)),
+        }
     }
 
     /// The scope's namespace.

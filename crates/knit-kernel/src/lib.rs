@@ -18,6 +18,7 @@ pub mod netlink;
 pub mod netns;
 pub mod observe;
 mod reap;
+pub mod secrets;
 mod sys;
 mod verify;
 
@@ -27,3 +28,4 @@ pub use kernel::{Kernel, Places};
 pub use netlink::{Message, Socket};
 pub use netns::Netns;
 pub use observe::{Look, ScopeLook};
+pub use secrets::Secrets;

@@ -70,6 +70,62 @@ pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Links that a program has the other end of, `/dev/net/tun`.
+pub mod tun {
+    use super::*;
+
+    /// A program may open it once for each queue.
+    pub const MULTI_QUEUE: c_int = libc::IFF_MULTI_QUEUE;
+    /// Packets have virtio's header.
+    pub const VNET_HDR: c_int = libc::IFF_VNET_HDR;
+    /// It stays without a program.
+    pub const PERSISTENT: c_int = libc::IFF_PERSIST;
+
+    /// Makes a tap of this name in the calling thread's namespace, or opens one that is there. Returns its flags.
+    pub fn attach(device: BorrowedFd, name: &str, flags: c_int) -> io::Result<c_int> {
+        let mut request = request(name, flags | libc::IFF_TAP | libc::IFF_NO_PI)?;
+        // SAFETY: the request is a whole `ifreq` that outlives the call, which reads and writes nothing beyond it.
+        check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
+        // SAFETY: as above; this one only writes.
+        check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNGETIFF as _, &raw mut request) })?;
+        // SAFETY: the kernel has just filled in the flags of this union.
+        Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags } as u16))
+    }
+
+    /// Has it stay when its descriptor is closed.
+    pub fn set_persistent(device: BorrowedFd) -> io::Result<()> {
+        set(device, libc::TUNSETPERSIST, 1)
+    }
+
+    /// Lets a user open it.
+    pub fn set_owner(device: BorrowedFd, user: u32) -> io::Result<()> {
+        set(device, libc::TUNSETOWNER, user)
+    }
+
+    /// Lets a group open it.
+    pub fn set_group(device: BorrowedFd, group: u32) -> io::Result<()> {
+        set(device, libc::TUNSETGROUP, group)
+    }
+
+    fn set(device: BorrowedFd, what: libc::Ioctl, value: u32) -> io::Result<()> {
+        // SAFETY: these calls take their argument by value and touch no memory of ours.
+        check(unsafe { libc::ioctl(device.as_raw_fd(), what as _, libc::c_ulong::from(value)) }).map(drop)
+    }
+
+    fn request(name: &str, flags: c_int) -> io::Result<libc::ifreq> {
+        // SAFETY: an `ifreq` is plain numbers, for which zero is a value.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= request.ifr_name.len() {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
+        for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *place = byte as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        Ok(request)
+    }
+}
+
 fn check(returned: c_int) -> io::Result<c_int> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }

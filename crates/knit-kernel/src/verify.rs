@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::link::{Attrs, Fields, Kind, Link};
+use knit_model::link::{Attrs, Fields, Kind, Link, agrees};
 use knit_model::plan::{Change, Item, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
@@ -120,9 +120,9 @@ impl<'a> Expected<'a> {
             Step::AddRoute(route) | Step::RemoveRoute(route) => Item::Route(route.key()),
             Step::ReplaceRoute { after, .. } => Item::Route(after.key()),
             Step::AddRule(rule) | Step::RemoveRule(rule) => Item::Rule(rule.clone()),
-            Step::AddNeighbour(neighbour) | Step::RemoveNeighbour(neighbour) => {
-                Item::Neighbour(neighbour.key())
-            }
+            Step::AddNeighbour(neighbour)
+            | Step::RemoveNeighbour(neighbour)
+            | Step::ReplaceNeighbour { after: neighbour, .. } => Item::Neighbour(neighbour.key()),
             Step::SetSysctl { key, .. } => Item::Sysctl(key.clone()),
         };
         self.items.insert((scope, item), step);
@@ -170,7 +170,7 @@ impl<'a> Expected<'a> {
 fn compare_fields(fields: &Fields, link: &Link, say: &mut dyn FnMut(String)) {
     let seen = link.fields();
     for (field, want) in fields {
-        if let Some(there) = seen.get(field).filter(|there| *there != want) {
+        if let Some(there) = seen.get(field).filter(|there| !agrees(want, there)) {
             say(format!("link {}: {field} is {there}, not {want}", link.name));
         }
     }
@@ -199,7 +199,9 @@ fn compare_item(step: &Step, seen: &ScopeState) -> Option<String> {
         }
         Step::AddRule(rule) => missing(seen.rules.contains(rule), format!("rule {rule}")),
         Step::RemoveRule(rule) => remains(seen.rules.contains(rule), format!("rule {rule}")),
-        Step::AddNeighbour(neighbour) if neighbour.owned => {
+        Step::AddNeighbour(neighbour) | Step::ReplaceNeighbour { after: neighbour, .. }
+            if neighbour.owned =>
+        {
             let there = seen.neighbours.get(&neighbour.key());
             missing(there.is_some_and(|there| there.mac == neighbour.mac), format!("neighbour {neighbour}"))
         }

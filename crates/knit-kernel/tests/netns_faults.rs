@@ -3,6 +3,8 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod faults;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -10,47 +12,13 @@ mod support {
 use knit_kernel::fault::{Fault, FaultAt, Unobserved};
 use knit_kernel::{Deletes, RollBack};
 use knit_model::link::Kind;
-use knit_model::{Address, NetState, Plan, Route, Scope};
+use knit_model::{Address, NetState, Route, Scope};
 use nix::errno::Errno;
+use support::faults::{reap, survive_every_fault};
 use support::states::{self, add_bridge, add_veth, hop, name, net};
 use support::world::{World, sandbox};
 
 const SYSCTL: &str = "net/ipv4/ip_forward";
-
-/// Fails at every step, and crashes at every step; either way the world is as before.
-fn survive_every_fault(world: &World, plan: &Plan, deletes: Deletes) {
-    assert!(plan.steps.len() > 5, "{plan}");
-    let before = world.dumps();
-    let seen = world.observe();
-    for step in 0..plan.steps.len() {
-        let mut fail = FaultAt { step, fault: Fault::Fail(Errno::EIO) };
-        let error = world.apply_with(plan, deletes, &mut fail).unwrap_err();
-        assert_eq!((error.step, &error.roll_back), (step, &RollBack::Complete), "{error}\n{plan}");
-        let text = error.to_string();
-        assert!(text.contains(&plan.steps[step].step.to_string()) && text.contains("EIO"), "{text}");
-        world.assert_as_before(&before, &format!("after failing at step {step} of\n{plan}"));
-
-        let mut stop = FaultAt { step, fault: Fault::Stop };
-        let error = world.apply_with(plan, deletes, &mut stop).unwrap_err();
-        assert_eq!(error.roll_back, RollBack::Left);
-        // A new process finds the plan in its journal, and does not know how far it came.
-        let left = world.kernel().take_back(plan, &mut world.places());
-        assert!(left.is_empty(), "step {step}: {left:?}\n{plan}");
-        reap(world);
-        world.assert_as_before(&before, &format!("after a crash at step {step} of\n{plan}"));
-    }
-    let after = world.observe();
-    for (scope, state) in &seen.scopes {
-        assert_eq!(after.scopes[scope].links, state.links);
-        assert_eq!(after.scopes[scope].rules, state.rules);
-    }
-}
-
-/// What a process does at its start.
-fn reap(world: &World) {
-    let scopes = [Scope::Host, sandbox("a")].into();
-    world.kernel().reap(&scopes, &mut world.places()).unwrap();
-}
 
 fn world(test: &str) -> World {
     let mut world = World::new(test, &["a"]);
@@ -63,6 +31,27 @@ fn making_everything_can_fail_anywhere() {
     let world = world("make");
     let plan = world.plan(&states::everything());
     survive_every_fault(&world, &plan, Deletes::Now);
+}
+
+/// The marks of a pair's ends go out along with what follows; the kernel takes that also when it refuses the mark.
+#[test]
+fn a_pair_of_which_one_mark_is_refused_is_taken_back() {
+    let world = world("mark");
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_veth(&mut state, "a", "br0", &["10.50.0.2/24"]);
+    let plan = world.plan(&state);
+    let owner = &state.link(&sandbox("a"), &name("net1")).unwrap().owner;
+    let mark = format!("knit-{}", owner.as_ref().unwrap().0);
+    for place in [&world.host, &world.sandboxes[0]] {
+        place.ip(&["link", "property", "add", "dev", "lo", "altname", &mark]);
+        let before = world.dumps();
+        let error = world.apply_with(&plan, Deletes::Now, &mut Unobserved).unwrap_err();
+        assert_eq!((error.error.errno(), &error.roll_back), (Some(Errno::EEXIST), &RollBack::Complete));
+        world.assert_as_before(&before, &format!("after {error}"));
+        place.ip(&["link", "property", "del", "dev", "lo", "altname", &mark]);
+    }
+    world.make(&state);
 }
 
 #[test]

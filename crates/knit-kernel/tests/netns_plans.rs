@@ -3,6 +3,8 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod edits;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -10,48 +12,10 @@ mod support {
 use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
 use knit_model::link::{Attrs, Kind, Link, MacvlanMode, Master};
-use knit_model::{Mac, NetState, Scope, Step};
+use knit_model::{NetState, Scope};
+use support::edits::{COMMON, Edit, change_each, forget_neighbours};
 use support::states::{self, add_bridge, add_macvlan, add_veth, add_vxlan, name};
 use support::world::{World, sandbox};
-
-/// A change of one field of a link.
-type Edit = (&'static str, fn(&mut Link));
-
-/// What every link lets be changed while it lives.
-const COMMON: &[Edit] = &[
-    ("mtu", |link| link.attrs.mtu = Some(1280)),
-    ("mac", |link| link.attrs.mac = Some(Mac::derived(&format!("another {}", link.name)))),
-    ("txqueuelen", |link| link.attrs.txqueuelen = Some(77)),
-    ("alias", |link| link.attrs.alias = Some("of a test".to_owned())),
-    ("alias", |link| link.attrs.alias = Some(String::new())),
-    ("group", |link| link.attrs.group = Some(9)),
-    ("promisc", |link| link.attrs.promisc = Some(true)),
-    ("allmulticast", |link| link.attrs.allmulticast = Some(true)),
-    ("multicast", |link| link.attrs.multicast = Some(false)),
-    ("arp", |link| link.attrs.arp = Some(false)),
-    ("arp", |link| link.attrs.arp = Some(true)),
-    ("multicast", |link| link.attrs.multicast = Some(true)),
-];
-
-/// Changes one field after the other, and sees each time that this field alone was changed, on the living link.
-fn change_each(world: &World, state: &mut NetState, scope: &Scope, link: &str, edits: &[Edit]) {
-    for (field, edit) in edits {
-        let wanted = state.scope(scope).links.get_mut(&name(link)).unwrap();
-        edit(wanted);
-        let plan = world.make(state);
-        let [planned] = plan.steps.as_slice() else { panic!("{field}:\n{plan}") };
-        let Step::ChangeLink { changes, .. } = &planned.step else { panic!("{field}:\n{plan}") };
-        assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), [*field]);
-    }
-}
-
-/// A pod whose hardware address was changed is known to its neighbours by the old one for half a minute.
-fn forget_neighbours(world: &World) {
-    for namespace in &world.sandboxes {
-        namespace.ip(&["-4", "neigh", "flush", "all"]);
-        namespace.ip(&["-6", "neigh", "flush", "all"]);
-    }
-}
 
 fn bridge_fields(link: &mut Link) -> &mut knit_model::link::Bridge {
     let Kind::Bridge(bridge) = &mut link.kind else { panic!("not a bridge") };
@@ -79,6 +43,11 @@ fn two_pods_on_a_bridge() {
         world.sandboxes[1].ping("fd50::2").unwrap();
     };
     reach();
+    // With a queue per CPU each birth would wait for all CPUs, and one is all that the kernel would leave in use.
+    for (place, link) in [(&world.host, "ha"), (&world.sandboxes[0], "net1")] {
+        let shown = place.ip(&["-d", "link", "show", link]);
+        assert!(shown.contains("numtxqueues 1 numrxqueues 1 "), "{shown}");
+    }
     change_each(&world, &mut state, &sandbox("a"), "net1", COMMON);
     change_each(&world, &mut state, &Scope::Host, "hb", COMMON);
     change_each(&world, &mut state, &Scope::Host, "br0", COMMON);

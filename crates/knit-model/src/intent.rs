@@ -3,7 +3,9 @@
 //! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
+mod port;
 mod route;
+mod routing;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,7 +13,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
+pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 
 use crate::link::{Attrs, Bridge, Kind, OwnerId};
 use crate::name::IfName;
@@ -42,6 +46,8 @@ pub enum Want {
     Uplink(UplinkWant),
     /// A named network whose ranges interfaces refer to.
     Network(NetworkWant),
+    /// A route, rule, neighbour or sysctl in each pod that matches.
+    Routing(Box<RoutingWant>),
 }
 
 /// A bridge on the node.
@@ -55,6 +61,9 @@ pub struct BridgeWant {
     pub attrs: Attrs,
     /// A bridge's own fields.
     pub bridge: Bridge,
+    /// The VLANs of the node itself, as if it were a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortWant>,
 }
 
 /// An interface in each pod that matches.
@@ -72,13 +81,24 @@ pub struct InterfaceWant {
     pub parent: Option<String>,
     /// For a link with an end on the host: the bridge there (made if it is missing). For others: a bridge or VRF of the pod.
     pub master: Option<String>,
+    /// For a link with an end on the host: the VLANs of that end on its bridge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortWant>,
+    /// A VRF of the pod whose port it is: the name of another interface that is asked for. It never goes with a
+    /// `master` inside the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
+    /// The pod of the same namespace that is a tunnel's far end; its address is found on a network that both are on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_pod: Option<String>,
     /// Where its addresses come from: one address of each range.
     pub ranges: Vec<IpNet>,
     /// A network of the same namespace whose ranges are meant; `ranges` is empty then.
     pub network: Option<String>,
     /// Addresses that are asked for by value.
     pub fixed: Vec<IpNet>,
-    /// Routes in the pod; a next hop without a link means this interface.
+    /// Routes in the pod; a next hop without a link means this interface. Those of the main table go into the VRF's, for
+    /// a VRF and its ports.
     pub routes: Vec<RouteWant>,
     /// Rules in the pod.
     pub rules: Vec<Rule>,
@@ -190,6 +210,16 @@ impl NetworkWant {
             named
         } else {
             format!("vn-{}", OwnerId::derived(network).0)
+        }
+    }
+}
+
+impl Want {
+    /// The interface, if one is asked for.
+    pub fn interface(&self) -> Option<&InterfaceWant> {
+        match self {
+            Self::Interface(want) => Some(want),
+            _ => None,
         }
     }
 }

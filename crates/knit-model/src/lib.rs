@@ -4,6 +4,7 @@
 //! types, the kernel room observes into them and applies plans made of them.
 
 pub mod intent;
+pub mod key;
 pub mod link;
 pub mod mac;
 pub mod marks;
@@ -19,6 +20,7 @@ pub mod rule;
 pub mod sandbox;
 pub mod state;
 
+pub use key::{KeyRef, PrivateKey, PublicKey, SecretKey};
 pub use link::{Attrs, Kind, Link};
 pub use mac::Mac;
 pub use name::IfName;

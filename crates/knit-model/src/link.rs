@@ -5,79 +5,58 @@
 
 mod attrs;
 mod bridge;
+mod compare;
+mod dummy;
+mod geneve;
+mod gre;
+mod host_device;
+mod iptunnel;
+mod ipvlan;
+mod kind;
 mod macvlan;
+mod or_none;
+mod port;
+mod tap;
+mod tunnel;
 mod veth;
+mod vlan;
+mod vrf;
 mod vxlan;
+mod wireguard;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
-pub use bridge::Bridge;
+pub use bridge::{Bridge, DEFAULT_VLAN};
+pub use compare::agrees;
+pub use dummy::Dummy;
+pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
+pub use gre::{Gre, GreForm};
+pub use host_device::HostDevice;
+pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
+pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
+pub use kind::{Enforcement, LinkKind};
 pub use macvlan::{Macvlan, MacvlanMode};
+pub use or_none::OrNone;
+pub use port::{MAX_VLAN, NotVlans, PortVlans, VlanSet};
+pub use tap::{NOBODY as TAP_NOBODY, Tap};
+pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
 pub use veth::{Peer, Veth};
+pub use vlan::{QosMapping, Vlan, VlanProtocol};
+pub use vrf::{VRF_RULE_PRIORITY, Vrf};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
+pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WgPeer, WireGuard};
 
+use crate::key::SecretKey;
 use crate::name::IfName;
 use crate::problem::Problems;
+use crate::route::Route;
+use crate::rule::Rule;
 use crate::sandbox::Scope;
-
-/// Where policy can be enforced on a kind of link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enforcement {
-    /// The host has an end of it, which sees everything the pod sends.
-    HostEnd,
-    /// There is no host end: only inside the sandbox.
-    PodEnd,
-}
-
-/// What a kind of link says about itself, beside its fields.
-pub trait LinkKind: Serialize {
-    /// The kernel's word for it (`IFLA_INFO_KIND`).
-    const NAME: &'static str;
-    /// Fields that the kernel takes only at birth: a change makes the link again.
-    const RECREATE: &'static [&'static str];
-    /// Where policy can be enforced.
-    const ENFORCEMENT: Enforcement;
-    /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
-    const ETHERNET: bool = true;
-
-    /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
-    fn overhead(&self) -> u32 {
-        0
-    }
-
-    /// The link of the same scope that this one sits on.
-    fn parent(&self) -> Option<&IfName> {
-        None
-    }
-
-    /// The same with the kernel's own value wherever nothing is stated and a living link can be set back to it, so that
-    /// a field that is taken out of an object goes back.
-    #[must_use]
-    fn with_defaults(self) -> Self
-    where
-        Self: Sized,
-    {
-        self
-    }
-
-    /// The field that keeps this link from becoming the wanted one while it lives, where that depends on the values.
-    fn cannot_become(&self, _wanted: &Self) -> Option<&'static str>
-    where
-        Self: Sized,
-    {
-        None
-    }
-
-    /// Puts the link on another one. Kinds that sit on nothing ignore it.
-    fn set_parent(&mut self, _parent: IfName) {}
-
-    /// Values that no kernel takes.
-    fn check(&self, _path: &str, _problems: &mut Problems) {}
-}
 
 /// Builds [`Kind`] from the list of kinds.
 macro_rules! kinds {
@@ -95,14 +74,30 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// All kinds that Knit makes, by the kernel's word.
-            pub const NAMES: &'static [&'static str] = &[$(<$name as LinkKind>::NAME),*];
+            /// All kinds that Knit makes, by the kernel's words.
+            pub fn names() -> impl Iterator<Item = &'static str> {
+                [$(<$name as LinkKind>::NAMES),*].into_iter().flatten().copied()
+            }
+
+            /// Those of them that may sit on a link of another scope.
+            pub fn names_on_uplink() -> impl Iterator<Item = &'static str> {
+                let on_uplink = [$((<$name as LinkKind>::ON_UPLINK, <$name as LinkKind>::NAMES)),*];
+                on_uplink.into_iter().filter(|(on_uplink, _)| *on_uplink).flat_map(|(_, names)| names).copied()
+            }
 
             /// The kernel's word for the kind.
             pub fn name(&self) -> &str {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::NAME,)*
+                    $(Self::$name(kind) => kind.name(),)*
                     Self::Other { name } => name,
+                }
+            }
+
+            /// The kernel's words for kinds like this one.
+            pub fn forms(&self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::NAMES,)*
+                    Self::Other { .. } => &[],
                 }
             }
 
@@ -125,8 +120,72 @@ macro_rules! kinds {
             /// Whether it carries Ethernet.
             pub fn is_ethernet(&self) -> bool {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::ETHERNET,)*
+                    $(Self::$name(kind) => kind.is_ethernet(),)*
                     Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether it may sit on a link of another scope.
+            pub fn on_uplink(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::ON_UPLINK,)*
+                    Self::Other { .. } => true,
+                }
+            }
+
+            /// Sysctls of the namespace that the kernel sets by itself when such a link goes up.
+            pub fn sysctls(&self) -> &'static [(&'static str, &'static str)] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::SYSCTLS,)*
+                    Self::Other { .. } => &[],
+                }
+            }
+
+            /// Whether it has a hardware address of its own.
+            pub fn has_own_mac(&self) -> bool {
+                match self {
+                    $(Self::$name(kind) => kind.has_own_mac(),)*
+                    Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether its MTU follows its parent's also upwards.
+            pub fn follows_mtu(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::FOLLOWS_MTU,)*
+                    Self::Other { .. } => false,
+                }
+            }
+
+            /// What a link of this kind has when nobody says anything.
+            pub fn habits(&self) -> Attrs {
+                match self {
+                    $(Self::$name(kind) => kind.habits(),)*
+                    Self::Other { .. } => Attrs::default(),
+                }
+            }
+
+            /// Rules that stand in a scope before the first link of this kind.
+            pub fn rules(&self) -> Vec<Rule> {
+                match self {
+                    $(Self::$name(kind) => kind.rules(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// Routes that come with a link of this kind.
+            pub fn routes(&self) -> Vec<Route> {
+                match self {
+                    $(Self::$name(kind) => kind.routes(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// The table of the routes through its ports; `None` is the main one.
+            pub fn table(&self) -> Option<u32> {
+                match self {
+                    $(Self::$name(kind) => kind.table(),)*
+                    Self::Other { .. } => None,
                 }
             }
 
@@ -164,7 +223,7 @@ macro_rules! kinds {
                 };
                 let (seen, wanted_fields) = (self.fields(), wanted.fields());
                 let differs = |field: &&&str| match (wanted_fields.get(**field), seen.get(**field)) {
-                    (Some(wanted), Some(seen)) => wanted != seen,
+                    (Some(wanted), Some(seen)) => !agrees(wanted, seen),
                     _ => false,
                 };
                 by_value.or_else(|| wanted.recreate().iter().find(differs).copied())
@@ -175,6 +234,30 @@ macro_rules! kinds {
                 match self {
                     $(Self::$name(kind) => kind.set_parent(parent),)*
                     Self::Other { .. } => {}
+                }
+            }
+
+            /// Gives a tunnel its far end, and the near end that reaches it where none is stated.
+            pub fn set_ends(&mut self, local: IpAddr, remote: IpAddr) {
+                match self {
+                    $(Self::$name(kind) => kind.set_ends(local, remote),)*
+                    Self::Other { .. } => {}
+                }
+            }
+
+            /// The secret keys among its fields.
+            pub fn secrets(&mut self) -> Vec<&mut SecretKey> {
+                match self {
+                    $(Self::$name(kind) => kind.secrets(),)*
+                    Self::Other { .. } => Vec::new(),
+                }
+            }
+
+            /// What others have to know of it, by the words of a status.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                match self {
+                    $(Self::$name(kind) => kind.shown(),)*
+                    Self::Other { .. } => Vec::new(),
                 }
             }
 
@@ -197,7 +280,9 @@ macro_rules! kinds {
     };
 }
 
-kinds!(Veth, Bridge, Macvlan, Vxlan);
+kinds!(
+    Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
+);
 
 /// Named values of a link. A field that is not stated is not there.
 pub type Fields = BTreeMap<String, Value>;
@@ -282,6 +367,15 @@ mod tests {
             Kind::Bridge(Bridge::default()).fields(),
             Kind::Vxlan(Vxlan::full_for_tests()).fields(),
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
+            Kind::WireGuard(WireGuard::full_for_tests()).fields(),
+            Kind::Tap(Tap::full_for_tests()).fields(),
+            Kind::HostDevice(HostDevice::full_for_tests()).fields(),
+            Kind::Vlan(Vlan::full_for_tests()).fields(),
+            Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
+            Kind::Vrf(Vrf { table: 10 }).fields(),
+            Kind::Geneve(Geneve::full_for_tests()).fields(),
+            Kind::Gre(Gre::full_for_tests(GreForm::Ip6gretap)).fields(),
+            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Sit)).fields(),
         ];
         for fields in kinds {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");

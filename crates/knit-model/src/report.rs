@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::link::PortVlans;
 use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problem;
@@ -48,6 +49,9 @@ pub struct BridgeReport {
     pub name: IfName,
     /// Its addresses; none if another tenant's bridge has the same.
     pub addresses: Vec<IpNet>,
+    /// Of a bridge that filters VLANs: the one that a port is in when nobody says anything; 0 is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_vlan: Option<u16>,
 }
 
 /// What one pod has of an object.
@@ -59,6 +63,23 @@ pub struct PodReport {
     pub sandbox: SandboxId,
     /// Its interfaces, in the object's order.
     pub interfaces: Vec<InterfaceReport>,
+    /// What it has beside interfaces, in the object's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<ItemReport>,
+}
+
+/// A route, rule, neighbour or sysctl of a pod that an object asked for by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemReport {
+    /// The entry of the object that it comes from, such as `spec.routes[0]`.
+    pub field: String,
+    /// What it is, as people write it.
+    pub what: String,
+    /// The interfaces that it needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<IfName>,
+    /// Whether it stands.
+    pub ready: bool,
 }
 
 /// One interface of a pod.
@@ -80,6 +101,15 @@ pub struct InterfaceReport {
     pub peer: Option<IfName>,
     /// What it is a port of, or its end on the host is.
     pub master: Option<IfName>,
+    /// The VLANs of the end on the host that were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<PortVlans>,
+    /// The VRF of the pod that it is a port of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<IfName>,
+    /// What others have to know of its kind, by name: a tunnel's public key.
+    #[serde(default)]
+    pub shown: Vec<(String, String)>,
     /// Whether it stands.
     pub ready: bool,
 }

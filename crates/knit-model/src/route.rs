@@ -11,6 +11,8 @@ use crate::problem::Problems;
 
 /// The main routing table.
 pub const MAIN_TABLE: u32 = 254;
+/// The table of a machine's own addresses.
+pub const LOCAL_TABLE: u32 = 255;
 
 /// A route. Its identity is table, destination and metric: the kernel holds one of each (see [`Route::key`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +107,21 @@ impl Route {
     /// A route to a destination that is directly on a link.
     pub fn on_link(to: IpNet, link: IfName) -> Self {
         Self::through(to, NextHop { gateway: None, link, weight: 1, onlink: false })
+    }
+
+    /// A route that answers with "unreachable".
+    pub fn unreachable(to: IpNet, table: u32, metric: u32) -> Self {
+        Self {
+            to,
+            action: Action::Unreachable,
+            via: Vec::new(),
+            table,
+            metric,
+            source: None,
+            scope: RouteScope::Global,
+            mtu: None,
+            owned: true,
+        }
     }
 
     /// A route to a destination through one next hop.

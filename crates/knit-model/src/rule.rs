@@ -30,15 +30,23 @@ pub struct Rule {
     /// Packets with this mark, and which of its bits count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<(u32, u32)>,
-    /// The table to look in.
+    /// The table to look in; 0 with `vrf`.
     pub table: u32,
+    /// Packets of a VRF's ports are looked up in that VRF's own table, in place of `table`; others pass by.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub vrf: bool,
 }
 
 impl Rule {
     /// Packets from an address are looked up in a table.
     pub fn from_address(from: IpNet, table: u32, priority: u32) -> Self {
         let ipv6 = from.addr().is_ipv6();
-        Self { priority, ipv6, from: Some(from), to: None, iif: None, oif: None, mark: None, table }
+        Self { from: Some(from), table, vrf: false, ..Self::of_vrfs(ipv6, priority) }
+    }
+
+    /// Packets of every VRF are looked up in its own table.
+    pub fn of_vrfs(ipv6: bool, priority: u32) -> Self {
+        Self { priority, ipv6, from: None, to: None, iif: None, oif: None, mark: None, table: 0, vrf: true }
     }
 
     /// Checks every value.
@@ -55,7 +63,7 @@ impl Rule {
                 );
             }
         }
-        if self.table == 0 {
+        if self.table == 0 && !self.vrf {
             problems.invalid(format!("{path}.table"), "table 0 is no table");
         }
     }
@@ -80,6 +88,9 @@ impl fmt::Display for Rule {
         if let Some((mark, mask)) = self.mark {
             write!(out, " fwmark {mark:#x}/{mask:#x}")?;
         }
-        write!(out, " lookup {}", self.table)
+        match self.vrf {
+            true => out.write_str(" lookup [l3mdev-table]"),
+            false => write!(out, " lookup {}", self.table),
+        }
     }
 }

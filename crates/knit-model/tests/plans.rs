@@ -170,3 +170,79 @@ fn a_parent_of_the_same_name_in_another_place_is_another_parent() {
     assert_eq!(note_of(&on_host, &inside).as_deref(), Some("it sits on a link of another place"));
     assert_eq!(note_of(&on_host, &on_host), None);
 }
+
+/// A host with a NIC, and a sandbox that is to have it under this name and MTU.
+fn lent(name: &str, mtu: Option<u32>, kernel: &Kernel) -> Desired {
+    use knit_model::link::{HostDevice, Link, OwnerId};
+    let kind = Kind::HostDevice(HostDevice { device: Some("nic0".parse().unwrap()), was: None });
+    let mut link = Link { owner: Some(OwnerId::derived(name)), ..Link::new(name.parse().unwrap(), kind) };
+    link.attrs.up = Some(true);
+    link.attrs.mtu = mtu;
+    let mut state = NetState::default();
+    let scope = knit_model::Scope::Sandbox(knit_model::SandboxId("a".to_owned()));
+    state.scope(&scope).add_link(link);
+    knit_model::plan::settle_devices(&mut state, &kernel.observe());
+    Desired { state, ..Desired::default() }
+}
+
+fn host_with_nic() -> Kernel {
+    use knit_model::link::{Attrs, HostDevice, Link};
+    let mut state = NetState::default();
+    let mut nic = Link::new("nic0".parse().unwrap(), Kind::Other { name: String::new() });
+    nic.attrs = Attrs { group: Some(7), ..HostDevice::returned(&Attrs::full_for_tests()) };
+    state.scope(&knit_model::Scope::Host).add_link(nic);
+    Kernel::holding(state)
+}
+
+#[test]
+fn a_nic_is_lent_renamed_and_comes_back_as_it_was_from_every_step() {
+    let mut kernel = host_with_nic();
+    let untouched = kernel.observe();
+    for (name, mtu) in [("net1", Some(1300)), ("net1", None), ("net2", Some(9000))] {
+        let desired = lent(name, mtu, &kernel);
+        let plan = diff(&desired, &kernel.observe());
+        assert_eq!(plan.problems, vec![], "{plan}");
+        for done in 0..=plan.steps.len() {
+            let (mut other, mut half) = (kernel.clone(), plan.clone());
+            half.steps.truncate(done);
+            other.apply(&half).unwrap();
+            other.roll_back(&half).unwrap();
+            assert_eq!(other.observe(), kernel.observe(), "after {done} of\n{plan}");
+        }
+        kernel.apply(&plan).unwrap();
+        let again = diff(&lent(name, mtu, &kernel), &kernel.observe());
+        assert!(again.is_empty(), "{again}");
+    }
+    kernel.apply(&diff(&Desired::default(), &kernel.observe())).unwrap();
+    assert_eq!(kernel.observe(), untouched);
+}
+
+#[test]
+fn a_nic_that_the_host_needs_is_not_lent() {
+    let said = |edit: &dyn Fn(&mut NetState)| {
+        let mut state = host_with_nic().observe();
+        edit(&mut state);
+        let kernel = Kernel::holding(state);
+        let plan = diff(&lent("net1", None, &kernel), &kernel.observe());
+        assert!(plan.steps.is_empty(), "{plan}");
+        plan.problems.iter().map(|(_, problem)| problem.message.clone()).collect::<Vec<_>>().join("; ")
+    };
+    let host = knit_model::Scope::Host;
+    let nic: knit_model::IfName = "nic0".parse().unwrap();
+    assert_eq!(
+        said(&|state| {
+            let address = knit_model::Address::new(nic.clone(), "10.0.0.7/24".parse().unwrap());
+            state.scope(&host).add_address(knit_model::Address { owned: false, ..address });
+        }),
+        "link net1: NIC nic0 has the host's address 10.0.0.7/24, which would be lost"
+    );
+    let port = knit_model::link::Master::Of("br0".parse().unwrap());
+    assert_eq!(
+        said(&|state| state.scope(&host).links.get_mut(&nic).unwrap().attrs.master = Some(port.clone())),
+        "link net1: NIC nic0 is a port of br0"
+    );
+    assert_eq!(
+        said(&|state| drop(state.scope(&host).links.remove(&nic))),
+        "link net1: there is no NIC nic0 on the host"
+    );
+}

@@ -96,6 +96,8 @@ pub struct Report {
     rows: Vec<Row>,
     /// What is measured once, and has no percentiles.
     once: Vec<Row>,
+    /// What people should know beside the numbers.
+    notes: Vec<String>,
 }
 
 impl Report {
@@ -109,6 +111,11 @@ impl Report {
             self.rows.push(Row::new(name, statistic, time.as_nanos() as f64 / 1000.0, "µs"));
         }
         Ok(())
+    }
+
+    /// Says something beside the numbers: what could not be measured, and why.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     /// Adds how many times as large one row is as another: how something grew.
@@ -174,8 +181,11 @@ impl Report {
         if json {
             let all: Vec<&Row> = self.rows.iter().chain(&self.once).collect();
             println!("{}", serde_json::to_string_pretty(&all)?);
+            // Standard output is the rows alone.
+            self.notes.iter().for_each(|note| eprintln!("{note}"));
         } else {
             println!("{}", self.table());
+            self.notes.iter().for_each(|note| println!("{note}"));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::count::Count;
+use super::kinds;
 use crate::progress::Step;
 use crate::vm::{self, Guest};
 use crate::{places, process};
@@ -49,6 +50,8 @@ struct Program {
     name: String,
     executable: PathBuf,
     folder: PathBuf,
+    /// The programs of the same package.
+    own: Vec<PathBuf>,
 }
 
 impl<'a> Selection<'a> {
@@ -201,17 +204,26 @@ fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<P
     struct Profile {
         test: bool,
     }
-    let mut programs = Vec::new();
+    let (mut programs, mut own) = (Vec::new(), Vec::new());
     for line in messages.split(|byte| *byte == b'\n').filter(|line| line.starts_with(b"{")) {
         let message: Message = serde_json::from_slice(line).context("cargo's build messages")?;
-        let is_test =
-            message.reason == "compiler-artifact" && message.profile.is_some_and(|profile| profile.test);
+        if message.reason != "compiler-artifact" {
+            continue;
+        }
+        let is_test = message.profile.is_some_and(|profile| profile.test);
         let (Some(target), Some(executable)) = (message.target, message.executable) else { continue };
         if is_test && wanted(&target) {
             let manifest = message.manifest_path.context("a build message without its manifest")?;
             let folder = manifest.parent().context("a manifest lies in a folder")?.to_owned();
-            programs.push(Program { name: target.name, executable, folder });
+            programs.push(Program { name: target.name, executable, folder, own: Vec::new() });
+        } else if !is_test && target.kind.iter().any(|kind| kind == "bin") {
+            let manifest = message.manifest_path.context("a build message without its manifest")?;
+            own.push((manifest.parent().map(Path::to_owned), executable));
         }
+    }
+    for program in &mut programs {
+        let same_package = own.iter().filter(|(folder, _)| folder.as_ref() == Some(&program.folder));
+        program.own = same_package.map(|(_, executable)| executable.clone()).collect();
     }
     programs.sort_by(|a, b| a.executable.cmp(&b.executable));
     Ok(programs)
@@ -227,20 +239,32 @@ impl Program {
         println!("-- {}", self.name);
         command.args(selection.filter).current_dir(&self.folder);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
-        count_output(command, &self.name)
+        let notes = tempfile::NamedTempFile::new().context("cannot make a file for what tests note")?;
+        command.env(kinds::NOTE, notes.path());
+        let mut count = count_output(command, &self.name)?;
+        let noted = std::fs::read_to_string(notes.path()).context("cannot read what tests noted")?;
+        count.read_notes(&noted, "host");
+        Ok(count)
     }
 
     fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
         println!("-- {} (guest kernel)", self.name);
         let guest = Guest {
             arguments: selection.filter.into_iter().map(OsString::from).collect(),
-            environment: environment.iter().map(|(key, value)| (key.clone(), value.into())).collect(),
+            environment: environment
+                .iter()
+                .map(|(key, value)| (key.clone(), value.into()))
+                .chain([(kinds::NOTE.to_owned(), "stderr".into())])
+                .chain(std::env::var_os(kinds::WRITE).map(|value| (kinds::WRITE.to_owned(), value)))
+                .collect(),
+            tools: self.own.clone(),
             timeout: GUEST_LIMIT,
             keep: true,
             ..Guest::new(&self.executable)
         };
         let outcome = vm::run(&guest)?;
         let mut count = Count::default();
+        count.read_notes(&String::from_utf8_lossy(&outcome.stderr), "guest");
         String::from_utf8_lossy(&outcome.stdout).lines().for_each(|line| count.read_line(line));
         if outcome.code != 0 {
             count.program_failed(&self.name);

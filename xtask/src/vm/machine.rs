@@ -60,6 +60,7 @@ impl Machine {
             command.arg("-chardev").arg(format!("socket,id={name},path={}", escaped(&path)));
             command.arg("-device").arg(format!("virtserialport,chardev={name},nr={number}"));
         }
+        add_nics(&mut command);
         command.arg("-chardev").arg(format!("file,id=console,path={}", escaped(&console)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints.try_clone()?);
         let qemu = command.spawn().with_context(|| format!("cannot start `{}`", process::line(&command)))?;
@@ -129,6 +130,7 @@ pub fn boot_on_terminal(guest: &Guest, kernel: &Kernel, root: &Archive) -> Resul
     let folder = run_folder(root)?;
     let mut command = qemu(guest, kernel, folder.path());
     command.args(["-device", "virtio-serial-pci,max_ports=4", "-chardev", "stdio,id=console,signal=off"]);
+    add_nics(&mut command);
     process::run(&mut command)
 }
 
@@ -147,6 +149,15 @@ fn qemu(guest: &Guest, kernel: &Kernel, folder: &Path) -> Command {
     command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initrd(folder));
     command.args(["-append", &arguments, "-serial", "chardev:console"]);
     command
+}
+
+/// Two NICs, each at one end of a cable. After the ports: those are known by the place of their device.
+fn add_nics(command: &mut Command) {
+    for number in 0..2 {
+        command.arg("-netdev").arg(format!("hubport,id=wire{number},hubid=0"));
+        let device = format!("virtio-net-pci,netdev=wire{number},mac=52:54:00:00:00:0{number},romfile=");
+        command.arg("-device").arg(device);
+    }
 }
 
 fn initrd(folder: &Path) -> PathBuf {

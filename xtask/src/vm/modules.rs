@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Loaded before the program starts: without them its output finds no way out.
-pub const AT_BOOT: &[&str] = &["virtio_pci", "virtio_console"];
+/// Loaded before the program starts: without the first two its output finds no way out, and nothing else loads the driver
+/// of the NICs.
+pub const AT_BOOT: &[&str] = &["virtio_pci", "virtio_console", "virtio_net"];
 
 /// What the guest carries, by purpose. The kernel loads each when something asks for it. A `*` stands for anything.
 pub const CARRIED: &[(&str, &[&str])] = &[

@@ -37,6 +37,7 @@ pub(crate) enum Errand {
     Observe(Unit),
     Apply(Unit),
     Call,
+    Forward,
     Reap,
     Census,
 }
@@ -47,6 +48,7 @@ impl Errand {
             Task::Observe { unit, .. } => Self::Observe(unit.clone()),
             Task::Apply { unit, .. } => Self::Apply(unit.clone()),
             Task::Inspect { .. } | Task::MakeDomain { .. } | Task::RemoveDomain { .. } => Self::Call,
+            Task::Forward(_) => Self::Forward,
             Task::Reap(_) => Self::Reap,
             Task::Census => Self::Census,
         }

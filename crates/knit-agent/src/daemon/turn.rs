@@ -286,8 +286,13 @@ impl<'a> Turn<'a> {
                 self.resync_at = self.resync_at.min(Instant::now() + SOON);
                 let message = format!("{unit}: {why}");
                 let problem = Problem { field: String::new(), reason: Reason::KernelRefused, message };
-                let result = Err(Failure { problem, taken_back: false });
+                let result = Err(Failure { problem, taken_back: false, lacks: None });
                 Ok(vec![Event::Applied(Applied { unit, result })])
+            }
+            (Err(why), Errand::Forward) => {
+                let message = why.to_string();
+                let reason = Reason::KernelRefused;
+                Ok(vec![Event::Forwarded(Err(Problem { field: String::new(), reason, message }))])
             }
             (Err(why), errand) => {
                 tracing::warn!(?errand, %why, "could not be done");
@@ -403,6 +408,7 @@ impl<'a> Turn<'a> {
             }
             self.reap_at.get_or_insert(now + REAP_AFTER);
             self.hear(Event::Resync)?;
+            self.hear(Event::Reforward)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_engine::event::Ended;
@@ -9,18 +10,30 @@ use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::Netns;
 use knit_kernel::netns::may_visit;
 use knit_model::Scope;
-use knit_store::{Finding, Format, Journal, Opened, Options};
+use knit_store::{Finding, Format, Journal, Opened, Options, Part};
+use serde_json::Value;
 
 use super::{Node, no_faults, now};
 use crate::error::Result;
 use crate::hands::Hands;
+use crate::keys::KeyFolder;
 use crate::sandboxes;
 
 /// How many older parts of the journal are kept, to answer what changed when.
 const HISTORY: usize = 4;
 
 /// The version of what is written. An older one is read by `migrate`, a newer one is refused.
-pub const FORMAT: Format = Format::first();
+///
+/// 2: objects may ask for routes, rules, neighbours and sysctls by themselves, and plans may replace a neighbour. All of
+/// that is only added, so that what format 1 has is read as it is.
+pub const FORMAT: Format = Format { version: 2, migrate };
+
+fn migrate(from: u32, _: Part, value: Value) -> std::result::Result<Value, String> {
+    match from {
+        1 => Ok(value),
+        other => Err(format!("there is no format {other}")),
+    }
+}
 
 impl Node {
     /// Opens the node whose state is in `folder`. The second value says what was found wrong there.
@@ -37,8 +50,10 @@ impl Node {
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.iter().for_each(|(_, record)| state.record(record));
         may_visit()?;
-        let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, no_faults())?;
-        let mut node = Self { state, journal, hands, places: BTreeMap::new(), to_reap: [Scope::Host].into() };
+        let keys = Arc::new(KeyFolder::new(folder));
+        let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
+        let mut node =
+            Self { state, journal, hands, keys, places: BTreeMap::new(), to_reap: [Scope::Host].into() };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.

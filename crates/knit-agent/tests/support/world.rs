@@ -31,6 +31,9 @@ impl World {
         testbed.connect(&pod, "eth0", &host, "cni-a");
         host.address("cni-a", "10.9.0.1/24");
         pod.address("eth0", "10.9.0.2/24");
+        // A NIC that can be lent, down as it came.
+        host.ip(&["link", "add", "nic0", "mtu", "1400", "type", "veth", "peer", "name", "cable0"]);
+        host.ip(&["link", "set", "cable0", "up"]);
         Self { host, pod, folder: TempDir::new().unwrap(), _testbed: testbed }
     }
 
@@ -70,6 +73,17 @@ impl World {
             }
             assert!(Instant::now() < deadline, "{what}: {difference}");
         }
+    }
+
+    /// How everything looks once the kernel has followed: nothing changes any more.
+    pub fn settled(&self) -> Dumps {
+        let mut dumps = self.dumps();
+        eventually("nothing changes any more", Duration::from_secs(5), || {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = std::mem::replace(&mut dumps, self.dumps());
+            before.difference(&dumps).is_empty()
+        });
+        dumps
     }
 
     pub fn dumps(&self) -> Dumps {

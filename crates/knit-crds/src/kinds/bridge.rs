@@ -7,10 +7,12 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, Kind, VlanProtocol};
 use crate::fields::{
-    AliasText, CidrList, HardwareAddr, InterfaceName, LinkGroup, Mtu, QueueLength, Seconds, StpPriority,
+    AliasText, CidrList, DefaultVlan, HardwareAddr, InterfaceName, LinkGroup, Mtu, QueueLength, Seconds,
+    StpPriority,
 };
+use crate::port::PortVlan;
 use crate::status::BridgeStatus;
 use crate::translate::Translator;
 
@@ -28,6 +30,9 @@ use crate::translate::Translator;
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
+    "!has(self.vlan) || !has(self.vlanFiltering) || self.vlanFiltering",
+    NO_FILTER,
+), (
     "!has(self.stp) || !self.stp || !has(self.forwardDelay) || (self.forwardDelay >= 2 && self.forwardDelay <= 30)",
     "the forward delay is from 2 to 30 seconds while spanning tree is on",
 )])))]
@@ -79,14 +84,25 @@ pub struct BridgeSpec {
     /// The bridge's spanning tree priority. Default: 32768.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<StpPriority>,
-    /// Whether ports are members of VLANs. Default: false.
+    /// Whether ports are members of VLANs. Default: true while a port says which (`vlan` of a Veth, say), else false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan_filtering: Option<bool>,
+    /// The VLAN of ports that say nothing, 0 to 4094; 0 is none. Default: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_pvid: Option<DefaultVlan>,
+    /// The kind of tag that the bridge looks at: `802.1Q`, or `802.1ad` for the outer of two tags. Default: `802.1Q`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan_protocol: Option<VlanProtocol>,
+    /// The VLANs of the node itself, as if it were a port: its address on the bridge is then in this VLAN. Default: access
+    /// to `defaultPvid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<PortVlan>,
     /// Whether multicast goes only to ports that asked for it. Default: true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast_snooping: Option<bool>,
 }
 
+const NO_FILTER: &str = "a bridge with `vlanFiltering: false` has no VLANs";
 const NAME_STAYS: &str = "a bridge does not change its name: make another Bridge";
 
 fn name_rules() -> serde_json::Value {
@@ -119,6 +135,7 @@ impl Kind for Bridge {
             multicast: spec.multicast,
             arp: spec.arp,
             master: None,
+            vlans: None,
         };
         attrs.check("spec", problems);
         let seconds = |field: &Option<Seconds>, name, problems: &mut Problems| {
@@ -130,12 +147,18 @@ impl Kind for Bridge {
             ageing: seconds(&spec.ageing, "spec.ageing", problems),
             priority: spec.priority.as_ref().and_then(|priority| priority.read("spec.priority", problems)),
             vlan_filtering: spec.vlan_filtering,
+            default_pvid: spec.default_pvid.as_ref().and_then(|vlan| vlan.read("spec.defaultPvid", problems)),
+            vlan_protocol: spec.vlan_protocol.map(VlanProtocol::model),
             multicast_snooping: spec.multicast_snooping,
         };
         bridge.check("spec", problems);
         let ranges = spec.cidr.as_ref().map(|cidr| cidr.read("spec.cidr", problems)).unwrap_or_default();
+        let port = spec.vlan.as_ref().and_then(|vlan| vlan.read("spec.vlan", problems));
+        if port.is_some() && spec.vlan_filtering == Some(false) {
+            problems.invalid("spec.vlan", NO_FILTER);
+        }
         let Some(name) = spec.name.read("spec.name", problems) else { return };
-        to.want("spec", Want::Bridge(BridgeWant { name, ranges, attrs, bridge }));
+        to.want("spec", Want::Bridge(BridgeWant { name, ranges, attrs, bridge, port }));
     }
 
     fn check_change(&self, old: &Self, problems: &mut Problems) {

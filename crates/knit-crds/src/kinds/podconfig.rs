@@ -1,14 +1,18 @@
 //! PodConfig: interfaces in the pods of a namespace, in the words of the first predecessor.
 
+mod tagged;
+
 use knit_model::provenance::Dialect;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use tagged::TaggedInterface;
+
 use super::Kind;
 use crate::fields::{CidrList, DeviceName, NamePrefix, ObjectName};
 use crate::interface::InterfaceFields;
-use crate::link_type::{LinkType, ListedLink};
+use crate::link_type::{LinkDetails, LinkType, ListedLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::Translator;
@@ -38,6 +42,14 @@ pub struct PodConfigSpec {
         "x-kubernetes-list-map-keys" = ["name"],
     ))]
     pub network_attachments: Vec<NetworkAttachment>,
+    /// Tagged interfaces for each pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend(
+        "maxItems" = 32,
+        "x-kubernetes-list-type" = "map",
+        "x-kubernetes-list-map-keys" = ["parentInterfaceName", "vlanID"],
+    ))]
+    pub vlans: Vec<TaggedInterface>,
     /// A Deployment of two unprivileged pods to try this object with. It is made in a cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_deployment: Option<SampleDeployment>,
@@ -51,21 +63,25 @@ pub struct NetworkAttachment {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. `pc0` becomes
     /// `pc02841804` in the pod and `hpc02841804` on the node. A new name is a new interface.
     pub name: NamePrefix,
-    /// The kind of the interface: `veth` or `macvlan`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
+    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// What the interface sits on: for `macvlan` another interface of the pod, or an Uplink. A `veth` sits on nothing,
-    /// its parent is the interface itself. A new parent makes the interface again.
+    /// What the interface sits on: for `macvlan`, `ipvlan`, `vlan` and tunnels another interface of the pod, or an Uplink.
+    /// A `veth` sits on nothing, its parent is the interface itself. A new parent makes the interface again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
     /// For `veth`: the bridge on the node that the node's end is a port of. It is made if it is missing, with the first
-    /// address of `cidr`, and goes when nothing uses it any more. For `macvlan`: a bridge in the pod.
+    /// address of `cidr`, and goes when nothing uses it any more. For others: a bridge in the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
     /// The address range of the network, such as `192.168.100.0/24`, or several separated by commas. The bridge has the
     /// first address of each, pods the following ones. Default: no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub details: LinkDetails,
 }
 
 /// A Deployment to try things with.
@@ -89,7 +105,9 @@ impl Kind for PodConfig {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods("podconfig", spec.selector.as_ref());
-        to.count_interfaces("spec.networkAttachments", spec.network_attachments.len());
+        let carriers = tagged::carriers(spec, to);
+        let count = spec.network_attachments.len() + spec.vlans.len() + carriers.len();
+        to.count_interfaces("spec.networkAttachments", count);
         for (index, entry) in spec.network_attachments.iter().enumerate() {
             let link = ListedLink {
                 path: format!("spec.networkAttachments[{index}]"),
@@ -99,9 +117,22 @@ impl Kind for PodConfig {
                 link_type: &entry.link_type,
                 parent: entry.parent.as_ref(),
                 master: entry.master.as_ref(),
+                details: &entry.details,
+                passes: tagged::through(spec, &entry.name),
                 fields: InterfaceFields { cidr: entry.cidr.clone(), ..InterfaceFields::default() },
             };
             link.declare(pods.clone(), to);
+        }
+        for (path, entry) in carriers {
+            entry.declare_carrier(
+                path,
+                tagged::through(spec, &entry.parent_interface_name),
+                pods.clone(),
+                to,
+            );
+        }
+        for (index, entry) in spec.vlans.iter().enumerate() {
+            entry.declare(&format!("spec.vlans[{index}]"), pods.clone(), to);
         }
         let Some(sample) = &spec.sample_deployment else { return };
         let name = sample.name.as_ref();

@@ -1,6 +1,7 @@
 //! PodNetworkConfig: interfaces in the pods of a namespace, in the words of both generations of the second predecessor.
 
 use knit_model::IfName;
+use knit_model::link::VlanSet;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Kind, PrimaryFields};
 use crate::fields::{AliasText, CidrList, DeviceName, HardwareAddr, Mtu, NamePrefix};
 use crate::interface::InterfaceFields;
-use crate::link_type::{LinkType, ListedLink};
+use crate::link_type::{LinkDetails, LinkType, ListedLink};
 use crate::selector::PodSelector;
 use crate::status::PodNetworkConfigStatus;
 use crate::translate::Translator;
@@ -66,14 +67,15 @@ pub struct LinkEntry {
     /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new prefix
     /// is a new interface.
     pub name_prefix: NamePrefix,
-    /// The kind of the interface: `veth` or `macvlan`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
+    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// What the interface sits on: for `macvlan` another interface of the pod, or an Uplink. A `veth` sits on nothing.
-    /// A new parent makes the interface again.
+    /// What the interface sits on: for `macvlan`, `ipvlan`, `vlan` and tunnels another interface of the pod, or an Uplink.
+    /// A `veth` sits on nothing. A new parent makes the interface again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For `macvlan`: a
+    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For others: a
     /// bridge in the pod. A new master moves the port, the interface stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
@@ -84,6 +86,9 @@ pub struct LinkEntry {
     /// first address of each, pods the following ones. Default: no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub details: LinkDetails,
 }
 
 /// One network for each pod.
@@ -97,11 +102,12 @@ pub struct AdditionalNetwork {
     /// What the network is for. It becomes the interface's alias unless `alias` is stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_description: Option<AliasText>,
-    /// The kind of the interface: `veth` or `macvlan`. Another kind makes the interface again. Default: `veth`.
+    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
+    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For `macvlan`: what
-    /// it sits on, another interface of the pod or an Uplink.
+    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For
+    /// `macvlan`, `ipvlan`, `vlan` and tunnels: what it sits on, another interface of the pod or an Uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
     /// The largest packet, in bytes, 68 to 65535. It changes on the living interface. Default: the kernel's (usually 1500).
@@ -118,6 +124,9 @@ pub struct AdditionalNetwork {
     /// first address of each, pods the following ones. Default: no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub details: LinkDetails,
 }
 
 impl LinkEntry {
@@ -132,6 +141,8 @@ impl LinkEntry {
             link_type: &self.link_type,
             parent: self.parent.as_ref(),
             master: self.master.as_ref(),
+            details: &self.details,
+            passes: VlanSet::default(),
             fields,
         }
     }
@@ -154,6 +165,8 @@ impl AdditionalNetwork {
             link_type: &self.link_type,
             parent: None,
             master: self.master.as_ref(),
+            details: &self.details,
+            passes: VlanSet::default(),
             fields,
         }
     }

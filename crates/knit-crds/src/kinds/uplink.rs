@@ -32,7 +32,8 @@ pub struct UplinkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set"))]
     pub namespaces: Vec<String>,
-    /// Kinds of links that may sit on it, such as `macvlan`. Default: every kind that has a parent.
+    /// Kinds of links that may sit on it, such as `macvlan`. `host-device` lends the NIC itself, to one pod at a time.
+    /// Default: every kind that has a parent, but not `host-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "set", "items" = kind_schema()))]
     pub kinds: Vec<String>,
@@ -45,9 +46,9 @@ pub struct UplinkSpec {
     pub max_mtu: Option<Mtu>,
 }
 
-/// Kinds that sit on another link.
+/// Kinds that may sit on a link of the node.
 fn kinds_with_parent() -> Vec<&'static str> {
-    LinkKind::NAMES.iter().copied().filter(|name| !matches!(*name, "veth" | "bridge")).collect()
+    LinkKind::names_on_uplink().collect()
 }
 
 fn kind_schema() -> serde_json::Value {

@@ -9,6 +9,7 @@ use super::{Column, Kind, virtualnetwork};
 use crate::fields::{InterfaceName, NamePrefix, rule_list};
 use crate::interface::{InterfaceFields, RULES, read_name};
 use crate::link_type::needs_master;
+use crate::port::PortVlan;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -44,6 +45,11 @@ pub struct VethSpec {
     /// `cidr`. A new master moves the port, the interface stays. Default: the bridge of `network`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
+    /// The VLANs of the node's end on its bridge: `{access: 100}`, or `{trunk: ["100", 200-300], native: 1}`. The
+    /// bridge then filters VLANs. It changes on the living interface. Default: on a bridge that filters, access to the
+    /// bridge's default VLAN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<PortVlan>,
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub interface: InterfaceFields,
@@ -77,7 +83,8 @@ impl Kind for Veth {
                 None
             }
         };
-        to.interface(Entry {
+        let port = spec.vlan.as_ref().and_then(|vlan| vlan.read("spec.vlan", &mut to.problems));
+        let entry = Entry {
             path: "spec",
             name,
             pods,
@@ -85,6 +92,7 @@ impl Kind for Veth {
             parent: None,
             master,
             fields: &spec.interface,
-        });
+        };
+        to.port(entry, port);
     }
 }

@@ -7,7 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{DeviceName, InterfaceName, IpText, NamePrefix, Port, Seconds, Ttl, Vni, rule_list};
+use crate::fields::{
+    DeviceName, FarEnd, InterfaceName, IpText, NamePrefix, Port, Remote, Seconds, Ttl, Vni, rule_list,
+    same_family,
+};
 use crate::interface::{InterfaceFields, RULES, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -42,10 +45,11 @@ pub struct VxlanSpec {
     pub name_prefix: Option<NamePrefix>,
     /// The number of the network, 0 to 16777215. Another number makes the interface again.
     pub vni: Vni,
-    /// The far end's address, or a multicast group (which needs `parent`). It changes on the living interface.
-    /// Default: packets go only where an entry of the forwarding table says.
+    /// The far end: an address, a multicast group (which needs `parent`), or the name of another pod of this namespace,
+    /// which is followed when its address changes. It changes on the living interface. Default: packets go only where
+    /// an entry of the forwarding table says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remote: Option<IpText>,
+    pub remote: Option<Remote>,
     /// The near end's address. Another one makes the interface again. Default: the kernel chooses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
@@ -78,23 +82,15 @@ fn default_port() -> Port {
 }
 
 fn rules() -> serde_json::Value {
-    let families = (
-        "!has(self.local) || !has(self.remote) || !isIP(self.local) || !isIP(self.remote) \
-         || ip(self.local).family() == ip(self.remote).family()",
-        "`local` and `remote` are of the same family",
-    );
-    rule_list(&[&RULES[..], &[families]].concat())
+    rule_list(&[&RULES[..], &[same_family()]].concat())
 }
 
 impl VxlanSpec {
-    fn link(&self, problems: &mut Problems) -> Option<link::Vxlan> {
-        let address = |field: &Option<IpText>, name, problems: &mut Problems| {
-            field.as_ref().and_then(|address| address.read(name, problems))
-        };
+    fn link(&self, remote: Option<&FarEnd>, problems: &mut Problems) -> Option<link::Vxlan> {
         let vxlan = link::Vxlan {
             vni: self.vni.read("spec.vni", problems)?,
-            remote: address(&self.remote, "spec.remote", problems),
-            local: address(&self.local, "spec.local", problems),
+            remote: remote.and_then(FarEnd::address),
+            local: self.local.as_ref().and_then(|local| local.read("spec.local", problems)),
             port: self.port.read("spec.port", problems),
             parent: None,
             ttl: self.ttl.as_ref().and_then(|ttl| ttl.read("spec.ttl", problems)),
@@ -122,8 +118,9 @@ impl Kind for Vxlan {
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         let parent = spec.parent.as_ref().and_then(|parent| parent.read("spec.parent", &mut to.problems));
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
-        let Some(vxlan) = spec.link(&mut to.problems) else { return };
-        to.interface(Entry {
+        let remote = spec.remote.as_ref().and_then(|remote| remote.read("spec.remote", &mut to.problems));
+        let Some(vxlan) = spec.link(remote.as_ref(), &mut to.problems) else { return };
+        let entry = Entry {
             path: "spec",
             name,
             pods,
@@ -131,6 +128,7 @@ impl Kind for Vxlan {
             parent,
             master: master.map(String::from),
             fields: &spec.interface,
-        });
+        };
+        to.tunnel(entry, remote.and_then(FarEnd::into_pod));
     }
 }

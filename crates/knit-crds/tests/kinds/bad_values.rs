@@ -40,7 +40,49 @@ const BAD: &[(&str, &str)] = &[
     ("Vxlan", "{interfaceName: vx0, vni: 1, port: 0, ttl: 256, ageing: -1}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 10.0.0.1, local: 'fd00::1'}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 239.0.0.1}"),
-    ("Vxlan", "{interfaceName: vx0, vni: 1, remote: far}"),
+    ("WireGuard", "{interfaceName: wg0, listenPort: 0, fwmark: -1, hardwareAddr: '02:00:00:00:00:01'}"),
+    ("WireGuard", "{interfaceName: wg0, privateKeySecret: {name: Keys, key: ../x}}"),
+    (
+        "WireGuard",
+        "{interfaceName: wg0, peers: [{publicKey: short, endpoint: far, allowedIPs: [10.0.0.1/8]}]}",
+    ),
+    (
+        "WireGuard",
+        "{interfaceName: wg0, peers: [{publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=, persistentKeepalive: 65536, \
+         endpoint: '0.0.0.0:1'}, {publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=}]}",
+    ),
+    (
+        "WireGuard",
+        "{interfaceName: wg0, peers: [{publicKey: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=, allowedIPs: [10.0.0.0/8]}, \
+         {publicKey: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=, allowedIPs: [10.0.0.0/8]}]}",
+    ),
+    ("Tap", "{interfaceName: tap0, owner: 4294967295, ownerGroup: -1}"),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 0}"),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 4095}"),
+    ("Vlan", "{interfaceName: v0, parent: a/b, id: 1}"),
+    (
+        "Vlan",
+        "{interfaceName: v0, parent: eth0, id: 1, ingressQos: [{from: 8, to: 1}], egressQos: [{from: 1, to: 8}]}",
+    ),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 1, egressQos: [{from: 1, to: 2}, {from: 1, to: 3}]}"),
+    ("Vlan", "{interfaceName: v0, parent: eth0, id: 1, vrf: red, master: br0}"),
+    ("Ipvlan", "{interfaceName: iv0, parent: eth0, hardwareAddr: '02:00:00:00:00:01'}"),
+    ("Vrf", "{interfaceName: red, table: 0}"),
+    ("Vrf", "{interfaceName: red, table: 254}"),
+    ("Vrf", "{interfaceName: red, table: 10, vrf: blue}"),
+    ("Vxlan", "{interfaceName: vx0, vni: 1, remote: Far}"),
+    // Tunnels.
+    ("Geneve", "{interfaceName: g0, vni: 16777216, remote: 10.0.0.300, port: 0, tos: 256}"),
+    ("Geneve", "{interfaceName: g0, vni: 1, remote: 239.0.0.1, ttl: 9, ttlInherit: true}"),
+    ("Geneve", "{interfaceName: g0, vni: 1, remote: 10.0.0.1, flowLabel: 7}"),
+    ("Gre", "{interfaceName: g0, remote: 10.0.0.1, local: 'fd00::1'}"),
+    ("Gre", "{interfaceName: g0, remote: 10.0.0.1, encapLimit: 4, flowLabel: 1048576}"),
+    ("Gre", "{interfaceName: g0, remote: 'fd00::1'}"),
+    ("Gre", "{interfaceName: g0, remote: 'fd00::1', pmtuDisc: true, ignoreDf: true}"),
+    ("Gre", "{interfaceName: g0, remote: 10.0.0.1, key: 1, okey: 2, hardwareAddr: '02:00:00:00:00:01'}"),
+    ("IpTunnel", "{interfaceName: t0, mode: ip6tnl, remote: 10.0.0.1, pmtuDisc: true}"),
+    ("IpTunnel", "{interfaceName: t0, mode: sit, remote: 10.0.0.1, ttl: 9, pmtuDisc: false}"),
+    ("IpTunnel", "{interfaceName: t0, remote: 'fd00::1', inner: ipv6, encapLimit: 3}"),
     // Hardware addresses.
     ("Bridge", "{name: br0, address: '02:00:00:00:00'}"),
     ("Bridge", "{name: br0, address: '01:00:5e:00:00:01'}"),
@@ -88,6 +130,29 @@ const BAD: &[(&str, &str)] = &[
         "Veth",
         "{interfaceName: n1, master: br0, sysctls: {net.ipv4.ip_forward: '1', ipv4/../x: '1', ipv4/proxy_arp: '0'}, proxyArp: true}",
     ),
+    // Routing by itself.
+    ("PodRoute", "{}"),
+    (
+        "PodRoute",
+        "{routes: [{to: 10.0.0.0/8}, {to: 'fd00::/8', via: 'fe80::1'}, {to: 10.0.0.0/8, via: 10.1.0.1, onlink: true}]}",
+    ),
+    ("PodRoute", "{routes: [{to: 10.0.0.0/8, nextHops: [{via: 10.1.0.1}, {via: 10.1.0.1, weight: 2}]}]}"),
+    (
+        "PodRoute",
+        "{routes: [{to: 10.0.0.0/8, dev: net1, table: 255}, {to: 10.0.0.0/8, via: 'fd00::1', src: x}]}",
+    ),
+    ("PodRoute", "{vrf: a/b, rules: [{priority: 0, table: 7}]}"),
+    (
+        "PodRoute",
+        "{neighbours: [{address: x, dev: net1, proxy: true}, {address: 10.1.0.1, dev: net1}, \
+         {address: 10.1.0.1, dev: net1, hardwareAddr: '01:00:5e:00:00:01'}, \
+         {address: 10.1.0.1, dev: net1, hardwareAddr: '02:00:00:00:00:01', proxy: true}]}",
+    ),
+    (
+        "PodRoute",
+        "{sysctls: {kernel.core_pattern: '|x', net.ipv4.conf.net1.route_localnet: '1', net.ipv4.conf.default.rp_filter: '1', \
+         net.ipv4.conf.all.forwarding: '1', net.ipv4.ip_forward: 'on', net.ipv4.conf.much-too-long-a-name.rp_filter: '1'}}",
+    ),
     // Selectors.
     ("Veth", "{interfaceName: n1, master: br0, selector: {}}"),
     (
@@ -99,6 +164,42 @@ const BAD: &[(&str, &str)] = &[
     ("PodConfig", "{networkAttachments: [{name: pc0}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, master: br0}, {name: pc0, master: br1}]}"),
     ("PodConfig", "{networkAttachments: [{name: pc0, linkType: macvlan}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ipvlan}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vlan, parent: eth0}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vlan, parent: eth0, vlanID: 4095, vni: 1}]}"),
+    (
+        "PodConfig",
+        "{networkAttachments: [{name: pc0, linkType: geneve}, {name: pc1, linkType: vrf, parent: x}]}",
+    ),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ipvlan, parent: eth0, mode: vepa}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: gre, remote: 10.0.0.1, local: 'fd00::1'}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: ip6tnl, remote: 10.0.0.1}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: vxlan, vni: 1, remote: 239.0.0.1}]}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, master: br0, vlanID: 7, mode: l2}]}"),
+    ("HostDevice", "{interfaceName: n1, parent: a/b, alias: mine}"),
+    ("PodConfig", "{networkAttachments: [{name: pc0, linkType: host-device}]}"),
+    // VLANs of ports, and interfaces with tags.
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 0}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 1, trunk: ['2']}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {access: 1, native: 2}}"),
+    ("Veth", "{interfaceName: n1, master: br0, vlan: {trunk: ['9-3', ten, '4095'], native: 4095}}"),
+    ("Bridge", "{name: br0, defaultPvid: 4095, vlanFiltering: false, vlan: {access: 7}}"),
+    ("PodConfig", "{vlans: [{parentInterfaceName: pc0, vlanID: 0, bridgeName: a/b}]}"),
+    ("PodConfig", "{vlans: [{parentInterfaceName: eightbyt, vlanID: 7, bridgeName: br0, name: eightbyt}]}"),
+    (
+        "PodConfig",
+        "{vlans: [{parentInterfaceName: pc0, vlanID: 7, bridgeName: br0}, {parentInterfaceName: pc0, vlanID: 8, bridgeName: br1}]}",
+    ),
+    (
+        "PodConfig",
+        "{vlans: [{parentInterfaceName: pc0, vlanID: 7, bridgeName: br0}, {parentInterfaceName: pc1, vlanID: 7, bridgeName: br0}]}",
+    ),
+    (
+        "PodConfig",
+        "{networkAttachments: [{name: pc0, master: br0}, {name: pc1, linkType: dummy}], \
+         vlans: [{parentInterfaceName: pc0, vlanID: 7, bridgeName: br1}, {parentInterfaceName: pc1, vlanID: 8, bridgeName: br1}]}",
+    ),
     ("PodConfig", "{sampleDeployment: {create: true}}"),
     ("PodNetworkConfig", "{additionalNetworks: [{networkName: pno, linkType: macvlan}]}"),
     (
@@ -162,12 +263,13 @@ fn a_link_type_from_a_newer_version_is_refused_with_the_known_ones() {
     // From an API server with newer definitions, the object is read all the same.
     let mut value =
         object("PodConfig", "x", "{networkAttachments: [{name: pc0, master: br0}]}").unwrap().to_value();
-    value["spec"]["networkAttachments"][0]["linkType"] = "vlan".into();
+    value["spec"]["networkAttachments"][0]["linkType"] = "nosuch".into();
     let object: knit_crds::kinds::PodConfig = serde_json::from_value(value).unwrap();
     let problems = knit_crds::Kind::intents(&object, Dialect::Kubernetes).unwrap_err();
     assert_eq!(
         problems.to_string(),
-        "spec.networkAttachments[0].linkType: link type `vlan` is not known here, it is one of veth, macvlan"
+        "spec.networkAttachments[0].linkType: link type `nosuch` is not known here, it is one of veth, macvlan, ipvlan, vlan, \
+         host-device, dummy, tap, vrf, vxlan, geneve, gre, gretap, ipip, sit, ip6tnl, wireguard"
     );
 }
 

@@ -32,7 +32,7 @@ spec:
     - name: pc0
       lnkType: veth
       master: 7
-    - linkType: ipvlan
+    - linkType: nosuch
       vlan: 7
   selector: all
 ",

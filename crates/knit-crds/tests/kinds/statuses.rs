@@ -19,6 +19,9 @@ fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
         mtu: Some(1500),
         peer: Some(format!("hpc{index}{number}").parse().unwrap()),
         master: Some(format!("pcbr{index}").parse().unwrap()),
+        shown: Vec::new(),
+        vlans: None,
+        vrf: None,
         ready: true,
     }
 }
@@ -28,7 +31,7 @@ fn pod(name: &str, number: u32, host: u8) -> PodReport {
         link(0, number, &format!("192.168.100.{host}/24")),
         link(1, number, &format!("192.168.99.{host}/24")),
     ];
-    PodReport { pod: name.to_owned(), sandbox: SandboxId(name.to_owned()), interfaces }
+    PodReport { pod: name.to_owned(), sandbox: SandboxId(name.to_owned()), interfaces, items: Vec::new() }
 }
 
 fn report(object: ObjectRef, phase: Phase, pods: Vec<PodReport>) -> Report {
@@ -179,6 +182,9 @@ fn other_kinds_have_their_own_words() {
         mtu: Some(8192),
         peer: None,
         master: None,
+        shown: Vec::new(),
+        vlans: None,
+        vrf: None,
         ready: true,
     };
     let macvlan = InterfaceReport {
@@ -193,6 +199,7 @@ fn other_kinds_have_their_own_words() {
         pod: "p".to_owned(),
         sandbox: SandboxId("p".to_owned()),
         interfaces: vec![eth0, macvlan],
+        items: Vec::new(),
     }];
     config.update_status(&report(config.object_ref(), Phase::Configured, pods), at(0));
     let list = config.to_value()["status"]["PodNetworkConfigs"][0]["configList"].clone();
@@ -210,6 +217,7 @@ fn other_kinds_have_their_own_words() {
         asked: "pnobr0".to_owned(),
         name: "pnobr0".parse().unwrap(),
         addresses: vec!["192.168.100.1/24".parse().unwrap()],
+        default_vlan: None,
     }];
     stands.warnings = vec!["a warning".to_owned()];
     bridge.update_status(&stands, at(0));

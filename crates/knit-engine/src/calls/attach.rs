@@ -10,7 +10,7 @@ use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
 use crate::step::{self, Effects};
-use crate::{cluster, resolve};
+use crate::{cluster, forward, resolve};
 
 pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &mut Effects) {
     let call = attach.call.clone();
@@ -91,6 +91,7 @@ fn admit(
         let message = format!("sandbox {id} was deleted: this call comes too late");
         return Err(problem("id", Reason::Superseded, message));
     }
+    forward::check(state, id, &attach.notes.ports)?;
     let sandbox = described(state, id, found, &attach);
     let mut fresh = Vec::new();
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
@@ -252,13 +253,35 @@ pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
     };
     let id = SandboxId(attaching.attach.sandbox.id.clone());
     let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
+    let opens = !attaching.attach.notes.ports.is_empty() && state.forwards.is_under_way();
     match report(state, &id, &names) {
+        Ok(_) if opens => state.calls.stage(call, Stage::Forwarding),
         Ok(done) => answer(state, call, done, effects),
-        Err(why) => {
-            take_back(state, call, effects);
-            state.calls.stage(call, Stage::TakingBack { why, flying: false });
-        }
+        Err(why) => fail(state, call, why, effects),
     }
+}
+
+/// The node's ports that lead to what the call attached are open, or could not be opened.
+pub(super) fn forwarded(
+    state: &mut State,
+    call: &CallId,
+    result: Result<(), Problem>,
+    effects: &mut Effects,
+) {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
+        return;
+    };
+    let id = SandboxId(attaching.attach.sandbox.id.clone());
+    let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
+    match result.and_then(|()| report(state, &id, &names)) {
+        Ok(done) => answer(state, call, done, effects),
+        Err(why) => fail(state, call, why, effects),
+    }
+}
+
+fn fail(state: &mut State, call: &CallId, why: Problem, effects: &mut Effects) {
+    take_back(state, call, effects);
+    state.calls.stage(call, Stage::TakingBack { why, flying: false });
 }
 
 /// What stands of these interfaces: all of them, or the first thing that is in the way.

@@ -41,6 +41,9 @@ fn wanted(state: &State, there: &Attachment) -> Wanted {
         rules: Vec::new(),
         gateways: if there.asked.default_route { gateways.clone() } else { Vec::new() },
         sysctls: Default::default(),
+        port: None,
+        remote_pod: None,
+        vrf: None,
     };
     Wanted { object: there.object.clone(), why: there.why.clone(), want, tenant: there.tenant.clone() }
 }

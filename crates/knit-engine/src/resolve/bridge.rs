@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
-use knit_model::intent::{BridgeWant, InterfaceWant, Want};
-use knit_model::link::{Bridge, Kind, Link, OwnerId};
+use knit_model::intent::{BridgeWant, InterfaceWant, PortWant, Want};
+use knit_model::link::{Bridge, DEFAULT_VLAN, Kind, Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
@@ -21,6 +21,8 @@ struct Wish<'a> {
     object: &'a ObjectKey,
     why: &'a Provenance,
     ranges: Vec<IpNet>,
+    /// Whether it needs a bridge that filters VLANs.
+    needs_filter: bool,
     /// What a `Bridge` object says; an interface says nothing about its bridge.
     says: Option<&'a BridgeWant>,
 }
@@ -42,8 +44,15 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     if let Some(says) = says {
         link.kind = Kind::Bridge(says.bridge.clone());
     }
+    let default_vlan = default_vlan(state, key, &wishes);
+    if let Kind::Bridge(bridge) = &mut link.kind {
+        bridge.vlan_filtering = Some(default_vlan.is_some());
+    }
     link.kind = link.kind.with_defaults();
-    let asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
+    let mut asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
+    let port = says.and_then(|says| says.port.clone()).unwrap_or_default();
+    asked.vlans = default_vlan.map(|default| port.vlans(default));
+    resolved.look.vlans = default_vlan.is_some();
     link.attrs = with_defaults(&link.kind, &asked, Some(DEFAULT_MTU), None, &format!("bridge/{key}"));
     for wish in &wishes {
         resolved.askers.insert(wish.object.clone());
@@ -55,8 +64,32 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
         attachment::route_to(&name, &addresses, &wishes[0].why.clone(), &mut resolved);
     }
     resolved.made.host_links.insert(name.clone());
-    resolved.made.bridge = Some(BridgeReport { asked: key.name.to_string(), name, addresses });
+    resolved.made.bridge = Some(BridgeReport { asked: key.name.to_string(), name, addresses, default_vlan });
     resolved
+}
+
+/// The VLAN of a port when nobody says anything, if the bridge filters: because its object says so, because a port needs
+/// it, or because a port that needed it is still there. So the ports of two VLANs never see each other on the way out.
+pub(super) fn is_to_filter(state: &State, key: &BridgeKey) -> bool {
+    default_vlan(state, key, &wishes(state, key)).is_some()
+}
+
+fn default_vlan(state: &State, key: &BridgeKey, wishes: &[Wish<'_>]) -> Option<u16> {
+    let says = wishes.iter().find_map(|wish| wish.says).map(|says| &says.bridge);
+    let filters = says.and_then(|says| says.vlan_filtering);
+    let is_needed = || wishes.iter().any(|wish| wish.needs_filter) || has_vlan_ports(state, key);
+    let default = says.and_then(|says| says.default_pvid).unwrap_or(DEFAULT_VLAN);
+    filters.unwrap_or_else(is_needed).then_some(default)
+}
+
+/// Whether a port with VLANs of its own is there.
+fn has_vlan_ports(state: &State, key: &BridgeKey) -> bool {
+    let Some(name) = state.made.get(&Unit::Bridge(key.clone())).and_then(|made| made.bridge.as_ref()) else {
+        return false;
+    };
+    let users = state.made.values().filter(|made| made.uses.contains(key));
+    let mut ports = users.flat_map(|made| &made.interfaces).map(|(_, interface)| interface);
+    ports.any(|port| port.vlans.is_some() && port.master.as_ref() == Some(&name.name))
 }
 
 /// Whether anything wants the bridge to be there.
@@ -98,13 +131,16 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
             let why = &intent.origin;
             match &intent.want {
                 Want::Bridge(want) if want.name == key.name => {
-                    wishes.push(Wish { object, why, ranges: want.ranges.clone(), says: Some(want) });
+                    let needs_filter = want.port.as_ref().is_some_and(PortWant::needs_filter);
+                    let ranges = want.ranges.clone();
+                    wishes.push(Wish { object, why, ranges, needs_filter, says: Some(want) });
                 }
                 Want::Interface(want) if is_port(want, key) && has_pod(state, &key.namespace, want) => {
                     wishes.push(Wish {
                         object,
                         why,
                         ranges: ranges(state, &key.namespace, want),
+                        needs_filter: want.port.as_ref().is_some_and(PortWant::needs_filter),
                         says: None,
                     });
                 }
@@ -118,6 +154,7 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
         object: &there.object,
         why: &there.why,
         ranges: attachment::bridge_ranges(state, there),
+        needs_filter: false,
         says: None,
     }));
     wishes

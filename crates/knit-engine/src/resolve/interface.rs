@@ -1,22 +1,23 @@
-//! Interfaces of a sandbox, and changes of interfaces that others made there.
+//! Interfaces of a sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
-use knit_model::intent::{ChangeWant, InterfaceWant, NameRule, Want};
-use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, Veth};
+use knit_model::intent::{InterfaceWant, NameRule, Want, default_of};
+use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::InterfaceReport;
-use knit_model::route::NextHop;
+use knit_model::route::{MAIN_TABLE, NextHop};
 use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::attachment;
 use super::bridge::name_of;
-use super::{DEFAULT_MTU, Resolved, with_defaults};
+use super::keys::{self, shown};
+use super::{DEFAULT_MTU, Resolved, change, devices, nesting, routing, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -34,30 +35,49 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 /// What a sandbox should have. Takes the addresses it needs from the state's leases.
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
-    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
+    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned();
+    let is_known = had.is_some();
+    let had = had.unwrap_or_default();
+    let lent = devices::lent_to(id, &had);
     resolved.look.host_links = had.host_links;
+    resolved.look.vlans = had.interfaces.iter().any(|(_, interface)| interface.vlans.is_some());
     // Also those of interfaces that go: if that fails, they come back with them.
     resolved.look.sysctls = had.sysctls;
-    let Some(sandbox) = state.sandboxes.get(id).cloned() else { return resolved };
+    let Some(sandbox) = state.sandboxes.get(id).cloned() else {
+        resolved.look.lent = lent;
+        return resolved;
+    };
     resolved.look.sandbox = Some(id.clone());
-    let wants = wants_of(state, &sandbox);
-    let changes = changes_of(state, &sandbox);
+    resolved.title = sandbox.title();
+    let mut wants = wants_of(state, &sandbox);
+    // What a tunnel to a pod goes over must have its address before the tunnel.
+    wants.sort_by_key(|wanted| wanted.want.remote_pod.is_some());
     let names = wants
         .iter()
         .filter_map(|want| Some((want.rule_text(), want.want.name.name_in(&sandbox).ok()?)))
         .collect();
-    for want in wants {
+    let mut uplinks = BTreeMap::new();
+    for want in nesting::in_order(wants) {
         resolved.askers.insert(want.object.clone());
-        Builder { state, sandbox: &sandbox, names: &names, resolved: &mut resolved, now }.interface(&want);
+        Builder {
+            state,
+            sandbox: &sandbox,
+            names: &names,
+            uplinks: &mut uplinks,
+            resolved: &mut resolved,
+            now,
+        }
+        .interface(&want);
     }
-    for (object, why, want) in changes {
-        resolved.askers.insert(object.clone());
-        change(&sandbox, &object, &why, &want, &mut resolved);
-    }
+    change::all(state, &sandbox, &mut resolved);
+    routing::collect(state, &sandbox, &names, &mut resolved);
     attachment::loopback(state, id, &mut resolved);
-    give_back(state, id, &mut resolved);
-    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
-    resolved.look.sysctls.extend(wanted.cloned());
+    change::give_back(state, id, &mut resolved);
+    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
+    let asks_for_links_only =
+        wanted.rules.is_empty() && wanted.neighbours.is_empty() && resolved.routing.is_empty();
+    resolved.look.is_new = !is_known && asks_for_links_only;
+    resolved.look.sysctls.extend(wanted.sysctls.keys().cloned());
     resolved
 }
 
@@ -71,7 +91,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn bridge(&self) -> Option<BridgeKey> {
+    pub(super) fn bridge(&self) -> Option<BridgeKey> {
         bridge_of(&self.want, &self.tenant)
     }
 
@@ -81,7 +101,7 @@ impl Wanted {
     }
 
     /// The text by which other entries may name this one.
-    fn rule_text(&self) -> String {
+    pub(super) fn rule_text(&self) -> String {
         match &self.want.name {
             NameRule::Exact(name) => name.to_string(),
             NameRule::Prefix(prefix) => prefix.clone(),
@@ -90,13 +110,13 @@ impl Wanted {
 }
 
 /// The bridge that an interface is to be a port of.
-fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
+pub(super) fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
     let name = want.master.as_ref().filter(|_| matches!(want.kind, Kind::Veth(_)))?;
     Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
 }
 
 /// The interfaces that one object wants in a sandbox.
-fn interfaces_for<'a>(
+pub(super) fn interfaces_for<'a>(
     sandbox: &'a Sandbox,
     object: &'a ObjectKey,
     stored: &'a StoredObject,
@@ -120,31 +140,19 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
     wanted
 }
 
-fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, ChangeWant)> {
-    let mut changes = Vec::new();
-    for (object, stored) in state.in_order() {
-        for intent in &stored.intents {
-            if let Want::Change(want) = &intent.want
-                && want.pods.matches(&object.namespace, sandbox)
-            {
-                changes.push((object.clone(), intent.origin.clone(), want.clone()));
-            }
-        }
-    }
-    changes
-}
-
-struct Builder<'a> {
-    state: &'a mut State,
-    sandbox: &'a Sandbox,
+pub(super) struct Builder<'a> {
+    pub(super) state: &'a mut State,
+    pub(super) sandbox: &'a Sandbox,
     /// Entry name -> interface name, of all entries of this sandbox.
-    names: &'a BTreeMap<String, IfName>,
-    resolved: &'a mut Resolved,
+    pub(super) names: &'a BTreeMap<String, IfName>,
+    /// Interfaces so far whose packets leave by an uplink as they are, and the uplink's name.
+    pub(super) uplinks: &'a mut BTreeMap<IfName, String>,
+    pub(super) resolved: &'a mut Resolved,
     now: Time,
 }
 
 impl Builder<'_> {
-    fn scope(&self) -> Scope {
+    pub(super) fn scope(&self) -> Scope {
         Scope::Sandbox(self.sandbox.id.clone())
     }
 
@@ -186,20 +194,34 @@ impl Builder<'_> {
                 }
             },
         };
-        let mut link = Link::new(name.clone(), want.kind.clone().with_defaults());
-        link.owner = Some(OwnerId::derived(&id));
+        let kind = self.with_far_end(wanted)?.with_defaults();
+        if let Some(words) = self.state.lacking.get(kind.name()) {
+            let message = format!("interface {name} of pod {} cannot be made: {words}", self.sandbox.title());
+            return Err((Reason::KernelLacks, message));
+        }
+        let mut link = Link::new(name.clone(), kind);
+        let owner = OwnerId::derived(&id);
+        keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
+        link.owner = Some(owner);
         let master = self.place(wanted, &mut link)?;
+        let vlans = self.port_vlans(wanted)?;
+        self.resolved.look.vlans |= vlans.is_some();
+        let vrf = self.vrf(wanted)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
+        let pod_master = vrf.clone().or(pod_master);
+        let table = self.table(&link, pod_master.as_ref());
         let mtu = network.as_ref().and_then(|network| network.mtu);
         // What sits on another link follows it; how large that one is shows when the kernel is looked at.
         let mtu = mtu.or_else(|| link.kind.parent().is_none().then_some(DEFAULT_MTU));
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
+        self.check_uplink(wanted, &link)?;
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let ranges = if wanted.is_call() { attachment::open_ranges(want, ranges) } else { ranges };
         let addresses = self.addresses(wanted, &name, &ranges)?;
-        let peer = self.far_end(wanted, &mut link, master.clone());
+        let peer = self.far_end(wanted, &mut link, master.clone(), vlans.clone());
+        let vlans = vlans.filter(|_| want.port.is_some());
         self.resolved.because(&scope, Item::Link(name.clone()), &wanted.why);
         self.resolved.made.interfaces.push((
             wanted.object.clone(),
@@ -212,12 +234,21 @@ impl Builder<'_> {
                 mtu: link.attrs.mtu,
                 peer,
                 master,
+                shown: shown(&link),
+                vlans,
+                vrf,
                 ready: true,
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge());
+        self.resolved.made.host_links.extend(devices::device_of(&link).cloned());
+        self.fill(wanted, &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
-        self.fill(wanted, &name, &addresses);
+        for (key, value) in want.kind.sysctls() {
+            self.resolved.because(&scope, Item::Sysctl((*key).to_owned()), &wanted.why);
+            let sysctls = &mut self.resolved.desired.state.scope(&scope).sysctls;
+            sysctls.entry((*key).to_owned()).or_insert_with(|| (*value).to_owned());
+        }
         Ok(())
     }
 
@@ -233,34 +264,29 @@ impl Builder<'_> {
                 .map_or_else(|| "it is not there".to_owned(), |(_, problem)| problem.message.clone());
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
-        if let Some(parent) = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_))) {
-            self.set_parent(wanted, parent, link)?;
+        let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
+        match (parent, &link.kind) {
+            (_, Kind::HostDevice(_)) => self.find_device(wanted, link)?,
+            (Some(parent), _) => self.set_parent(parent, link)?,
+            (None, _) => {}
         }
         let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
-        let inside = self.names.get(master).cloned().or_else(|| IfName::new(master).ok());
-        inside.map(Some).ok_or_else(|| (Reason::InvalidValue, format!("`{master}` is no interface name")))
+        match self.inside(master, "it is to be a port of")? {
+            Some(inside) => Ok(Some(inside)),
+            None => IfName::new(master).map(Some).map_err(|why| (Reason::InvalidValue, why.to_string())),
+        }
     }
 
     /// A parent is another interface of the pod, a bridge of the tenant, or an uplink that is open to it: nothing else of the host.
-    fn set_parent(&mut self, wanted: &Wanted, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
+    fn set_parent(&mut self, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
         let namespace = &self.sandbox.namespace;
-        if let Some(inside) = self.names.get(parent) {
-            link.kind.set_parent(inside.clone());
+        if let Some(inside) = self.inside(parent, "it sits on")? {
+            link.kind.set_parent(inside);
             return Ok(());
         }
         if let Some(uplink) = self.state.uplink(namespace, parent) {
             let uplink = uplink.map_err(|message| (Reason::NotAllowed, message))?;
-            let kind = link.kind.name();
-            if !uplink.kinds.is_empty() && !uplink.kinds.iter().any(|open| open == kind) {
-                return Err((Reason::NotAllowed, format!("uplink {parent} is not open to {kind} links")));
-            }
-            if let Some(largest) = uplink.max_mtu {
-                if wanted.want.attrs.mtu.is_some_and(|mtu| mtu > largest) {
-                    let message = format!("uplink {parent} allows an MTU of at most {largest}");
-                    return Err((Reason::NotAllowed, message));
-                }
-                self.resolved.largest.insert(link.name.clone(), largest);
-            }
+            on_the_node(parent, link)?;
             link.kind.set_parent(uplink.link.clone());
             self.resolved.look.host_parents.insert(uplink.link.clone());
             link.born_from = Some(Scope::Host);
@@ -269,6 +295,7 @@ impl Builder<'_> {
         let name = IfName::new(parent).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
         let key = BridgeKey { namespace: namespace.clone(), name: name.clone() };
         if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
+            on_the_node(parent, link)?;
             let bridge = name_of(self.state, &key);
             link.kind.set_parent(bridge.clone());
             self.resolved.look.host_parents.insert(bridge);
@@ -294,10 +321,12 @@ impl Builder<'_> {
         for (range, ask) in
             asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
         {
-            // Where there is no bridge, nobody has its address.
+            // Where there is no bridge nobody has its address, and a single address has none for it.
             let has_bridge = wanted.want.network.is_some() || wanted.bridge().is_some();
+            let single = range.prefix_len() == range.max_prefix_len();
             let pool = match ask {
                 Ask::Fixed(_) if !has_bridge => Pool::new(network.clone(), range),
+                _ if single => Pool::new(network.clone(), range),
                 _ => Pool::with_gateway(network.clone(), range),
             };
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
@@ -321,14 +350,21 @@ impl Builder<'_> {
     }
 
     /// The end of a veth on the host, as a port of its bridge.
-    fn far_end(&mut self, wanted: &Wanted, link: &mut Link, master: Option<IfName>) -> Option<IfName> {
+    fn far_end(
+        &mut self,
+        wanted: &Wanted,
+        link: &mut Link,
+        master: Option<IfName>,
+        vlans: Option<PortVlans>,
+    ) -> Option<IfName> {
         let owner = link.owner.clone()?;
         let far = self.host_name(&wanted.want.name, &link.name, &owner)?;
         let Kind::Veth(veth) = &mut link.kind else { return None };
         veth.peer = Some(Peer { scope: Scope::Host, name: far.clone() });
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
-        let asked = Attrs { mtu: link.attrs.mtu, txqueuelen: link.attrs.txqueuelen, ..Attrs::default() };
+        let (mtu, txqueuelen) = (link.attrs.mtu, link.attrs.txqueuelen);
+        let asked = Attrs { mtu, txqueuelen, vlans, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);
         host_end.owner = Some(owner);
@@ -356,9 +392,9 @@ impl Builder<'_> {
         free.or_else(|| IfName::new(format!("knit{}", owner.0)).ok())
     }
 
-    /// Addresses, routes, rules and sysctls of an interface.
-    fn fill(&mut self, wanted: &Wanted, name: &IfName, addresses: &[IpNet]) {
-        let scope = self.scope();
+    /// Addresses, routes, rules and sysctls of an interface. Routes of the main table go into `table`, if there is one.
+    fn fill(&mut self, wanted: &Wanted, link: &Link, table: Option<u32>, addresses: &[IpNet]) {
+        let (scope, name) = (self.scope(), &link.name);
         let want = &wanted.want;
         let mut routes: Vec<Route> = want.routes.iter().map(|route| route.on(name)).collect();
         for gateway in &want.gateways {
@@ -366,29 +402,51 @@ impl Builder<'_> {
             let hop = NextHop { gateway: Some(*gateway), link: name.clone(), weight: 1, onlink: false };
             routes.extend(all.parse().ok().map(|all| Route::through(all, hop)));
         }
-        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
-        let accept_ra = ("ipv6/accept_ra".to_owned(), "0".to_owned());
-        let sysctls: BTreeMap<String, String> =
-            std::iter::once(accept_ra).chain(want.sysctls.clone()).collect();
+        for route in routes.iter_mut().filter(|route| route.table == MAIN_TABLE) {
+            route.table = table.unwrap_or(MAIN_TABLE);
+        }
+        routes.extend(link.kind.routes());
         for address in addresses.iter().map(|address| Address::new(name.clone(), *address)) {
             self.resolved.because(&scope, Item::Address(address.key()), &wanted.why);
             self.resolved.desired.state.scope(&scope).add_address(address);
         }
         for route in routes {
-            self.resolved.because(&scope, Item::Route(route.key()), &wanted.why);
-            self.resolved.desired.state.scope(&scope).add_route(route);
+            self.resolved.claim_route(&scope, &wanted.object, &wanted.why, route);
         }
-        for rule in &want.rules {
+        for rule in want.rules.iter().cloned().chain(link.kind.rules()) {
             self.resolved.because(&scope, Item::Rule(rule.clone()), &wanted.why);
-            self.resolved.desired.state.scope(&scope).rules.insert(rule.clone());
+            self.resolved.desired.state.scope(&scope).rules.insert(rule);
         }
-        for (key, value) in sysctls {
-            let path = sysctl_path(&key, name);
-            self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
-            self.resolved.made.sysctls.insert(path.clone());
-            self.resolved.desired.state.scope(&scope).sysctls.insert(path, value);
+        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
+        let accept_ra = sysctl_path("ipv6/accept_ra", name);
+        self.resolved.habits.insert(accept_ra.clone());
+        self.sysctl(wanted, accept_ra, "0");
+        for (key, value) in &want.sysctls {
+            let path = sysctl_path(key, name);
+            self.resolved.habits.remove(&path);
+            // What a new interface begins with is what it gets back.
+            self.resolved.look.sysctls.extend(default_of(&path));
+            self.sysctl(wanted, path, value);
         }
     }
+
+    fn sysctl(&mut self, wanted: &Wanted, path: String, value: &str) {
+        let scope = self.scope();
+        self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
+        self.resolved.made.sysctls.insert(path.clone());
+        self.resolved.desired.state.scope(&scope).sysctls.insert(path, value.to_owned());
+    }
+}
+
+/// Refuses a parent on the node for a link that can only sit on one of the pod.
+fn on_the_node(parent: &str, link: &Link) -> Result<(), (Reason, String)> {
+    if link.kind.on_uplink() {
+        return Ok(());
+    }
+    let kind = link.kind.name();
+    let message =
+        format!("{parent} is on the node, but a link of kind {kind} sits on an interface of its own pod");
+    Err((Reason::NotAllowed, message))
 }
 
 impl Wanted {
@@ -403,87 +461,8 @@ impl Wanted {
     }
 }
 
-/// A change of someone else's interface: only the stated fields, and the first object that states one keeps it.
-fn change(
-    sandbox: &Sandbox,
-    object: &ObjectKey,
-    why: &Provenance,
-    want: &ChangeWant,
-    resolved: &mut Resolved,
-) {
-    let scope = Scope::Sandbox(sandbox.id.clone());
-    let mut link = Link::new(want.name.clone(), Kind::Other { name: String::new() });
-    if let Some(before) = resolved.desired.state.link(&scope, &want.name) {
-        if before.owner.is_some() {
-            let message = format!(
-                "interface {} of pod {} is Knit's own: change the object that asks for it",
-                want.name,
-                sandbox.title()
-            );
-            resolved.problem(object, why.field.clone(), Reason::Conflict, message);
-            return;
-        }
-        link = before.clone();
-    }
-    let taken = link.fields();
-    let asked =
-        Link { attrs: want.attrs.clone(), ..Link::new(want.name.clone(), link.kind.clone()) }.fields();
-    for field in asked.keys().filter(|field| taken.contains_key(*field)) {
-        let message = format!("{field} of {} is changed by another object already", want.name);
-        resolved.problem(object, format!("{}.{field}", why.field), Reason::Conflict, message);
-    }
-    link.attrs = link.attrs.or(&want.attrs);
-    resolved.because(&scope, Item::Link(want.name.clone()), why);
-    for route in want.routes.iter().map(|route| route.on(&want.name)) {
-        resolved.because(&scope, Item::Route(route.key()), why);
-        resolved.desired.state.scope(&scope).add_route(route);
-    }
-    for (key, value) in &want.sysctls {
-        let path = sysctl_path(key, &want.name);
-        resolved.because(&scope, Item::Sysctl(path.clone()), why);
-        resolved.desired.state.scope(&scope).sysctls.entry(path).or_insert_with(|| value.clone());
-    }
-    let report = InterfaceReport {
-        field: why.field.clone(),
-        name: want.name.clone(),
-        kind: String::new(),
-        addresses: Vec::new(),
-        mac: link.attrs.mac,
-        mtu: link.attrs.mtu,
-        peer: None,
-        master: None,
-        ready: true,
-    };
-    resolved.made.interfaces.push((object.clone(), report));
-    resolved.desired.state.scope(&scope).add_link(link);
-}
-
-/// Old values of fields that nobody asks for any more are asked for once more, by Knit itself.
-fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
-    let scope = Scope::Sandbox(id.clone());
-    for (key, value) in state.held.iter().filter(|(key, _)| key.scope == scope) {
-        match &key.link {
-            None => {
-                let value = value.as_str().unwrap_or_default().to_owned();
-                resolved.desired.state.scope(&scope).sysctls.entry(key.field.clone()).or_insert(value);
-            }
-            Some(name) => {
-                let old = BTreeMap::from([(key.field.clone(), value.clone())]);
-                let Ok(old) = serde_json::to_value(old).and_then(serde_json::from_value::<Attrs>) else {
-                    continue;
-                };
-                let links = &mut resolved.desired.state.scope(&scope).links;
-                let link = links
-                    .entry(name.clone())
-                    .or_insert_with(|| Link::new(name.clone(), Kind::Other { name: String::new() }));
-                link.attrs = std::mem::take(&mut link.attrs).or(&old);
-            }
-        }
-    }
-}
-
 /// `ipv6/accept_ra` of `net1` is `net/ipv6/conf/net1/accept_ra`.
-fn sysctl_path(key: &str, link: &IfName) -> String {
+pub(super) fn sysctl_path(key: &str, link: &IfName) -> String {
     match key.split_once('/') {
         Some((family, rest)) => format!("net/{family}/conf/{link}/{rest}"),
         None => format!("net/ipv4/conf/{link}/{key}"),

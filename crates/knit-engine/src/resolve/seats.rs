@@ -2,12 +2,18 @@
 
 use knit_model::{IfName, Kind, Link, NetState, Scope};
 
-use super::Resolved;
+use super::{DEFAULT_MTU, Resolved, devices, routing};
+use crate::state::State;
 
 /// Settles what could not be known before the kernel was looked at.
-pub(crate) fn settle(resolved: &mut Resolved, seen: &NetState) {
+pub(crate) fn settle(state: &State, resolved: &mut Resolved, seen: &NetState) {
+    devices::settle(resolved, seen);
     see_through(resolved, seen);
     follow_parents(resolved, seen);
+    if let Some(id) = resolved.look.sandbox.clone() {
+        routing::place(resolved, seen, &Scope::Sandbox(id));
+    }
+    warn(state, resolved, seen);
 }
 
 /// The kernel puts a macvlan on a macvlan onto the link below both.
@@ -58,13 +64,54 @@ fn next(resolved: &Resolved, seen: &NetState) -> Option<(Scope, IfName, u32)> {
     let mut links =
         desired.scopes.iter().flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)));
     links.find_map(|(scope, link)| {
-        let parent = link.kind.parent().filter(|_| link.owner.is_some() && link.attrs.mtu.is_none())?;
-        let below = link.born_from.as_ref().unwrap_or(scope);
-        let mtu = match desired.link(below, parent) {
-            Some(wanted) if wanted.owner.is_some() || wanted.attrs.mtu.is_some() => wanted.attrs.mtu?,
-            _ => seen.link(below, parent)?.attrs.mtu?,
-        };
+        if link.owner.is_none() || link.attrs.mtu.is_some() {
+            return None;
+        }
+        let (_, mtu) = below(desired, seen, scope, link)?;
         let largest = resolved.largest.get(&link.name).copied().unwrap_or(u32::MAX);
         Some((scope.clone(), link.name.clone(), mtu.saturating_sub(link.kind.overhead()).min(largest)))
     })
+}
+
+/// The link that a link sits on, and its MTU.
+fn below<'a>(
+    desired: &NetState,
+    seen: &NetState,
+    scope: &Scope,
+    link: &'a Link,
+) -> Option<(&'a IfName, u32)> {
+    let (place, parent) = (link.born_from.as_ref().unwrap_or(scope), link.kind.parent()?);
+    let mtu = match desired.link(place, parent) {
+        Some(wanted) if wanted.owner.is_some() || wanted.attrs.mtu.is_some() => wanted.attrs.mtu,
+        _ => seen.link(place, parent)?.attrs.mtu,
+    };
+    Some((parent, mtu?))
+}
+
+/// Warns of tunnels whose MTU leaves too little room for the headers around each packet.
+fn warn(state: &State, resolved: &mut Resolved, seen: &NetState) {
+    let desired = &resolved.desired.state;
+    for (scope, there) in &desired.scopes {
+        let Scope::Sandbox(id) = scope else { continue };
+        let pod = state.sandboxes.get(id).map_or_else(|| id.to_string(), |sandbox| sandbox.title());
+        for link in there.links.values().filter(|link| link.kind.overhead() > 0) {
+            let (whose, under) = match link.kind.parent() {
+                None => ("the usual".to_owned(), DEFAULT_MTU),
+                Some(_) => match below(desired, seen, scope, link) {
+                    Some((parent, mtu)) => (format!("{parent}'s"), mtu),
+                    None => continue,
+                },
+            };
+            let (name, overhead) = (&link.name, link.kind.overhead());
+            let Some(mtu) = link.attrs.mtu.filter(|mtu| *mtu > under.saturating_sub(overhead)) else {
+                continue;
+            };
+            let warning = format!(
+                "MTU {mtu} of {name} in pod {pod} does not fit into {whose} {under} minus {overhead}: packets will be fragmented or dropped"
+            );
+            let askers = resolved.made.interfaces.iter().filter(|(_, interface)| interface.name == *name);
+            let askers = askers.map(|(object, _)| (object.clone(), warning.clone()));
+            resolved.made.warnings.extend(askers);
+        }
+    }
 }

@@ -1,15 +1,17 @@
 //! A node without a kernel: the engine, a kernel made of plain data, and the journal as a list.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
-use knit_engine::{Applied, Effect, Event, Failure, Look, ObjectKey, Record, State, StoredObject, step};
+use knit_engine::{
+    Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
+};
 use knit_ipam::Time;
 use knit_model::intent::{BridgeWant, ChangeWant, Intent, InterfaceWant, NameRule, Selector, Want};
 use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::Instance;
-use knit_model::{NetState, Sandbox, SandboxId, Scope};
+use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, Step, marks};
 
 use super::kernel::Kernel;
 
@@ -23,14 +25,26 @@ pub struct Node {
     pub journal: Vec<Record>,
     /// Plans of this unit (by its text) fail.
     pub broken: Option<String>,
+    /// The kind of link that the kernel lacks.
+    pub without: Option<&'static str>,
     pub steps: usize,
+    /// Secrets that are there.
+    pub secrets: BTreeSet<KeyRef>,
 }
 
 impl Node {
     /// A node whose kernel holds something already.
     pub fn holding(kernel: NetState) -> Self {
         let kernel = Kernel::holding(kernel);
-        Self { state: State::default(), kernel, journal: Vec::new(), broken: None, steps: 0 }
+        Self {
+            state: State::default(),
+            kernel,
+            journal: Vec::new(),
+            broken: None,
+            without: None,
+            steps: 0,
+            secrets: BTreeSet::new(),
+        }
     }
 
     /// Hears an event and does all that follows from it.
@@ -54,14 +68,22 @@ impl Node {
                 self.journal.push(serde_json::from_str(&text).unwrap());
                 None
             }
-            Effect::Observe { unit, look } => Some(Event::Observed { unit, seen: self.look(&look) }),
+            Effect::Observe { unit, look } => {
+                Some(Event::Observed { unit, seen: self.look(&look), keys: self.keys_of(&look) })
+            }
             Effect::Apply { unit, plan } => {
                 self.steps += plan.steps.len();
                 let broken = self.broken.as_ref().is_some_and(|broken| unit.to_string().contains(broken));
-                let result = if broken { Err("it is broken".to_owned()) } else { self.kernel.apply(&plan) };
+                let lacks = self.lack(&plan);
+                let result = match (broken, &lacks) {
+                    (true, _) => Err("it is broken".to_owned()),
+                    (false, Some(_)) => Err("it lacks something".to_owned()),
+                    (false, None) => self.kernel.apply(&plan),
+                };
                 let failure = |message| Failure {
                     problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
                     taken_back: true,
+                    lacks,
                 };
                 Some(Event::Applied(Applied { unit, result: result.map_err(failure) }))
             }
@@ -70,13 +92,38 @@ impl Node {
         }
     }
 
-    /// Sees only what was asked for: one sandbox, and all of the host.
+    /// The kind that a plan would make and that the kernel is without.
+    fn lack(&self, plan: &Plan) -> Option<Lack> {
+        let made = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::CreateLink { link, .. } if Some(link.kind.name()) == self.without => Some(link.kind.name()),
+            _ => None,
+        });
+        made.map(|kind| Lack { kind: kind.to_owned(), words: format!("this kernel has no {kind}: CONFIG") })
+    }
+
+    /// Keys of Secrets that are not there are missing; those that the node makes are made.
+    fn keys_of(&self, look: &Look) -> Keys {
+        let is_there = |key: &&KeyRef| matches!(key, KeyRef::Made { .. }) || self.secrets.contains(*key);
+        let there = look.keys.iter().filter(is_there);
+        let number = |key: &KeyRef| key.to_string().bytes().fold(1u8, u8::wrapping_add);
+        there.map(|key| (key.clone(), PublicKey::from_bytes([number(key); 32]))).collect()
+    }
+
+    /// Sees only what was asked for: one sandbox, of a new one without a mark only a part, and all of the host.
     fn look(&self, look: &Look) -> NetState {
         let mut seen = self.kernel.observe();
         seen.scopes.retain(|scope, _| match scope {
             Scope::Host => true,
             Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
         });
+        let is_marked = |link: &Link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP);
+        for (scope, state) in &mut seen.scopes {
+            if look.is_new && *scope != Scope::Host && !state.links.values().any(is_marked) {
+                state.addresses.clear();
+                state.rules.clear();
+                state.neighbours.clear();
+            }
+        }
         for scope in seen.scopes.values_mut() {
             scope.sysctls.retain(|key, _| look.sysctls.contains(key));
         }
@@ -161,6 +208,9 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         attrs: Attrs::default(),
         parent: None,
         master: Some(bridge.to_owned()),
+        port: None,
+        vrf: None,
+        remote_pod: None,
         ranges: vec![range.parse().unwrap()],
         network: None,
         fixed: Vec::new(),
@@ -177,6 +227,7 @@ pub fn bridge(name: &str, range: &str) -> Want {
         ranges: vec![range.parse().unwrap()],
         attrs: Attrs::default(),
         bridge: Bridge::default(),
+        port: None,
     })
 }
 

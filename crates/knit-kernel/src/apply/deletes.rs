@@ -10,8 +10,8 @@
 use knit_model::link::{Link, OwnerId};
 use knit_model::{Scope, marks};
 
-use super::Deletes;
 use super::transaction::{Failure, Op, Transaction};
+use super::{Deletes, devices};
 use crate::error::Result;
 use crate::kernel::By;
 use crate::kinds;
@@ -34,6 +34,9 @@ pub(super) fn delete(
     link: &Link,
     peer: Option<&(Scope, Link)>,
 ) -> Result<(), Failure> {
+    if let Some(given) = devices::give_back(transaction, step, scope, link) {
+        return given;
+    }
     let mut ends = vec![(scope, link)];
     ends.extend(peer.map(|(scope, link)| (scope, link)));
     ends.sort_by_key(|(scope, _)| **scope != Scope::Host);

@@ -1,18 +1,21 @@
 //! Links on the wire: births, marks and changes.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use knit_model::link::{Attrs, Kind, Link, Master};
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope, marks};
+use nix::errno::Errno;
 
-use super::alternative_name;
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
+use super::{alternative_name, devices, rules, vlans};
 use crate::error::{Error, Result};
-use crate::kinds::{self, Around, Wanted};
-use crate::netlink::Message;
+use crate::kernel::By;
+use crate::kinds::{self, Around, At, Wanted};
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
+use crate::netlink::{Attributes, Header, Message};
+use crate::observe::kernel_has_vrf_rule;
 
 /// The common fields, by name; all others are the kind's own.
 const COMMON: &[&str] = &[
@@ -27,6 +30,7 @@ const COMMON: &[&str] = &[
     "multicast",
     "arp",
     "master",
+    "vlans",
 ];
 
 /// Makes a link where it will live, and the far end of a veth with it.
@@ -41,6 +45,9 @@ pub(super) fn create(
     link: &Link,
     peer: Option<&(Scope, Link)>,
 ) -> Result<(), Failure> {
+    if let Some(lent) = devices::lend(transaction, step, scope, link) {
+        return lent;
+    }
     // The message goes to the host where it has an end: the kernel takes the master of that end in the same message.
     let (near, far) = match peer {
         Some((there, other)) if *there == Scope::Host => ((there, other), Some((scope, link))),
@@ -53,6 +60,15 @@ pub(super) fn create(
         let why = "its far end is not known".to_owned();
         return Err(fail(Error::Unsayable { context: context.into(), why }));
     }
+    transaction.flush()?;
+    let made = kinds::make(&link.kind, &mut At { room: &mut *transaction.room, scope, link: &link.name });
+    match made {
+        Ok(Some(made)) => return keep(transaction, step, scope, link, made),
+        Err(error) if transaction.backward && error.errno() == Some(Errno::EEXIST) => {
+            return mark(transaction, step, scope, link, End::Near);
+        }
+        made => made.map_err(fail)?,
+    };
     let from = near.1.born_from.as_ref().unwrap_or(near.0);
     let parent = match near.1.kind.parent() {
         Some(parent) => Some(transaction.need(step, from, parent)?),
@@ -84,15 +100,55 @@ pub(super) fn create(
     kind_data(&mut message, &near.1.kind, Wanted::All, &Around { parent, far_end });
 
     transaction.flush()?;
+    let brings_rules = kinds::makes_rules(near.1.kind.name())
+        && !kernel_has_vrf_rule(transaction.room, near.0).map_err(fail)?;
     let tolerate = transaction.adding(true);
     transaction.push(from, Op::new(step, message, tolerate))?;
     transaction.flush()?;
-    mark(transaction, step, near.0, near.1, End::Near)?;
-    match far {
-        Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside),
-        Some((there, far)) => mark(transaction, step, there, far, End::Far),
-        None => Ok(()),
+    if brings_rules {
+        for message in rules::remove_kernels_for_vrfs(near.0) {
+            transaction.push(near.0, Op::new(step, message, Tolerate::Absence))?;
+        }
     }
+    let near_end = if far_netns.is_some() { End::NearOfTwo } else { End::Near };
+    mark(transaction, step, near.0, near.1, near_end)?;
+    match far {
+        Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside)?,
+        Some((there, far)) => mark(transaction, step, there, far, End::Far)?,
+        None => {}
+    }
+    for (scope, end) in far.into_iter().chain([near]) {
+        if let Some(vlans) = &end.attrs.vlans {
+            vlans::set(transaction, step, scope, &end.name, vlans)?;
+        }
+    }
+    if kinds::is_told(link.kind.name()) {
+        transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
+    }
+    Ok(())
+}
+
+/// Has a link stay that was made otherwise than by a message, once it has its mark.
+fn keep(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    link: &Link,
+    made: OwnedFd,
+) -> Result<(), Failure> {
+    let born = Attrs {
+        mtu: link.attrs.mtu,
+        mac: link.attrs.mac,
+        txqueuelen: link.attrs.txqueuelen,
+        ..Attrs::default()
+    };
+    set(transaction, step, scope, &link.name, &born, None)?;
+    mark(transaction, step, scope, link, End::Near)?;
+    transaction.flush()?;
+    kinds::keep(&link.kind, made).map_err(|error| {
+        let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
+        Failure { step, error: Error::system(context, "have it stay", error) }
+    })
 }
 
 /// Which end of a pair a link is.
@@ -100,6 +156,8 @@ pub(super) fn create(
 enum End {
     /// The one that the message is about; also a link that is no pair.
     Near,
+    /// The same, with the other in another namespace.
+    NearOfTwo,
     /// The other, in another namespace.
     Far,
     /// The other, in the same namespace.
@@ -122,6 +180,12 @@ fn newborn(message: &mut Message, link: &Link, netns: Option<u32>) {
     if let Some(length) = link.attrs.txqueuelen {
         message.put_u32(IFLA_TXQLEN, length);
     }
+    if matches!(link.kind, Kind::Veth(_)) {
+        // Unasked, a veth is born with a queue per CPU and then all but one are taken from it: the same link in the end
+        // (veth_init_queues in the kernel's drivers/net/veth.c), but each end waits for every CPU, for long on a busy
+        // machine.
+        message.put_u32(IFLA_NUM_TX_QUEUES, 1).put_u32(IFLA_NUM_RX_QUEUES, 1);
+    }
 }
 
 /// Marks a newborn link by name, then gives it what it could not be born with. The order matters: it is never without
@@ -140,10 +204,14 @@ fn mark(
         message.nest(IFLA_PROP_LIST, |list| {
             list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, end == End::FarBeside));
         });
-        let tolerate = transaction.adding(true);
-        transaction.push(scope, Op::new(step, message, tolerate))?;
+        let op = Op::new(step, message, transaction.adding(true));
+        if matches!(end, End::NearOfTwo | End::Far) {
+            transaction.leave_mark(scope, op);
+        } else {
+            transaction.push(scope, op)?;
+        }
     }
-    let mut rest = Attrs { mac: None, txqueuelen: None, ..link.attrs.clone() };
+    let mut rest = Attrs { mac: None, txqueuelen: None, vlans: None, ..link.attrs.clone() };
     rest.group = Some(rest.group.unwrap_or(0));
     rest.alias = rest.alias.filter(|alias| !alias.is_empty());
     rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
@@ -161,13 +229,16 @@ fn mark(
 
 /// Leaves out what a newborn link has by itself, and the master that it was born with.
 fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
-    let has = link.kind.is_ethernet();
-    let is_born_with = |master: &Master| end == End::Near || *master == Master::Nothing;
+    let (habits, usual) = (link.kind.habits(), link.kind.is_ethernet());
+    // A VLAN is born with the flags of its parent, which may do neither (net/8021q/vlan_dev.c, vlan_dev_init).
+    let unknown = matches!(link.kind, Kind::Vlan(_));
+    let is_near = matches!(end, End::Near | End::NearOfTwo);
+    let is_born_with = |master: &Master| is_near || *master == Master::Nothing;
     Attrs {
         promisc: attrs.promisc.filter(|on| *on),
         allmulticast: attrs.allmulticast.filter(|on| *on),
-        multicast: attrs.multicast.filter(|on| *on != has),
-        arp: attrs.arp.filter(|on| *on != has),
+        multicast: attrs.multicast.filter(|on| unknown || *on != habits.multicast.unwrap_or(usual)),
+        arp: attrs.arp.filter(|on| unknown || *on != habits.arp.unwrap_or(usual)),
         master: attrs.master.filter(|master| !is_born_with(master)),
         ..attrs
     }
@@ -190,20 +261,69 @@ pub(super) fn change(
         changes.iter().partition(|change| COMMON.contains(&change.field.as_str()));
     let common: serde_json::Map<_, _> =
         common.into_iter().map(|change| (change.field.clone(), change.to.clone())).collect();
-    let attrs: Attrs = serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
-    if own.is_empty() {
-        return set(transaction, step, scope, name, &attrs, None);
-    }
-    let kind = kinds::changed(kind, changes).map_err(fail)?;
-    let fields = kind.fields();
-    if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
-        return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
-    }
+    let mut attrs: Attrs =
+        serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
+    let (vlans, said_mtu) = (attrs.vlans.take(), attrs.mtu);
     // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
     if attrs != Attrs::default() {
         set(transaction, step, scope, name, &attrs, None)?;
     }
-    set(transaction, step, scope, name, &Attrs::default(), Some((&kind, changes)))
+    if let Some(vlans) = vlans {
+        vlans::set(transaction, step, scope, name, &vlans)?;
+    }
+    if own.is_empty() {
+        return Ok(());
+    }
+    let as_it_is = match kinds::is_retold(kind) {
+        false => AsItIs::default(),
+        true => match retell(transaction, step, scope, name, kind)? {
+            Some(as_it_is) => as_it_is,
+            None if transaction.backward => return Ok(()),
+            None => AsItIs::default(),
+        },
+    };
+    let kind = kinds::changed(kind, Attributes::new(&as_it_is.data), changes).map_err(fail)?;
+    let fields = kind.fields();
+    if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
+        return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
+    }
+    if kinds::is_told(kind.name()) {
+        return transaction.tell(step, scope, name, &kind, Wanted::Changed(changes));
+    }
+    let mtu = said_mtu.or(as_it_is.mtu);
+    let kept = Attrs { mtu: mtu.filter(|_| kinds::is_retold(kind.name())), ..Attrs::default() };
+    set(transaction, step, scope, name, &kept, Some((&kind, changes, as_it_is.parent)))
+}
+
+/// What a change has to say again of a link, where the kernel forgets what is left out.
+#[derive(Default)]
+struct AsItIs {
+    /// The attributes of its kind.
+    data: Vec<u8>,
+    /// The number of the link that it sits on.
+    parent: Option<u32>,
+    mtu: Option<u32>,
+}
+
+/// Reads what has to be said again of a link. `None` if there is no such link.
+fn retell(
+    transaction: &mut Transaction<'_, '_>,
+    step: usize,
+    scope: &Scope,
+    name: &IfName,
+    kind: &str,
+) -> Result<Option<AsItIs>, Failure> {
+    transaction.flush()?;
+    let body = transaction.room.link_body(scope, By::Name(name.as_str()));
+    let Some(body) = body.map_err(|error| Failure { step, error })? else { return Ok(None) };
+    let as_it_is = LinkHeader::split(&body).and_then(|(_, attributes)| {
+        let info = attributes.first(IFLA_LINKINFO)?.nested();
+        let data = info.first(IFLA_INFO_DATA)?;
+        let number = |kind| attributes.first(kind).and_then(|value| value.u32());
+        let parent = kinds::parent_index(kind, data.nested(), number(IFLA_LINK));
+        Some(AsItIs { data: data.value.to_vec(), parent, mtu: number(IFLA_MTU) })
+    });
+    Ok(as_it_is)
 }
 
 /// Sets stated fields of a living link, all in one message.
@@ -213,7 +333,7 @@ pub(super) fn set(
     scope: &Scope,
     name: &IfName,
     attrs: &Attrs,
-    kind: Option<(&Kind, &[Change])>,
+    kind: Option<(&Kind, &[Change], Option<u32>)>,
 ) -> Result<(), Failure> {
     let master = match &attrs.master {
         Some(Master::Of(master)) => Some(transaction.need(step, scope, master)?),
@@ -244,8 +364,8 @@ pub(super) fn set(
     if let Some(master) = master {
         message.put_u32(IFLA_MASTER, master);
     }
-    if let Some((kind, changes)) = kind {
-        kind_data(&mut message, kind, Wanted::Changed(changes), &Around::default());
+    if let Some((kind, changes, parent)) = kind {
+        kind_data(&mut message, kind, Wanted::Changed(changes), &Around { parent, far_end: None });
     }
     let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
     transaction.push(scope, Op { divisible: true, ..Op::new(step, message, tolerate) })
@@ -259,7 +379,7 @@ fn kind_data(message: &mut Message, kind: &Kind, wanted: Wanted<'_>, around: &Ar
 }
 
 /// The flags to set, and which of them are stated.
-fn flags(attrs: &Attrs) -> (u32, u32) {
+pub(super) fn flags(attrs: &Attrs) -> (u32, u32) {
     let stated = [
         (attrs.up, IFF_UP),
         (attrs.promisc, IFF_PROMISC),

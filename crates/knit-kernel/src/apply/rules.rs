@@ -1,6 +1,7 @@
 //! Rules on the wire.
 
 use ipnet::IpNet;
+use knit_model::link::VRF_RULE_PRIORITY;
 use knit_model::{Rule, Scope, marks};
 
 use crate::netlink::Message;
@@ -17,7 +18,20 @@ pub(super) fn remove(scope: &Scope, rule: &Rule) -> Message {
     message(RTM_DELRULE, 0, format!("remove rule {rule} on {scope}"), rule)
 }
 
+/// Removes the rules that the kernel made with the first VRF of a namespace.
+pub(super) fn remove_kernels_for_vrfs(scope: &Scope) -> [Message; 2] {
+    [false, true].map(|ipv6| {
+        let rule = Rule::of_vrfs(ipv6, VRF_RULE_PRIORITY);
+        let context = format!("remove the kernel's rule {rule} on {scope}");
+        message_of(RTM_DELRULE, 0, context, &rule, RTPROT_KERNEL)
+    })
+}
+
 fn message(kind: u16, flags: u16, context: String, rule: &Rule) -> Message {
+    message_of(kind, flags, context, rule, marks::PROTOCOL)
+}
+
+fn message_of(kind: u16, flags: u16, context: String, rule: &Rule, protocol: u8) -> Message {
     let length = |prefix: Option<IpNet>| prefix.map_or(0, |prefix| prefix.prefix_len());
     let mut message = Message::new(kind, flags, context);
     message.header(&RuleHeader {
@@ -41,7 +55,11 @@ fn message(kind: u16, flags: u16, context: String, rule: &Rule) -> Message {
     if let Some((mark, mask)) = rule.mark {
         message.put_u32(FRA_FWMARK, mark).put_u32(FRA_FWMASK, mask);
     }
-    message.put_u32(FRA_PRIORITY, rule.priority).put_u32(FRA_TABLE, rule.table);
-    message.put_u8(FRA_PROTOCOL, marks::PROTOCOL);
+    message.put_u32(FRA_PRIORITY, rule.priority);
+    match rule.vrf {
+        true => message.put_u8(FRA_L3MDEV, 1),
+        false => message.put_u32(FRA_TABLE, rule.table),
+    };
+    message.put_u8(FRA_PROTOCOL, protocol);
     message
 }

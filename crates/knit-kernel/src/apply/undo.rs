@@ -3,12 +3,12 @@
 //! How far the steps came is not known after a crash, so that each inverse is carried out only where there is something
 //! to take back: what is to be removed must be there with Knit's mark, what is to be brought back may be there already.
 
-use knit_model::link::Link;
+use knit_model::link::{HostDevice, Kind, Link};
 use knit_model::plan::{Planned, Step};
 use knit_model::{NetState, Scope, ScopeState, marks};
 
 use super::transaction::{Failure, Transaction};
-use super::{Deletes, deletes};
+use super::{Deletes, deletes, devices};
 use crate::error::Error;
 use crate::kernel::Room;
 use crate::observe::{Look, look_of};
@@ -44,6 +44,9 @@ fn see(room: &mut Room<'_>, look: &Look, left: &mut Vec<String>) -> NetState {
 
 fn take(transaction: &mut Transaction<'_, '_>, planned: &Planned, seen: &NetState) -> Result<(), Failure> {
     if let Step::DeleteLink { link, peer } = &planned.step {
+        if let Some(outcome) = give_back(transaction, planned, link, seen) {
+            return outcome;
+        }
         // Either end takes the other along; after a crash one may still be without its mark.
         let far = peer.as_ref().map(|(scope, link)| (scope, link));
         let mut ends = far.into_iter().chain([(&planned.scope, link)]);
@@ -56,6 +59,21 @@ fn take(transaction: &mut Transaction<'_, '_>, planned: &Planned, seen: &NetStat
     // A scope that could not be looked at is gone, or was told of already.
     let Some(state) = seen.scopes.get(&planned.scope) else { return Ok(()) };
     if is_worth_it(&planned.step, state) { transaction.take(0, planned) } else { Ok(()) }
+}
+
+/// Gives a NIC back from wherever it came to: its sandbox, or the host, where a crash may have left it with its mark.
+fn give_back(
+    transaction: &mut Transaction<'_, '_>,
+    planned: &Planned,
+    made: &Link,
+    seen: &NetState,
+) -> Option<Result<(), Failure>> {
+    let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &made.kind else { return None };
+    let places = [(&planned.scope, &made.name), (&Scope::Host, device)];
+    let found = places.into_iter().find_map(|(scope, name)| {
+        Some((scope, seen.link(scope, name).filter(|seen| devices::is_this(seen, made))?))
+    });
+    found.map_or(Some(Ok(())), |(scope, link)| devices::give_back(transaction, 0, scope, link))
 }
 
 /// The link as it is now, if it is the one that Knit made.

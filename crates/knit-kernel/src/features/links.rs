@@ -129,11 +129,12 @@ pub const TUNNELS: &[Probe] = &[
     .module("ip_gre")
     .makes_devices()
     .needed_for("tunnels of tenants"),
-    tunnel("ip6gre", "GRE over IPv6", "CONFIG_IPV6_GRE", |scratch| {
-        scratch.link("ip6gre", |data| {
-            data.put_address(IFLA_GRE_LOCAL, IpAddr::from(LOCAL6))
-                .put_address(IFLA_GRE_REMOTE, IpAddr::from(REMOTE6));
-        })
+    tunnel("ip6gre", "GRE over IPv6", "CONFIG_IPV6_GRE", |scratch| scratch.link("ip6gre", gre6_ends))
+        .module("ip6_gre")
+        .makes_devices()
+        .needed_for("tunnels of tenants"),
+    tunnel("ip6gretap", "GRE over IPv6 with Ethernet inside", "CONFIG_IPV6_GRE", |scratch| {
+        scratch.link("ip6gretap", gre6_ends)
     })
     .module("ip6_gre")
     .makes_devices()
@@ -146,6 +147,15 @@ pub const TUNNELS: &[Probe] = &[
         .module("sit")
         .makes_devices()
         .needed_for("tunnels of tenants"),
+    tunnel("ip6tnl", "IP in IPv6 (ip6tnl)", "CONFIG_IPV6_TUNNEL", |scratch| {
+        scratch.link("ip6tnl", |data| {
+            data.put_address(IFLA_IPTUN_LOCAL, IpAddr::from(LOCAL6))
+                .put_address(IFLA_IPTUN_REMOTE, IpAddr::from(REMOTE6));
+        })
+    })
+    .module("ip6_tunnel")
+    .makes_devices()
+    .needed_for("tunnels of tenants"),
     tunnel("wireguard", "WireGuard", "CONFIG_WIREGUARD", |scratch| scratch.link("wireguard", |_| ()))
         .module("wireguard")
         .needed_for("encrypted links between nodes and pods"),
@@ -157,6 +167,11 @@ fn macvlan_mode(data: &mut Message) {
 
 fn gre_ends(data: &mut Message) {
     data.put_bytes(IFLA_GRE_LOCAL, &LOCAL).put_bytes(IFLA_GRE_REMOTE, &REMOTE);
+}
+
+fn gre6_ends(data: &mut Message) {
+    data.put_address(IFLA_GRE_LOCAL, IpAddr::from(LOCAL6))
+        .put_address(IFLA_GRE_REMOTE, IpAddr::from(REMOTE6));
 }
 
 fn ip_tunnel_ends(data: &mut Message) {

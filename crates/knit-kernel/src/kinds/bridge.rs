@@ -1,8 +1,9 @@
 //! bridge on the wire.
 
 use knit_model::IfName;
-use knit_model::link::Bridge;
+use knit_model::link::{Bridge, DEFAULT_VLAN, VlanProtocol};
 
+use super::vlan::PROTOCOLS;
 use super::{Around, Wanted, WireKind};
 use crate::netlink::{Attributes, Message};
 
@@ -12,7 +13,9 @@ const AGEING_TIME: u16 = 4;
 const STP_STATE: u16 = 5;
 const PRIORITY: u16 = 6;
 const VLAN_FILTERING: u16 = 7;
+const VLAN_PROTOCOL: u16 = 8;
 const MCAST_SNOOPING: u16 = 23;
+const VLAN_DEFAULT_PVID: u16 = 39;
 
 /// The kernel counts a bridge's times in hundredths of a second (`USER_HZ`).
 const TICKS: u32 = 100;
@@ -33,10 +36,19 @@ impl WireKind for Bridge {
         if let Some(priority) = wanted.of("priority", self.priority) {
             data.put_u16(PRIORITY, priority);
         }
-        // Every bridge is born without; a kernel that has no VLAN filtering refuses even to hear that it is off.
-        let is_said = |on: &bool| *on || matches!(wanted, Wanted::Changed(_));
-        if let Some(on) = wanted.of("vlan_filtering", self.vlan_filtering).filter(is_said) {
+        // Every bridge is born so; a kernel that has no VLAN filtering refuses even to hear that it is off.
+        let changes = matches!(wanted, Wanted::Changed(_));
+        if let Some(on) = wanted.of("vlan_filtering", self.vlan_filtering).filter(|on| *on || changes) {
             data.put_u8(VLAN_FILTERING, on.into());
+        }
+        let protocol = wanted.of("vlan_protocol", self.vlan_protocol);
+        let protocol = protocol.filter(|protocol| *protocol != VlanProtocol::Dot1q || changes);
+        if let Some((_, number)) = PROTOCOLS.iter().find(|(name, _)| Some(*name) == protocol) {
+            data.put_be16(VLAN_PROTOCOL, *number);
+        }
+        let pvid = wanted.of("default_pvid", self.default_pvid);
+        if let Some(pvid) = pvid.filter(|pvid| *pvid != DEFAULT_VLAN || changes) {
+            data.put_u16(VLAN_DEFAULT_PVID, pvid);
         }
         if let Some(on) = wanted.of("multicast_snooping", self.multicast_snooping) {
             data.put_u8(MCAST_SNOOPING, on.into());
@@ -52,6 +64,12 @@ impl WireKind for Bridge {
             ageing: seconds(AGEING_TIME),
             priority: data.first(PRIORITY).and_then(|priority| priority.u16()),
             vlan_filtering: is_on(VLAN_FILTERING),
+            default_pvid: data.first(VLAN_DEFAULT_PVID).and_then(|pvid| pvid.u16()),
+            vlan_protocol: data
+                .first(VLAN_PROTOCOL)
+                .and_then(|protocol| protocol.be16())
+                .and_then(|number| PROTOCOLS.iter().find(|(_, known)| *known == number))
+                .map(|(name, _)| *name),
             multicast_snooping: is_on(MCAST_SNOOPING),
         }
     }

@@ -51,6 +51,9 @@ pub const RTM_NEWNSID: u16 = 88;
 pub const RTM_GETNSID: u16 = 90;
 pub const RTM_NEWLINKPROP: u16 = 108;
 pub const RTM_DELLINKPROP: u16 = 109;
+pub const RTM_NEWVLAN: u16 = 112;
+pub const RTM_DELVLAN: u16 = 113;
+pub const RTM_GETVLAN: u16 = 114;
 
 pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
@@ -85,6 +88,7 @@ pub const RT_SCOPE_UNIVERSE: u8 = 0;
 pub const RT_SCOPE_LINK: u8 = 253;
 pub const RT_SCOPE_HOST: u8 = 254;
 pub const RT_SCOPE_NOWHERE: u8 = 255;
+pub const RTPROT_KERNEL: u8 = 2;
 pub const RTPROT_STATIC: u8 = 4;
 pub const RTN_UNICAST: u8 = 1;
 pub const RTN_BLACKHOLE: u8 = 6;
@@ -115,6 +119,8 @@ pub const IFLA_NET_NS_PID: u16 = 19;
 pub const IFLA_IFALIAS: u16 = 20;
 pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_GROUP: u16 = 27;
+pub const IFLA_NUM_TX_QUEUES: u16 = 31;
+pub const IFLA_NUM_RX_QUEUES: u16 = 32;
 pub const IFLA_NET_NS_FD: u16 = 28;
 pub const IFLA_EXT_MASK: u16 = 29;
 pub const IFLA_PROMISCUITY: u16 = 30;
@@ -128,6 +134,13 @@ pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+
+// if_bridge.h
+pub const BRIDGE_VLANDB_ENTRY: u16 = 1;
+pub const BRIDGE_VLANDB_ENTRY_INFO: u16 = 1;
+pub const BRIDGE_VLANDB_ENTRY_RANGE: u16 = 2;
+pub const BRIDGE_VLAN_INFO_PVID: u16 = 2;
+pub const BRIDGE_VLAN_INFO_UNTAGGED: u16 = 4;
 
 // veth.h
 pub const VETH_INFO_PEER: u16 = 1;
@@ -154,6 +167,7 @@ pub const FRA_FWMARK: u16 = 10;
 pub const FRA_TABLE: u16 = 15;
 pub const FRA_FWMASK: u16 = 16;
 pub const FRA_OIFNAME: u16 = 17;
+pub const FRA_L3MDEV: u16 = 19;
 pub const FRA_PROTOCOL: u16 = 21;
 pub const FR_ACT_TO_TBL: u8 = 1;
 

@@ -69,6 +69,20 @@ header! {
 }
 
 header! {
+    /// Of the VLANs of a bridge or of a port of one (`struct br_vlan_msg`).
+    VlanHeader {
+        /// `AF_BRIDGE`.
+        family: u8,
+        /// Zero.
+        reserved1: u8,
+        /// Zero.
+        reserved2: u16,
+        /// The link's number.
+        index: u32,
+    }
+}
+
+header! {
     /// Of an address (`struct ifaddrmsg`).
     AddressHeader {
         /// `AF_INET` or `AF_INET6`.

@@ -1,5 +1,6 @@
 //! Building one netlink message.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use super::align;
@@ -16,7 +17,7 @@ pub(crate) const ATTRIBUTE_HEADER: usize = 4;
 ///
 /// Lengths and padding are always right. The context says what the message is for (`add link pnobr0`) and comes back in
 /// every error about it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Message {
     bytes: Vec<u8>,
     context: Context,
@@ -184,6 +185,13 @@ impl Message {
             Ok(length) => self.bytes[0..4].copy_from_slice(&length.to_ne_bytes()),
             Err(_) => self.overflowed = true,
         }
+    }
+}
+
+/// Without its contents: they may hold a secret key.
+impl fmt::Debug for Message {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Message({}, {} bytes)", self.context, self.bytes.len())
     }
 }
 

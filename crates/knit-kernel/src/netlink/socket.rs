@@ -1,6 +1,7 @@
 //! A netlink socket: opened in the thread's own namespace or in another, with every reporting option set.
 
 use std::cell::Cell;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 use std::{io, mem};
@@ -42,7 +43,6 @@ pub enum Protocol {
 ///
 /// Calls wait for the kernel's answer, so they take the socket exclusively. A socket that subscribed to notices is for
 /// notices only: calls on it would drop those that arrive meanwhile.
-#[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
     next_sequence: u32,
@@ -180,6 +180,13 @@ impl Socket {
                 Err(errno) => return Err(Error::system(context(), "receive from the kernel", errno)),
             }
         }
+    }
+}
+
+/// Without its buffer: the kernel's last answer may hold a secret key.
+impl fmt::Debug for Socket {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Socket").field("fd", &self.fd).finish_non_exhaustive()
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, Kind, Link, Master, OwnerId};
+use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Link, LinkKind, Master, OwnerId, PortVlans};
 use knit_model::{IfName, Mac, Scope, marks};
 
 use super::Links;
 use crate::error::Result;
 use crate::kernel::{By, Room, absent_is_none};
-use crate::kinds;
+use crate::kinds::{self, At};
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NamespaceHeader};
 use crate::netlink::{Attributes, Header, Message};
@@ -21,6 +21,8 @@ pub(crate) struct SeenLink {
     pub(crate) link: Link,
     /// Whether something is at the other end of the cable.
     pub(crate) carrier: bool,
+    /// Whether it is a bridge, or a port of one.
+    has_vlans: bool,
 }
 
 /// The links of a look, by their number.
@@ -40,9 +42,29 @@ impl Found {
         self.by_index.values().any(|seen| seen.link.name.as_str() == name)
     }
 
+    /// Whether a link of the look has Knit's mark: its name's, or the group that it was born in.
+    pub(crate) fn is_marked(&self) -> bool {
+        let mut links = self.by_index.values().map(|seen| &seen.link);
+        links.any(|link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP))
+    }
+
     /// The numbers of all links of the look.
     pub(crate) fn indexes(&self) -> impl Iterator<Item = u32> {
         self.by_index.keys().copied()
+    }
+
+    /// The numbers of bridges and their ports.
+    pub(crate) fn with_vlans(&self) -> Vec<u32> {
+        self.by_index.values().filter(|seen| seen.has_vlans).map(|seen| seen.index).collect()
+    }
+
+    /// Puts in the VLANs of bridges and their ports.
+    pub(crate) fn add_vlans(&mut self, all: BTreeMap<u32, PortVlans>) {
+        for (index, vlans) in all {
+            if let Some(seen) = self.by_index.get_mut(&index) {
+                seen.link.attrs.vlans = Some(vlans);
+            }
+        }
     }
 
     pub(crate) fn into_seen(self) -> impl Iterator<Item = SeenLink> {
@@ -138,20 +160,35 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         multicast: is_set(IFF_MULTICAST),
         arp: is_set(IFF_NOARP).map(|is_off| !is_off),
         master,
+        vlans: None,
     };
-    let kind: Kind = kinds::decode(kind_name, data, parent);
-    let link = Link { name, kind, attrs, born_from, owner: owner(attributes) };
+    let mut kind: Kind = kinds::decode(kind_name, data, parent);
+    let (owner, lent) = mark(attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
+    if let Some(lent) = lent {
+        kind = Kind::HostDevice(lent);
+    }
+    // What a stranger's link says beside its message is nobody's business.
+    if owner.is_some() || group == Some(marks::BIRTH_GROUP) {
+        let asked = kinds::ask(&mut kind, &mut At { room, scope: names.scope, link: &name });
+        if absent_is_none(asked)?.is_none() {
+            return Ok(None);
+        }
+    }
+    let link = Link { name, kind, attrs, born_from, owner };
     let carrier = header.flags & IFF_LOWER_UP != 0;
-    Ok(Some(SeenLink { index, link, carrier }))
+    let port_of = info.and_then(|info| info.first(IFLA_INFO_SLAVE_KIND)?.str());
+    let has_vlans = matches!(link.kind, Kind::Bridge(_)) || port_of == Some(Bridge::NAME);
+    Ok(Some(SeenLink { index, link, carrier, has_vlans }))
 }
 
-/// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart.
-fn owner(attributes: Attributes<'_>) -> Option<OwnerId> {
+/// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC
+/// was before it was lent.
+fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<HostDevice>)> {
     let list = attributes.first(IFLA_PROP_LIST)?.nested();
     let mut names = list.filter(|name| name.kind == IFLA_ALT_IFNAME).filter_map(|name| name.str());
     let id = names.find_map(|name| name.strip_prefix(marks::ALTNAME_PREFIX))?;
-    let id = id.split_once('.').map_or(id, |(id, _)| id);
-    Some(OwnerId(id.to_owned()))
+    let (id, rest) = id.split_once('.').unwrap_or((id, ""));
+    Some((OwnerId(id.to_owned()), kinds::host_device::of_mark(rest)))
 }
 
 /// Names of links around those of a look, asked for at most once.

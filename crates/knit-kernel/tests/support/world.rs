@@ -1,16 +1,23 @@
 //! A node with sandboxes for tests of plans: its kernel, and what `ip` shows of it.
 
+use std::sync::Arc;
+
 use knit_kernel::fault::{Observer, Unobserved};
-use knit_kernel::{Applied, ApplyError, Deletes, Kernel, Look, Netns, Places, ScopeLook};
+use knit_kernel::secrets::NoSecrets;
+use knit_kernel::{Applied, ApplyError, Deletes, Kernel, Look, Netns, Places, ScopeLook, Secrets};
 use knit_model::plan::{Desired, Plan, diff};
 use knit_model::{NetState, SandboxId, Scope};
 use knit_testbed::{Dump, Namespace, Testbed};
+
+use super::seen;
 
 /// The world of one test.
 pub struct World {
     pub host: Namespace,
     pub sandboxes: Vec<Namespace>,
     sysctls: Vec<(Scope, String)>,
+    secrets: Arc<dyn Secrets>,
+    is_noted: bool,
     _testbed: Testbed,
 }
 
@@ -25,7 +32,13 @@ impl World {
         let testbed = Testbed::new(test);
         let host = testbed.host();
         let sandboxes = sandboxes.iter().map(|label| testbed.namespace(label)).collect();
-        Self { host, sandboxes, sysctls: Vec::new(), _testbed: testbed }
+        let secrets = Arc::new(NoSecrets);
+        Self { host, sandboxes, sysctls: Vec::new(), secrets, is_noted: true, _testbed: testbed }
+    }
+
+    /// What is done in this world differs from run to run, so it is not noted.
+    pub fn at_random(self) -> Self {
+        Self { is_noted: false, ..self }
     }
 
     /// Every look of this world also reads this sysctl.
@@ -33,9 +46,14 @@ impl World {
         self.sysctls.push((scope.clone(), key.to_owned()));
     }
 
+    /// Every kernel of this world asks here for keys.
+    pub fn keep_secrets(&mut self, secrets: Arc<dyn Secrets>) {
+        self.secrets = secrets;
+    }
+
     /// The kernel room as a new process has it.
     pub fn kernel(&self) -> Kernel {
-        Kernel::open(Netns::open(self.host.path()).unwrap()).unwrap()
+        Kernel::open(Netns::open(self.host.path()).unwrap()).unwrap().with_secrets(self.secrets.clone())
     }
 
     /// The sandboxes, as one transaction has them.
@@ -87,6 +105,9 @@ impl World {
         assert!(missing.is_empty(), "{missing:?}\n{plan}");
         let again = self.plan(desired);
         assert!(again.is_empty(), "after\n{plan}\nstill to do\n{again}");
+        if self.is_noted {
+            seen::note(&plan);
+        }
         plan
     }
 
@@ -96,12 +117,28 @@ impl World {
         all.map(|namespace| (namespace.label().to_owned(), Dump::take(namespace))).collect()
     }
 
-    /// Every namespace looks as it did.
+    /// Every namespace looks as it did. The kernel adds some IPv6 routes a moment after their address.
     #[track_caller]
     pub fn assert_as_before(&self, before: &[(String, Dump)], when: &str) {
+        let mut difference = String::new();
+        for _ in 0..20 {
+            difference = self.difference(before);
+            if difference.is_empty() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("{when}: {difference}");
+    }
+
+    fn difference(&self, before: &[(String, Dump)]) -> String {
+        let mut all = String::new();
         for ((label, before), (_, after)) in before.iter().zip(self.dumps()) {
             let difference = before.difference(&after);
-            assert!(difference.is_empty(), "{when}: {label} differs:\n{difference}");
+            if !difference.is_empty() {
+                all.push_str(&format!("{label} differs:\n{difference}\n"));
+            }
         }
+        all
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::PortVlans;
 use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problems;
@@ -50,6 +51,9 @@ pub struct Attrs {
     /// The bridge or VRF it is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<Master>,
+    /// The VLANs of a bridge's port, or of a bridge itself. They go when the master does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<PortVlans>,
 }
 
 /// A link's master. That it has none is a statement of its own, different from not saying anything.
@@ -88,6 +92,9 @@ impl Attrs {
         {
             problems.invalid(format!("{path}.group"), format!("link group {group} is Knit's own"));
         }
+        if let Some(vlans) = &self.vlans {
+            vlans.check(path, problems);
+        }
     }
 
     /// These fields, and those of `other` where nothing is stated.
@@ -105,6 +112,7 @@ impl Attrs {
             multicast: self.multicast.or(other.multicast),
             arp: self.arp.or(other.arp),
             master: self.master.or_else(|| other.master.clone()),
+            vlans: self.vlans.or_else(|| other.vlans.clone()),
         }
     }
 
@@ -123,6 +131,7 @@ impl Attrs {
             multicast: Some(true),
             arp: Some(true),
             master: Some(Master::Nothing),
+            vlans: Some(PortVlans::access(100)),
         }
     }
 }

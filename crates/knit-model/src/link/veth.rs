@@ -27,4 +27,5 @@ impl LinkKind for Veth {
     const NAME: &'static str = "veth";
     const RECREATE: &'static [&'static str] = &["peer"];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
+    const ON_UPLINK: bool = false;
 }

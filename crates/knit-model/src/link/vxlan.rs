@@ -78,6 +78,10 @@ impl LinkKind for Vxlan {
         self.parent = Some(parent);
     }
 
+    fn set_ends(&mut self, _local: IpAddr, remote: IpAddr) {
+        self.remote = Some(remote);
+    }
+
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.vni >= 1 << 24 {
             problems.invalid(

@@ -1,17 +1,17 @@
 //! From desired and observed to a plan. Pure, and total: any two states give a plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use serde_json::Value;
-
+use super::below::{below_of, depth, moved_along, needs};
+use super::changes::{changes, going_up};
 use super::removal::{Place, Removal};
+use super::verdicts::judge;
 use super::{Change, Desired, Item, Plan, Planned, Step};
-use crate::link::{Attrs, Kind, Link, Master};
-use crate::marks;
+use crate::link::{HostDevice, Kind, Link, Master};
 use crate::name::IfName;
-use crate::problem::{Problem, Reason};
 use crate::provenance::Provenance;
 use crate::route::{NextHop, Route};
+use crate::rule::Rule;
 use crate::sandbox::Scope;
 use crate::state::{Address, NetState, ScopeState};
 
@@ -20,7 +20,7 @@ use crate::state::{Address, NetState, ScopeState};
 /// What carries Knit's mark and is not desired goes. What has no mark is never changed or removed, except for the stated
 /// fields of a link that desired names without an owner. First things go (what uses another before what is used), then
 /// links are made, then sysctls, changes and addresses, then links go up that waited for those, then routes, rules and
-/// neighbours follow.
+/// neighbours follow. Only the rule of VRFs comes before links: no VRF is ever without it.
 pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     let verdicts = judge(&desired.state, observed);
     let mut removal = Removal::new(observed, &verdicts.going);
@@ -29,154 +29,16 @@ pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
 
     let Removal { now, steps, .. } = removal;
     let mut building = Building { desired, now, steps, blocked: verdicts.blocked };
+    building.add_rules(|rule| rule.vrf);
     building.create_links();
     building.set_sysctls();
     building.change_links();
     building.add_addresses();
     building.bring_up();
-    building.add_the_rest();
+    building.add_routes();
+    building.add_rules(|rule| !rule.vrf);
+    building.add_neighbours();
     Plan { steps: building.steps, problems: verdicts.problems }
-}
-
-/// What becomes of each observed link.
-#[derive(Default)]
-struct Verdicts {
-    going: BTreeSet<Place>,
-    notes: BTreeMap<Place, String>,
-    /// Desired links that cannot be had; what hangs on them is left out.
-    blocked: BTreeSet<Place>,
-    problems: Vec<(Scope, Problem)>,
-}
-
-fn judge(desired: &NetState, observed: &NetState) -> Verdicts {
-    let mut verdicts = Verdicts::default();
-    for (scope, state) in &observed.scopes {
-        for (name, seen) in &state.links {
-            let place = (scope.clone(), name.clone());
-            match desired.link(scope, name) {
-                None if is_knits(seen) => verdicts.goes_if_free(observed, place, seen, None),
-                None => {}
-                Some(want) => verdicts.compare(observed, place, want, seen),
-            }
-        }
-    }
-    for (scope, state) in &desired.scopes {
-        let missing = state
-            .links
-            .values()
-            .filter(|want| want.owner.is_none() && observed.link(scope, &want.name).is_none());
-        for want in missing {
-            let message = format!("there is no link {} to change", want.name);
-            verdicts.block(scope, &want.name, Reason::NotFound, message);
-        }
-    }
-    verdicts.block_seatless(desired, observed);
-    verdicts.take_along(observed);
-    verdicts
-}
-
-/// Whether a link has Knit's mark: its name's, or the group that it was born in when a crash came in between.
-fn is_knits(link: &Link) -> bool {
-    link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP)
-}
-
-impl Verdicts {
-    fn compare(&mut self, observed: &NetState, place: Place, want: &Link, seen: &Link) {
-        let Some(owner) = &want.owner else { return };
-        if seen.owner.as_ref() == Some(owner) {
-            if let Some(note) = must_be_made_again(want, seen) {
-                self.goes_if_free(observed, place, seen, Some(note));
-            }
-        } else if seen.owner.is_none() && is_knits(seen) {
-            self.goes_if_free(observed, place, seen, Some("left unfinished by a crash".to_owned()));
-        } else {
-            let whose = if seen.owner.is_some() {
-                "belongs to another attachment"
-            } else {
-                "exists, and Knit did not make it"
-            };
-            let message = format!("link {} {whose}", place.1);
-            self.block(&place.0, &place.1, Reason::NotOwned, message);
-        }
-    }
-
-    fn goes_if_free(&mut self, observed: &NetState, place: Place, seen: &Link, note: Option<String>) {
-        if let Some(problem) = Removal::obstacle(observed, &place.0, seen) {
-            self.blocked.insert(place.clone());
-            self.problems.push((place.0, problem));
-            return;
-        }
-        if let Some(note) = note {
-            self.notes.insert(place.clone(), note);
-        }
-        self.going.insert(place);
-    }
-
-    /// The kernel deletes what sits on a link along with it, so that goes too, and is made again if it is wanted.
-    fn take_along(&mut self, observed: &NetState) {
-        loop {
-            let links = observed
-                .scopes
-                .iter()
-                .flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)));
-            let sits_on_one = |scope: &Scope, link: &Link| {
-                let below = link.born_from.as_ref().unwrap_or(scope);
-                link.kind.parent().is_some_and(|parent| self.going.contains(&(below.clone(), parent.clone())))
-            };
-            let along = links.filter(|(scope, link)| sits_on_one(scope, link));
-            let mut places = along.map(|(scope, link)| (scope.clone(), link.name.clone()));
-            let Some(place) = places.find(|place| !self.going.contains(place)) else { return };
-            self.notes.insert(place.clone(), "the link that it sits on goes".to_owned());
-            self.going.insert(place);
-        }
-    }
-
-    /// A link whose parent is neither there nor wanted cannot be had, and neither can what sits on it.
-    fn block_seatless(&mut self, desired: &NetState, observed: &NetState) {
-        let links = || {
-            desired
-                .scopes
-                .iter()
-                .flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)))
-        };
-        loop {
-            let is_seatless = |scope: &Scope, link: &Link| {
-                let Some(parent) = link.kind.parent().filter(|_| link.owner.is_some()) else { return false };
-                let below = (link.born_from.as_ref().unwrap_or(scope).clone(), parent.clone());
-                let stays = match desired.link(&below.0, parent) {
-                    Some(wanted) if wanted.owner.is_some() => !self.blocked.contains(&below),
-                    _ => observed.link(&below.0, parent).is_some() && !self.going.contains(&below),
-                };
-                !stays && !self.blocked.contains(&(scope.clone(), link.name.clone()))
-            };
-            let Some((scope, link)) = links().find(|(scope, link)| is_seatless(scope, link)) else { return };
-            let below = link.born_from.as_ref().unwrap_or(scope);
-            let parent = link.kind.parent().map(IfName::as_str).unwrap_or_default();
-            let message =
-                format!("link {} has nothing to sit on: there is no link {parent} on {below}", link.name);
-            if let Some(seen) = observed.link(scope, &link.name).filter(|seen| seen.owner == link.owner) {
-                self.goes_if_free(observed, (scope.clone(), link.name.clone()), seen, None);
-            }
-            self.block(scope, &link.name, Reason::NotFound, message);
-        }
-    }
-
-    fn block(&mut self, scope: &Scope, name: &IfName, reason: Reason, message: String) {
-        self.blocked.insert((scope.clone(), name.clone()));
-        self.problems.push((scope.clone(), Problem { field: String::new(), reason, message }));
-    }
-}
-
-/// Why a link cannot become the wanted one while it lives.
-fn must_be_made_again(want: &Link, seen: &Link) -> Option<String> {
-    if want.kind.name() != seen.kind.name() {
-        return Some(format!("the kind changes from {} to {}", seen.kind.name(), want.kind.name()));
-    }
-    if want.kind.parent().is_some() && seen.kind.parent().is_some() && want.born_from != seen.born_from {
-        return Some("it sits on a link of another place".to_owned());
-    }
-    let field = seen.kind.cannot_become(&want.kind)?;
-    Some(format!("the kernel does not make this change of `{field}` on a living {}", want.kind.name()))
 }
 
 /// Removes what carries Knit's mark and is not desired, and notes what goes by itself with a link.
@@ -197,17 +59,24 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
         }
         let leaving = |address: &Address| {
             let wanted = want.addresses.get(&address.key()).is_some_and(|want| want.same_as(address));
-            removal.goes(scope, &address.link) || (address.owned && !wanted)
+            let stays = wanted && !changes_vrf(removal, desired, observed, (scope, &address.link));
+            removal.goes(scope, &address.link) || (address.owned && !stays)
         };
         let (leaving, staying): (Vec<_>, Vec<_>) =
             seen.addresses.values().partition(|address| leaving(address));
         for (key, route) in &seen.routes {
             let with_link = route.via.iter().any(|hop| removal.goes(scope, &hop.link));
-            let loses_its_way =
-                route.owned && route.via.iter().any(|hop| loses_its_way(route, hop, &leaving, &staying));
+            let loses_its_way = route.owned
+                && route.via.iter().any(|hop| {
+                    changes_vrf(removal, desired, observed, (scope, &hop.link))
+                        || loses_its_way(route, hop, &leaving, &staying)
+                });
             if with_link || loses_its_way || (route.owned && !want.routes.contains_key(key)) {
+                // Of several hops a cut-off link is one that is down: the route stays for the others.
+                let by_itself =
+                    with_link && (!route.owned || route.via.iter().all(|hop| removal.goes(scope, &hop.link)));
                 removal.now.scope(scope).routes.remove(key);
-                removal.push(scope, Step::RemoveRoute(route.clone()), with_link, None);
+                removal.push(scope, Step::RemoveRoute(route.clone()), by_itself, None);
             }
         }
         for address in leaving {
@@ -216,6 +85,25 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
             removal.push(scope, Step::RemoveAddress(address.clone()), with_link, None);
         }
     }
+}
+
+/// Whether a living link becomes a port of another VRF, or leaves one, or its VRF is made again: the kernel takes it down
+/// and up again, and drops its routes and IPv6 addresses. So they are taken away before and come back after, in the
+/// table where they belong.
+fn changes_vrf(
+    removal: &Removal<'_>,
+    desired: &NetState,
+    observed: &NetState,
+    (scope, name): (&Scope, &IfName),
+) -> bool {
+    let master = |state: &NetState| state.link(scope, name)?.attrs.master.clone();
+    let (Some(to), Some(from)) = (master(desired), master(observed)) else { return false };
+    let is_vrf = |state: &NetState, master: &Master| {
+        let master = master.name().and_then(|name| state.link(scope, name));
+        master.is_some_and(|master| matches!(master.kind, Kind::Vrf(_)))
+    };
+    let is_made_again = from.name().is_some_and(|master| removal.goes(scope, master));
+    (to != from || is_made_again) && (is_vrf(desired, &to) || is_vrf(observed, &from))
 }
 
 /// Whether a route cannot outlive the addresses that leave: its gateway is reached only through one of them, or it is
@@ -278,22 +166,37 @@ impl Building<'_> {
             if let Some((scope, other)) = &peer {
                 left.retain(|place| (&place.0, &place.1) != (scope, &other.name));
             }
-            let newborn = |link: &Link| {
+            let newborn = |scope: &Scope, link: &Link| {
                 let mut newborn = link.clone();
                 newborn.attrs.up = None;
+                newborn.attrs.mtu = link.attrs.mtu.map(|mtu| self.room_for(scope, link, mtu));
                 newborn
             };
-            let step = Step::CreateLink {
-                link: newborn(&link),
-                peer: peer.as_ref().map(|(scope, link)| (scope.clone(), newborn(link))),
-            };
-            let item = Item::Link(link.name.clone());
-            self.push(&place.0, item, step);
-            for (scope, link) in std::iter::once((place.0, link)).chain(peer) {
-                let mut made = newborn(&link);
+            let ends: Vec<(Scope, Link)> = [(place.0.clone(), link)]
+                .into_iter()
+                .chain(peer)
+                .map(|(scope, link)| (scope.clone(), newborn(&scope, &link)))
+                .collect();
+            let step = Step::CreateLink { link: ends[0].1.clone(), peer: ends.get(1).cloned() };
+            self.push(&place.0, Item::Link(place.1.clone()), step);
+            for (scope, mut made) in ends {
+                if let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &made.kind {
+                    self.now.scope(&Scope::Host).links.remove(device);
+                }
                 made.attrs.up = Some(false);
                 self.now.scope(&scope).add_link(made);
             }
+        }
+    }
+
+    /// The MTU that a link can be born with: its parent's, if that has yet to grow to hold it.
+    fn room_for(&self, scope: &Scope, link: &Link, mtu: u32) -> u32 {
+        let below = below_of(scope, link);
+        let mtu_in =
+            |state: &NetState| below.as_ref().and_then(|(scope, name)| state.link(scope, name)?.attrs.mtu);
+        match (mtu_in(&self.now), mtu_in(&self.desired.state)) {
+            (Some(now), Some(later)) if now < mtu && mtu <= later => now,
+            _ => mtu,
         }
     }
 
@@ -338,30 +241,53 @@ impl Building<'_> {
         });
     }
 
+    /// A link that gets smaller comes before the one that it sits on, all others after it: neither way is a link ever
+    /// asked to be larger than what it sits on, nor when it is taken back.
     fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<Change>) {
+        let mut places: Vec<(bool, usize, Place)> = Vec::new();
         for (scope, state) in &self.desired.state.scopes {
-            for (name, want) in parents_first(&state.links) {
-                if self.is_blocked(scope, name) {
+            for (name, want) in &state.links {
+                let Some(seen) = self.now.link(scope, name).filter(|_| !self.is_blocked(scope, name)) else {
                     continue;
-                }
-                let Some(seen) = self.now.link(scope, name) else { continue };
-                let has_addresses = state.addresses.values().any(|address| address.link == *name);
-                let changes = changes(want, seen, has_addresses || want.kind.parent().is_some());
-                if !changes.is_empty() {
-                    let kind = seen.kind.name().to_owned();
-                    let along = changes.iter().find(|change| change.field == "mtu").map(|change| &change.to);
-                    if let Some(mtu) = along.and_then(Value::as_u64) {
-                        let place = (scope.clone(), name.clone());
-                        self.steps.extend(lowered_along(&self.now, &place, mtu));
-                    }
-                    self.push(
-                        scope,
-                        Item::Link(name.clone()),
-                        Step::ChangeLink { name: name.clone(), kind, changes },
-                    );
-                }
+                };
+                let depth = depth(&self.now, scope, want);
+                let shrinks = want.attrs.mtu < seen.attrs.mtu;
+                places.push((
+                    !shrinks,
+                    if shrinks { usize::MAX - depth } else { depth },
+                    (scope.clone(), name.clone()),
+                ));
             }
         }
+        places.sort();
+        for (_, _, (scope, name)) in places {
+            let (Some(want), Some(seen)) =
+                (self.desired.state.link(&scope, &name), self.now.link(&scope, &name))
+            else {
+                continue;
+            };
+            let waits = want.kind.parent().is_some() || self.has_addresses(&scope, &name);
+            let changes = changes(want, seen, waits);
+            if changes.is_empty() {
+                continue;
+            }
+            let kind = seen.kind.name().to_owned();
+            let along =
+                changes.iter().find(|change| change.field == "mtu").and_then(|change| change.to.as_u64());
+            if let Some(mtu) = along {
+                let place = (scope.clone(), name.clone());
+                self.steps.extend(moved_along(&mut self.now, &place, mtu));
+                if let Some(link) = self.now.scope(&scope).links.get_mut(&name) {
+                    link.attrs.mtu = u32::try_from(mtu).ok();
+                }
+            }
+            self.push(&scope, Item::Link(name.clone()), Step::ChangeLink { name, kind, changes });
+        }
+    }
+
+    fn has_addresses(&self, scope: &Scope, link: &IfName) -> bool {
+        let there = self.desired.state.scopes.get(scope);
+        there.is_some_and(|state| state.addresses.values().any(|address| address.link == *link))
     }
 
     fn add_addresses(&mut self) {
@@ -375,10 +301,8 @@ impl Building<'_> {
         }
     }
 
-    /// The last part: what was seen is used up.
-    fn add_the_rest(&mut self) {
+    fn add_routes(&mut self) {
         for (scope, want) in &self.desired.state.scopes {
-            let seen = self.now.scopes.remove(scope).unwrap_or_default();
             // Routes to what is on a link come before routes through a gateway there.
             let mut routes: Vec<_> = want.routes.iter().collect();
             routes.sort_by_key(|(_, route)| route.via.iter().any(|hop| hop.gateway.is_some()));
@@ -386,7 +310,7 @@ impl Building<'_> {
                 if route.via.iter().any(|hop| self.is_blocked(scope, &hop.link)) {
                     continue;
                 }
-                match seen.routes.get(key) {
+                match self.now.scopes.get(scope).and_then(|state| state.routes.get(key)) {
                     None => self.push(scope, Item::Route(key.clone()), Step::AddRoute(route.clone())),
                     Some(before) if before.owned && !before.same_as(route) => {
                         let step = Step::ReplaceRoute { before: before.clone(), after: route.clone() };
@@ -395,31 +319,41 @@ impl Building<'_> {
                     Some(_) => {}
                 }
             }
-            for rule in want.rules.difference(&seen.rules) {
+        }
+    }
+
+    fn add_rules(&mut self, wanted: fn(&Rule) -> bool) {
+        for (scope, want) in &self.desired.state.scopes {
+            let there =
+                |rule: &Rule| self.now.scopes.get(scope).is_some_and(|state| state.rules.contains(rule));
+            let missing: Vec<_> = want.rules.iter().filter(|rule| wanted(rule) && !there(rule)).collect();
+            for rule in missing {
                 self.push(scope, Item::Rule(rule.clone()), Step::AddRule(rule.clone()));
             }
+        }
+    }
+
+    fn add_neighbours(&mut self) {
+        for (scope, want) in &self.desired.state.scopes {
             for (key, neighbour) in &want.neighbours {
-                let there = seen.neighbours.get(key);
-                if there.is_none_or(|there| there.owned && there.mac != neighbour.mac)
-                    && !self.is_blocked(scope, &neighbour.link)
-                {
-                    self.push(scope, Item::Neighbour(key.clone()), Step::AddNeighbour(neighbour.clone()));
+                if self.is_blocked(scope, &neighbour.link) {
+                    continue;
+                }
+                match self.now.scopes.get(scope).and_then(|state| state.neighbours.get(key)) {
+                    None => {
+                        let step = Step::AddNeighbour(neighbour.clone());
+                        self.push(scope, Item::Neighbour(key.clone()), step);
+                    }
+                    Some(before) if before.owned && before.mac != neighbour.mac => {
+                        let step =
+                            Step::ReplaceNeighbour { before: before.clone(), after: neighbour.clone() };
+                        self.push(scope, Item::Neighbour(key.clone()), step);
+                    }
+                    Some(_) => {}
                 }
             }
         }
     }
-}
-
-/// Links of one scope, each after the one it sits on: a larger MTU has to come from below.
-fn parents_first(links: &BTreeMap<IfName, Link>) -> Vec<(&IfName, &Link)> {
-    let height = |link: &Link| {
-        let above = std::iter::successors(Some(link), |link| links.get(link.kind.parent()?));
-        // A circle cannot come from a kernel; if one is wanted, any order is as good.
-        above.take(links.len()).count()
-    };
-    let mut ordered: Vec<_> = links.iter().collect();
-    ordered.sort_by_key(|(_, link)| height(link));
-    ordered
 }
 
 /// Whether a sysctl is one of this link's: `net/ipv6/conf/net1/accept_ra` is of `net1`.
@@ -432,53 +366,4 @@ fn far_end(desired: &NetState, link: &Link) -> Option<(Scope, Link)> {
     let Kind::Veth(veth) = &link.kind else { return None };
     let peer = veth.peer.as_ref()?;
     Some((peer.scope.clone(), desired.link(&peer.scope, &peer.name)?.clone()))
-}
-
-/// The links that a link sits on or is a port of.
-fn needs(scope: &Scope, link: &Link) -> Vec<Place> {
-    let below = link.born_from.as_ref().unwrap_or(scope);
-    let parent = link.kind.parent().map(|name| (below.clone(), name.clone()));
-    let master = link.attrs.master.as_ref().and_then(Master::name).map(|name| (scope.clone(), name.clone()));
-    parent.into_iter().chain(master).collect()
-}
-
-/// What the kernel does by itself when a link's MTU is lowered: no link that sits on it keeps a larger one. These come
-/// before that step, so that taking it back takes back theirs after it.
-fn lowered_along(now: &NetState, below: &Place, mtu: u64) -> Vec<Planned> {
-    let links =
-        now.scopes.iter().flat_map(|(scope, state)| state.links.values().map(move |link| (scope, link)));
-    let sits_on_it = |scope: &Scope, link: &Link| {
-        let parent = link.kind.parent().map(|parent| (link.born_from.as_ref().unwrap_or(scope), parent));
-        parent == Some((&below.0, &below.1))
-    };
-    let lowered = links.filter_map(|(scope, link)| {
-        let own = link.attrs.mtu.filter(|own| u64::from(*own) > mtu && sits_on_it(scope, link))?;
-        let change = Change { field: "mtu".to_owned(), from: own.into(), to: mtu.into() };
-        let (name, kind) = (link.name.clone(), link.kind.name().to_owned());
-        let step = Step::ChangeLink { name, kind, changes: vec![change] };
-        Some(Planned { scope: scope.clone(), step, because: Vec::new(), implied: true, note: None })
-    });
-    lowered.collect()
-}
-
-/// Stated fields that differ, but for going up. What either side does not state is left alone.
-fn changes(want: &Link, seen: &Link) -> Vec<Change> {
-    let goes_up = going_up(want, seen).is_some();
-    // Most links are as they should be, and a newborn one is but for going up: fields are costly to compare by name.
-    let up = if goes_up { seen.attrs.up } else { want.attrs.up };
-    if want.kind == seen.kind && (Attrs { up, ..want.attrs.clone() }) == seen.attrs {
-        return Vec::new();
-    }
-    let seen_fields = seen.fields();
-    let differing = want.fields().into_iter().filter_map(|(field, to)| {
-        let from = seen_fields.get(&field)?.clone();
-        (from != to && !(goes_up && field == "up")).then_some(Change { field, from, to })
-    });
-    differing.collect()
-}
-
-/// The change that takes a link up.
-fn going_up(want: &Link, seen: &Link) -> Option<Change> {
-    let goes_up = want.attrs.up == Some(true) && seen.attrs.up == Some(false);
-    goes_up.then(|| Change { field: "up".to_owned(), from: Value::Bool(false), to: Value::Bool(true) })
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use super::changes::lost_vlans;
+use super::devices::returned;
 use super::{Change, Planned, Step};
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
@@ -88,8 +90,12 @@ impl<'a> Removal<'a> {
         let master = Master::Of(place.1.clone());
         let mut freed = Vec::new();
         for port in state.links.values_mut().filter(|port| port.attrs.master.as_ref() == Some(&master)) {
-            port.attrs.master = Some(Master::Nothing);
-            freed.push((port.name.clone(), port.kind.name().to_owned()));
+            let left = Change { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
+            let mut free = port.clone();
+            (free.attrs.master, free.attrs.vlans) = (Some(Master::Nothing), None);
+            let changes = std::iter::once(left).chain(lost_vlans(&free, port)).collect();
+            *port = free;
+            freed.push((port.name.clone(), port.kind.name().to_owned(), changes));
         }
         let link = state.links.remove(&place.1)?;
         let sysctls = std::mem::take(&mut state.sysctls).into_iter();
@@ -98,9 +104,11 @@ impl<'a> Removal<'a> {
         for (key, from) in gone {
             self.push(&place.0, Step::SetSysctl { key, from, to: String::new() }, true, None);
         }
-        for (name, kind) in freed {
-            let change = Change { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
-            self.push(&place.0, Step::ChangeLink { name, kind, changes: vec![change] }, true, None);
+        if let Some(nic) = returned(&link) {
+            self.now.scope(&Scope::Host).add_link(nic);
+        }
+        for (name, kind, changes) in freed {
+            self.push(&place.0, Step::ChangeLink { name, kind, changes }, true, None);
         }
         Some(link)
     }

@@ -6,16 +6,17 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{Change, Plan, Planned, Step};
-use crate::link::{Fields, Link};
+use crate::link::{Fields, Link, agrees};
 use crate::name::IfName;
 use crate::sandbox::Scope;
 
 /// What every link has unless someone asks for something else.
-const USUAL: [(&str, &str); 16] = [
+const USUAL: [(&str, &str); 19] = [
     ("ageing", "300"),
     ("alias", "nothing"),
     ("allmulticast", "false"),
     ("arp", "true"),
+    ("default_pvid", "1"),
     ("fdb_ageing", "300"),
     ("group", "0"),
     ("learning", "true"),
@@ -28,6 +29,8 @@ const USUAL: [(&str, &str); 16] = [
     ("ttl", "0"),
     ("txqueuelen", "1000"),
     ("up", "true"),
+    ("vlan_filtering", "false"),
+    ("vlan_protocol", "802.1Q"),
 ];
 
 impl fmt::Display for Plan {
@@ -114,7 +117,10 @@ impl Step {
             | Self::RemoveRoute(_)
             | Self::RemoveRule(_)
             | Self::RemoveNeighbour(_) => '-',
-            Self::ChangeLink { .. } | Self::ReplaceRoute { .. } | Self::SetSysctl { .. } => '~',
+            Self::ChangeLink { .. }
+            | Self::ReplaceRoute { .. }
+            | Self::ReplaceNeighbour { .. }
+            | Self::SetSysctl { .. } => '~',
         }
     }
 }
@@ -139,6 +145,7 @@ impl fmt::Display for Step {
             Self::AddNeighbour(neighbour) | Self::RemoveNeighbour(neighbour) => {
                 write!(out, "neighbour {neighbour}")
             }
+            Self::ReplaceNeighbour { before, after } => write!(out, "neighbour {before} -> {after}"),
             Self::SetSysctl { key, from, to } if from.is_empty() => write!(out, "sysctl {key} = {to}"),
             Self::SetSysctl { key, from, to } => write!(out, "sysctl {key}: {from} -> {to}"),
         }
@@ -147,7 +154,27 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Change {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {} -> {}", self.field, plain(&self.from), plain(&self.to))
+        let mut lines = Vec::new();
+        say_change(&self.field, &self.from, &self.to, &mut lines);
+        out.write_str(&lines.join("\n      "))
+    }
+}
+
+/// A line for each value that changes; of a map, each entry by itself.
+fn say_change(path: &str, from: &Value, to: &Value, lines: &mut Vec<String>) {
+    let (Value::Object(before), Value::Object(after)) = (from, to) else {
+        lines.push(format!("{path}: {} -> {}", plain(from), plain(to)));
+        return;
+    };
+    for (key, gone) in before.iter().filter(|(key, _)| !after.contains_key(*key)) {
+        lines.push(format!("{path} - {key} {}", plain(gone)));
+    }
+    for (key, to) in after {
+        match before.get(key) {
+            None => lines.push(format!("{path} + {key} {}", plain(to))),
+            Some(from) if !agrees(to, from) => say_change(&format!("{path}.{key}"), from, to, lines),
+            Some(_) => {}
+        }
     }
 }
 
@@ -171,8 +198,15 @@ fn show_fields(out: &mut fmt::Formatter<'_>, fields: &Fields) -> fmt::Result {
 /// A value without JSON's quotes; "nothing" for an empty text.
 fn plain(value: &Value) -> String {
     match value {
+        Value::Null => "nothing".to_owned(),
         Value::String(text) if text.is_empty() => "nothing".to_owned(),
         Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(", ")),
+        Value::Object(fields) => {
+            let stated = fields.iter().filter(|(_, value)| !value.is_null());
+            let stated: Vec<String> = stated.map(|(key, value)| format!("{key} {}", plain(value))).collect();
+            format!("({})", stated.join(" "))
+        }
         other => other.to_string(),
     }
 }

@@ -1,9 +1,11 @@
 //! Random states that a node could be asked for: bridges on the host, sandboxes with veths, macvlans and tunnels.
 
 use ipnet::IpNet;
-use knit_model::link::{Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, Peer, Veth, Vxlan};
+use knit_model::link::{
+    Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, Peer, PortVlans, Veth, VlanSet, Vxlan,
+};
 use knit_model::route::{MAIN_TABLE, NextHop, Route};
-use knit_model::{Address, IfName, NetState, Rule, SandboxId, Scope};
+use knit_model::{Address, IfName, Mac, Neighbour, NetState, Rule, SandboxId, Scope};
 use proptest::prelude::*;
 
 use super::kernel::owner;
@@ -16,13 +18,22 @@ struct Wish {
     vxlan: Option<u8>,
     mtu: Option<u32>,
     gateway: bool,
+    vlan: Option<u16>,
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
     let mtu = prop_oneof![Just(None), Just(Some(1400)), Just(Some(9000))];
     let bridge = || prop::option::of(0u8..2);
-    (bridge(), bridge(), prop::option::of(1u8..4), mtu, any::<bool>()).prop_map(
-        |(veth_on, macvlan_on, vxlan, mtu, gateway)| Wish { veth_on, macvlan_on, vxlan, mtu, gateway },
+    let vlan = prop::option::of(0u16..3);
+    (bridge(), bridge(), prop::option::of(1u8..4), mtu, any::<bool>(), vlan).prop_map(
+        |(veth_on, macvlan_on, vxlan, mtu, gateway, vlan)| Wish {
+            veth_on,
+            macvlan_on,
+            vxlan,
+            mtu,
+            gateway,
+            vlan,
+        },
     )
 }
 
@@ -65,6 +76,7 @@ pub fn as_foreign(mut state: NetState) -> NetState {
         });
         scope.addresses.values_mut().for_each(|address| address.owned = false);
         scope.routes.values_mut().for_each(|route| route.owned = false);
+        scope.neighbours.values_mut().for_each(|neighbour| neighbour.owned = false);
         // Observed rules are always Knit's.
         scope.rules.clear();
     }
@@ -88,8 +100,11 @@ fn build(wishes: &[Wish], stp: bool, shape: u8) -> NetState {
 fn add_bridge(state: &mut NetState, index: u8, stp: bool) {
     let host = state.scope(&Scope::Host);
     let bridge = name(&format!("br{index}"));
-    let kind = Kind::Bridge(Bridge { stp: Some(stp), ..Bridge::default() });
-    host.add_link(link(&bridge, kind, &format!("bridge{index}"), None));
+    // Where spanning tree is on VLANs are filtered too: some bridges do both, some neither.
+    let kind = Bridge { stp: Some(stp), vlan_filtering: Some(stp), ..Bridge::default() };
+    let mut made = link(&bridge, Kind::Bridge(kind), &format!("bridge{index}"), None);
+    made.attrs.vlans = stp.then(|| PortVlans::access(u16::from(index)));
+    host.add_link(made);
     let net: IpNet = format!("10.0.{index}.1/24").parse().unwrap();
     host.add_address(Address { noprefixroute: true, ..Address::new(bridge.clone(), net) });
     host.add_route(Route { table: 7500, ..Route::on_link(net.trunc(), bridge) });
@@ -107,6 +122,8 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
         };
         let mut host_end = link(&far, pair(&scope, &near), &id, wish.mtu);
         host_end.attrs.master = Some(Master::Of(name(&format!("br{bridge}"))));
+        let trunk = |native| PortVlans::trunk(VlanSet::new([(100, 100), (200, 200 + native)]), native);
+        host_end.attrs.vlans = wish.vlan.map(trunk);
         state.scope(&Scope::Host).add_link(host_end);
         state.scope(&scope).add_link(link(&near, pair(&Scope::Host, &far), &id, wish.mtu));
         state.scope(&scope).add_address(Address::new(
@@ -134,6 +151,12 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
             fdb_ageing: None,
         };
         state.scope(&scope).add_link(link(&name("vx0"), Kind::Vxlan(kind), &format!("s{index}/vx0"), None));
+    }
+    if let Some((near, bridge)) = &reachable {
+        // Where it is differs with the MTU, so that one takes the place of another.
+        let mac = Some(Mac::derived(&format!("{:?}", wish.mtu)));
+        let address = format!("10.0.{bridge}.99").parse().unwrap();
+        state.scope(&scope).add_neighbour(Neighbour { link: near.clone(), address, mac, owned: true });
     }
     if let (Some((near, bridge)), true) = (reachable, wish.gateway) {
         let gateway = Some(format!("10.0.{bridge}.1").parse().unwrap());

@@ -1,7 +1,7 @@
 //! A kernel made of plain data. It refuses what the real one refuses: a second link of a name, a port of a bridge that
 //! is not there, an address without its link, a route over a link that is down.
 
-use knit_model::link::{Kind, Link, Master, OwnerId, Peer};
+use knit_model::link::{DEFAULT_VLAN, HostDevice, Kind, Link, Master, OwnerId, Peer, PortVlans};
 use knit_model::plan::{Plan, Planned, Step};
 use knit_model::{IfName, NetState, Scope};
 
@@ -25,6 +25,13 @@ impl Kernel {
             let _ = self.delete(scope, &name);
         }
         self.state.scopes.insert(scope.clone(), newborn);
+    }
+
+    /// Someone deletes a link.
+    #[allow(dead_code, reason = "plans' own tests delete by plan")]
+    pub fn drop_link(&mut self, scope: &Scope, name: &str) {
+        let name = name.parse().expect("a valid name");
+        self.delete(scope, &name).expect("it is there");
     }
 
     /// What is there. As with the real kernel, a veth does not tell the name of its far end.
@@ -78,16 +85,34 @@ impl Kernel {
                 {
                     self.link(scope, &IfName::new(master).map_err(|why| why.to_string())?)?;
                 }
+                let moves = changes.iter().any(|change| change.field == "master");
                 let link = self.link(scope, name)?;
+                let had = link.attrs.vlans.clone();
                 let mut value = serde_json::to_value(&*link).map_err(|why| why.to_string())?;
                 for change in changes {
                     let old = value.get(&change.field).cloned().unwrap_or_default();
-                    if old != change.from && old != change.to {
+                    // What was never seen is not known to be so.
+                    let is_known = !change.from.is_null() && !change.to.is_null();
+                    if is_known && old != change.from && old != change.to {
                         return Err(format!("{} is {old}, not {}", change.field, change.from));
                     }
                     value[&change.field] = change.to.clone();
                 }
                 *link = serde_json::from_value(value).map_err(|why| why.to_string())?;
+                let is_told = changes.iter().any(|change| change.field == "vlans" && !change.to.is_null());
+                if !is_told {
+                    link.attrs.vlans = had;
+                }
+                if moves {
+                    let port = link.clone();
+                    let vlans = self.vlans_at_birth(scope, &port).filter(|_| !is_told);
+                    let port = self.link(scope, name)?;
+                    port.attrs.vlans = match port.attrs.master {
+                        Some(Master::Of(_)) => vlans.or_else(|| port.attrs.vlans.clone()),
+                        _ => None,
+                    };
+                }
+                let link = self.link(scope, name)?;
                 if link.attrs.up == Some(false) {
                     let name = name.clone();
                     let state = self.state.scope(scope);
@@ -132,8 +157,16 @@ impl Kernel {
             Step::RemoveRule(rule) => there(self.state.scope(scope).rules.take(rule)),
             Step::AddNeighbour(neighbour) => {
                 self.link(scope, &neighbour.link)?;
-                self.state.scope(scope).add_neighbour(neighbour.clone());
-                Ok(())
+                let old = self.state.scope(scope).neighbours.insert(neighbour.key(), neighbour.clone());
+                if old.is_some() { Err("exists".to_owned()) } else { Ok(()) }
+            }
+            Step::ReplaceNeighbour { before, after } => {
+                let old = self.state.scope(scope).neighbours.insert(after.key(), after.clone());
+                if old.as_ref() == Some(before) {
+                    Ok(())
+                } else {
+                    Err("another neighbour stood there".to_owned())
+                }
             }
             Step::RemoveNeighbour(neighbour) => {
                 there(self.state.scope(scope).neighbours.remove(&neighbour.key()))
@@ -155,17 +188,35 @@ impl Kernel {
         if let Some(parent) = link.kind.parent() {
             self.link(&link.born_from.clone().unwrap_or(scope.clone()), parent)?;
         }
+        if let Kind::HostDevice(lent) = &link.kind {
+            let device = lent.device.as_ref().ok_or("a NIC has a name")?;
+            let nic = self.state.scope(&Scope::Host).links.remove(device).ok_or("no such NIC")?;
+            if lent.was.as_deref() != Some(&HostDevice::returned(&nic.attrs)) {
+                return Err(format!("{device} was not as it is said"));
+            }
+        }
         let mut made = link.clone();
         made.attrs.up.get_or_insert(false);
         made.attrs.group.get_or_insert(0);
         made.attrs.mtu.get_or_insert(1500);
         made.attrs.master.get_or_insert(Master::Nothing);
+        if let Some(vlans) = self.vlans_at_birth(scope, &made) {
+            made.attrs.vlans.get_or_insert(vlans);
+        }
         if let Kind::Veth(veth) = &mut made.kind {
             let (there, far) = peer.ok_or("a veth needs its far end")?;
             veth.peer = Some(Peer { scope: there.clone(), name: far.name.clone() });
         }
         self.state.scope(scope).add_link(made);
         Ok(())
+    }
+
+    /// What a bridge, or a link that becomes a port of one, has until it is told otherwise.
+    fn vlans_at_birth(&self, scope: &Scope, link: &Link) -> Option<PortVlans> {
+        let master = link.attrs.master.as_ref().and_then(Master::name);
+        let bridge = master.map_or(Some(link), |master| self.state.link(scope, master))?;
+        let Kind::Bridge(bridge) = &bridge.kind else { return None };
+        Some(PortVlans::access(bridge.default_pvid.unwrap_or(DEFAULT_VLAN)))
     }
 
     /// Deletes a link as the kernel does: the far end, what sits on it, and all addresses and routes go too.
@@ -180,13 +231,18 @@ impl Kernel {
         for port in
             state.links.values_mut().filter(|port| port.attrs.master == Some(Master::Of(name.clone())))
         {
-            port.attrs.master = Some(Master::Nothing);
+            (port.attrs.master, port.attrs.vlans) = (Some(Master::Nothing), None);
         }
         if let Kind::Veth(veth) = &link.kind
             && let Some(peer) = &veth.peer
             && self.state.link(&peer.scope, &peer.name).is_some()
         {
             self.delete(&peer.scope.clone(), &peer.name.clone())?;
+        }
+        if let Kind::HostDevice(HostDevice { device: Some(device), was: Some(was) }) = &link.kind {
+            let kind = Kind::Other { name: String::new() };
+            let nic = Link { attrs: (**was).clone(), ..Link::new(device.clone(), kind) };
+            self.state.scope(&Scope::Host).add_link(nic);
         }
         let on_it: Vec<(Scope, IfName)> = self.all_on(scope, name);
         on_it.into_iter().try_for_each(|(scope, name)| self.delete(&scope, &name))

@@ -124,18 +124,25 @@ pub(super) fn has_unsettled_address(links: &[Value]) -> bool {
 fn is_kernels_link_local(link: &Value, address: &Value) -> bool {
     // Newer versions of `ip` know who made the address.
     address["protocol"] == "kernel_ll"
-        || address["local"].as_str().is_some_and(|local| {
-            derived_from_mac(&text_of(link, "address")).is_some_and(|derived| local.parse() == Ok(derived))
-        })
+        || address["local"]
+            .as_str()
+            .and_then(|local| local.parse().ok())
+            .is_some_and(|local| is_derived_from_mac(local, &text_of(link, "address")))
 }
 
-/// The link-local address that RFC 4291 (appendix A) derives from a MAC.
-fn derived_from_mac(mac: &str) -> Option<Ipv6Addr> {
-    let bytes: Vec<u8> =
-        mac.split(':').map(|part| u8::from_str_radix(part, 16)).collect::<Result<_, _>>().ok()?;
-    let &[a, b, c, d, e, f] = bytes.as_slice() else { return None };
-    let word = |high, low| u16::from_be_bytes([high, low]);
-    Some(Ipv6Addr::new(0xfe80, 0, 0, 0, word(a ^ 2, b), word(c, 0xff), word(0xfe, d), word(e, f)))
+/// Whether this is the link-local address that RFC 4291 (appendix A) derives from a MAC. Links that share one (ipvlan)
+/// have a number in the middle, in the order in which they were made, and keep the MAC's first byte as it is.
+fn is_derived_from_mac(address: Ipv6Addr, mac: &str) -> bool {
+    let bytes: Result<Vec<u8>, _> = mac.split(':').map(|part| u8::from_str_radix(part, 16)).collect();
+    let Ok(&[a, b, c, d, e, f]) = bytes.as_deref() else { return false };
+    let octets = address.octets();
+    let (network, [first, second, third, middle @ .., sixth, seventh, eighth]) = (&octets[..8], &octets[8..])
+    else {
+        return false;
+    };
+    let head = if *middle == [0xff, 0xfe] { a ^ 2 } else { a };
+    network == [0xfe, 0x80, 0, 0, 0, 0, 0, 0]
+        && [*first, *second, *third, *sixth, *seventh, *eighth] == [head, b, c, d, e, f]
 }
 
 /// One line per route. Their order says nothing: the kernel picks by prefix, metric and table.

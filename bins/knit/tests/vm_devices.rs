@@ -1,0 +1,124 @@
+//! A real NIC, lent to a pod that is killed: the kernel takes it out of the namespace that ends, and Knit puts it in order.
+//! In the guest, whose own namespace is the one that the kernel gives NICs back to.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const OBJECTS: &str = "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Uplink
+metadata: { name: wire }
+spec: { link: eth0, namespaces: [default], kinds: [host-device] }
+---
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: HostDevice
+metadata: { name: nic }
+spec:
+  interfaceName: wire0
+  parent: wire
+  addresses: [10.90.0.2/24]
+  mtu: 1300
+  hardwareAddr: '02:00:00:00:00:99'
+  promisc: true
+";
+
+struct Guest {
+    folder: tempfile::TempDir,
+}
+
+impl Guest {
+    fn run(&self, program: &str, arguments: &[&str]) -> (bool, String) {
+        let mut command = Command::new(program);
+        command.args(arguments).env("KNIT_STATE_DIR", self.folder.path().join("state"));
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
+    }
+
+    #[track_caller]
+    fn ok(&self, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (is_good, text) = self.run(words[0], &words[1..]);
+        assert!(is_good, "{line}: {text}");
+        text
+    }
+
+    /// What `ip` says of the NIC at home, but for what comes and goes; `None` if it is not there.
+    fn nic(&self) -> Option<String> {
+        let (is_there, text) = self.run("ip", &["-j", "-d", "link", "show", "dev", "eth0"]);
+        let all: Value = serde_json::from_str(&text).ok().filter(|_| is_there)?;
+        let fields =
+            ["ifname", "address", "mtu", "txqlen", "group", "ifalias", "altnames", "promiscuity", "flags"];
+        let told: Vec<String> = fields.iter().map(|field| format!("{field} {}", all[0][field])).collect();
+        Some(told.join("\n"))
+    }
+
+    /// Adds a pod and lends it the NIC. Returns the pid of its holder.
+    fn lend(&self) -> String {
+        let file = self.folder.path().join("objects.yaml");
+        std::fs::write(&file, OBJECTS).unwrap();
+        self.ok("knit sandbox add web -l podnetwork.opdev.io/hostdevice=nic");
+        self.ok(&format!("knit apply -f {}", file.display()));
+        assert_eq!(self.nic(), None);
+        self.ok("knit sandbox exec web -- ping -c 1 -W 5 10.90.0.9");
+        let list: Value = serde_json::from_str(&self.ok("knit sandbox list -o json")).unwrap();
+        list[0]["pid"].to_string()
+    }
+
+    /// Waits until the kernel has brought a link with the mark home: that happens behind the end of the namespace.
+    fn wait_for_mark(&self) -> String {
+        let limit = Instant::now() + Duration::from_secs(30);
+        loop {
+            let links = self.ok("ip -br link");
+            let all = self.ok("ip link");
+            if all.contains("altname knit-") {
+                return links;
+            }
+            assert!(Instant::now() < limit, "{all}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+#[test]
+fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
+    let guest = Guest { folder: tempfile::tempdir().unwrap() };
+    // The other NIC is at the other end of the cable, in a namespace of its own.
+    guest.ok("ip netns add far");
+    guest.ok("ip link set eth1 netns far");
+    guest.ok("ip -n far address add 10.90.0.9/24 dev eth1");
+    guest.ok("ip -n far link set eth1 up");
+    guest.ok("ip link set eth0 mtu 1400 txqueuelen 77 group 5 alias trunk");
+    guest.ok("ip link set eth0 up");
+    let before = guest.nic().unwrap();
+    assert!(before.contains("52:54:00:00:00:00"), "{before}");
+
+    // In order: taken back before the sandbox ends.
+    guest.lend();
+    guest.ok("knit sandbox delete web");
+    assert_eq!(guest.nic().as_ref(), Some(&before));
+
+    // Killed: the kernel brings it home under the name that it had in the pod. Knit sees that the sandbox is gone.
+    let holder = guest.lend();
+    guest.ok(&format!("kill -9 {holder}"));
+    assert!(guest.wait_for_mark().lines().any(|line| line.starts_with("wire0 ")));
+    let said = guest.ok("knit status");
+    assert!(said.contains("its namespace is gone"), "{said}");
+    assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+
+    // Killed while its name is in use at home, so that the kernel chooses one; and Knit's memory is lost.
+    let holder = guest.lend();
+    guest.ok("ip link add wire0 type bridge");
+    guest.ok(&format!("kill -9 {holder}"));
+    guest.wait_for_mark();
+    std::fs::remove_dir_all(guest.folder.path().join("state")).unwrap();
+    let said = guest.ok(&format!("knit apply -f {}", guest.folder.path().join("objects.yaml").display()));
+    assert!(said.contains("removed what has Knit's mark and nobody asks for"), "{said}");
+    assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+    guest.ok("ip link del wire0");
+    let (_, text) = guest.run("knit", &["status"]);
+    assert!(!text.contains("nic0") && !text.contains("not as asked for"), "{text}");
+}

@@ -1,0 +1,127 @@
+//! Ports of the node that lead to pods. All of them are one thing in the kernel, which is replaced as a whole; so there is
+//! one change at a time, and what changed meanwhile follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use knit_model::SandboxId;
+use knit_model::problem::{Problem, Reason};
+
+use crate::call::{ATTACHMENT, PortMapping};
+use crate::event::{Effect, Unit};
+use crate::state::State;
+use crate::step::Effects;
+
+/// A port of the node that leads to one address of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Forward {
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: String,
+    /// Only on this address of the node.
+    pub host_ip: Option<IpAddr>,
+    /// The node's port.
+    pub host_port: u16,
+    /// The pod's address.
+    pub to: IpAddr,
+    /// The pod's port.
+    pub port: u16,
+}
+
+/// What the host was asked to have. Not remembered: it is asked again after a start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Forwards {
+    of: BTreeMap<SandboxId, BTreeSet<Forward>>,
+    under_way: bool,
+    again: bool,
+}
+
+impl Forwards {
+    /// Whether the kernel is not yet as it should be.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way
+    }
+
+    fn ask(&mut self, effects: &mut Effects) {
+        if self.under_way {
+            self.again = true;
+            return;
+        }
+        self.under_way = true;
+        let all = self.of.values().flatten().cloned().collect();
+        effects.list.push(Effect::Forward(all));
+    }
+
+    /// The host has done what it was asked. Says whether that was the last of it.
+    pub(crate) fn done(&mut self, effects: &mut Effects) -> bool {
+        self.under_way = false;
+        if std::mem::take(&mut self.again) {
+            self.ask(effects);
+        }
+        !self.under_way
+    }
+}
+
+/// Compares the ports of one sandbox with what was asked for last.
+pub(crate) fn refresh(state: &mut State, id: &SandboxId, effects: &mut Effects) {
+    let now = wanted(state, id);
+    if state.forwards.of.get(id).map_or(now.is_empty(), |before| *before == now) {
+        return;
+    }
+    if now.is_empty() {
+        state.forwards.of.remove(id);
+    } else {
+        state.forwards.of.insert(id.clone(), now);
+    }
+    state.forwards.ask(effects);
+}
+
+/// Asks for all of them, whatever was asked before.
+pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
+    let ids: Vec<SandboxId> = state.called.sandboxes().cloned().collect();
+    let all = ids.into_iter().map(|id| (id.clone(), wanted(state, &id)));
+    state.forwards.of = all.filter(|(_, forwards)| !forwards.is_empty()).collect();
+    state.forwards.ask(effects);
+}
+
+fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
+    let mut all = BTreeSet::new();
+    for there in state.called.of(id).filter(|there| !there.notes.ports.is_empty()) {
+        let made = state.made.get(&Unit::Sandbox(id.clone())).into_iter().flat_map(|made| &made.interfaces);
+        let mine =
+            made.filter(|(object, report)| object.kind == ATTACHMENT && report.name == there.interface);
+        for address in mine.flat_map(|(_, report)| &report.addresses).map(|address| address.addr()) {
+            let fits =
+                |port: &&PortMapping| port.host_ip.is_none_or(|host| host.is_ipv4() == address.is_ipv4());
+            all.extend(there.notes.ports.iter().filter(fits).map(|port| Forward {
+                protocol: port.protocol.clone(),
+                host_ip: port.host_ip,
+                host_port: port.host_port,
+                to: address,
+                port: port.container_port,
+            }));
+        }
+    }
+    all
+}
+
+/// Whether another attachment has one of these ports of the node.
+pub(crate) fn check(state: &State, id: &SandboxId, ports: &[PortMapping]) -> Result<(), Problem> {
+    let clash = |one: &PortMapping, other: &PortMapping| {
+        let same_address = one.host_ip.is_none() || other.host_ip.is_none() || one.host_ip == other.host_ip;
+        one.protocol == other.protocol && one.host_port == other.host_port && same_address
+    };
+    for (at, port) in ports.iter().enumerate() {
+        let mut others = state.called.all().filter(|there| there.sandbox != *id);
+        let taken = others.find(|there| there.notes.ports.iter().any(|other| clash(port, other)));
+        let twice = ports[..at].iter().any(|other| clash(port, other));
+        let whose = match (taken, twice) {
+            (Some(there), _) => format!("sandbox {}'s already", there.sandbox),
+            (None, true) => "asked for twice".to_owned(),
+            (None, false) => continue,
+        };
+        let message = format!("{} port {} of the node is {whose}", port.protocol, port.host_port);
+        let field = format!("port_mappings[{at}].host_port");
+        return Err(Problem { field, reason: Reason::Conflict, message });
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Tunnels of pods: their far end is another pod that they follow, and their MTU leaves room for what is around.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #![allow(dead_code, reason = "shared with the other tests of the engine")]
+    #[path = "../../../knit-model/tests/support/kernel.rs"]
+    pub mod kernel;
+    pub mod node;
+}
+
+use knit_engine::{Event, StoredObject};
+use knit_model::intent::{InterfaceWant, NameRule, Selector, UplinkWant, Want};
+use knit_model::link::{Attrs, Geneve, Gre, Kind, Vxlan};
+use knit_model::report::Phase;
+use knit_model::{Sandbox, SandboxId};
+use support::node::{Node, eth0_mtu, key, object, sandbox, veth, with_eth0};
+
+/// A pod on the common network that also gets tunnels.
+fn with_tunnels(name: &str, number: u32) -> Sandbox {
+    let mut pod = sandbox(name, number, "cnf", "x");
+    pod.labels.insert("tunnel".to_owned(), name.to_owned());
+    pod
+}
+
+/// An interface `t0` of the pod, of this kind.
+fn tunnel(pod: &str, kind: Kind) -> InterfaceWant {
+    InterfaceWant {
+        pods: Selector::label("tunnel", pod),
+        name: NameRule::Exact("t0".parse().unwrap()),
+        kind,
+        attrs: Attrs::default(),
+        parent: None,
+        master: None,
+        port: None,
+        vrf: None,
+        remote_pod: None,
+        ranges: Vec::new(),
+        network: None,
+        fixed: Vec::new(),
+        routes: Vec::new(),
+        rules: Vec::new(),
+        gateways: Vec::new(),
+        sysctls: [].into(),
+    }
+}
+
+fn gre_to(pod: &str, far: &str) -> InterfaceWant {
+    InterfaceWant { remote_pod: Some(far.to_owned()), ..tunnel(pod, Kind::Gre(Gre::default())) }
+}
+
+fn asks(name: &str, want: InterfaceWant) -> StoredObject {
+    object("Gre", "cnf", name, vec![Want::Interface(Box::new(want))])
+}
+
+fn common_network(range: &str) -> StoredObject {
+    object("PodConfig", "cnf", "common", vec![veth("x", "pc", "pcbr0", range)])
+}
+
+/// Two pods on one network.
+fn two_pods() -> Node {
+    let mut node = Node::holding(with_eth0(&["a", "b", "b-again"]));
+    node.hear(Event::SandboxSeen(with_tunnels("a", 1)));
+    node.hear(Event::SandboxSeen(with_tunnels("b", 2)));
+    node.hear(Event::ObjectApplied(common_network("192.168.100.0/24")));
+    node
+}
+
+fn remote(node: &Node, pod: &str) -> Option<String> {
+    let link = node.link(pod, "t0")?;
+    match link.kind {
+        Kind::Gre(gre) => gre.remote.map(|remote| remote.to_string()),
+        Kind::Geneve(geneve) => geneve.remote.map(|remote| remote.to_string()),
+        Kind::Vxlan(vxlan) => vxlan.remote.map(|remote| remote.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_tunnel_to_a_pod_follows_it() {
+    let mut node = two_pods();
+    let object = asks("to-b", gre_to("a", "b"));
+    node.hear(Event::ObjectApplied(object.clone()));
+    assert_eq!(remote(&node, "a").as_deref(), Some("192.168.100.3"));
+    assert_eq!(node.state.report(&key(&object)).unwrap().phase, Phase::Configured);
+
+    // The network gets another range: both pods have new addresses.
+    node.hear(Event::ObjectApplied(common_network("192.168.7.0/24")));
+    assert_eq!(remote(&node, "a").as_deref(), Some("192.168.7.3"));
+
+    // The pod goes, and the tunnel with it; a new one of the same name has another address.
+    node.hear(Event::SandboxGone(SandboxId("b".to_owned())));
+    assert_eq!(remote(&node, "a"), None);
+    assert!(
+        node.problems("to-b")[0].contains("there is no pod cnf/b on this node"),
+        "{:?}",
+        node.problems("to-b")
+    );
+    let again = Sandbox { pod: "b".to_owned(), ..sandbox("b-again", 3, "cnf", "x") };
+    node.hear(Event::SandboxSeen(again));
+    assert_eq!(remote(&node, "a").as_deref(), Some("192.168.7.4"));
+    assert_eq!(node.problems("to-b"), Vec::<String>::new());
+    assert_eq!(node.replayed(), node.state.remembered());
+
+    // Without its label the far end is on no common network.
+    let mut unlabelled = Sandbox { pod: "b".to_owned(), ..sandbox("b-again", 3, "cnf", "x") };
+    unlabelled.labels.clear();
+    node.hear(Event::SandboxSeen(unlabelled));
+    assert_eq!(remote(&node, "a"), None);
+    assert!(node.problems("to-b")[0].contains("pod cnf/b has no address on a network of pod cnf/a"));
+}
+
+#[test]
+fn two_pods_may_be_each_others_far_end_whoever_comes_first() {
+    let mut node = Node::holding(with_eth0(&["a", "b"]));
+    node.hear(Event::ObjectApplied(asks("to-b", gre_to("a", "b"))));
+    let vxlan = Vxlan { remote: None, local: None, ..Vxlan::full_for_tests() };
+    let back = InterfaceWant {
+        remote_pod: Some("a".to_owned()),
+        parent: Some("pc".to_owned()),
+        ..tunnel("b", Kind::Vxlan(vxlan))
+    };
+    node.hear(Event::ObjectApplied(asks("to-a", back)));
+    node.hear(Event::SandboxSeen(with_tunnels("a", 1)));
+    node.hear(Event::SandboxSeen(with_tunnels("b", 2)));
+    node.hear(Event::ObjectApplied(common_network("192.168.100.0/24")));
+    assert_eq!(remote(&node, "a").as_deref(), Some("192.168.100.3"));
+    assert_eq!(remote(&node, "b").as_deref(), Some("192.168.100.2"));
+}
+
+#[test]
+fn the_far_end_is_of_the_family_that_the_tunnel_can_have() {
+    let mut node = two_pods();
+    node.hear(Event::ObjectApplied(common_network("fd00:100::/64")));
+    let geneve = Kind::Geneve(Geneve { vni: 7, ..Geneve::default() });
+    let want = InterfaceWant { remote_pod: Some("b".to_owned()), ..tunnel("a", geneve) };
+    node.hear(Event::ObjectApplied(asks("to-b", want)));
+    assert_eq!(remote(&node, "a").as_deref(), Some("fd00:100::3"));
+    node.hear(Event::ObjectApplied(asks("to-b", gre_to("a", "b"))));
+    let Kind::Gre(gre) = node.link("a", "t0").unwrap().kind else { panic!("a gre") };
+    assert_eq!((gre.form.name(), gre.local.unwrap().to_string()), ("ip6gre", "fd00:100::2".to_owned()));
+    let ipv4 = Gre { local: Some([10, 0, 0, 1].into()), ..Gre::default() };
+    let want = InterfaceWant { kind: Kind::Gre(ipv4), ..gre_to("a", "b") };
+    node.hear(Event::ObjectApplied(asks("to-b", want)));
+    let problems = node.problems("to-b");
+    assert!(problems[0].contains("10.0.0.1 is not"), "{problems:?}");
+}
+
+#[test]
+fn what_cannot_be_a_far_end_is_refused_in_words() {
+    let mut node = two_pods();
+    let mut refused = |want: InterfaceWant| {
+        node.hear(Event::ObjectApplied(asks("t", want)));
+        node.problems("t").join("\n")
+    };
+    assert!(refused(gre_to("a", "a")).contains("pod cnf/a would be the far end of its own tunnel"));
+    assert!(refused(gre_to("a", "nobody")).contains("there is no pod cnf/nobody on this node"));
+    let over_eth0 = InterfaceWant { parent: Some("eth0".to_owned()), ..gre_to("a", "b") };
+    assert!(refused(over_eth0).contains("eth0 is not Knit's: state the far end's address"));
+}
+
+#[test]
+fn a_gre_cannot_sit_on_the_node() {
+    let mut node = two_pods();
+    let uplink = UplinkWant {
+        name: "fabric".to_owned(),
+        link: "eno1".parse().unwrap(),
+        namespaces: vec!["*".to_owned()],
+        kinds: Vec::new(),
+        vlans: Vec::new(),
+        max_mtu: None,
+    };
+    node.hear(Event::ObjectApplied(object("Uplink", "", "fabric", vec![Want::Uplink(uplink)])));
+    for parent in ["fabric", "pcbr0"] {
+        let want =
+            InterfaceWant { parent: Some(parent.to_owned()), ..tunnel("a", Kind::Gre(Gre::default())) };
+        node.hear(Event::ObjectApplied(asks("t", want)));
+        let problems = node.problems("t").join("\n");
+        assert!(
+            problems.contains("is on the node, but a link of kind gre sits on an interface of its own pod"),
+            "{problems}"
+        );
+    }
+}
+
+#[test]
+fn the_mtu_leaves_room_for_what_is_around() {
+    let mut node = two_pods();
+    let mut mtu = |parent: Option<&str>, asked: Option<u32>| {
+        let attrs = Attrs { mtu: asked, ..Attrs::default() };
+        let remote = Some([192, 168, 100, 3].into());
+        let kind = Kind::Gre(Gre { remote, ..Gre::default() });
+        let want = InterfaceWant { attrs, parent: parent.map(str::to_owned), ..tunnel("a", kind) };
+        let object = asks("t", want);
+        node.hear(Event::ObjectApplied(object.clone()));
+        (node.link("a", "t0").unwrap().attrs.mtu.unwrap(), node.state.report(&key(&object)).unwrap().warnings)
+    };
+    assert_eq!(mtu(None, None), (1476, Vec::new()));
+    assert_eq!(mtu(Some("pc"), Some(1400)), (1400, Vec::new()));
+    let warning = "MTU 1500 of t0 in pod cnf/a does not fit into pc1's 1500 minus 24: packets will be fragmented or dropped";
+    assert_eq!(mtu(Some("pc"), Some(1500)), (1500, vec![warning.to_owned()]));
+    assert!(mtu(None, Some(1500)).1[0].contains("the usual 1500 minus 24"));
+
+    let mut small = common_network("192.168.100.0/24");
+    let Want::Interface(want) = &mut small.intents[0].want else { panic!("an interface") };
+    want.attrs.mtu = Some(1400);
+    node.hear(Event::ObjectApplied(small));
+    node.hear(Event::ObjectApplied(object("PrimaryNetwork", "cnf", "jumbo", vec![eth0_mtu("x", 9000)])));
+    let mut over = |parent: &str| {
+        let kind = Kind::Gre(Gre { remote: Some([192, 168, 100, 3].into()), ..Gre::default() });
+        let want = InterfaceWant { parent: Some(parent.to_owned()), ..tunnel("a", kind) };
+        node.hear(Event::ObjectApplied(asks("t", want)));
+        node.link("a", "t0").unwrap().attrs.mtu.unwrap()
+    };
+    assert_eq!((over("pc"), over("eth0")), (1376, 8976));
+}
+
+#[test]
+fn the_first_address_of_a_range_is_free_where_no_bridge_has_it() {
+    let mut node = two_pods();
+    let kind = Kind::Gre(Gre { remote: Some([192, 168, 100, 3].into()), ..Gre::default() });
+    let want = InterfaceWant { fixed: vec!["10.70.0.1/30".parse().unwrap()], ..tunnel("a", kind) };
+    let object = asks("t", want);
+    node.hear(Event::ObjectApplied(object.clone()));
+    let report = node.state.report(&key(&object)).unwrap();
+    assert_eq!(report.problems, Vec::new());
+    assert_eq!(report.pods[0].interfaces[0].addresses, ["10.70.0.1/30".parse().unwrap()]);
+}

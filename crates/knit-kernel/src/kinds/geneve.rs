@@ -1,0 +1,111 @@
+//! geneve on the wire.
+
+use std::net::IpAddr;
+
+use knit_model::IfName;
+use knit_model::link::{Geneve, GeneveDf};
+
+use super::{Around, Wanted, WireKind};
+use crate::netlink::{Attributes, Message};
+
+// if_link.h, IFLA_GENEVE_*
+const ID: u16 = 1;
+const REMOTE: u16 = 2;
+const TTL: u16 = 3;
+const TOS: u16 = 4;
+const PORT: u16 = 5;
+const REMOTE6: u16 = 7;
+const UDP_CSUM: u16 = 8;
+const UDP_ZERO_CSUM6_TX: u16 = 9;
+const UDP_ZERO_CSUM6_RX: u16 = 10;
+const LABEL: u16 = 11;
+const TTL_INHERIT: u16 = 12;
+const DF: u16 = 13;
+
+/// The kernel's numbers for `df`.
+const DF_NUMBERS: [(GeneveDf, u8); 3] = [(GeneveDf::Unset, 0), (GeneveDf::Set, 1), (GeneveDf::Inherit, 2)];
+
+impl WireKind for Geneve {
+    const CONFIG: &'static str = "CONFIG_GENEVE";
+    /// The kernel refuses a second link with the same number, far end and port.
+    const LINGERS: bool = false;
+    /// With another far end the kernel reckons the MTU anew.
+    const RETOLD: bool = true;
+
+    fn twin(&self) -> Option<String> {
+        Some(format!("another geneve with VNI {} and the same far end and port", self.vni))
+    }
+
+    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
+        if let Some(vni) = wanted.of("vni", Some(self.vni)) {
+            data.put_u32(ID, vni);
+        }
+        if let Some(remote) = wanted.of("remote", self.remote) {
+            data.put_address(if remote.is_ipv4() { REMOTE } else { REMOTE6 }, remote);
+        }
+        if let Some(port) = wanted.of("port", self.port) {
+            data.put_be16(PORT, port);
+        }
+        // The kernel hears one of the two: that hops are copied, or how many there are, which ends the copying.
+        let ttl = wanted.of("ttl", self.ttl);
+        match wanted.of("ttl_inherit", self.ttl_inherit) {
+            Some(true) => {
+                data.put_u8(TTL_INHERIT, 1);
+            }
+            Some(false) => {
+                data.put_u8(TTL, self.ttl.unwrap_or(0));
+            }
+            None => {
+                ttl.map(|ttl| data.put_u8(TTL, ttl));
+            }
+        }
+        if let Some(tos) = wanted.of("tos", self.tos) {
+            data.put_u8(TOS, tos);
+        }
+        let df = wanted.of("df", self.df);
+        if let Some((_, number)) = DF_NUMBERS.iter().find(|(name, _)| Some(*name) == df) {
+            data.put_u8(DF, *number);
+        }
+        if let Some(label) = wanted.of("flow_label", self.flow_label) {
+            data.put_be32(LABEL, label);
+        }
+        match (wanted.of("udp_csum", self.udp_csum), self.remote) {
+            (Some(on), Some(IpAddr::V6(_))) => {
+                data.put_u8(UDP_ZERO_CSUM6_TX, (!on).into()).put_u8(UDP_ZERO_CSUM6_RX, (!on).into());
+            }
+            (Some(on), _) => {
+                data.put_u8(UDP_CSUM, on.into());
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn decode(data: Attributes<'_>, _parent: Option<IfName>) -> Self {
+        let byte = |kind| data.first(kind).and_then(|value| value.u8());
+        let is_on = |kind| byte(kind).map(|on| on != 0);
+        let remote = data.first(REMOTE).or_else(|| data.first(REMOTE6)).and_then(|end| end.address());
+        let csum = match remote {
+            Some(IpAddr::V6(_)) => is_on(UDP_ZERO_CSUM6_TX).map(|zero| !zero),
+            _ => is_on(UDP_CSUM),
+        };
+        // Where hops are copied, nobody has stated how many there are.
+        let ttl_inherit = is_on(TTL_INHERIT).or_else(|| byte(TTL).map(|_| false));
+        let df = byte(DF);
+        Self {
+            vni: data.first(ID).and_then(|id| id.u32()).unwrap_or(0),
+            remote,
+            port: data.first(PORT).and_then(|port| port.be16()),
+            ttl: if ttl_inherit == Some(true) { Some(0) } else { byte(TTL) },
+            ttl_inherit,
+            tos: byte(TOS),
+            df: DF_NUMBERS.iter().find(|(_, number)| Some(*number) == df).map(|(df, _)| *df),
+            flow_label: data.first(LABEL).and_then(|label| label.be32()),
+            udp_csum: csum,
+        }
+    }
+
+    /// It sits on nothing.
+    fn parent_index(_data: Attributes<'_>, _link: Option<u32>) -> Option<u32> {
+        None
+    }
+}

@@ -1,0 +1,42 @@
+//! ipvlan on the wire.
+
+use knit_model::IfName;
+use knit_model::link::{Ipvlan, IpvlanFlag, IpvlanMode};
+
+use super::{Around, Wanted, WireKind};
+use crate::netlink::{Attributes, Message};
+
+// if_link.h, IFLA_IPVLAN_*
+const MODE: u16 = 1;
+const FLAGS: u16 = 2;
+
+/// The kernel's numbers for the modes.
+const MODES: [(IpvlanMode, u16); 3] = [(IpvlanMode::L2, 0), (IpvlanMode::L3, 1), (IpvlanMode::L3s, 2)];
+
+/// The kernel's bits; it refuses two of them together.
+const FLAG_BITS: [(IpvlanFlag, u16); 3] =
+    [(IpvlanFlag::Bridge, 0), (IpvlanFlag::Private, 1), (IpvlanFlag::Vepa, 2)];
+
+impl WireKind for Ipvlan {
+    const CONFIG: &'static str = "CONFIG_IPVLAN";
+    /// The kernel refuses its addresses on another ipvlan of the same parent, even while it is down.
+    const LINGERS: bool = false;
+
+    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
+        let mode = wanted.of("mode", self.mode);
+        if let Some((_, number)) = MODES.iter().find(|(name, _)| Some(*name) == mode) {
+            data.put_u16(MODE, *number);
+        }
+        let flag = wanted.of("flag", self.flag);
+        if let Some((_, bits)) = FLAG_BITS.iter().find(|(name, _)| Some(*name) == flag) {
+            data.put_u16(FLAGS, *bits);
+        }
+    }
+
+    fn decode(data: Attributes<'_>, parent: Option<IfName>) -> Self {
+        let number = |kind| data.first(kind).and_then(|value| value.u16());
+        let mode = MODES.iter().find(|(_, other)| Some(*other) == number(MODE)).map(|(mode, _)| *mode);
+        let flag = FLAG_BITS.iter().find(|(_, other)| Some(*other) == number(FLAGS)).map(|(flag, _)| *flag);
+        Self { parent, mode, flag }
+    }
+}

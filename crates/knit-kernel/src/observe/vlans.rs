@@ -1,0 +1,62 @@
+//! VLANs of bridges and of their ports. Each is asked for by itself, so that no look at one port reads those of all.
+
+use std::collections::BTreeMap;
+
+use knit_model::Scope;
+use knit_model::link::{PortVlans, VlanSet};
+use nix::errno::Errno;
+
+use crate::error::{Error, Result};
+use crate::kernel::{Room, absent_is_none};
+use crate::netlink::constants::*;
+use crate::netlink::header::VlanHeader;
+use crate::netlink::{Attribute, Header, Message};
+
+/// Ranges of one port, each with its flags.
+type Entries = Vec<(u16, (u16, u16))>;
+
+/// The VLANs of the links with these numbers, which are bridges or ports of bridges. Nothing at all on a kernel that has
+/// no VLANs of bridges.
+pub(super) fn look(room: &mut Room<'_>, scope: &Scope, indexes: &[u32]) -> Result<BTreeMap<u32, PortVlans>> {
+    let mut found = BTreeMap::new();
+    for index in indexes {
+        let mut message = Message::new(RTM_GETVLAN, 0, format!("list VLANs of link {index} on {scope}"));
+        message.header(&VlanHeader { family: AF_BRIDGE, index: *index, ..Default::default() });
+        let entries = room.socket(scope)?.dump(message, |_, body| entries(body));
+        let entries = match absent_is_none(entries) {
+            Err(Error::Refused { errno: Errno::EOPNOTSUPP, .. }) => return Ok(BTreeMap::new()),
+            // It has left its bridge meanwhile.
+            Err(Error::Refused { errno: Errno::EINVAL, .. }) | Ok(None) => continue,
+            entries => entries?.unwrap_or_default(),
+        };
+        found.insert(*index, vlans(&entries.concat()));
+    }
+    Ok(found)
+}
+
+/// What one answer says.
+fn entries(body: &[u8]) -> Option<Entries> {
+    let (_, attributes) = VlanHeader::split(body)?;
+    let all = attributes.filter(|attribute| attribute.kind == BRIDGE_VLANDB_ENTRY);
+    Some(all.filter_map(|entry| range(&entry)).collect())
+}
+
+fn range(entry: &Attribute<'_>) -> Option<(u16, (u16, u16))> {
+    let inside = entry.nested();
+    let [a, b, c, d] = <[u8; 4]>::try_from(inside.first(BRIDGE_VLANDB_ENTRY_INFO)?.value).ok()?;
+    let first = u16::from_ne_bytes([c, d]);
+    let last = inside.first(BRIDGE_VLANDB_ENTRY_RANGE).and_then(|last| last.u16()).unwrap_or(first);
+    Some((u16::from_ne_bytes([a, b]), (first, last)))
+}
+
+fn vlans(entries: &[(u16, (u16, u16))]) -> PortVlans {
+    let of = |is_wanted: &dyn Fn(u16) -> bool| {
+        VlanSet::new(entries.iter().filter(|(flags, _)| is_wanted(*flags)).map(|(_, range)| *range))
+    };
+    let native = of(&|flags| flags & BRIDGE_VLAN_INFO_PVID != 0);
+    PortVlans {
+        pvid: native.ranges().first().map_or(0, |(id, _)| *id),
+        tagged: of(&|flags| flags & BRIDGE_VLAN_INFO_UNTAGGED == 0),
+        untagged: of(&|flags| flags & BRIDGE_VLAN_INFO_UNTAGGED != 0),
+    }
+}

@@ -1,0 +1,302 @@
+//! WireGuard on a kernel that has it: made, used, changed while packets go on, and gone without a trace. No secret key
+//! is ever part of what is written down.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod edits;
+    pub mod faults;
+    pub mod seen;
+    pub mod states;
+    pub mod world;
+}
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use knit_kernel::{Deletes, Secrets};
+use knit_model::link::{Kind, Link, WgPeer, WireGuard};
+use knit_model::{Address, KeyRef, NetState, PrivateKey, PublicKey, SecretKey};
+use support::edits::{Edit, change_each};
+use support::faults::survive_every_fault_leanly;
+use support::states::{add_bridge, add_veth, link, name, net};
+use support::world::{World, sandbox};
+
+const KEYS: [(&str, u8); 5] =
+    [("a", 0x11), ("b", 0x22), ("other", 0x33), ("shared", 0x44), ("another", 0x55)];
+
+/// Keys by name; also found by the public key that belongs to each.
+#[derive(Debug)]
+struct Keys;
+
+fn private(of: &str) -> PrivateKey {
+    let (_, number) = KEYS.iter().find(|(name, _)| *name == of).unwrap();
+    PrivateKey::from_bytes([*number; 32])
+}
+
+fn public(of: &str) -> PublicKey {
+    private(of).public()
+}
+
+/// The key as desired has it.
+fn secret(of: &str) -> SecretKey {
+    SecretKey { from: Some(KeyRef::Made { id: of.to_owned() }), public: Some(public(of)) }
+}
+
+impl Secrets for Keys {
+    fn key(&self, wanted: &SecretKey) -> Result<PrivateKey, String> {
+        let mut all = KEYS.iter().map(|(name, _)| private(name));
+        let is_it = |key: &PrivateKey| Some(key.public()) == wanted.public;
+        all.find(is_it).ok_or_else(|| "no such key".to_owned())
+    }
+}
+
+fn peer(ranges: &[&str], endpoint: Option<&str>) -> WgPeer {
+    WgPeer {
+        preshared_key: Some(SecretKey::none()),
+        endpoint: endpoint.map(|endpoint| endpoint.parse().unwrap()),
+        allowed: Some(ranges.iter().map(|range| range.parse().unwrap()).collect()),
+        keepalive: Some(0),
+    }
+}
+
+fn add_tunnel(state: &mut NetState, id: &str, port: u16, peers: &[(&str, WgPeer)], addresses: &[&str]) {
+    let scope = sandbox(id);
+    let peers: BTreeMap<PublicKey, WgPeer> =
+        peers.iter().map(|(of, peer)| (public(of), peer.clone())).collect();
+    let tunnel = WireGuard {
+        private_key: Some(secret(id)),
+        listen_port: Some(port),
+        fwmark: Some(0),
+        peers: Some(peers),
+    };
+    let mut tunnel = link(&scope, "wg0", Kind::WireGuard(tunnel));
+    tunnel.attrs.mtu = Some(1420);
+    let here = state.scope(&scope);
+    here.add_link(tunnel);
+    for address in addresses {
+        here.add_address(Address::new(name("wg0"), net(address)));
+    }
+}
+
+/// What the kernel sets by itself when a tunnel goes up.
+fn set_redirects(state: &mut NetState, value: &str) {
+    for id in ["a", "b"] {
+        for (key, _) in Kind::WireGuard(WireGuard::default()).sysctls() {
+            state.scope(&sandbox(id)).sysctls.insert((*key).to_owned(), value.to_owned());
+        }
+    }
+}
+
+/// Nothing is wanted any more but the sysctl's old value.
+fn nothing() -> NetState {
+    let mut state = NetState::default();
+    set_redirects(&mut state, "1");
+    state
+}
+
+/// Two sandboxes on a bridge, with a tunnel between them; b learns where a is.
+fn two_ends() -> NetState {
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_veth(&mut state, "a", "br0", &["10.50.0.2/24", "fd50::2/64"]);
+    add_veth(&mut state, "b", "br0", &["10.50.0.3/24", "fd50::3/64"]);
+    let far = peer(&["10.56.0.3/32", "fd56::3/128"], Some("10.50.0.3:51820"));
+    add_tunnel(&mut state, "a", 51820, &[("b", far)], &["10.56.0.2/24", "fd56::2/64"]);
+    add_tunnel(
+        &mut state,
+        "b",
+        51820,
+        &[("a", peer(&["10.56.0.2/32", "fd56::2/128"], None))],
+        &["10.56.0.3/24", "fd56::3/64"],
+    );
+    set_redirects(&mut state, "0");
+    state
+}
+
+fn world(test: &str) -> World {
+    let mut world = World::new(test, &["a", "b"]);
+    world.keep_secrets(Arc::new(Keys));
+    for (key, _) in Kind::WireGuard(WireGuard::default()).sysctls() {
+        ["a", "b"].iter().for_each(|id| world.look_at_sysctl(&sandbox(id), key));
+    }
+    world
+}
+
+fn fields(link: &mut Link) -> &mut WireGuard {
+    let Kind::WireGuard(tunnel) = &mut link.kind else { panic!("not a tunnel") };
+    tunnel
+}
+
+fn peers(link: &mut Link) -> &mut BTreeMap<PublicKey, WgPeer> {
+    fields(link).peers.as_mut().unwrap()
+}
+
+fn far(link: &mut Link) -> &mut WgPeer {
+    peers(link).get_mut(&public("b")).unwrap()
+}
+
+/// Pings while something happens, and wants every answer.
+fn without_a_loss(world: &World, during: impl FnOnce()) {
+    let pod = world.sandboxes[0].clone();
+    std::thread::scope(|scope| {
+        let stream = scope.spawn(move || {
+            pod.output("ping", &["-n", "-q", "-i", "0.02", "-c", "200", "-W", "5", "10.56.0.3"]).unwrap()
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        during();
+        let printed = stream.join().unwrap();
+        assert!(printed.contains("200 packets transmitted, 200 received"), "{printed}");
+    });
+}
+
+/// None of the secret keys is in a text, in whatever form.
+fn assert_nothing_secret(text: &str) {
+    for (name, number) in KEYS {
+        let raw = format!("{number}, {number}, {number}, {number}");
+        let hex = format!("{number:02x}").repeat(4);
+        for form in [private(name).reveal(), raw, hex] {
+            assert!(!text.contains(&form), "key {name} shows as {form}");
+        }
+    }
+}
+
+#[test]
+fn a_tunnel_carries_packets_and_goes_without_a_trace() {
+    let world = world("wg");
+    let before = world.dumps();
+    let plan = world.make(&two_ends());
+    world.sandboxes[0].ping("10.56.0.3").unwrap();
+    world.sandboxes[1].ping("fd56::2").unwrap();
+    let shown = world.sandboxes[0].ip(&["-d", "-j", "link", "show", "wg0"]);
+    assert!(shown.contains("wireguard") && shown.contains("\"mtu\":1420"), "{shown}");
+    // b has learnt where a is, and that leaves nothing to do.
+    let seen = world.observe().link(&sandbox("b"), &name("wg0")).unwrap().clone();
+    let Kind::WireGuard(tunnel) = &seen.kind else { panic!("{seen:?}") };
+    let learnt = &tunnel.peers.as_ref().unwrap()[&public("a")];
+    assert_eq!(learnt.endpoint, Some("10.50.0.2:51820".parse().unwrap()));
+    assert!(world.plan(&two_ends()).is_empty());
+
+    for text in
+        [format!("{plan:?}"), format!("{plan}"), serde_json::to_string(&plan).unwrap(), format!("{seen:?}")]
+    {
+        assert_nothing_secret(&text);
+    }
+    world.make(&nothing());
+    world.assert_as_before(&before, "after removal");
+}
+
+#[test]
+fn everything_but_the_key_changes_without_a_lost_packet() {
+    let world = world("wg-live");
+    let mut state = two_ends();
+    world.make(&state);
+    world.sandboxes[0].ping("10.56.0.3").unwrap();
+    let edits: &[Edit] = &[
+        ("peers", |link| far(link).keepalive = Some(25)),
+        ("peers", |link| far(link).allowed.as_mut().unwrap().extend([net("10.57.0.0/16")])),
+        ("peers", |link| far(link).allowed.as_mut().unwrap().retain(|range| *range != net("10.57.0.0/16"))),
+        ("peers", |link| drop(peers(link).insert(public("other"), peer(&["10.58.0.0/16"], None)))),
+        ("peers", |link| {
+            let other = peers(link).get_mut(&public("other")).unwrap();
+            other.preshared_key = Some(secret("shared"));
+            other.endpoint = Some("[fd50::9]:51820".parse().unwrap());
+        }),
+        ("peers", |link| {
+            // A range moves from one peer to another.
+            peers(link).get_mut(&public("other")).unwrap().allowed.as_mut().unwrap().clear();
+            far(link).allowed.as_mut().unwrap().insert(net("10.58.0.0/16"));
+        }),
+        ("peers", |link| drop(peers(link).remove(&public("other")))),
+        ("peers", |link| far(link).endpoint = Some("[fd50::3]:51820".parse().unwrap())),
+        ("fwmark", |link| fields(link).fwmark = Some(7)),
+        ("mtu", |link| link.attrs.mtu = Some(1400)),
+        ("txqueuelen", |link| link.attrs.txqueuelen = Some(77)),
+        ("alias", |link| link.attrs.alias = Some("of a test".to_owned())),
+        ("group", |link| link.attrs.group = Some(9)),
+    ];
+    without_a_loss(&world, || change_each(&world, &mut state, &sandbox("a"), "wg0", edits));
+
+    // Another port: what is under way to the old one is lost, the tunnel is not.
+    change_each(
+        &world,
+        &mut state,
+        &sandbox("a"),
+        "wg0",
+        &[("listen_port", |link| {
+            fields(link).listen_port = Some(51999);
+        })],
+    );
+    world.sandboxes[0].ping("10.56.0.3").unwrap();
+
+    // Both sides share a second secret from now on; the next handshake needs it.
+    for (id, other) in [("a", "b"), ("b", "a")] {
+        let link = state.scope(&sandbox(id)).links.get_mut(&name("wg0")).unwrap();
+        peers(link).get_mut(&public(other)).unwrap().preshared_key = Some(secret("shared"));
+    }
+    let plan = world.make(&state);
+    assert!(plan.to_string().contains(&format!("peers.{}.preshared_key.public", public("b"))), "{plan}");
+    world.sandboxes[0].ping("10.56.0.3").unwrap();
+
+    // Another key of a: b has to know it.
+    fields(state.scope(&sandbox("a")).links.get_mut(&name("wg0")).unwrap()).private_key =
+        Some(secret("another"));
+    let known = peers(state.scope(&sandbox("b")).links.get_mut(&name("wg0")).unwrap());
+    let a = known.remove(&public("a")).unwrap();
+    known.insert(public("another"), a);
+    let plan = world.make(&state);
+    assert!(
+        plan.to_string().contains(&format!("private_key.public: {} -> {}", public("a"), public("another"))),
+        "{plan}"
+    );
+    assert_nothing_secret(&format!("{plan:?}"));
+    world.sandboxes[0].ping("10.56.0.3").unwrap();
+}
+
+#[test]
+fn any_step_may_fail() {
+    let world = world("wg-faults");
+    let mut state = two_ends();
+    survive_every_fault_leanly(&world, &world.plan(&state));
+    world.make(&state);
+    let before = world.observe();
+
+    let link = state.scope(&sandbox("a")).links.get_mut(&name("wg0")).unwrap();
+    link.attrs.mtu = Some(1300);
+    fields(link).private_key = Some(secret("another"));
+    fields(link).listen_port = Some(7777);
+    // No keep-alive to the far end: it would send at once, and the far end would learn an address meanwhile.
+    *far(link) = WgPeer { preshared_key: Some(secret("shared")), ..peer(&["10.60.0.0/16"], None) };
+    let silent = WgPeer { keepalive: Some(9), ..peer(&["10.59.0.0/16"], None) };
+    peers(link).insert(public("other"), silent);
+    state.scope(&sandbox("b")).addresses.remove(&(name("wg0"), net("10.56.0.3/24")));
+    let link = state.scope(&sandbox("b")).links.get_mut(&name("wg0")).unwrap();
+    // An address that is told to a peer that has none, and is taken back.
+    peers(link).get_mut(&public("a")).unwrap().endpoint = Some("10.50.0.2:51820".parse().unwrap());
+    let plan = world.plan(&state);
+    assert!(plan.steps.len() > 2, "{plan}");
+    survive_every_fault_leanly(&world, &plan);
+    assert_eq!(kinds(&world.observe()), kinds(&before));
+
+    let plan = world.plan(&nothing());
+    survive_every_fault_leanly(&world, &plan);
+    assert_eq!(kinds(&world.observe()), kinds(&before));
+    assert_nothing_secret(&format!("{:?}", world.kernel()));
+}
+
+fn kinds(state: &NetState) -> Vec<Kind> {
+    let links = state.scopes.values().flat_map(|scope| scope.links.values());
+    links.filter(|link| link.name == name("wg0")).map(|link| link.kind.clone()).collect()
+}
+
+#[test]
+fn a_key_that_nobody_has_is_told_in_words_and_nothing_is_made() {
+    let mut world = World::new("wg-key", &["a", "b"]);
+    world.keep_secrets(Arc::new(knit_kernel::secrets::NoSecrets));
+    let before = world.dumps();
+    let plan = world.plan(&two_ends());
+    let error = world.apply_with(&plan, Deletes::Now, &mut knit_kernel::fault::Unobserved).unwrap_err();
+    assert_eq!(error.error.reason(), "NotFound");
+    assert!(error.to_string().contains("set wireguard wg0 on sandbox"), "{error}");
+    world.assert_as_before(&before, "after a refusal");
+}
