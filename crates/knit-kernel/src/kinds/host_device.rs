@@ -64,7 +64,7 @@ pub(crate) fn of_mark(rest: &str) -> Option<HostDevice> {
     let mac = words.next()?;
     let mut was = Attrs {
         mtu: Some(mtu),
-        mac: read_mac(mac),
+        mac: if mac.is_empty() { None } else { Some(read_mac(mac)?) },
         txqueuelen: Some(words.next()?.parse().ok()?),
         group: Some(words.next()?.parse().ok()?),
         ..Attrs::default()
