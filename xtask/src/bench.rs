@@ -6,6 +6,7 @@
 mod attach;
 mod floor;
 mod ground;
+mod kinds;
 mod measure;
 mod messages;
 mod reference;
@@ -26,6 +27,8 @@ pub enum Bench {
     /// One attach and one detach through Knit, against bare netlink and the reference CNI plugin, and how the cost grows
     /// up to 1,000 pods (needs root)
     Attach(Options),
+    /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
+    Kinds(Options),
 }
 
 /// What every benchmark takes.
@@ -48,6 +51,7 @@ pub fn command(bench: Bench) -> Result<()> {
     match bench {
         Bench::Floor(options) => floor::run(options.rounds)?.print(options.json),
         Bench::Attach(options) => attach::run(options.rounds)?.print(options.json),
+        Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
     }
 }
 

@@ -42,10 +42,10 @@ enum Task {
         #[arg(long, hide = true)]
         inside: bool,
     },
-    /// Run every test, or one family; the last line is a plain count
+    /// Run every test, or some families; the last line is a plain count
     Test {
-        /// Only this family
-        family: Option<test::Family>,
+        /// Only these families
+        families: Vec<test::Family>,
         /// Only tests whose name contains this
         #[arg(long, value_name = "TEXT")]
         filter: Option<String>,
@@ -86,7 +86,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install)?,
         Task::Demo { inside } => demo::command(inside)?,
-        Task::Test { family, filter } => test::command(&test::Request { family, filter })?,
+        Task::Test { families, filter } => test::command(&test::Request { families, filter })?,
         Task::Cluster { which, task } => return cluster::command(&which, task),
         Task::Vm(task) => vm::command(task)?,
         Task::Image { output, check } => image::command(output, check)?,

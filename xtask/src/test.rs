@@ -7,6 +7,7 @@
 mod binaries;
 mod cluster;
 mod count;
+mod kinds;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -31,29 +32,36 @@ pub enum Family {
 
 /// What the caller asked for.
 pub struct Request {
-    /// One family, or all of them.
-    pub family: Option<Family>,
+    /// These families, or all of them when there are none.
+    pub families: Vec<Family>,
     /// Only tests whose name contains this.
     pub filter: Option<String>,
 }
 
 /// Runs the tests, prints the count as the last line, and fails if any test failed.
 pub fn command(request: &Request) -> Result<()> {
-    let families = match request.family {
-        Some(family) => vec![family],
-        None => vec![Family::Unit, Family::Netns, Family::Vm, Family::Cluster],
+    let families = match request.families.as_slice() {
+        [] => &[Family::Unit, Family::Netns, Family::Vm, Family::Cluster],
+        some => some,
     };
     let mut total = Count::default();
-    for family in families {
+    for &family in families {
         eprintln!("== {}", family.title());
         // A family that cannot even start is a failure, and the others still run.
         match family.run(request.filter.as_deref()) {
             Ok(count) => total += count,
             Err(error) => {
                 eprintln!("error: {}: {error:#}", family.title());
-                total += Count::FAILURE;
+                total += Count::failure();
             }
         }
+    }
+    // The table is about both kernels, so it takes both to check it, and every test.
+    let is_whole = request.filter.is_none()
+        && [Family::Netns, Family::Vm].iter().all(|family| families.contains(family));
+    if is_whole && total.failed() == 0 {
+        let checked = total.seen().check_page();
+        total.check("the table of link kinds is what the tests did", checked);
     }
     total.print_failures();
     println!("{total}");

@@ -101,9 +101,9 @@ spec: {name: lo, mtu: 67, address: "01:00:5e:00:00:01", cidr: "127.0.0.0/8"}
     let field = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Bridge, metadata: {name: x}, spec: {name: x0, mut: 1400}}";
     let said = machine.apply(field).refused();
     assert!(said.contains("spec.mut") && said.contains("mtu"), "{said}");
-    let known = machine.apply(&SAMPLE.replacen("linkType: veth", "linkType: vxlam", 1)).refused();
+    let known = machine.apply(&SAMPLE.replacen("linkType: veth", "linkType: vlam", 1)).refused();
     assert!(
-        known.contains("spec.networkAttachments[0].linkType: `vxlam` is not one of veth, macvlan"),
+        known.contains("spec.networkAttachments[0].linkType: `vlam` is not one of veth, macvlan"),
         "{known}"
     );
     let reserved = machine.apply(&SAMPLE.replace("192.168.99.0/24", "169.254.0.0/16")).refused();

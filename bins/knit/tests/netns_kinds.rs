@@ -14,6 +14,8 @@ mod links;
 mod lists;
 #[path = "kinds/networks.rs"]
 mod networks;
+#[path = "kinds/routing.rs"]
+mod routing;
 
 use knit_testbed::Namespace;
 use serde_json::Value;

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use knit_engine::{Applied, Effect, Event, Failure, Keys, Look, ObjectKey, Record, State, Unit, step};
+use knit_engine::{Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
 use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
 use knit_kernel::fault::Observer;
@@ -15,7 +15,7 @@ use knit_kernel::observe::{Links, ScopeLook};
 use knit_kernel::{Kernel, Netns, Places};
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
-use knit_model::{KeyRef, NetState, Plan, Scope};
+use knit_model::{KeyRef, NetState, Plan, Scope, Step};
 use knit_store::Journal;
 
 pub use repair::Repair;
@@ -195,7 +195,11 @@ impl Node {
             if !self.places.contains(id) {
                 return Ok(Event::SandboxGone(id.clone()));
             }
-            let inside = ScopeLook { sysctls: look.sysctls.clone(), ..ScopeLook::everything() };
+            let inside = ScopeLook {
+                sysctls: look.sysctls.clone(),
+                only_if_marked: look.is_new,
+                ..ScopeLook::everything()
+            };
             wanted.scopes.insert(scope, inside);
         }
         let seen: NetState = self.kernel.observe(&wanted, &mut self.places)?;
@@ -240,7 +244,7 @@ impl Node {
             Err(error) => {
                 // What was cut off and came back came back as a new link: the old one still waits.
                 self.to_reap.extend(scopes);
-                Ok(Err(failure(&error)))
+                Ok(Err(failure(&error, plan)))
             }
         }
     }
@@ -261,6 +265,7 @@ impl Node {
         Err(Failure {
             problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
             taken_back: left.is_empty(),
+            lacks: None,
         })
     }
 }
@@ -292,14 +297,21 @@ fn scopes_of(planned: &knit_model::plan::Planned) -> Vec<Scope> {
     scopes
 }
 
-fn failure(error: &ApplyError) -> Failure {
+fn failure(error: &ApplyError, plan: &Plan) -> Failure {
     let reason = match &error.error {
         knit_kernel::Error::Lacks { .. } => Reason::KernelLacks,
         other if other.reason() == "NotFound" => Reason::NotFound,
         _ => Reason::KernelRefused,
     };
-    let taken_back = matches!(error.roll_back, RollBack::Complete);
-    Failure { problem: Problem { field: String::new(), reason, message: error.to_string() }, taken_back }
+    let lacks = match (&error.error, plan.steps.get(error.step).map(|planned| &planned.step)) {
+        (knit_kernel::Error::Lacks { what, config, .. }, Some(Step::CreateLink { link, .. })) => Some(Lack {
+            kind: link.kind.name().to_owned(),
+            words: format!("this kernel has no {what}: {config}"),
+        }),
+        _ => None,
+    };
+    let problem = Problem { field: String::new(), reason, message: error.to_string() };
+    Failure { problem, taken_back: matches!(error.roll_back, RollBack::Complete), lacks }
 }
 
 /// Milliseconds since 1970, for people.

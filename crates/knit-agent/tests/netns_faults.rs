@@ -46,6 +46,29 @@ const TUNNEL: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Vxlan, me
 const OTHER_TUNNEL: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Vxlan, metadata: {name: vx}, spec: {
     selector: {matchLabels: {app: x}}, interfaceName: vx0, vni: 8, remote: 10.9.0.4, addresses: ['10.7.0.3/24']}}";
 
+/// An interface of Knit's, beside the one of others.
+const SECOND: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Macvlan, metadata: {name: mv}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: mv0, parent: eth0, addresses: ['10.8.0.2/24']}}";
+
+/// Everything about routing, on both.
+const ROUTING: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: PodRoute, metadata: {name: r}, spec: {
+    selector: {matchLabels: {app: x}}, routes: [
+        {to: 10.50.0.0/16, via: 10.9.0.1}, {to: 10.51.0.0/16, type: blackhole}, {to: 10.52.0.0/16, nextHops: [
+            {via: 10.9.0.1, weight: 2}, {via: 10.8.0.1, dev: mv0}]}, {to: 'fd50::/32', via: 'fe80::1', dev: mv0}],
+    rules: [{priority: 900, from: 10.9.0.0/24, table: 100}], neighbours: [
+        {address: 10.9.0.77, dev: eth0, hardwareAddr: '02:00:00:00:00:77'}, {address: 10.8.0.77, dev: mv0, proxy: true}],
+    sysctls: {net.ipv4.conf.eth0.rp_filter: '2', net.ipv4.conf.mv0.rp_filter: '2', net.ipv4.ip_nonlocal_bind: '1'}}}";
+
+/// The same with every field changed that can be.
+const REROUTED: &str =
+    "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: PodRoute, metadata: {name: r}, spec: {
+    selector: {matchLabels: {app: x}}, routes: [
+        {to: 10.50.0.0/16, via: 10.9.0.3, mtu: 1300, src: 10.9.0.2}, {to: 10.51.0.0/16, via: 10.8.0.1},
+        {to: 10.52.0.0/16, type: prohibit}, {to: 'fd50::/32', type: blackhole}],
+    rules: [{priority: 901, from: 10.9.0.0/24, table: 100}],
+    neighbours: [{address: 10.9.0.77, dev: eth0, hardwareAddr: '02:00:00:00:00:78'}],
+    sysctls: {net.ipv4.conf.eth0.rp_filter: '0', net.ipv4.conf.mv0.rp_filter: '1'}}}";
+
 /// A NIC of the host.
 const LENT: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Uplink, metadata: {name: wire}, spec: {
     link: nic0, namespaces: [default], kinds: [host-device]}}
@@ -112,27 +135,30 @@ impl Act {
 }
 
 /// From `base`, `act` with a fault at each of its steps.
-fn every_step(test: &str, base: Option<&'static str>, act: Act) {
+fn every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a str>, act: Act) {
+    let base: Vec<&str> = base.into_iter().collect();
     let world = World::new(test);
     world.on_host(|| {
         let mut node = world.open();
         world.add(&mut node);
-        let clean = world.dumps();
+        let clean = world.settled();
         let start = |node: &mut Standalone| {
             let all: Vec<_> = node.state().objects.keys().cloned().collect();
             node.delete(&all, "clean").unwrap();
-            base.into_iter().for_each(|yaml| Act::Apply(yaml).carry_out(node).unwrap());
+            base.iter().for_each(|yaml| drop(node.apply(objects(yaml), "test").unwrap()));
         };
         start(&mut node);
         let targets = act.targets(&mut node);
         assert!(targets.len() >= 3, "a plan worth the name: {targets:?}");
-        let before = world.dumps();
+        let before = world.settled();
         let leases = live_leases(&node);
         act.carry_out(&mut node).unwrap();
-        let after = world.dumps();
+        let after = world.settled();
+        // What waits for something, also when all goes well.
+        let waits = problems(&node);
 
         // Without its bridge an interface cannot come, and with the interface the bridge stays.
-        let stands_on_it = base.is_none() || matches!(act, Act::Delete(_));
+        let stands_on_it = base.is_empty() || matches!(act, Act::Delete(_));
         let mut first_of_unit: Option<(usize, Dumps)> = None;
         for target in &targets {
             start(&mut node);
@@ -147,16 +173,16 @@ fn every_step(test: &str, base: Option<&'static str>, act: Act) {
                     world.assert_like(expected, &say("a refusal"))
                 }
                 // Nothing of this unit's plan was carried out: so it must look at each of its steps.
-                _ => first_of_unit = Some((target.unit, world.dumps())),
+                _ => first_of_unit = Some((target.unit, world.settled())),
             }
             let told = problems(&node);
             assert!(told.contains("a fault point"), "{}: {told:?}", say("a refusal"));
-            if base.is_none() {
+            if base.is_empty() {
                 assert_eq!(live_leases(&node), leases, "{}", say("a refusal"));
             }
             node.node().set_faults(Box::new(Unobserved));
             node.repair().unwrap();
-            assert_eq!(problems(&node), "", "{}", say("the next try"));
+            assert_eq!(problems(&node), waits, "{}", say("the next try"));
             // That the kernel looks as after a change that went well is compared once a plan; here Knit's own eyes do.
             if target.step == 0 {
                 world.assert_like(&after, &say("the next try"));
@@ -172,7 +198,7 @@ fn every_step(test: &str, base: Option<&'static str>, act: Act) {
             node = world.open();
             let notes = &node.notes;
             assert!(notes.iter().any(|note| note.contains("cut short")), "{}: {notes:?}", say("a crash"));
-            assert_eq!(problems(&node), "", "{}", say("a crash"));
+            assert_eq!(problems(&node), waits, "{}", say("a crash"));
             world.assert_like(&after, &say("the start after a crash"));
             let repairs = node.repair().unwrap();
             assert!(repairs.is_empty(), "{}: {repairs:?}", say("the start after a crash"));
@@ -232,4 +258,24 @@ fn giving_a_nic_back() {
 #[test]
 fn making_a_link_again() {
     every_step("f-again", Some(TUNNEL), Act::Apply(OTHER_TUNNEL));
+}
+
+#[test]
+fn routing() {
+    every_step("f-route", [SECOND], Act::Apply(ROUTING));
+}
+
+#[test]
+fn routing_otherwise() {
+    every_step("f-reroute", [SECOND, ROUTING], Act::Apply(REROUTED));
+}
+
+#[test]
+fn routing_no_more() {
+    every_step("f-unroute", [SECOND, ROUTING], Act::Delete(ROUTING));
+}
+
+#[test]
+fn an_interface_goes_under_its_routes() {
+    every_step("f-under", [SECOND, ROUTING], Act::Delete(SECOND));
 }

@@ -9,6 +9,9 @@ mod support {
 use knit_agent::Standalone;
 use knit_engine::Event;
 use knit_model::SandboxId;
+use knit_model::provenance::Dialect;
+use knit_store::{Format, Journal, Options};
+use serde_json::{Value, json};
 use support::world::{World, live_leases, objects, problems};
 
 const VETH: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Veth, metadata: {name: net}, spec: {
@@ -149,5 +152,37 @@ fn a_namespace_that_others_hold_open_is_cleared_when_its_sandbox_goes() {
         node.delete_sandbox("default", "a").unwrap();
         world.assert_like(&clean, "its process still runs");
         assert!(world.pod.holder().is_running());
+    });
+}
+
+#[test]
+fn what_an_older_version_wrote_is_read() {
+    let world = World::new("format1");
+    world.on_host(|| {
+        let object = knit_crds::Object::parse(VETH.split("---").next().unwrap()).unwrap();
+        let intents = object.intents(Dialect::File).unwrap().intents;
+        let reference = object.object_ref();
+        let (kind, namespace, name) = (&reference.kind, &reference.namespace, &reference.name);
+        // Of a sandbox that is gone since then, with what it had: nothing of what later versions added.
+        let old = [
+            json!({"objectApplied": {"object": reference, "intents": intents, "warnings": [], "manifest": object.to_value()}}),
+            json!({"ended": {"unit": {"sandbox": "default/gone"}, "made": {"host_links": ["knit0123456789"], "rules": [],
+                "uses": [{"namespace": "default", "name": "br1"}], "bridge": null, "warnings": [], "interfaces": [
+                    [{"kind": kind, "namespace": namespace, "name": name}, {"field": "spec", "name": "net1", "kind": "veth",
+                      "addresses": ["10.1.0.2/24"], "mac": null, "mtu": 1400, "peer": "knit0123456789", "master": "br1",
+                      "ready": true}]]},
+                "problems": [], "given_back": [], "at": 1}}),
+        ];
+        let options = Options { format: Format::first(), segments: 4 };
+        let opened = Journal::<Value, Value>::open(world.folder.path(), options).unwrap();
+        for record in &old {
+            opened.journal.append_durable(record).unwrap();
+        }
+        drop(opened);
+        let mut node = world.open();
+        assert!(node.state().objects.keys().any(|key| key.kind == "Veth" && key.name == "net"));
+        world.add(&mut node);
+        assert_eq!(problems(&node), "");
+        world.pod.ping("10.1.0.1").unwrap();
     });
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use knit_agent::Standalone;
 use knit_crds::Object;
 use knit_model::PrivateKey;
-use knit_testbed::{Namespace, Testbed};
+use knit_testbed::{Pod, Testbed};
 
 const SECRET: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
 const REDIRECTS: &str = "net/ipv4/conf/all/send_redirects";
@@ -30,10 +30,9 @@ fn peer(key: &str, range: &str, endpoint: &str) -> String {
     format!("{{publicKey: {key}, allowedIPs: [{range}], endpoint: '{endpoint}'}}")
 }
 
-fn add_pod(node: &mut Standalone, namespace: &Namespace) {
-    let holder = namespace.spawn(namespace.command("sleep").arg("600"));
-    let labels = BTreeMap::from([("pod".to_owned(), namespace.label().to_owned())]);
-    node.add_sandbox("default", namespace.label(), labels, holder.pid()).unwrap();
+fn add_pod(node: &mut Standalone, pod: &Pod) {
+    let labels = BTreeMap::from([("pod".to_owned(), pod.label().to_owned())]);
+    node.add_sandbox("default", pod.label(), labels, pod.pid()).unwrap();
 }
 
 /// An object's line of the status, and its problem if it has one.
@@ -68,7 +67,7 @@ fn written(folder: &Path) -> Vec<u8> {
 #[test]
 fn keys_are_made_on_the_node_or_taken_from_a_secret() {
     let testbed = Testbed::new("wgnode");
-    let (a, b) = (testbed.namespace("a"), testbed.namespace("b"));
+    let (a, b) = (testbed.pod("a"), testbed.pod("b"));
     // Something to send packets over, made by others.
     a.ip(&["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", b.name()]);
     for (pod, address) in [(&a, "10.50.0.2/24"), (&b, "10.50.0.3/24")] {

@@ -12,7 +12,7 @@ use crate::fields::{
     AddressText, AliasText, CidrList, HardwareAddr, InterfaceName, IpText, LinkGroup, Mtu, NamePrefix,
     ObjectName, QueueLength, Rule, rule_list,
 };
-use crate::routing::{PodRoute, PodRule};
+use crate::routing::{PodRule, RouteEntry};
 
 /// Fields of an interface in the pod, whatever its kind. All of them change on the living interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -71,7 +71,7 @@ pub struct InterfaceFields {
     /// Routes in the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
-    pub routes: Vec<PodRoute>,
+    pub routes: Vec<RouteEntry>,
     /// Policy rules in the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "atomic"))]

@@ -10,6 +10,7 @@ mod ipvlan;
 mod macvlan;
 mod podconfig;
 mod podnetworkconfig;
+mod podroute;
 mod primarynetwork;
 mod tap;
 mod uplink;
@@ -31,6 +32,7 @@ pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
+pub use podroute::{PodRoute, PodRouteSpec};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
 pub use tap::{Tap, TapSpec};
 pub use uplink::{Uplink, UplinkSpec};
@@ -200,6 +202,7 @@ kinds!(
     Vlan,
     Ipvlan,
     Vrf,
+    PodRoute,
     WireGuard,
     Tap,
     HostDevice,

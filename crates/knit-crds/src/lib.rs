@@ -17,6 +17,7 @@ mod schema;
 mod selector;
 pub mod status;
 mod structure;
+mod sysctls;
 mod translate;
 
 pub use document::Place;
@@ -26,7 +27,7 @@ pub use kinds::{Kind, Object, definitions as crds};
 pub use link_type::{LinkDetails, LinkMode, LinkType};
 pub use object::{ParseError, ParseErrors};
 pub use port::PortVlan;
-pub use routing::{Family, PodNextHop, PodRoute, PodRule, Reach, RouteType};
+pub use routing::{Family, NeighbourEntry, PodNextHop, PodRule, Reach, RouteEntry, RouteType};
 pub use schema::manifests;
 pub use selector::{LabelCondition, LabelOperator, PodSelector};
 pub use translate::{MAX_INTERFACES, Translation, Translator};

@@ -1,12 +1,14 @@
-//! Routes and policy rules in a pod, as the kinds have them.
+//! Routes, policy rules and neighbours in a pod, as the kinds have them.
 
 use knit_model::intent::{HopWant, RouteWant};
 use knit_model::route::{Action, MAIN_TABLE, RouteScope};
-use knit_model::{IfName, Problems, Rule};
+use knit_model::{IfName, Neighbour, Problems, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fields::{InterfaceName, IpText, Mark, Metric, Mtu, PrefixText, Priority, TableId, Weight};
+use crate::fields::{
+    HardwareAddr, InterfaceName, IpText, Mark, Metric, Mtu, PrefixText, Priority, TableId, Weight,
+};
 
 /// A route in the pod. Changing a field changes the route in place; taking the entry away takes the route away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,13 +19,14 @@ use crate::fields::{InterfaceName, IpText, Mark, Metric, Mtu, PrefixText, Priori
     ("!has(self.type) || self.type == 'forward' || (!has(self.via) && !has(self.dev) && (!has(self.nextHops) || size(self.nextHops) == 0))",
      "a route that drops packets has no next hop"),
 ])))]
-pub struct PodRoute {
+pub struct RouteEntry {
     /// Where packets go: a prefix such as `10.0.0.0/8`. `0.0.0.0/0` and `::/0` are the default routes.
     pub to: PrefixText,
     /// The router's address. Left out: the destination is directly on the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<IpText>,
-    /// The interface of the pod that packets leave by. Default: the interface that this object makes or changes.
+    /// The interface of the pod that packets leave by. Default: the interface that this object makes or changes; for a
+    /// PodRoute, the interface whose network has the router.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<InterfaceName>,
     /// Take the router to be on the interface even if no address of the interface says so. Default: false.
@@ -60,7 +63,8 @@ pub struct PodNextHop {
     /// The router's address. Left out: the destination is directly on the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<IpText>,
-    /// The interface of the pod. Default: the interface that this object makes or changes.
+    /// The interface of the pod. Default: the interface that this object makes or changes; for a PodRoute, the interface
+    /// whose network has the router.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<InterfaceName>,
     /// Its share of the load, 1 to 256. Default: 1.
@@ -123,6 +127,28 @@ pub struct PodRule {
     pub family: Option<Family>,
 }
 
+/// A neighbour of the pod that is not found out but said, or an address that an interface answers for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[
+    ("has(self.hardwareAddr) != (has(self.proxy) && self.proxy)", ONE_ANSWER),
+])))]
+pub struct NeighbourEntry {
+    /// The neighbour's address.
+    pub address: IpText,
+    /// The interface of the pod, or the prefix that an object asks for it with.
+    pub dev: InterfaceName,
+    /// Where packets for it go, such as `02:00:00:00:00:01`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_addr: Option<HardwareAddr>,
+    /// In place of `hardwareAddr`: the interface answers ARP or neighbour discovery for this address. Default: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<bool>,
+}
+
+const ONE_ANSWER: &str =
+    "a neighbour has a `hardwareAddr`, or the interface answers for it with `proxy: true`";
+
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -132,7 +158,7 @@ pub enum Family {
     Ipv6,
 }
 
-impl PodRoute {
+impl RouteEntry {
     pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> Option<RouteWant> {
         let before = problems.0.len();
         let at = |field: &str| format!("{path}.{field}");
@@ -228,5 +254,22 @@ impl PodRule {
         };
         rule.check(path, problems);
         (problems.0.len() == before).then_some(rule)
+    }
+}
+
+impl NeighbourEntry {
+    pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> Option<Neighbour> {
+        let at = |field: &str| format!("{path}.{field}");
+        let mac = self.hardware_addr.as_ref().map(|mac| mac.read(at("hardwareAddr"), problems));
+        if mac.is_some() == (self.proxy == Some(true)) {
+            problems.invalid(path, ONE_ANSWER);
+        }
+        let (address, link) =
+            (self.address.read(at("address"), problems), self.dev.read(at("dev"), problems));
+        let mac = match mac {
+            Some(mac) => Some(mac?),
+            None => None,
+        };
+        Some(Neighbour { link: link?, address: address?, mac, owned: true })
     }
 }

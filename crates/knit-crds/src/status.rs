@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_model::link::PortVlans;
-use knit_model::report::{InterfaceReport, Phase, PodReport, Report};
+use knit_model::report::{InterfaceReport, ItemReport, Phase, PodReport, Report};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +86,7 @@ pub struct Condition {
 pub struct PodConfiguration {
     /// The pod.
     pub pod_name: String,
-    /// A line for each interface that stands.
+    /// A line for each interface, route, rule, neighbour and sysctl that stands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub config_list: Vec<String>,
@@ -238,14 +238,20 @@ fn number_of_pods(pods: u32) -> String {
 
 fn counts(report: &Report) -> (u32, u32) {
     let count = |pods: usize| u32::try_from(pods).unwrap_or(u32::MAX);
-    let ready = |pod: &&PodReport| !pod.interfaces.is_empty() && pod.interfaces.iter().all(|link| link.ready);
+    let ready = |pod: &&PodReport| {
+        let is_any = !pod.interfaces.is_empty() || !pod.items.is_empty();
+        is_any && pod.interfaces.iter().all(|link| link.ready) && pod.items.iter().all(|item| item.ready)
+    };
     (count(report.pods.len()), count(report.pods.iter().filter(ready).count()))
 }
 
-/// The first pods of a report, each with a line for each interface that stands.
+/// The first pods of a report, each with a line for each thing that stands.
 fn listed(report: &Report) -> Vec<PodConfiguration> {
-    let standing =
-        |pod: &PodReport| pod.interfaces.iter().filter(|link| link.ready).map(config_line).collect();
+    let standing = |pod: &PodReport| {
+        let links = pod.interfaces.iter().filter(|link| link.ready).map(config_line);
+        let items = pod.items.iter().filter(|item| item.ready).map(item_line);
+        links.chain(items).collect()
+    };
     let pods = report.pods.iter().take(MAX_LISTED_PODS);
     pods.map(|pod| PodConfiguration { pod_name: pod.pod.clone(), config_list: standing(pod) }).collect()
 }
@@ -279,6 +285,11 @@ pub fn config_line(link: &InterfaceReport) -> String {
     words.extend(vlans.map(|(name, value)| format!("{name}:{value}")));
     words.extend(link.shown.iter().map(|(name, value)| format!("{name}:{value}")));
     format!("{{{}}}", words.join(" "))
+}
+
+/// A route, rule, neighbour or sysctl in one line: `{route:10.9.0.0/16 via 10.1.0.1 dev net1}`.
+pub fn item_line(item: &ItemReport) -> String {
+    format!("{{{}}}", item.what.replacen(' ', ":", 1))
 }
 
 fn phase_word(phase: Phase) -> &'static str {

@@ -19,4 +19,5 @@ pub(crate) const SAMPLES: &[(&str, &str)] = &[
     ("podconfig", include_str!("samples/podconfig.yaml")),
     ("podnetworkconfig", include_str!("samples/podnetworkconfig.yaml")),
     ("links", include_str!("samples/links.yaml")),
+    ("podroute", include_str!("samples/podroute.yaml")),
 ];

@@ -64,6 +64,17 @@ pub struct Failure {
     pub problem: Problem,
     /// Whether everything was taken back.
     pub taken_back: bool,
+    /// The kind of link that the kernel does not have, where that is the reason.
+    pub lacks: Option<Lack>,
+}
+
+/// A kind of link that the kernel does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// The kernel's word for the kind.
+    pub kind: String,
+    /// The same for people, with the option that it was built without.
+    pub words: String,
 }
 
 /// What the host is asked to do, in order.
@@ -94,6 +105,9 @@ pub enum Effect {
 pub struct Look {
     /// This sandbox, wholly.
     pub sandbox: Option<SandboxId>,
+    /// Nothing of the sandbox is known, and nothing wanted there needs more than links, addresses and routes: the rest of
+    /// it matters only if a link there has Knit's mark.
+    pub is_new: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
     /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.

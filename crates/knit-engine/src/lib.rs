@@ -11,6 +11,6 @@ mod resolve;
 pub mod state;
 mod step;
 
-pub use event::{Applied, Effect, Event, Failure, Keys, Look, Record, Revision, Unit};
+pub use event::{Applied, Effect, Event, Failure, Keys, Lack, Look, Record, Revision, Unit};
 pub use state::{ObjectKey, Settings, State, StoredObject};
 pub use step::step;

@@ -37,7 +37,9 @@ impl State {
                     .filter(|(object, _)| object == key)
                     .map(|(_, interface)| interface.clone())
                     .collect();
-                PodReport { pod: sandbox.pod.clone(), sandbox: sandbox.id.clone(), interfaces }
+                let items = made.into_iter().flat_map(|made| &made.items);
+                let items = items.filter(|(object, _)| object == key).map(|(_, item)| item.clone()).collect();
+                PodReport { pod: sandbox.pod.clone(), sandbox: sandbox.id.clone(), interfaces, items }
             })
             .collect();
         pods.sort_by(|a, b| a.pod.cmp(&b.pod));
@@ -76,6 +78,7 @@ fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     stored.intents.iter().any(|intent| match &intent.want {
         Want::Interface(want) => want.pods.matches(namespace, sandbox),
         Want::Change(want) => want.pods.matches(namespace, sandbox),
+        Want::Routing(want) => want.pods.matches(namespace, sandbox),
         Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) => false,
     })
 }
@@ -84,13 +87,16 @@ fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], pr
     let entries = stored
         .intents
         .iter()
-        .filter(|intent| matches!(intent.want, Want::Interface(_) | Want::Change(_)))
+        .filter(|intent| matches!(intent.want, Want::Interface(_) | Want::Change(_) | Want::Routing(_)))
         .count();
     let stands = |pod: &PodReport| {
-        pod.interfaces.len() == entries && pod.interfaces.iter().all(|interface| interface.ready)
+        pod.interfaces.len() + pod.items.len() == entries
+            && pod.interfaces.iter().all(|interface| interface.ready)
+            && pod.items.iter().all(|item| item.ready)
     };
     let has_pod_side = entries > 0;
-    let anything = pods.iter().any(|pod| !pod.interfaces.is_empty()) || !bridges.is_empty();
+    let anything =
+        pods.iter().any(|pod| !pod.interfaces.is_empty() || !pod.items.is_empty()) || !bridges.is_empty();
     if problems.is_empty()
         && if has_pod_side {
             !pods.is_empty() && pods.iter().all(stands)

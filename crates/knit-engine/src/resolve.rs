@@ -1,12 +1,13 @@
 //! From objects and sandboxes to desired, unit by unit.
 
 mod bridge;
-mod changes;
+mod change;
 mod devices;
 mod interface;
 mod keys;
 mod nesting;
 mod ports;
+mod routing;
 mod seats;
 mod tunnel;
 
@@ -50,6 +51,14 @@ pub(crate) struct Resolved {
     pub(crate) largest: BTreeMap<IfName, u32>,
     /// Objects that asked for something here.
     pub(crate) askers: BTreeSet<ObjectKey>,
+    /// The pod, for people.
+    pub(crate) title: String,
+    /// Routes, rules, neighbours and sysctls that wait for the kernel to be looked at.
+    pub(crate) routing: Vec<routing::Asked>,
+    /// Sysctls that Knit sets on its own interfaces by itself: whoever asks for another value gets it.
+    pub(crate) habits: BTreeSet<String>,
+    /// Sysctls that get their old value back.
+    pub(crate) returned: BTreeSet<String>,
 }
 
 impl Resolved {

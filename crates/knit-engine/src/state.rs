@@ -9,7 +9,7 @@ use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
 use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::ObjectRef;
-use knit_model::report::{BridgeReport, InterfaceReport};
+use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
 use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -89,6 +89,9 @@ pub struct Made {
     pub uses: BTreeSet<BridgeKey>,
     /// Its interfaces, each with the object that asked.
     pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
+    /// What it has beside interfaces, each with the object that asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<(ObjectKey, ItemReport)>,
     /// Sysctls of its interfaces, by path.
     #[serde(default)]
     pub sysctls: BTreeSet<String>,
@@ -144,6 +147,10 @@ pub struct State {
     /// Names of host links that units being worked on are about to take.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<IfName, Unit>,
+    /// Kinds of links that this kernel has been found not to have, in words. Not remembered, and forgotten when everything
+    /// is compared again or an object asks for such a kind: a module may have been loaded.
+    #[serde(skip)]
+    pub(crate) lacking: BTreeMap<String, String>,
 }
 
 impl State {
@@ -193,6 +200,7 @@ impl State {
             dirty: BTreeSet::new(),
             flights: BTreeMap::new(),
             claims: BTreeMap::new(),
+            lacking: BTreeMap::new(),
             ..self.clone()
         }
     }
@@ -321,8 +329,23 @@ impl State {
 impl StoredObject {
     /// Its identity.
     pub fn key(&self) -> ObjectKey {
-        let ObjectRef { kind, namespace, name, .. } = &self.object;
-        ObjectKey { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }
+        ObjectKey::of(&self.object)
+    }
+}
+
+impl ObjectKey {
+    /// Which object it is, whatever its generation.
+    pub fn of(object: &ObjectRef) -> Self {
+        let ObjectRef { kind, namespace, name, .. } = object;
+        Self { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+impl Made {
+    /// The objects that asked for what a sandbox has.
+    pub(crate) fn askers(&self) -> impl Iterator<Item = &ObjectKey> {
+        let interfaces = self.interfaces.iter().map(|(object, _)| object);
+        interfaces.chain(self.items.iter().map(|(object, _)| object))
     }
 }
 

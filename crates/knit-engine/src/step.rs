@@ -1,5 +1,7 @@
 //! One event in, effects out.
 
+mod held;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,10 +12,10 @@ use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::Problem;
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState, Step};
-use serde_json::Value;
+use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState};
 
-use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Look, Record, Unit};
+use self::held::{given_back, held};
+use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, Made, ObjectKey, State, StoredObject};
 
@@ -41,6 +43,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
         Event::Resync => {
+            state.lacking.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
@@ -76,7 +79,12 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
         state.dirty.extend(affected);
     }
     effects.record(state, Record::ObjectApplied(Box::new(object)));
-    let affected = affected(state, &state.objects[&key]);
+    let object = &state.objects[&key];
+    let asked = object.intents.iter().filter_map(|intent| intent.want.interface());
+    for form in asked.flat_map(|want| want.kind.forms()) {
+        state.lacking.remove(*form);
+    }
+    let affected = affected(state, object);
     state.dirty.extend(affected);
     effects.changed(BTreeSet::from([key]));
 }
@@ -98,8 +106,7 @@ fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effe
         release_claims(state, &unit, &flight);
     }
     follow(state, &unit);
-    let objects =
-        state.made.get(&unit).map(|made| made.interfaces.iter().map(|(object, _)| object.clone()).collect());
+    let objects = state.made.get(&unit).map(|made| made.askers().cloned().collect());
     // They may have been made for it alone a moment ago, and it never came to use them.
     let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
@@ -117,6 +124,7 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
         let pods = match &intent.want {
             Want::Interface(want) => &want.pods,
             Want::Change(want) => &want.pods,
+            Want::Routing(want) => &want.pods,
             // An uplink may open or close a way for any sandbox.
             Want::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -242,7 +250,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let plan = Arc::new(plan);
     let began = Began {
         unit: unit.clone(),
-        held: held(state, &plan, &had, &flight.resolved),
+        held: held(state, &plan, &had, &flight.resolved, &seen),
         leases: flight.resolved.leases.clone(),
         plan: Arc::clone(&plan),
     };
@@ -257,7 +265,15 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     release_claims(state, &unit, &flight);
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
-        Err(Failure { problem, taken_back }) => {
+        Err(Failure { lacks: Some(lack), taken_back: true, .. }) if is_news(state, &unit, &lack) => {
+            state.lacking.insert(lack.kind, lack.words);
+            let problems = flight.resolved.problems;
+            let ended = Ended { unit: unit.clone(), made: None, problems, given_back: Vec::new(), at: now };
+            effects.record(state, Record::Ended(Box::new(ended)));
+            // Without that kind, the others can be had.
+            state.dirty.insert(unit);
+        }
+        Err(Failure { problem, taken_back, .. }) => {
             let message = if taken_back {
                 problem.message
             } else {
@@ -267,8 +283,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             let mut askers = std::mem::take(&mut flight.resolved.askers);
             if askers.is_empty() {
                 // Nobody asks any more and it could not be taken away: those who asked before are told.
-                let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
-                askers.extend(made.map(|(object, _)| object.clone()));
+                askers.extend(state.made.get(&unit).into_iter().flat_map(Made::askers).cloned());
                 askers.extend(in_the_name_of(&unit));
             }
             flight.resolved.problems.extend(askers.iter().map(|object| (object.clone(), problem.clone())));
@@ -287,6 +302,11 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             after(state, &unit, askers, &BTreeSet::new(), effects);
         }
     }
+}
+
+/// Whether a sandbox can do without a kind that the kernel lacks, and that was not known yet.
+fn is_news(state: &State, unit: &Unit, lack: &Lack) -> bool {
+    matches!(unit, Unit::Sandbox(_)) && !state.lacking.contains_key(&lack.kind)
 }
 
 /// The unit is as it should be.
@@ -313,7 +333,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
         follow(state, unit);
     }
     let mut objects = resolved.askers;
-    objects.extend(old.interfaces.into_iter().map(|(object, _)| object));
+    objects.extend(old.askers().cloned());
     after(state, unit, objects, &old.uses, effects);
 }
 
@@ -430,6 +450,14 @@ fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
             interface.ready = false;
             objects.insert(object.clone());
         }
+        for (object, item) in &mut resolved.made.items {
+            let is_needed = |name: &IfName| item.links.contains(name);
+            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
+            if words.any(|word: IfName| is_needed(&word)) {
+                item.ready = false;
+                objects.insert(object.clone());
+            }
+        }
         if objects.is_empty() {
             objects.clone_from(&resolved.askers);
         }
@@ -444,63 +472,4 @@ fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
 fn in_the_name_of(unit: &Unit) -> Option<ObjectKey> {
     let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
     Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
-}
-
-/// The first values of what a plan changes on links that are not Knit's.
-fn held(
-    state: &State,
-    plan: &Plan,
-    had: &Made,
-    resolved: &Resolved,
-) -> std::collections::BTreeMap<HeldKey, Value> {
-    let mut held = std::collections::BTreeMap::new();
-    for planned in &plan.steps {
-        match &planned.step {
-            Step::ChangeLink { name, changes, .. } => {
-                let foreign = resolved
-                    .desired
-                    .state
-                    .link(&planned.scope, name)
-                    .is_some_and(|link| link.owner.is_none());
-                for change in changes.iter().filter(|_| foreign) {
-                    let key = HeldKey {
-                        scope: planned.scope.clone(),
-                        link: Some(name.clone()),
-                        field: change.field.clone(),
-                    };
-                    held.insert(key, change.from.clone());
-                }
-            }
-            // Those of Knit's own links go with the links.
-            Step::SetSysctl { key, from, .. }
-                if !had.sysctls.contains(key) && !resolved.made.sysctls.contains(key) =>
-            {
-                let key = HeldKey { scope: planned.scope.clone(), link: None, field: key.clone() };
-                held.insert(key, Value::String(from.clone()));
-            }
-            _ => {}
-        }
-    }
-    held.retain(|key, _| !state.held.contains_key(key));
-    held
-}
-
-/// Held values that nobody overrides any more: after this change they are back.
-fn given_back(state: &State, unit: &Unit, resolved: &Resolved) -> Vec<HeldKey> {
-    let Unit::Sandbox(id) = unit else { return Vec::new() };
-    let scope = Scope::Sandbox(id.clone());
-    let mine = state.held.iter().filter(|(key, _)| key.scope == scope);
-    let is_back = |key: &HeldKey, value: &Value| match &key.link {
-        Some(name) => resolved
-            .desired
-            .state
-            .link(&scope, name)
-            .is_none_or(|link| link.fields().get(&key.field) == Some(value)),
-        None => {
-            let wanted =
-                resolved.desired.state.scopes.get(&scope).and_then(|state| state.sysctls.get(&key.field));
-            wanted.is_none_or(|wanted| Some(wanted.as_str()) == value.as_str())
-        }
-    };
-    mine.filter(|(key, value)| is_back(key, value)).map(|(key, _)| key.clone()).collect()
 }

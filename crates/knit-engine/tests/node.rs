@@ -9,9 +9,10 @@ mod support {
     pub mod node;
 }
 
-use knit_engine::{Event, Unit};
-use knit_model::Scope;
+use knit_engine::{Effect, Event, Unit};
+use knit_model::intent::Want;
 use knit_model::report::Phase;
+use knit_model::{Rule, Scope};
 use proptest::prelude::*;
 use support::node::{Node, bridge, eth0_mtu, key, object, sandbox, veth, with_eth0};
 
@@ -29,6 +30,32 @@ fn two_pods() -> Node {
     node.hear(Event::SandboxSeen(sandbox("a", 2_841_804, "cnf", "x")));
     node.hear(Event::SandboxSeen(sandbox("b", 2_841_798, "cnf", "x")));
     node
+}
+
+#[test]
+fn a_sandbox_is_new_until_something_is_known_of_it() {
+    let looks = |node: &mut Node, event: Event| -> Vec<bool> {
+        let effects = knit_engine::step(&mut node.state.clone(), event, knit_ipam::Time(1));
+        let look = |effect| match effect {
+            Effect::Observe { unit: Unit::Sandbox(_), look } => Some(look.is_new),
+            _ => None,
+        };
+        effects.into_iter().filter_map(look).collect()
+    };
+    let mut node = two_pods();
+    node.hear(Event::ObjectApplied(sample("sample-a", "y")));
+    let change = Event::ObjectApplied(object("PodNetworkConfig", "cnf", "mtu", vec![eth0_mtu("x", 1400)]));
+    assert_eq!(looks(&mut node, change.clone()), [true, true]);
+    node.hear(change);
+    assert_eq!(looks(&mut node, Event::Resync), [false, false]);
+
+    let mut ruled = veth("x", "pc0", "pcbr9", "192.168.98.0/24");
+    let Want::Interface(want) = &mut ruled else { panic!("a veth is an interface") };
+    want.rules.push(Rule::from_address("192.168.98.2/32".parse().unwrap(), 80, 80));
+    want.master = None;
+    let mut node = two_pods();
+    let ruled = Event::ObjectApplied(object("PodConfig", "cnf", "ruled", vec![ruled]));
+    assert_eq!(looks(&mut node, ruled), [false, false]);
 }
 
 #[test]

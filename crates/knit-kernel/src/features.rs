@@ -159,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_of_link_is_a_feature_with_its_option() {
+        for name in knit_model::Kind::names() {
+            // To lend a NIC takes namespaces, and nothing else.
+            let feature = if name == "host-device" { "netns" } else { name };
+            let config = probes().into_iter().find(|probe| probe.name == feature).map(|probe| probe.config);
+            assert_eq!(config, crate::kinds::config(name), "{name}");
+        }
+    }
+
+    #[test]
     fn the_basic_job_needs_these() {
         let basic: Vec<_> =
             probes().into_iter().filter(|probe| probe.basic).map(|probe| probe.name).collect();

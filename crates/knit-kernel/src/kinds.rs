@@ -42,6 +42,11 @@ pub(crate) trait WireKind: LinkKind {
     /// the same fields meanwhile.
     const LINGERS: bool = true;
 
+    /// What the kernel takes only one of, where it refuses a second link.
+    fn twin(&self) -> Option<String> {
+        None
+    }
+
     /// Whether the kernel makes rules of its own with the first such link of a namespace, which would outlive it. They
     /// are taken away at once: Knit's own stand there already.
     const MAKES_RULES: bool = false;
@@ -179,6 +184,14 @@ macro_rules! kinds {
             match name {
                 $(_ if is::<$name>(name) => <$name as WireKind>::LINGERS,)*
                 _ => false,
+            }
+        }
+
+        /// What the kernel takes only one of.
+        pub(crate) fn twin(kind: &Kind) -> Option<String> {
+            match kind {
+                $(Kind::$name(kind) => kind.twin(),)*
+                Kind::Other { .. } => None,
             }
         }
 

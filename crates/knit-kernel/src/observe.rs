@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
 
+use ipnet::IpNet;
 use knit_model::link::{HostDevice, Kind};
 use knit_model::plan::{Planned, Step};
 use knit_model::state::AddressKey;
@@ -25,6 +26,7 @@ use knit_model::{IfName, NetState, Route, Scope, ScopeState};
 
 use crate::error::Result;
 use crate::kernel::{Kernel, Places, Room, recovered};
+use crate::netlink::constants::{AF_INET, AF_INET6, AF_UNSPEC};
 
 /// Where to look, and at what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,10 @@ pub struct ScopeLook {
     pub vlans: bool,
     /// These sysctls. One that does not exist is left out.
     pub sysctls: BTreeSet<String>,
+    /// Only addresses and routes of IPv4 (false) or of IPv6 (true). `None`: of both.
+    pub ipv6: Option<bool>,
+    /// Addresses, rules and neighbours only if a link has Knit's mark: Knit's own come after such a link and go before it.
+    pub only_if_marked: bool,
 }
 
 /// Which links to look at.
@@ -87,7 +93,6 @@ impl ScopeLook {
     /// These links with their addresses and routes, and nothing else.
     pub fn named(links: impl IntoIterator<Item = IfName>) -> Self {
         let links = Links::Named(links.into_iter().collect());
-        let sysctls = BTreeSet::new();
         Self {
             links,
             addresses: true,
@@ -96,7 +101,9 @@ impl ScopeLook {
             rules: false,
             neighbours: false,
             vlans: false,
-            sysctls,
+            sysctls: BTreeSet::new(),
+            ipv6: None,
+            only_if_marked: false,
         }
     }
 
@@ -106,6 +113,15 @@ impl ScopeLook {
             && !names.contains(name)
         {
             names.insert(name.clone());
+        }
+    }
+
+    /// The family to ask for.
+    fn family(&self) -> u8 {
+        match self.ipv6 {
+            None => AF_UNSPEC,
+            Some(false) => AF_INET,
+            Some(true) => AF_INET6,
         }
     }
 
@@ -120,8 +136,13 @@ impl ScopeLook {
 /// Everything that steps touch.
 pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
     let mut look = Look::default();
+    // Whether IPv4, and whether IPv6 is among the steps of a scope.
+    let mut families: BTreeMap<&Scope, [bool; 2]> = BTreeMap::new();
     for planned in steps {
         let here = look.scope(&planned.scope);
+        if let Some(prefix) = prefix_of(&planned.step) {
+            families.entry(&planned.scope).or_default()[usize::from(prefix.addr().is_ipv6())] = true;
+        }
         match &planned.step {
             Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } => {
                 here.add_link(&link.name);
@@ -149,7 +170,9 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
                 here.add_route(after);
             }
             Step::AddRule(_) | Step::RemoveRule(_) => here.rules = true,
-            Step::AddNeighbour(neighbour) | Step::RemoveNeighbour(neighbour) => {
+            Step::AddNeighbour(neighbour)
+            | Step::RemoveNeighbour(neighbour)
+            | Step::ReplaceNeighbour { after: neighbour, .. } => {
                 here.neighbours = true;
                 here.add_link(&neighbour.link);
             }
@@ -158,7 +181,24 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
             }
         }
     }
+    for (scope, families) in families {
+        if let [ipv4, ipv6] = families
+            && ipv4 != ipv6
+        {
+            look.scope(scope).ipv6 = Some(ipv6);
+        }
+    }
     look
+}
+
+/// The prefix that a step is about, for addresses and routes.
+fn prefix_of(step: &Step) -> Option<&IpNet> {
+    match step {
+        Step::AddAddress(address) | Step::RemoveAddress(address) => Some(&address.address),
+        Step::AddRoute(route) | Step::RemoveRoute(route) => Some(&route.to),
+        Step::ReplaceRoute { after, .. } => Some(&after.to),
+        _ => None,
+    }
 }
 
 impl Kernel {
@@ -192,11 +232,12 @@ impl Room<'_> {
     pub(crate) fn observe_scope(&mut self, scope: &Scope, look: &ScopeLook) -> Result<Seen> {
         let mut seen = Seen::default();
         let mut found = links::look(self, scope, &look.links)?;
+        let is_of_interest = !look.only_if_marked || found.is_marked();
         if look.vlans {
             found.add_vlans(vlans::look(self, scope, &found.with_vlans())?);
         }
-        if look.addresses {
-            for address in addresses::look(self, scope, &look.links, &found)? {
+        if look.addresses && is_of_interest {
+            for address in addresses::look(self, scope, look, &found)? {
                 if address.tentative || address.duplicate {
                     seen.unready.insert(address.address.key(), address.duplicate);
                 }
@@ -208,10 +249,10 @@ impl Room<'_> {
                 routes::insert(&mut seen.state, route);
             }
         }
-        if look.rules {
-            seen.state.rules = rules::look(self, scope)?;
+        if look.rules && is_of_interest {
+            (seen.state.rules, seen.state.foreign_rules) = rules::look(self, scope)?;
         }
-        if look.neighbours {
+        if look.neighbours && is_of_interest {
             for neighbour in neighbours::look(self, scope, &look.links, &found)? {
                 seen.state.add_neighbour(neighbour);
             }

@@ -120,9 +120,9 @@ impl<'a> Expected<'a> {
             Step::AddRoute(route) | Step::RemoveRoute(route) => Item::Route(route.key()),
             Step::ReplaceRoute { after, .. } => Item::Route(after.key()),
             Step::AddRule(rule) | Step::RemoveRule(rule) => Item::Rule(rule.clone()),
-            Step::AddNeighbour(neighbour) | Step::RemoveNeighbour(neighbour) => {
-                Item::Neighbour(neighbour.key())
-            }
+            Step::AddNeighbour(neighbour)
+            | Step::RemoveNeighbour(neighbour)
+            | Step::ReplaceNeighbour { after: neighbour, .. } => Item::Neighbour(neighbour.key()),
             Step::SetSysctl { key, .. } => Item::Sysctl(key.clone()),
         };
         self.items.insert((scope, item), step);
@@ -199,7 +199,9 @@ fn compare_item(step: &Step, seen: &ScopeState) -> Option<String> {
         }
         Step::AddRule(rule) => missing(seen.rules.contains(rule), format!("rule {rule}")),
         Step::RemoveRule(rule) => remains(seen.rules.contains(rule), format!("rule {rule}")),
-        Step::AddNeighbour(neighbour) if neighbour.owned => {
+        Step::AddNeighbour(neighbour) | Step::ReplaceNeighbour { after: neighbour, .. }
+            if neighbour.owned =>
+        {
             let there = seen.neighbours.get(&neighbour.key());
             missing(there.is_some_and(|there| there.mac == neighbour.mac), format!("neighbour {neighbour}"))
         }

@@ -3,6 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod seen;
     pub mod states;
     pub mod world;
 }

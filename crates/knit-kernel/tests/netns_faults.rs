@@ -4,6 +4,7 @@
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
     pub mod faults;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -30,6 +31,27 @@ fn making_everything_can_fail_anywhere() {
     let world = world("make");
     let plan = world.plan(&states::everything());
     survive_every_fault(&world, &plan, Deletes::Now);
+}
+
+/// The marks of a pair's ends go out along with what follows; the kernel takes that also when it refuses the mark.
+#[test]
+fn a_pair_of_which_one_mark_is_refused_is_taken_back() {
+    let world = world("mark");
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_veth(&mut state, "a", "br0", &["10.50.0.2/24"]);
+    let plan = world.plan(&state);
+    let owner = &state.link(&sandbox("a"), &name("net1")).unwrap().owner;
+    let mark = format!("knit-{}", owner.as_ref().unwrap().0);
+    for place in [&world.host, &world.sandboxes[0]] {
+        place.ip(&["link", "property", "add", "dev", "lo", "altname", &mark]);
+        let before = world.dumps();
+        let error = world.apply_with(&plan, Deletes::Now, &mut Unobserved).unwrap_err();
+        assert_eq!((error.error.errno(), &error.roll_back), (Some(Errno::EEXIST), &RollBack::Complete));
+        world.assert_as_before(&before, &format!("after {error}"));
+        place.ip(&["link", "property", "del", "dev", "lo", "altname", &mark]);
+    }
+    world.make(&state);
 }
 
 #[test]

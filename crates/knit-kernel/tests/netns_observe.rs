@@ -3,6 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -43,6 +44,49 @@ fn a_look_at_named_links_sees_them_as_a_look_at_all_does() {
         world.kernel().observe(&Look::default().at(sandbox("a"), look), &mut world.places()).unwrap();
     let tables: Vec<u32> = seen.scope(&sandbox("a")).routes.keys().map(|key| key.table).collect();
     assert_eq!(tables, [80]);
+}
+
+#[test]
+fn of_a_sandbox_without_a_mark_only_links_and_routes_are_seen() {
+    let world = world("unmarked");
+    let (pod, scope) = (&world.sandboxes[0], sandbox("a"));
+    pod.ip(&["link", "set", "lo", "up"]);
+    pod.ip(&["rule", "add", "from", "10.9.0.1", "lookup", "80", "protocol", &marks::PROTOCOL.to_string()]);
+    pod.ip(&["route", "add", "blackhole", "10.77.0.0/16"]);
+    let look = ScopeLook { only_if_marked: true, ..ScopeLook::everything() };
+    let look = Look::default().at(scope.clone(), look);
+    let seen = || world.kernel().observe(&look, &mut world.places()).unwrap().scopes[&scope].clone();
+    let unmarked = seen();
+    assert_eq!(unmarked.links.keys().collect::<Vec<_>>(), [&name("lo")]);
+    assert_eq!(unmarked.routes.values().filter(|route| route.to == net("10.77.0.0/16")).count(), 1);
+    assert!(unmarked.addresses.is_empty() && unmarked.rules.is_empty());
+
+    // A mark left behind by a Knit that has lost its memory: everything is seen, so that all of it can go.
+    pod.ip(&["link", "property", "add", "dev", "lo", "altname", "knit-left"]);
+    let marked = seen();
+    assert_eq!(marked, world.kernel().observe(&whole(&scope), &mut world.places()).unwrap().scopes[&scope]);
+    assert_eq!((marked.rules.len(), marked.addresses.is_empty()), (1, false));
+}
+
+fn whole(scope: &Scope) -> Look {
+    Look::default().at(scope.clone(), ScopeLook::everything())
+}
+
+#[test]
+fn a_look_at_one_family_leaves_out_the_other() {
+    let world = world("family");
+    world.make(&states::everything());
+    for ipv6 in [false, true] {
+        let look = ScopeLook { ipv6: Some(ipv6), ..ScopeLook::everything() };
+        let look = Look::default().at(sandbox("a"), look);
+        let mut seen = world.kernel().observe(&look, &mut world.places()).unwrap();
+        let mut all = world.observe();
+        let (seen, all) = (seen.scope(&sandbox("a")), all.scope(&sandbox("a")));
+        all.addresses.retain(|_, address| address.address.addr().is_ipv6() == ipv6);
+        all.routes.retain(|_, route| route.to.addr().is_ipv6() == ipv6);
+        assert!(!all.addresses.is_empty() && !all.routes.is_empty());
+        assert_eq!((&seen.addresses, &seen.routes), (&all.addresses, &all.routes));
+    }
 }
 
 #[test]

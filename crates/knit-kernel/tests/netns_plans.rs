@@ -4,6 +4,7 @@
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
     pub mod edits;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -42,6 +43,11 @@ fn two_pods_on_a_bridge() {
         world.sandboxes[1].ping("fd50::2").unwrap();
     };
     reach();
+    // With a queue per CPU each birth would wait for all CPUs, and one is all that the kernel would leave in use.
+    for (place, link) in [(&world.host, "ha"), (&world.sandboxes[0], "net1")] {
+        let shown = place.ip(&["-d", "link", "show", link]);
+        assert!(shown.contains("numtxqueues 1 numrxqueues 1 "), "{shown}");
+    }
     change_each(&world, &mut state, &sandbox("a"), "net1", COMMON);
     change_each(&world, &mut state, &Scope::Host, "hb", COMMON);
     change_each(&world, &mut state, &Scope::Host, "br0", COMMON);

@@ -3,6 +3,7 @@
 
 mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -123,7 +124,7 @@ fn knits(mut state: NetState) -> NetState {
 
 #[test]
 fn random_plans_converge_and_can_be_taken_back() {
-    let world = World::new("random", &["a", "b"]);
+    let world = World::new("random", &["a", "b"]).at_random();
     let before = world.dumps();
     let mut runner =
         TestRunner::new(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() });

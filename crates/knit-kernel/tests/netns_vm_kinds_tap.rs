@@ -5,6 +5,7 @@ mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
     pub mod edits;
     pub mod faults;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }

@@ -7,6 +7,7 @@ mod support {
     pub mod edits;
     pub mod faults;
     pub mod l2;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }

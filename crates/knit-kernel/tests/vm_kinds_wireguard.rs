@@ -6,6 +6,7 @@ mod support {
     #![allow(dead_code, reason = "each test file uses a part of it")]
     pub mod edits;
     pub mod faults;
+    pub mod seen;
     pub mod states;
     pub mod world;
 }
@@ -17,7 +18,7 @@ use knit_kernel::{Deletes, Secrets};
 use knit_model::link::{Kind, Link, WgPeer, WireGuard};
 use knit_model::{Address, KeyRef, NetState, PrivateKey, PublicKey, SecretKey};
 use support::edits::{Edit, change_each};
-use support::faults::survive_every_fault;
+use support::faults::survive_every_fault_leanly;
 use support::states::{add_bridge, add_veth, link, name, net};
 use support::world::{World, sandbox};
 
@@ -256,7 +257,7 @@ fn everything_but_the_key_changes_without_a_lost_packet() {
 fn any_step_may_fail() {
     let world = world("wg-faults");
     let mut state = two_ends();
-    survive_every_fault(&world, &world.plan(&state), Deletes::Now);
+    survive_every_fault_leanly(&world, &world.plan(&state));
     world.make(&state);
     let before = world.observe();
 
@@ -274,11 +275,11 @@ fn any_step_may_fail() {
     peers(link).get_mut(&public("a")).unwrap().endpoint = Some("10.50.0.2:51820".parse().unwrap());
     let plan = world.plan(&state);
     assert!(plan.steps.len() > 2, "{plan}");
-    survive_every_fault(&world, &plan, Deletes::Now);
+    survive_every_fault_leanly(&world, &plan);
     assert_eq!(kinds(&world.observe()), kinds(&before));
 
     let plan = world.plan(&nothing());
-    survive_every_fault(&world, &plan, Deletes::Now);
+    survive_every_fault_leanly(&world, &plan);
     assert_eq!(kinds(&world.observe()), kinds(&before));
     assert_nothing_secret(&format!("{:?}", world.kernel()));
 }

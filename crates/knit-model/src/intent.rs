@@ -5,6 +5,7 @@
 
 mod port;
 mod route;
+mod routing;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
+pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 
 use crate::link::{Attrs, Bridge, Kind};
 use crate::name::IfName;
@@ -44,6 +46,8 @@ pub enum Want {
     Uplink(UplinkWant),
     /// A named network whose ranges interfaces refer to.
     Network(NetworkWant),
+    /// A route, rule, neighbour or sysctl in each pod that matches.
+    Routing(Box<RoutingWant>),
 }
 
 /// A bridge on the node.

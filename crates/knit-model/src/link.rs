@@ -93,6 +93,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// The kernel's words for kinds like this one.
+            pub fn forms(&self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::NAMES,)*
+                    Self::Other { .. } => &[],
+                }
+            }
+
             /// Fields that the kernel takes only at birth.
             pub fn recreate(&self) -> &'static [&'static str] {
                 match self {

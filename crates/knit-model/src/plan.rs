@@ -129,8 +129,15 @@ pub enum Step {
     AddRule(Rule),
     /// Removes a rule.
     RemoveRule(Rule),
-    /// Adds or overwrites a neighbour.
+    /// Adds a neighbour, in the place of what the kernel found out by itself.
     AddNeighbour(Neighbour),
+    /// Puts a neighbour in the place of another of the same identity.
+    ReplaceNeighbour {
+        /// The old one.
+        before: Neighbour,
+        /// The new one.
+        after: Neighbour,
+    },
     /// Removes a neighbour.
     RemoveNeighbour(Neighbour),
     /// Sets a sysctl.
@@ -202,6 +209,9 @@ impl Step {
             Self::AddRule(rule) => Self::RemoveRule(rule),
             Self::RemoveRule(rule) => Self::AddRule(rule),
             Self::AddNeighbour(neighbour) => Self::RemoveNeighbour(neighbour),
+            Self::ReplaceNeighbour { before, after } => {
+                Self::ReplaceNeighbour { before: after, after: before }
+            }
             Self::RemoveNeighbour(neighbour) => Self::AddNeighbour(neighbour),
             Self::SetSysctl { key, from, to } => Self::SetSysctl { key, from: to, to: from },
         }

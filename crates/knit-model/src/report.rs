@@ -63,6 +63,23 @@ pub struct PodReport {
     pub sandbox: SandboxId,
     /// Its interfaces, in the object's order.
     pub interfaces: Vec<InterfaceReport>,
+    /// What it has beside interfaces, in the object's order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<ItemReport>,
+}
+
+/// A route, rule, neighbour or sysctl of a pod that an object asked for by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemReport {
+    /// The entry of the object that it comes from, such as `spec.routes[0]`.
+    pub field: String,
+    /// What it is, as people write it.
+    pub what: String,
+    /// The interfaces that it needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<IfName>,
+    /// Whether it stands.
+    pub ready: bool,
 }
 
 /// One interface of a pod.

@@ -48,6 +48,9 @@ pub struct ScopeState {
     pub routes: BTreeMap<RouteKey, Route>,
     /// Rules; observed holds only those with Knit's mark.
     pub rules: BTreeSet<Rule>,
+    /// Observed rules of others: the kernel takes none twice.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub foreign_rules: BTreeSet<Rule>,
     /// Permanent neighbours and proxy entries.
     #[serde(with = "crate::pairs")]
     pub neighbours: BTreeMap<NeighbourKey, Neighbour>,

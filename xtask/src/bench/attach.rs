@@ -24,6 +24,7 @@ use knit::{Knit, Pod};
 const PODS: usize = 60;
 
 const FLOOR: &str = "bare netlink: attach";
+const FLOOR_ONE_QUEUE: &str = "bare netlink: attach, one queue";
 const FLOOR_NETNS: &str = "bare netlink: attach with a new netns";
 const KNIT: &str = "Knit: attach";
 const KNIT_NETNS: &str = "Knit: attach with a new netns";
@@ -54,19 +55,23 @@ fn scratch_host() -> Result<Netns> {
 /// that none has to carry another's links.
 fn measure_all(rounds: usize) -> Result<Report> {
     let mut report = Report::default();
-    let step = Step::start(format!("lay out two hosts with {PODS} pods each"));
+    let step = Step::start(format!("lay out three hosts with {PODS} pods each"));
     let mut ground = Ground::new(&scratch_host()?, PODS)?;
+    let mut one_queue = Ground::new(&scratch_host()?, PODS)?.with_one_queue();
     let mut pods = (0..PODS).map(|_| Pod::new()).collect::<Result<Vec<_>>>()?;
     // Whoever runs in a namespace brings `lo` up first; from here on these are in use.
-    for pod in 0..PODS {
-        ground.attach(pod)?;
+    for ground in [&mut ground, &mut one_queue] {
+        (0..PODS).try_for_each(|pod| ground.attach(pod))?;
+        ground.delete_group()?;
     }
-    ground.delete_group()?;
     let folder = tempfile::tempdir().context("cannot make a folder for Knit's state")?;
     let mut knit = Knit::open(folder.path())?;
     step.done();
 
-    measure("attach and detach", || attaches(&mut report, &mut ground, &mut knit, &pods, rounds))?;
+    measure("attach and detach", || {
+        attaches(&mut report, [&mut ground, &mut one_queue], &mut knit, &pods, rounds)
+    })?;
+    drop(one_queue);
     let spare = measure("attach with a new netns", || {
         attaches_with_netns(&mut report, &mut ground, &mut knit, &mut pods, rounds)
     })?;
@@ -82,6 +87,7 @@ fn measure_all(rounds: usize) -> Result<Report> {
     drop(spare);
 
     report.compare(KNIT, FLOOR, Some(Goal::AtMost(1.5)))?;
+    report.compare(KNIT, FLOOR_ONE_QUEUE, None)?;
     report.compare(KNIT, ADD, Some(Goal::AtMost(0.1)))?;
     report.compare(KNIT_NETNS, FLOOR_NETNS, Some(Goal::AtMost(1.5)))?;
     report.compare(JOURNAL, KNIT, None)?;
@@ -99,12 +105,12 @@ fn measure<T>(what: &str, part: impl FnOnce() -> Result<T>) -> Result<T> {
 
 fn attaches(
     report: &mut Report,
-    ground: &mut Ground,
+    [ground, one_queue]: [&mut Ground; 2],
     knit: &mut Knit,
     pods: &[Pod],
     rounds: usize,
 ) -> Result<()> {
-    let [mut floor, mut attach, mut detach] = [const { Samples::new() }; 3];
+    let [mut floor, mut floor_one_queue, mut attach, mut detach] = [const { Samples::new() }; 4];
     let mut attached = Vec::new();
     for round in 0..rounds {
         let pod = round % PODS;
@@ -115,10 +121,12 @@ fn attaches(
             || floor.time(|| ground.attach_to_running(pod)),
             || attach.time(|| knit.attach(sandbox)),
         )?;
+        floor_one_queue.time(|| one_queue.attach_to_running(pod))?;
         knit.check(&id)?;
         attached.push(id);
         if pod == PODS - 1 || round == rounds - 1 {
             ground.delete_group()?;
+            one_queue.delete_group()?;
             for id in attached.drain(..) {
                 detach.time(|| knit.detach(id))?;
             }
@@ -126,6 +134,7 @@ fn attaches(
         }
     }
     report.add(FLOOR, &floor)?;
+    report.add(FLOOR_ONE_QUEUE, &floor_one_queue)?;
     report.add(KNIT, &attach)?;
     report.add(DETACH, &detach)
 }
@@ -173,7 +182,11 @@ fn attaches_with_netns(
 }
 
 /// Does both, the other one first each time: neither always follows the same thing.
-fn in_turn(round: usize, one: impl FnOnce() -> Result<()>, other: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn in_turn(
+    round: usize,
+    one: impl FnOnce() -> Result<()>,
+    other: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     if round.is_multiple_of(2) {
         one()?;
         other()

@@ -7,7 +7,7 @@ use knit_kernel::netlink::header::LinkHeader;
 use knit_kernel::netlink::{Header, Protocol};
 use knit_kernel::{Message, Netns, Socket};
 
-use super::messages;
+use super::messages::{self, Queues};
 
 const BRIDGE: &str = "bench0";
 
@@ -16,6 +16,7 @@ pub struct Ground {
     socket: Socket,
     bridge: i32,
     pods: Vec<Netns>,
+    queues: Queues,
 }
 
 impl Ground {
@@ -25,7 +26,12 @@ impl Ground {
         let bridge = index_of(&mut socket, BRIDGE)?;
         socket.request(messages::address(bridge, gateway(), 16, 0))?;
         let pods = (0..pods).map(|_| Netns::unnamed()).collect::<Result<_, _>>()?;
-        Ok(Self { socket, bridge, pods })
+        Ok(Self { socket, bridge, pods, queues: Queues::Default })
+    }
+
+    /// From here on pairs are born with one queue, as Knit's are.
+    pub fn with_one_queue(self) -> Self {
+        Self { queues: Queues::One, ..self }
     }
 
     pub fn pod(&self, pod: usize) -> &Netns {
@@ -48,12 +54,13 @@ impl Ground {
 
     /// A veth pair whose far end is born in the pod.
     pub fn born(&mut self, pod: usize) -> Result<()> {
-        Ok(self.socket.request(messages::veth(&host_end(pod), "eth0", Some(&self.pods[pod])))?)
+        let netns = Some(&self.pods[pod]);
+        Ok(self.socket.request(messages::veth(&host_end(pod), "eth0", netns, self.queues))?)
     }
 
     /// A veth pair of which both ends are in the host.
     pub fn made_here(&mut self, pod: usize) -> Result<()> {
-        Ok(self.socket.request(messages::veth(&host_end(pod), &far_end(pod), None))?)
+        Ok(self.socket.request(messages::veth(&host_end(pod), &far_end(pod), None, self.queues))?)
     }
 
     /// Moves the far end that is still in the host into the pod.
@@ -94,8 +101,9 @@ impl Ground {
     /// Connects every pod's link to the bridge, in two datagrams.
     pub fn connect_all(&mut self) -> Result<()> {
         let pods = self.pods.iter().enumerate();
-        let veths: Vec<_> =
-            pods.map(|(pod, netns)| messages::veth(&host_end(pod), "eth0", Some(netns))).collect();
+        let veths: Vec<_> = pods
+            .map(|(pod, netns)| messages::veth(&host_end(pod), "eth0", Some(netns), self.queues))
+            .collect();
         self.socket.batch(&veths)?;
         let enslaves: Vec<_> =
             (0..self.pods.len()).map(|pod| messages::enslave(&host_end(pod), self.bridge)).collect();

@@ -22,14 +22,29 @@ pub fn bridge(name: &str) -> Message {
     message
 }
 
+/// How many queues a link is born with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Queues {
+    /// As many as the kernel likes: one per CPU, of which a veth then uses one.
+    Default,
+    One,
+}
+
 /// A veth pair; with a namespace, the peer is born there.
-pub fn veth(name: &str, peer_name: &str, peer_netns: Option<&Netns>) -> Message {
+pub fn veth(name: &str, peer_name: &str, peer_netns: Option<&Netns>, queues: Queues) -> Message {
+    let put_queues = |message: &mut Message| {
+        if queues == Queues::One {
+            message.put_u32(IFLA_NUM_TX_QUEUES, 1).put_u32(IFLA_NUM_RX_QUEUES, 1);
+        }
+    };
     let mut message = new_link(format!("add veth {name}"));
     message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name).put_u32(IFLA_GROUP, GROUP);
+    put_queues(&mut message);
     message.nest(IFLA_LINKINFO, |info| {
         info.put_str(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |data| {
             data.nest(VETH_INFO_PEER, |peer| {
                 peer.header(&LinkHeader::default()).put_str(IFLA_IFNAME, peer_name);
+                put_queues(peer);
                 if let Some(netns) = peer_netns {
                     peer.put_u32(IFLA_NET_NS_FD, netns.as_fd().as_raw_fd() as u32);
                 }

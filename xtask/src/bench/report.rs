@@ -90,6 +90,8 @@ impl fmt::Display for Goal {
 #[derive(Debug, Default)]
 pub struct Report {
     rows: Vec<Row>,
+    /// What people should know beside the numbers.
+    notes: Vec<String>,
 }
 
 impl Report {
@@ -103,6 +105,11 @@ impl Report {
             self.rows.push(Row::new(name, statistic, time.as_nanos() as f64 / 1000.0, "µs"));
         }
         Ok(())
+    }
+
+    /// Says something beside the numbers: what could not be measured, and why.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     /// Adds how many times as large one row is as another: how something grew.
@@ -159,8 +166,11 @@ impl Report {
     pub fn print(&self, json: bool) -> Result<()> {
         if json {
             println!("{}", serde_json::to_string_pretty(&self.rows)?);
+            // Standard output is the rows alone.
+            self.notes.iter().for_each(|note| eprintln!("{note}"));
         } else {
             println!("{}", self.table());
+            self.notes.iter().for_each(|note| println!("{note}"));
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Looking into a running cluster: what lives, what it says, a shell on a node.
 
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -29,17 +31,34 @@ pub fn parts(cluster: &Cluster) -> Vec<String> {
 
 /// Prints the parts with their processes, and the nodes as Kubernetes sees them. Fails when something is not well.
 pub fn status(cluster: &Cluster) -> Result<ExitCode> {
+    let mut text = String::new();
+    let well = describe(cluster, &mut text)?;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads it has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.context("cannot print the state of the cluster")?,
+    }
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Says how the cluster is, and whether all is well.
+fn describe(cluster: &Cluster, out: &mut String) -> Result<bool> {
     let mut well = cluster.complete;
     let state = if cluster.complete { "up" } else { "unfinished" };
-    println!("cluster {} is {state}", cluster.names().name());
-    println!("  KUBECONFIG {}", cluster.kubeconfig().display());
-    println!("  logs       {}", cluster.folder("logs").display());
-    println!("  Kubernetes {} at {}", version_of(cluster, Tool::KubeApiserver), cluster.addresses().api());
-    println!("  containerd {}", version_of(cluster, Tool::Containerd));
+    writeln!(out, "cluster {} is {state}", cluster.names().name())?;
+    writeln!(out, "  KUBECONFIG {}", cluster.kubeconfig().display())?;
+    writeln!(out, "  logs       {}", cluster.folder("logs").display())?;
+    writeln!(
+        out,
+        "  Kubernetes {} at {}",
+        version_of(cluster, Tool::KubeApiserver),
+        cluster.addresses().api()
+    )?;
+    writeln!(out, "  containerd {}", version_of(cluster, Tool::Containerd))?;
     if cluster.network == Network::Reference {
-        println!("  CoreDNS    {}", version_of(cluster, Tool::Coredns));
+        writeln!(out, "  CoreDNS    {}", version_of(cluster, Tool::Coredns))?;
     }
-    println!();
+    writeln!(out)?;
     let mut table = table(["PART", "PID", "STATE"]);
     for part in parts(cluster) {
         let (pid, state) = match daemon::find(cluster, &part) {
@@ -50,7 +69,7 @@ pub fn status(cluster: &Cluster) -> Result<ExitCode> {
         well &= state == "running";
         table.add_row([part, pid, state.to_owned()]);
     }
-    println!("{}\n", table.trim_fmt());
+    writeln!(out, "{}\n", table.trim_fmt())?;
     match api::nodes(cluster) {
         Ok(nodes) => {
             let mut table = self::table(["NODE", "STATE", "ADDRESSES", "PODS", "KUBELET", "RUNTIME"]);
@@ -72,15 +91,15 @@ pub fn status(cluster: &Cluster) -> Result<ExitCode> {
                     node.runtime,
                 ]);
             }
-            println!("{}", table.trim_fmt());
-            reasons.iter().for_each(|reason| println!("{reason}"));
+            writeln!(out, "{}", table.trim_fmt())?;
+            reasons.iter().try_for_each(|reason| writeln!(out, "{reason}"))?;
         }
         Err(error) => {
             well = false;
-            println!("nodes: the API server does not answer: {error:#}");
+            writeln!(out, "nodes: the API server does not answer: {error:#}")?;
         }
     }
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(well)
 }
 
 /// The version is in the path: that is how the cache keeps several apart.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::count::Count;
+use super::kinds;
 use crate::progress::Step;
 use crate::vm::{self, Guest};
 use crate::{places, process};
@@ -19,9 +20,6 @@ const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A test program may take this long inside the guest, which is emulated.
 const GUEST_LIMIT: Duration = Duration::from_secs(900);
-
-/// Has tests of pages write them anew; it is passed on to the guest.
-const DOCS_WRITE: &str = "KNIT_DOCS_WRITE";
 
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
@@ -241,7 +239,12 @@ impl Program {
         println!("-- {}", self.name);
         command.args(selection.filter).current_dir(&self.folder);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
-        count_output(command, &self.name)
+        let notes = tempfile::NamedTempFile::new().context("cannot make a file for what tests note")?;
+        command.env(kinds::NOTE, notes.path());
+        let mut count = count_output(command, &self.name)?;
+        let noted = std::fs::read_to_string(notes.path()).context("cannot read what tests noted")?;
+        count.read_notes(&noted, "host");
+        Ok(count)
     }
 
     fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
@@ -251,7 +254,8 @@ impl Program {
             environment: environment
                 .iter()
                 .map(|(key, value)| (key.clone(), value.into()))
-                .chain(std::env::var_os(DOCS_WRITE).map(|value| (DOCS_WRITE.to_owned(), value)))
+                .chain([(kinds::NOTE.to_owned(), "stderr".into())])
+                .chain(std::env::var_os(kinds::WRITE).map(|value| (kinds::WRITE.to_owned(), value)))
                 .collect(),
             tools: self.own.clone(),
             timeout: GUEST_LIMIT,
@@ -260,6 +264,7 @@ impl Program {
         };
         let outcome = vm::run(&guest)?;
         let mut count = Count::default();
+        count.read_notes(&String::from_utf8_lossy(&outcome.stderr), "guest");
         String::from_utf8_lossy(&outcome.stdout).lines().for_each(|line| count.read_line(line));
         if outcome.code != 0 {
             count.program_failed(&self.name);

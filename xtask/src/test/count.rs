@@ -3,17 +3,32 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use super::kinds::Seen;
+
 /// How many tests passed and failed, and which failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     passed: usize,
     failed: usize,
     failures: Vec<String>,
+    seen: Seen,
 }
 
 impl Count {
     /// Something that should have run tests and could not.
-    pub const FAILURE: Self = Self { passed: 0, failed: 1, failures: Vec::new() };
+    pub fn failure() -> Self {
+        Self { failed: 1, ..Self::default() }
+    }
+
+    /// What the tests did to links.
+    pub fn seen(&self) -> Seen {
+        self.seen.clone()
+    }
+
+    /// Takes in what tests noted about links.
+    pub fn read_notes(&mut self, lines: &str, place: &'static str) {
+        self.seen.read(lines, place);
+    }
 
     /// How many passed.
     pub fn passed(&self) -> usize {
@@ -79,6 +94,7 @@ impl AddAssign for Count {
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures);
+        self.seen.add(other.seen);
     }
 }
 

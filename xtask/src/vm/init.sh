@@ -10,7 +10,9 @@
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
-mkdir -p /dev/pts /dev/shm
+mkdir -p /dev/pts /dev/shm /dev/net
+# As on any machine, the file is there before its module: opening it loads that.
+mknod /dev/net/tun c 10 200
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
 mount -t tmpfs tmpfs /run

@@ -54,6 +54,9 @@ pub const IN_GUEST: &[(&str, &str)] = &[
     page!("docs/kinds/ipvlan.md"),
     page!("docs/kinds/vrf.md"),
     page!("docs/kinds/wireguard.md"),
+    page!("docs/kinds/geneve.md"),
+    page!("docs/kinds/gre.md"),
+    page!("docs/kinds/iptunnel.md"),
 ];
 
 /// Runs a page. What is not as it says is told, and what it should say is put into it.

@@ -11,7 +11,8 @@ use knit_kernel::fault::Unobserved;
 use knit_kernel::netns::may_visit;
 use knit_kernel::{Kernel, Netns, Places};
 use knit_model::Scope;
-use knit_store::{Finding, Format, Journal, Opened, Options};
+use knit_store::{Finding, Format, Journal, Opened, Options, Part};
+use serde_json::Value;
 
 use super::{Node, now};
 use crate::error::Result;
@@ -22,7 +23,17 @@ use crate::sandboxes;
 const HISTORY: usize = 4;
 
 /// The version of what is written. An older one is read by `migrate`, a newer one is refused.
-pub const FORMAT: Format = Format::first();
+///
+/// 2: objects may ask for routes, rules, neighbours and sysctls by themselves, and plans may replace a neighbour. All of
+/// that is only added, so that what format 1 has is read as it is.
+pub const FORMAT: Format = Format { version: 2, migrate };
+
+fn migrate(from: u32, _: Part, value: Value) -> std::result::Result<Value, String> {
+    match from {
+        1 => Ok(value),
+        other => Err(format!("there is no format {other}")),
+    }
+}
 
 impl Node {
     /// Opens the node whose state is in `folder`. The second value says what was found wrong there.

@@ -75,6 +75,17 @@ impl World {
         }
     }
 
+    /// How everything looks once the kernel has followed: nothing changes any more.
+    pub fn settled(&self) -> Dumps {
+        let mut dumps = self.dumps();
+        eventually("nothing changes any more", Duration::from_secs(5), || {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = std::mem::replace(&mut dumps, self.dumps());
+            before.difference(&dumps).is_empty()
+        });
+        dumps
+    }
+
     pub fn dumps(&self) -> Dumps {
         Dumps { host: Dump::take(&self.host), pod: Dump::take(self.pod.namespace()) }
     }

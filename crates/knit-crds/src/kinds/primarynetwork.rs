@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, Kind};
 use crate::fields::{HardwareAddr, InterfaceName, Mtu, QueueLength};
 use crate::interface::{each, read_sysctls};
-use crate::routing::PodRoute;
+use crate::routing::RouteEntry;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::Translator;
@@ -72,7 +72,7 @@ pub struct PrimaryFields {
     /// Routes to add in the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
-    pub routes: Vec<PodRoute>,
+    pub routes: Vec<RouteEntry>,
 }
 
 const NOTHING: &str = "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes";

@@ -130,6 +130,29 @@ const BAD: &[(&str, &str)] = &[
         "Veth",
         "{interfaceName: n1, master: br0, sysctls: {net.ipv4.ip_forward: '1', ipv4/../x: '1', ipv4/proxy_arp: '0'}, proxyArp: true}",
     ),
+    // Routing by itself.
+    ("PodRoute", "{}"),
+    (
+        "PodRoute",
+        "{routes: [{to: 10.0.0.0/8}, {to: 'fd00::/8', via: 'fe80::1'}, {to: 10.0.0.0/8, via: 10.1.0.1, onlink: true}]}",
+    ),
+    ("PodRoute", "{routes: [{to: 10.0.0.0/8, nextHops: [{via: 10.1.0.1}, {via: 10.1.0.1, weight: 2}]}]}"),
+    (
+        "PodRoute",
+        "{routes: [{to: 10.0.0.0/8, dev: net1, table: 255}, {to: 10.0.0.0/8, via: 'fd00::1', src: x}]}",
+    ),
+    ("PodRoute", "{vrf: a/b, rules: [{priority: 0, table: 7}]}"),
+    (
+        "PodRoute",
+        "{neighbours: [{address: x, dev: net1, proxy: true}, {address: 10.1.0.1, dev: net1}, \
+         {address: 10.1.0.1, dev: net1, hardwareAddr: '01:00:5e:00:00:01'}, \
+         {address: 10.1.0.1, dev: net1, hardwareAddr: '02:00:00:00:00:01', proxy: true}]}",
+    ),
+    (
+        "PodRoute",
+        "{sysctls: {kernel.core_pattern: '|x', net.ipv4.conf.net1.route_localnet: '1', net.ipv4.conf.default.rp_filter: '1', \
+         net.ipv4.conf.all.forwarding: '1', net.ipv4.ip_forward: 'on', net.ipv4.conf.much-too-long-a-name.rp_filter: '1'}}",
+    ),
     // Selectors.
     ("Veth", "{interfaceName: n1, master: br0, selector: {}}"),
     (

@@ -31,7 +31,7 @@ fn pod(name: &str, number: u32, host: u8) -> PodReport {
         link(0, number, &format!("192.168.100.{host}/24")),
         link(1, number, &format!("192.168.99.{host}/24")),
     ];
-    PodReport { pod: name.to_owned(), sandbox: SandboxId(name.to_owned()), interfaces }
+    PodReport { pod: name.to_owned(), sandbox: SandboxId(name.to_owned()), interfaces, items: Vec::new() }
 }
 
 fn report(object: ObjectRef, phase: Phase, pods: Vec<PodReport>) -> Report {
@@ -199,6 +199,7 @@ fn other_kinds_have_their_own_words() {
         pod: "p".to_owned(),
         sandbox: SandboxId("p".to_owned()),
         interfaces: vec![eth0, macvlan],
+        items: Vec::new(),
     }];
     config.update_status(&report(config.object_ref(), Phase::Configured, pods), at(0));
     let list = config.to_value()["status"]["PodNetworkConfigs"][0]["configList"].clone();

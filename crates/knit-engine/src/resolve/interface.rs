@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
-use knit_model::intent::{InterfaceWant, NameRule, Want};
+use knit_model::intent::{InterfaceWant, NameRule, Want, default_of};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -16,7 +16,7 @@ use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, changes, devices, nesting, with_defaults};
+use super::{DEFAULT_MTU, Resolved, change, devices, nesting, routing, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -33,7 +33,9 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
 /// What a sandbox should have. Takes the addresses it needs from the state's leases.
 pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved {
     let mut resolved = Resolved::default();
-    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned().unwrap_or_default();
+    let had = state.made.get(&Unit::Sandbox(id.clone())).cloned();
+    let is_known = had.is_some();
+    let had = had.unwrap_or_default();
     let lent = devices::lent_to(id, &had);
     resolved.look.host_links = had.host_links;
     resolved.look.vlans = had.interfaces.iter().any(|(_, interface)| interface.vlans.is_some());
@@ -44,6 +46,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         return resolved;
     };
     resolved.look.sandbox = Some(id.clone());
+    resolved.title = sandbox.title();
     let mut wants = wants_of(state, &sandbox);
     // What a tunnel to a pod goes over must have its address before the tunnel.
     wants.sort_by_key(|wanted| wanted.want.remote_pod.is_some());
@@ -64,9 +67,14 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         }
         .interface(&want);
     }
-    changes::make(state, &sandbox, &mut resolved);
-    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone())).sysctls.keys();
-    resolved.look.sysctls.extend(wanted.cloned());
+    change::all(state, &sandbox, &mut resolved);
+    routing::collect(state, &sandbox, &names, &mut resolved);
+    change::give_back(state, id, &mut resolved);
+    let wanted = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
+    let asks_for_links_only =
+        wanted.rules.is_empty() && wanted.neighbours.is_empty() && resolved.routing.is_empty();
+    resolved.look.is_new = !is_known && asks_for_links_only;
+    resolved.look.sysctls.extend(wanted.sysctls.keys().cloned());
     resolved
 }
 
@@ -176,6 +184,10 @@ impl Builder<'_> {
             },
         };
         let kind = self.with_far_end(wanted)?.with_defaults();
+        if let Some(words) = self.state.lacking.get(kind.name()) {
+            let message = format!("interface {name} of pod {} cannot be made: {words}", self.sandbox.title());
+            return Err((Reason::KernelLacks, message));
+        }
         let mut link = Link::new(name.clone(), kind);
         let owner = OwnerId::derived(&id);
         keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
@@ -383,28 +395,35 @@ impl Builder<'_> {
             route.table = table.unwrap_or(MAIN_TABLE);
         }
         routes.extend(link.kind.routes());
-        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
-        let accept_ra = ("ipv6/accept_ra".to_owned(), "0".to_owned());
-        let sysctls: BTreeMap<String, String> =
-            std::iter::once(accept_ra).chain(want.sysctls.clone()).collect();
         for address in addresses.iter().map(|address| Address::new(name.clone(), *address)) {
             self.resolved.because(&scope, Item::Address(address.key()), &wanted.why);
             self.resolved.desired.state.scope(&scope).add_address(address);
         }
         for route in routes {
-            self.resolved.because(&scope, Item::Route(route.key()), &wanted.why);
-            self.resolved.desired.state.scope(&scope).add_route(route);
+            self.resolved.claim_route(&scope, &wanted.object, &wanted.why, route);
         }
         for rule in want.rules.iter().cloned().chain(link.kind.rules()) {
             self.resolved.because(&scope, Item::Rule(rule.clone()), &wanted.why);
             self.resolved.desired.state.scope(&scope).rules.insert(rule);
         }
-        for (key, value) in sysctls {
-            let path = sysctl_path(&key, name);
-            self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
-            self.resolved.made.sysctls.insert(path.clone());
-            self.resolved.desired.state.scope(&scope).sysctls.insert(path, value);
+        // No router advertisement may change a pod's routes. Whoever wants them asks for them.
+        let accept_ra = sysctl_path("ipv6/accept_ra", name);
+        self.resolved.habits.insert(accept_ra.clone());
+        self.sysctl(wanted, accept_ra, "0");
+        for (key, value) in &want.sysctls {
+            let path = sysctl_path(key, name);
+            self.resolved.habits.remove(&path);
+            // What a new interface begins with is what it gets back.
+            self.resolved.look.sysctls.extend(default_of(&path));
+            self.sysctl(wanted, path, value);
         }
+    }
+
+    fn sysctl(&mut self, wanted: &Wanted, path: String, value: &str) {
+        let scope = self.scope();
+        self.resolved.because(&scope, Item::Sysctl(path.clone()), &wanted.why);
+        self.resolved.made.sysctls.insert(path.clone());
+        self.resolved.desired.state.scope(&scope).sysctls.insert(path, value.to_owned());
     }
 }
 

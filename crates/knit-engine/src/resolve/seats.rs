@@ -2,7 +2,7 @@
 
 use knit_model::{IfName, Kind, Link, NetState, Scope};
 
-use super::{DEFAULT_MTU, Resolved, devices};
+use super::{DEFAULT_MTU, Resolved, devices, routing};
 use crate::state::State;
 
 /// Settles what could not be known before the kernel was looked at.
@@ -10,6 +10,9 @@ pub(crate) fn settle(state: &State, resolved: &mut Resolved, seen: &NetState) {
     devices::settle(resolved, seen);
     see_through(resolved, seen);
     follow_parents(resolved, seen);
+    if let Some(id) = resolved.look.sandbox.clone() {
+        routing::place(resolved, seen, &Scope::Sandbox(id));
+    }
     warn(state, resolved, seen);
 }
 

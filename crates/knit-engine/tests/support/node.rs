@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use knit_engine::{
-    Applied, Effect, Event, Failure, Keys, Look, ObjectKey, Record, State, StoredObject, step,
+    Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
 };
 use knit_ipam::Time;
 use knit_model::intent::{BridgeWant, ChangeWant, Intent, InterfaceWant, NameRule, Selector, Want};
@@ -11,7 +11,7 @@ use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::Instance;
-use knit_model::{KeyRef, NetState, PublicKey, Sandbox, SandboxId, Scope};
+use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, Step, marks};
 
 use super::kernel::Kernel;
 
@@ -25,6 +25,8 @@ pub struct Node {
     pub journal: Vec<Record>,
     /// Plans of this unit (by its text) fail.
     pub broken: Option<String>,
+    /// The kind of link that the kernel lacks.
+    pub without: Option<&'static str>,
     pub steps: usize,
     /// Secrets that are there.
     pub secrets: BTreeSet<KeyRef>,
@@ -39,6 +41,7 @@ impl Node {
             kernel,
             journal: Vec::new(),
             broken: None,
+            without: None,
             steps: 0,
             secrets: BTreeSet::new(),
         }
@@ -71,15 +74,30 @@ impl Node {
             Effect::Apply { unit, plan } => {
                 self.steps += plan.steps.len();
                 let broken = self.broken.as_ref().is_some_and(|broken| unit.to_string().contains(broken));
-                let result = if broken { Err("it is broken".to_owned()) } else { self.kernel.apply(&plan) };
+                let lacks = self.lack(&plan);
+                let result = match (broken, &lacks) {
+                    (true, _) => Err("it is broken".to_owned()),
+                    (false, Some(_)) => Err("it lacks something".to_owned()),
+                    (false, None) => self.kernel.apply(&plan),
+                };
                 let failure = |message| Failure {
                     problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
                     taken_back: true,
+                    lacks,
                 };
                 Some(Event::Applied(Applied { unit, result: result.map_err(failure) }))
             }
             Effect::Changed(_) => None,
         }
+    }
+
+    /// The kind that a plan would make and that the kernel is without.
+    fn lack(&self, plan: &Plan) -> Option<Lack> {
+        let made = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::CreateLink { link, .. } if Some(link.kind.name()) == self.without => Some(link.kind.name()),
+            _ => None,
+        });
+        made.map(|kind| Lack { kind: kind.to_owned(), words: format!("this kernel has no {kind}: CONFIG") })
     }
 
     /// Keys of Secrets that are not there are missing; those that the node makes are made.
@@ -90,13 +108,21 @@ impl Node {
         there.map(|key| (key.clone(), PublicKey::from_bytes([number(key); 32]))).collect()
     }
 
-    /// Sees only what was asked for: one sandbox, and all of the host.
+    /// Sees only what was asked for: one sandbox, of a new one without a mark only a part, and all of the host.
     fn look(&self, look: &Look) -> NetState {
         let mut seen = self.kernel.observe();
         seen.scopes.retain(|scope, _| match scope {
             Scope::Host => true,
             Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
         });
+        let is_marked = |link: &Link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP);
+        for (scope, state) in &mut seen.scopes {
+            if look.is_new && *scope != Scope::Host && !state.links.values().any(is_marked) {
+                state.addresses.clear();
+                state.rules.clear();
+                state.neighbours.clear();
+            }
+        }
         for scope in seen.scopes.values_mut() {
             scope.sysctls.retain(|key, _| look.sysctls.contains(key));
         }

@@ -110,7 +110,8 @@ pub(super) fn create(
             transaction.push(near.0, Op::new(step, message, Tolerate::Absence))?;
         }
     }
-    mark(transaction, step, near.0, near.1, End::Near)?;
+    let near_end = if far_netns.is_some() { End::NearOfTwo } else { End::Near };
+    mark(transaction, step, near.0, near.1, near_end)?;
     match far {
         Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside)?,
         Some((there, far)) => mark(transaction, step, there, far, End::Far)?,
@@ -155,6 +156,8 @@ fn keep(
 enum End {
     /// The one that the message is about; also a link that is no pair.
     Near,
+    /// The same, with the other in another namespace.
+    NearOfTwo,
     /// The other, in another namespace.
     Far,
     /// The other, in the same namespace.
@@ -177,6 +180,12 @@ fn newborn(message: &mut Message, link: &Link, netns: Option<u32>) {
     if let Some(length) = link.attrs.txqueuelen {
         message.put_u32(IFLA_TXQLEN, length);
     }
+    if matches!(link.kind, Kind::Veth(_)) {
+        // Unasked, a veth is born with a queue per CPU and then all but one are taken from it: the same link in the end
+        // (veth_init_queues in the kernel's drivers/net/veth.c), but each end waits for every CPU, for long on a busy
+        // machine.
+        message.put_u32(IFLA_NUM_TX_QUEUES, 1).put_u32(IFLA_NUM_RX_QUEUES, 1);
+    }
 }
 
 /// Marks a newborn link by name, then gives it what it could not be born with. The order matters: it is never without
@@ -195,8 +204,12 @@ fn mark(
         message.nest(IFLA_PROP_LIST, |list| {
             list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, end == End::FarBeside));
         });
-        let tolerate = transaction.adding(true);
-        transaction.push(scope, Op::new(step, message, tolerate))?;
+        let op = Op::new(step, message, transaction.adding(true));
+        if matches!(end, End::NearOfTwo | End::Far) {
+            transaction.leave_mark(scope, op);
+        } else {
+            transaction.push(scope, op)?;
+        }
     }
     let mut rest = Attrs { mac: None, txqueuelen: None, vlans: None, ..link.attrs.clone() };
     rest.group = Some(rest.group.unwrap_or(0));
@@ -216,15 +229,16 @@ fn mark(
 
 /// Leaves out what a newborn link has by itself, and the master that it was born with.
 fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
-    let has = link.kind.is_ethernet();
+    let (habits, usual) = (link.kind.habits(), link.kind.is_ethernet());
     // A VLAN is born with the flags of its parent, which may do neither (net/8021q/vlan_dev.c, vlan_dev_init).
     let unknown = matches!(link.kind, Kind::Vlan(_));
-    let is_born_with = |master: &Master| end == End::Near || *master == Master::Nothing;
+    let is_near = matches!(end, End::Near | End::NearOfTwo);
+    let is_born_with = |master: &Master| is_near || *master == Master::Nothing;
     Attrs {
         promisc: attrs.promisc.filter(|on| *on),
         allmulticast: attrs.allmulticast.filter(|on| *on),
-        multicast: attrs.multicast.filter(|on| unknown || *on != has),
-        arp: attrs.arp.filter(|on| unknown || *on != has),
+        multicast: attrs.multicast.filter(|on| unknown || *on != habits.multicast.unwrap_or(usual)),
+        arp: attrs.arp.filter(|on| unknown || *on != habits.arp.unwrap_or(usual)),
         master: attrs.master.filter(|master| !is_born_with(master)),
         ..attrs
     }

@@ -59,6 +59,11 @@ impl Transaction<'_, '_> {
                 let tolerate = self.adding(neighbour.owned);
                 self.push(scope, Op::new(step, neighbours::add(scope, neighbour, index), tolerate))
             }
+            Step::ReplaceNeighbour { after, .. } => {
+                let index = self.need(step, scope, &after.link)?;
+                let tolerate = self.adding(true);
+                self.push(scope, Op::new(step, neighbours::add(scope, after, index), tolerate))
+            }
             Step::RemoveNeighbour(neighbour) => {
                 let Some(index) = self.index(step, scope, &neighbour.link)? else { return Ok(()) };
                 let tolerate = self.removing();

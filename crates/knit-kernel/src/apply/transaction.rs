@@ -31,6 +31,8 @@ pub(super) struct Transaction<'a, 'r> {
     doomed: Option<(Scope, usize)>,
     /// Newborn links still in Knit's group, with the one they are to have: it is set along with the next change.
     ungrouped: Vec<Ungrouped>,
+    /// Marks of the ends of newborn pairs: each goes out with the next messages of its scope.
+    marks: Vec<(Scope, Op)>,
     indexes: HashMap<(Scope, IfName), u32>,
 }
 
@@ -112,6 +114,7 @@ impl<'a, 'r> Transaction<'a, 'r> {
             pending: Pending::Messages(Scope::Host, Vec::new()),
             doomed: None,
             ungrouped: Vec::new(),
+            marks: Vec::new(),
             indexes: HashMap::new(),
         }
     }
@@ -139,14 +142,16 @@ impl<'a, 'r> Transaction<'a, 'r> {
     }
 
     fn add(&mut self, scope: &Scope, op: Op) -> Result<(), Failure> {
-        if let Pending::Messages(here, ops) = &mut self.pending
+        let marks = self.marks.extract_if(.., |(there, _)| there == scope);
+        let ops = marks.map(|(_, mark)| mark).chain([op]).collect::<Vec<_>>();
+        if let Pending::Messages(here, waiting) = &mut self.pending
             && here == scope
         {
-            ops.push(op);
+            waiting.extend(ops);
             return Ok(());
         }
         self.carry_out()?;
-        self.pending = Pending::Messages(scope.clone(), vec![op]);
+        self.pending = Pending::Messages(scope.clone(), ops);
         Ok(())
     }
 
@@ -166,11 +171,20 @@ impl<'a, 'r> Transaction<'a, 'r> {
 
     /// Carries out all that waits, and leaves nothing for later.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
+        for (scope, mark) in mem::take(&mut self.marks) {
+            self.push(&scope, mark)?;
+        }
         for link in mem::take(&mut self.ungrouped) {
             let attrs = Attrs { group: Some(link.group), ..Attrs::default() };
             links::set(self, link.step, &link.scope, &link.name, &attrs, None)?;
         }
         self.flush()
+    }
+
+    /// Leaves the mark of one end of a pair to the next messages of its scope. If the kernel refuses it and takes what
+    /// follows, the other end still has its own mark or Knit's group, and the pair is found by that.
+    pub(super) fn leave_mark(&mut self, scope: &Scope, mark: Op) {
+        self.marks.push((scope.clone(), mark));
     }
 
     /// Leaves the group of a newborn link to its next change, which most have: it goes up.

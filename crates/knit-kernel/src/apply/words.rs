@@ -24,14 +24,14 @@ pub(super) fn explain(step: &Step, error: Error) -> Error {
         {
             Error::Lacks { context, what: link.kind.name().to_owned(), config }
         }
-        // Kinds that must not linger are those of which the kernel takes no two with the same ends.
-        Error::Refused { context, errno: errno @ (Errno::EEXIST | Errno::EBUSY), message: None, offset }
-            if !kinds::lingers(link.kind.name()) =>
-        {
-            let kind = link.kind.name();
-            let message =
-                format!("a link of this name, or another {kind} with the same ends, is there already");
-            Error::Refused { context, errno, message: Some(message), offset }
+        // Of a name that is taken the kernel says no word; of something that it takes only once, some kinds do.
+        Error::Refused { context, errno: errno @ (Errno::EEXIST | Errno::EBUSY), message, offset } => {
+            let message = match (kinds::twin(&link.kind), message) {
+                (Some(twin), Some(_)) if errno == Errno::EEXIST => Some(format!("{twin} is there already")),
+                (Some(twin), None) => Some(format!("a link of this name, or {twin}, is there already")),
+                (_, message) => message,
+            };
+            Error::Refused { context, errno, message, offset }
         }
         other => other,
     }
@@ -57,9 +57,11 @@ fn is_refusal_of_a_part(error: &Error) -> bool {
         if message.as_deref() != Some("Unknown device type"))
 }
 
-/// The likely cause of a refusal, where the kernel's own words leave it open.
+/// The likely cause of a refusal, where the words so far leave it open.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
+    let is_said = matches!(error, Error::Refused { message: Some(_), .. });
     match error.errno()? {
+        Errno::EEXIST | Errno::EBUSY if is_said => None,
         Errno::EEXIST => Some("someone has made it meanwhile"),
         Errno::ENODEV => Some("a link that it needs is gone"),
         Errno::EBUSY => Some("something else uses it"),
@@ -74,7 +76,7 @@ pub(super) fn hint(error: &Error) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use knit_model::Link;
-    use knit_model::link::{Bridge, Kind, Veth};
+    use knit_model::link::{Bridge, Kind, Veth, Vlan};
 
     use super::*;
 
@@ -91,6 +93,24 @@ mod tests {
         let words = explain(&step, refused("Unknown device type")).to_string();
         assert_eq!(words, "make veth net1 on host: this kernel has no veth: CONFIG_VETH");
         assert!(explain(&step, refused("Cannot enslave")).to_string().contains("Cannot enslave"));
+    }
+
+    #[test]
+    fn what_the_kernel_takes_only_one_of_is_named() {
+        let vlan = Vlan { id: 100, parent: "eth0".parse().ok(), ..Vlan::full_for_tests() };
+        let link = Link::new("v0".parse().unwrap(), Kind::Vlan(vlan));
+        let step = Step::CreateLink { link, peer: None };
+        let words = |message: Option<&str>| {
+            let (context, message) = ("make vlan v0 on host".into(), message.map(str::to_owned));
+            let error =
+                explain(&step, Error::Refused { context, errno: Errno::EEXIST, message, offset: None });
+            assert_eq!(hint(&error), None);
+            error.to_string()
+        };
+        let second = words(Some("8021q: VLAN device already exists"));
+        assert!(second.contains("VLAN 100 on eth0 is there already"), "{second}");
+        let either = words(None);
+        assert!(either.contains("a link of this name, or VLAN 100 on eth0, is there already"), "{either}");
     }
 
     #[test]

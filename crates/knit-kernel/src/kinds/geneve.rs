@@ -32,6 +32,10 @@ impl WireKind for Geneve {
     /// With another far end the kernel reckons the MTU anew.
     const RETOLD: bool = true;
 
+    fn twin(&self) -> Option<String> {
+        Some(format!("another geneve with VNI {} and the same far end and port", self.vni))
+    }
+
     fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
         if let Some(vni) = wanted.of("vni", Some(self.vni)) {
             data.put_u32(ID, vni);

@@ -1,7 +1,7 @@
 //! gre, gretap, ip6gre and ip6gretap on the wire.
 
 use knit_model::IfName;
-use knit_model::link::{Gre, GreForm, OrNone};
+use knit_model::link::{Gre, GreForm, LinkKind, OrNone};
 
 use super::tunnel::{Ipv6Fields, Outer, put_end};
 use super::{Around, Wanted, WireKind};
@@ -32,6 +32,10 @@ impl WireKind for Gre {
     /// The kernel refuses a second tunnel with the same ends and key.
     const LINGERS: bool = false;
     const RETOLD: bool = true;
+
+    fn twin(&self) -> Option<String> {
+        Some(format!("another {} with the same ends and key", self.name()))
+    }
 
     fn config(name: &str) -> &'static str {
         if name.starts_with("ip6") { "CONFIG_IPV6_GRE" } else { Self::CONFIG }

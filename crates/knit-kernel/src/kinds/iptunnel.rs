@@ -1,7 +1,7 @@
 //! ipip, sit and ip6tnl on the wire.
 
 use knit_model::IfName;
-use knit_model::link::{Inner, IpTunnel, IpTunnelForm};
+use knit_model::link::{Inner, IpTunnel, IpTunnelForm, LinkKind};
 
 use super::tunnel::{Ipv6Fields, Outer, put_end};
 use super::{Around, Wanted, WireKind};
@@ -26,6 +26,10 @@ impl WireKind for IpTunnel {
     /// The kernel refuses a second tunnel with the same ends.
     const LINGERS: bool = false;
     const RETOLD: bool = true;
+
+    fn twin(&self) -> Option<String> {
+        Some(format!("another {} with the same ends", self.name()))
+    }
 
     fn config(name: &str) -> &'static str {
         match IpTunnelForm::named(name) {

@@ -104,7 +104,8 @@ fn open(tap: &Tap, at: &At<'_, '_>, context: String) -> Result<(OwnedFd, i32)> {
     })?;
     opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => {
-            Error::Lacks { context: context.into(), what: "tap".to_owned(), config: Tap::CONFIG }
+            let what = format!("tap ({DEVICE} is not there: `modprobe tun` may help)");
+            Error::Lacks { context: context.into(), what, config: Tap::CONFIG }
         }
         _ => Error::system(context, "open it", error),
     })

@@ -30,6 +30,11 @@ impl WireKind for Vlan {
     /// The kernel refuses a second link with the same number on the same parent, even while the first is down.
     const LINGERS: bool = false;
 
+    fn twin(&self) -> Option<String> {
+        let parent = self.parent.as_ref().map_or("its parent", |parent| parent.as_str());
+        Some(format!("VLAN {} on {parent}", self.id))
+    }
+
     fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
         if let Some(id) = wanted.of("id", Some(self.id)) {
             data.put_u16(ID, id);

@@ -25,6 +25,10 @@ impl WireKind for Vxlan {
     /// The kernel refuses a second link with the same number and port, even while the first is down.
     const LINGERS: bool = false;
 
+    fn twin(&self) -> Option<String> {
+        Some(format!("another vxlan with VNI {} and the same port", self.vni))
+    }
+
     fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message) {
         if let Some(vni) = wanted.of("vni", Some(self.vni)) {
             data.put_u32(ID, vni);

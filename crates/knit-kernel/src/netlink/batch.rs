@@ -1,6 +1,7 @@
 //! Many messages in one datagram.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::constants::NLM_F_ACK;
@@ -61,27 +62,31 @@ impl Socket {
         applied: &mut Vec<usize>,
     ) -> Result<(), (usize, Error)> {
         let first_sequence = self.reserve_sequence(part.len() as u32);
+        let has_verdict = |index: usize| !messages[index].borrow().is_marker();
+        // Messages are worked through in order, and a refusal is told unasked: the last one's acknowledgement is that of
+        // all. Between markers they are judged together, and each has to be asked for.
+        let asks_for_all = !part.clone().all(has_verdict);
+        let asks = |index: usize| has_verdict(index) && (asks_for_all || index + 1 == part.end);
         let mut datagram = Vec::new();
         for (index, sequence) in part.clone().zip(first_sequence..) {
             let message: &Message = messages[index].borrow();
             if message.overflowed() {
                 return Err((index, Error::TooLong { context: message.context().clone() }));
             }
-            let flags = if message.is_marker() { 0 } else { NLM_F_ACK };
+            let flags = if asks(index) { NLM_F_ACK } else { 0 };
             message.append_to(&mut datagram, sequence, flags);
         }
         let context_of = |index: usize| messages[index].borrow().context();
         let first_context = context_of(part.start);
         self.send(&datagram, first_context).map_err(|error| (part.start, error))?;
 
-        let mut awaited: Vec<bool> =
-            part.clone().map(|index| !messages[index].borrow().is_marker()).collect();
-        let mut failed: Option<(usize, Error)> = None;
+        let mut awaited: Vec<bool> = part.clone().map(asks).collect();
+        let mut refused: BTreeMap<usize, Error> = BTreeMap::new();
         while let Some(next) = awaited.iter().position(|waiting| *waiting) {
-            let context = context_of(part.start + next);
-            let answer = match self.receive(context) {
+            let first = if asks_for_all { part.start + next } else { part.start };
+            let answer = match self.receive(context_of(first)) {
                 Ok(answer) => answer,
-                Err(error) => return Err(failed.unwrap_or((part.start + next, error))),
+                Err(error) => return Err((first, error)),
             };
             for frame in Frames::new(answer) {
                 let offset = frame.sequence.wrapping_sub(first_sequence) as usize;
@@ -91,22 +96,23 @@ impl Socket {
                 let index = part.start + offset;
                 let was_awaited = std::mem::replace(waiting, false);
                 match verdict {
-                    Ok(()) if was_awaited => applied.push(index),
+                    Ok(()) if asks_for_all && was_awaited => applied.push(index),
                     Ok(()) => {}
                     Err(refusal) => {
                         let error = refusal.about(context_of(index).clone());
-                        if !was_awaited {
+                        if !has_verdict(index) {
                             // Whoever refuses the marker has not looked at the rest.
                             return Err((index, error));
                         }
-                        if failed.as_ref().is_none_or(|(first, _)| index < *first) {
-                            failed = Some((index, error));
-                        }
+                        refused.insert(index, error);
                     }
                 }
             }
         }
-        failed.map_or(Ok(()), Err)
+        if !asks_for_all {
+            applied.extend(part.filter(|index| !refused.contains_key(index)));
+        }
+        refused.pop_first().map_or(Ok(()), Err)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_model::{Address, Scope, marks};
 
-use super::Links;
+use super::ScopeLook;
 use super::links::{Found, dump_each};
 use crate::error::Result;
 use crate::kernel::Room;
@@ -23,19 +23,23 @@ pub(crate) struct SeenAddress {
     pub(crate) duplicate: bool,
 }
 
-/// Looks at the addresses of links, of both families.
+/// Looks at the addresses of links.
 pub(crate) fn look(
     room: &mut Room<'_>,
     scope: &Scope,
-    links: &Links,
+    look: &ScopeLook,
     found: &Found,
 ) -> Result<Vec<SeenAddress>> {
     let request = |index: Option<u32>| {
         let mut message = Message::new(RTM_GETADDR, 0, format!("list addresses of {scope}"));
-        message.header(&AddressHeader { index: index.unwrap_or(0), ..Default::default() });
+        message.header(&AddressHeader {
+            family: look.family(),
+            index: index.unwrap_or(0),
+            ..Default::default()
+        });
         message
     };
-    dump_each(room, scope, links, found, request, |body| decode(body, found))
+    dump_each(room, scope, &look.links, found, request, |body| decode(body, found))
 }
 
 fn decode(body: &[u8], found: &Found) -> Option<SeenAddress> {

@@ -42,6 +42,12 @@ impl Found {
         self.by_index.values().any(|seen| seen.link.name.as_str() == name)
     }
 
+    /// Whether a link of the look has Knit's mark: its name's, or the group that it was born in.
+    pub(crate) fn is_marked(&self) -> bool {
+        let mut links = self.by_index.values().map(|seen| &seen.link);
+        links.any(|link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP))
+    }
+
     /// The numbers of all links of the look.
     pub(crate) fn indexes(&self) -> impl Iterator<Item = u32> {
         self.by_index.keys().copied()

@@ -29,7 +29,7 @@ pub(crate) fn look(
     }
     let mut routes = Vec::new();
     for (table, link) in filters {
-        let message = request(scope, table, link);
+        let message = request(scope, look.family(), table, link);
         let some = room.socket(scope)?.dump(message, |_, body| decode(body, found));
         routes.extend(absent_is_none(some)?.unwrap_or_default());
     }
@@ -44,10 +44,10 @@ pub(crate) fn insert(state: &mut ScopeState, route: Route) {
     }
 }
 
-/// Asks for both families at once.
-fn request(scope: &Scope, table: Option<u32>, link: Option<u32>) -> Message {
+/// Asks for one family, or for both at once.
+fn request(scope: &Scope, family: u8, table: Option<u32>, link: Option<u32>) -> Message {
     let mut message = Message::new(RTM_GETROUTE, 0, format!("list routes of {scope}"));
-    message.header(&RouteHeader::default());
+    message.header(&RouteHeader { family, ..Default::default() });
     if let Some(table) = table {
         message.put_u32(RTA_TABLE, table);
     }

@@ -1,4 +1,4 @@
-//! Knit's rules. Those of others are never looked at.
+//! Rules: Knit's, and those of others, which are never changed.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,15 @@ use crate::netlink::constants::*;
 use crate::netlink::header::RuleHeader;
 use crate::netlink::{Header, Message};
 
-/// Looks at Knit's rules of both families.
-pub(super) fn look(room: &mut Room<'_>, scope: &Scope) -> Result<BTreeSet<Rule>> {
+/// Looks at the rules of both families: Knit's, and those of others. The kernel's own are left out.
+pub(super) fn look(room: &mut Room<'_>, scope: &Scope) -> Result<(BTreeSet<Rule>, BTreeSet<Rule>)> {
     let mut message = Message::new(RTM_GETRULE, 0, format!("list rules of {scope}"));
     message.header(&RuleHeader::default());
-    Ok(room.socket(scope)?.dump(message, |_, body| decode(body))?.into_iter().collect())
+    let (mut knits, mut of_others) = (BTreeSet::new(), BTreeSet::new());
+    for (rule, is_knits) in room.socket(scope)?.dump(message, |_, body| decode(body))? {
+        if is_knits { &mut knits } else { &mut of_others }.insert(rule);
+    }
+    Ok((knits, of_others))
 }
 
 /// Whether the kernel's own rule for VRFs stands already.
@@ -30,12 +34,13 @@ pub(crate) fn kernel_has_vrf_rule(room: &mut Room<'_>, scope: &Scope) -> Result<
     Ok(!room.socket(scope)?.dump(message, is_it)?.is_empty())
 }
 
-fn decode(body: &[u8]) -> Option<Rule> {
+/// Reads one rule, and whether it is Knit's.
+fn decode(body: &[u8]) -> Option<(Rule, bool)> {
     let (header, attributes) = RuleHeader::split(body)?;
     let number = |kind| attributes.first(kind).and_then(|value| value.u32());
-    let is_knits = attributes.first(FRA_PROTOCOL)?.u8()? == marks::PROTOCOL;
+    let protocol = attributes.first(FRA_PROTOCOL)?.u8()?;
     let is_address_family = matches!(header.family, AF_INET | AF_INET6);
-    if !is_knits || !is_address_family || header.action != FR_ACT_TO_TBL {
+    if protocol == RTPROT_KERNEL || !is_address_family || header.action != FR_ACT_TO_TBL {
         return None;
     }
     let prefix = |kind, length| {
@@ -45,7 +50,7 @@ fn decode(body: &[u8]) -> Option<Rule> {
     let link = |kind| attributes.first(kind).and_then(|name| IfName::new(name.str()?).ok());
     let mark = number(FRA_FWMARK).unwrap_or(0);
     let mask = number(FRA_FWMASK).unwrap_or(0);
-    Some(Rule {
+    let rule = Rule {
         priority: number(FRA_PRIORITY).unwrap_or(0),
         ipv6: header.family == AF_INET6,
         from: prefix(FRA_SRC, header.source_length),
@@ -55,5 +60,6 @@ fn decode(body: &[u8]) -> Option<Rule> {
         mark: (mark != 0 || mask != 0).then_some((mark, mask)),
         table: number(FRA_TABLE).unwrap_or(header.table.into()),
         vrf: attributes.first(FRA_L3MDEV).and_then(|is| is.u8()).is_some_and(|is| is != 0),
-    })
+    };
+    Some((rule, protocol == marks::PROTOCOL))
 }

@@ -9,12 +9,15 @@ use knit_model::plan::{Desired, Plan, diff};
 use knit_model::{NetState, SandboxId, Scope};
 use knit_testbed::{Dump, Namespace, Testbed};
 
+use super::seen;
+
 /// The world of one test.
 pub struct World {
     pub host: Namespace,
     pub sandboxes: Vec<Namespace>,
     sysctls: Vec<(Scope, String)>,
     secrets: Arc<dyn Secrets>,
+    is_noted: bool,
     _testbed: Testbed,
 }
 
@@ -29,7 +32,13 @@ impl World {
         let testbed = Testbed::new(test);
         let host = testbed.host();
         let sandboxes = sandboxes.iter().map(|label| testbed.namespace(label)).collect();
-        Self { host, sandboxes, sysctls: Vec::new(), secrets: Arc::new(NoSecrets), _testbed: testbed }
+        let secrets = Arc::new(NoSecrets);
+        Self { host, sandboxes, sysctls: Vec::new(), secrets, is_noted: true, _testbed: testbed }
+    }
+
+    /// What is done in this world differs from run to run, so it is not noted.
+    pub fn at_random(self) -> Self {
+        Self { is_noted: false, ..self }
     }
 
     /// Every look of this world also reads this sysctl.
@@ -96,6 +105,9 @@ impl World {
         assert!(missing.is_empty(), "{missing:?}\n{plan}");
         let again = self.plan(desired);
         assert!(again.is_empty(), "after\n{plan}\nstill to do\n{again}");
+        if self.is_noted {
+            seen::note(&plan);
+        }
         plan
     }
 

@@ -45,7 +45,11 @@ pub struct HopWant {
 impl RouteWant {
     /// The route, once the interface that it was asked with has its name.
     pub fn on(&self, interface: &IfName) -> Route {
-        let via: Vec<NextHop> = self.via.iter().map(|hop| hop.on(interface)).collect();
+        let mut via: Vec<NextHop> = self.via.iter().map(|hop| hop.on(interface)).collect();
+        if let [only] = via.as_mut_slice() {
+            // All of the load is all of it, and the kernel keeps no share for it.
+            only.weight = 1;
+        }
         let on_link = !via.is_empty() && via.iter().all(|hop| hop.gateway.is_none());
         let natural = if on_link && self.to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Global };
         Route {
@@ -101,6 +105,16 @@ mod tests {
             "10.9.0.0/16 via 10.0.0.1 dev pc02841804"
         );
         assert_eq!(want(None, Some("eth0")).on(&name).to_string(), "10.9.0.0/16 dev eth0");
+    }
+
+    #[test]
+    fn the_only_hop_has_no_share() {
+        let name: IfName = "net1".parse().unwrap();
+        let mut only = want(Some("10.0.0.1"), None);
+        only.via[0].weight = 7;
+        assert_eq!(only.on(&name).via[0].weight, 1);
+        only.via.push(HopWant { gateway: "10.0.0.2".parse().ok(), ..only.via[0].clone() });
+        assert_eq!(only.on(&name).via[0].weight, 7);
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub(super) fn changes(want: &Link, seen: &Link) -> Vec<Change> {
     let seen_fields = seen.fields();
     let differing = want.fields().into_iter().filter_map(|(field, to)| {
         let from = seen_fields.get(&field)?.clone();
-        let is_so = agrees(&to, &from) || (goes_up && field == "up");
-        (!is_so).then_some(Change { field, from, to })
+        let is_left = agrees(&to, &from) || (goes_up && field == "up");
+        (!is_left).then_some(Change { field, from, to })
     });
     let mut differing: Vec<Change> = differing.collect();
     if differing.iter().any(|change| change.field == "master") {

@@ -72,8 +72,11 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
                         || loses_its_way(route, hop, &leaving, &staying)
                 });
             if with_link || loses_its_way || (route.owned && !want.routes.contains_key(key)) {
+                // Of several hops a cut-off link is one that is down: the route stays for the others.
+                let by_itself =
+                    with_link && (!route.owned || route.via.iter().all(|hop| removal.goes(scope, &hop.link)));
                 removal.now.scope(scope).routes.remove(key);
-                removal.push(scope, Step::RemoveRoute(route.clone()), with_link, None);
+                removal.push(scope, Step::RemoveRoute(route.clone()), by_itself, None);
             }
         }
         for address in leaving {
@@ -333,11 +336,20 @@ impl Building<'_> {
     fn add_neighbours(&mut self) {
         for (scope, want) in &self.desired.state.scopes {
             for (key, neighbour) in &want.neighbours {
-                let there = self.now.scopes.get(scope).and_then(|state| state.neighbours.get(key));
-                if there.is_none_or(|there| there.owned && there.mac != neighbour.mac)
-                    && !self.is_blocked(scope, &neighbour.link)
-                {
-                    self.push(scope, Item::Neighbour(key.clone()), Step::AddNeighbour(neighbour.clone()));
+                if self.is_blocked(scope, &neighbour.link) {
+                    continue;
+                }
+                match self.now.scopes.get(scope).and_then(|state| state.neighbours.get(key)) {
+                    None => {
+                        let step = Step::AddNeighbour(neighbour.clone());
+                        self.push(scope, Item::Neighbour(key.clone()), step);
+                    }
+                    Some(before) if before.owned && before.mac != neighbour.mac => {
+                        let step =
+                            Step::ReplaceNeighbour { before: before.clone(), after: neighbour.clone() };
+                        self.push(scope, Item::Neighbour(key.clone()), step);
+                    }
+                    Some(_) => {}
                 }
             }
         }

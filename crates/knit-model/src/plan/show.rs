@@ -117,7 +117,10 @@ impl Step {
             | Self::RemoveRoute(_)
             | Self::RemoveRule(_)
             | Self::RemoveNeighbour(_) => '-',
-            Self::ChangeLink { .. } | Self::ReplaceRoute { .. } | Self::SetSysctl { .. } => '~',
+            Self::ChangeLink { .. }
+            | Self::ReplaceRoute { .. }
+            | Self::ReplaceNeighbour { .. }
+            | Self::SetSysctl { .. } => '~',
         }
     }
 }
@@ -142,6 +145,7 @@ impl fmt::Display for Step {
             Self::AddNeighbour(neighbour) | Self::RemoveNeighbour(neighbour) => {
                 write!(out, "neighbour {neighbour}")
             }
+            Self::ReplaceNeighbour { before, after } => write!(out, "neighbour {before} -> {after}"),
             Self::SetSysctl { key, from, to } if from.is_empty() => write!(out, "sysctl {key} = {to}"),
             Self::SetSysctl { key, from, to } => write!(out, "sysctl {key}: {from} -> {to}"),
         }

@@ -5,7 +5,7 @@ use knit_model::link::{
     Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, Peer, PortVlans, Veth, VlanSet, Vxlan,
 };
 use knit_model::route::{MAIN_TABLE, NextHop, Route};
-use knit_model::{Address, IfName, NetState, Rule, SandboxId, Scope};
+use knit_model::{Address, IfName, Mac, Neighbour, NetState, Rule, SandboxId, Scope};
 use proptest::prelude::*;
 
 use super::kernel::owner;
@@ -76,6 +76,7 @@ pub fn as_foreign(mut state: NetState) -> NetState {
         });
         scope.addresses.values_mut().for_each(|address| address.owned = false);
         scope.routes.values_mut().for_each(|route| route.owned = false);
+        scope.neighbours.values_mut().for_each(|neighbour| neighbour.owned = false);
         // Observed rules are always Knit's.
         scope.rules.clear();
     }
@@ -150,6 +151,12 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
             fdb_ageing: None,
         };
         state.scope(&scope).add_link(link(&name("vx0"), Kind::Vxlan(kind), &format!("s{index}/vx0"), None));
+    }
+    if let Some((near, bridge)) = &reachable {
+        // Where it is differs with the MTU, so that one takes the place of another.
+        let mac = Some(Mac::derived(&format!("{:?}", wish.mtu)));
+        let address = format!("10.0.{bridge}.99").parse().unwrap();
+        state.scope(&scope).add_neighbour(Neighbour { link: near.clone(), address, mac, owned: true });
     }
     if let (Some((near, bridge)), true) = (reachable, wish.gateway) {
         let gateway = Some(format!("10.0.{bridge}.1").parse().unwrap());

@@ -27,6 +27,13 @@ impl Kernel {
         self.state.scopes.insert(scope.clone(), newborn);
     }
 
+    /// Someone deletes a link.
+    #[allow(dead_code, reason = "plans' own tests delete by plan")]
+    pub fn drop_link(&mut self, scope: &Scope, name: &str) {
+        let name = name.parse().expect("a valid name");
+        self.delete(scope, &name).expect("it is there");
+    }
+
     /// What is there. As with the real kernel, a veth does not tell the name of its far end.
     pub fn observe(&self) -> NetState {
         let mut seen = self.state.clone();
@@ -150,8 +157,16 @@ impl Kernel {
             Step::RemoveRule(rule) => there(self.state.scope(scope).rules.take(rule)),
             Step::AddNeighbour(neighbour) => {
                 self.link(scope, &neighbour.link)?;
-                self.state.scope(scope).add_neighbour(neighbour.clone());
-                Ok(())
+                let old = self.state.scope(scope).neighbours.insert(neighbour.key(), neighbour.clone());
+                if old.is_some() { Err("exists".to_owned()) } else { Ok(()) }
+            }
+            Step::ReplaceNeighbour { before, after } => {
+                let old = self.state.scope(scope).neighbours.insert(after.key(), after.clone());
+                if old.as_ref() == Some(before) {
+                    Ok(())
+                } else {
+                    Err("another neighbour stood there".to_owned())
+                }
             }
             Step::RemoveNeighbour(neighbour) => {
                 there(self.state.scope(scope).neighbours.remove(&neighbour.key()))

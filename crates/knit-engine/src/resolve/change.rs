@@ -1,4 +1,4 @@
-//! Changes of interfaces that others made in a sandbox, and the old values that come back after them.
+//! Changes of interfaces that others made, and old values that come back.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,18 @@ use super::Resolved;
 use super::interface::sysctl_path;
 use crate::state::{ObjectKey, State};
 
-/// Changes what objects want changed, and asks for the old values of what nobody asks for any more.
-pub(super) fn make(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
-    for (object, why, want) in changes_of(state, sandbox) {
-        resolved.askers.insert(object.clone());
-        change(sandbox, &object, &why, &want, resolved);
-    }
-    give_back(state, &sandbox.id, resolved);
-}
-
-fn changes_of(state: &State, sandbox: &Sandbox) -> Vec<(ObjectKey, Provenance, ChangeWant)> {
-    let mut changes = Vec::new();
+/// Every change that objects ask for in a sandbox, the first object first.
+pub(super) fn all(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
     for (object, stored) in state.in_order() {
         for intent in &stored.intents {
             if let Want::Change(want) = &intent.want
                 && want.pods.matches(&object.namespace, sandbox)
             {
-                changes.push((object.clone(), intent.origin.clone(), want.clone()));
+                resolved.askers.insert(object.clone());
+                change(sandbox, object, &intent.origin, want, resolved);
             }
         }
     }
-    changes
 }
 
 /// A change of someone else's interface: only the stated fields, and the first object that states one keeps it.
@@ -69,13 +60,20 @@ fn change(
     link.attrs = link.attrs.or(&want.attrs);
     resolved.because(&scope, Item::Link(want.name.clone()), why);
     for route in want.routes.iter().map(|route| route.on(&want.name)) {
-        resolved.because(&scope, Item::Route(route.key()), why);
-        resolved.desired.state.scope(&scope).add_route(route);
+        resolved.claim_route(&scope, object, why, route);
     }
     for (key, value) in &want.sysctls {
         let path = sysctl_path(key, &want.name);
-        resolved.because(&scope, Item::Sysctl(path.clone()), why);
-        resolved.desired.state.scope(&scope).sysctls.entry(path).or_insert_with(|| value.clone());
+        match resolved.desired.state.scope(&scope).sysctls.get(&path) {
+            Some(taken) if taken != value => {
+                let message = format!("{key} of {} is set by another object already", want.name);
+                resolved.problem(object, format!("{}.sysctls", why.field), Reason::Conflict, message);
+            }
+            _ => {
+                resolved.because(&scope, Item::Sysctl(path.clone()), why);
+                resolved.desired.state.scope(&scope).sysctls.insert(path, value.clone());
+            }
+        }
     }
     let report = InterfaceReport {
         field: why.field.clone(),
@@ -96,13 +94,16 @@ fn change(
 }
 
 /// Old values of fields that nobody asks for any more are asked for once more, by Knit itself.
-fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
+pub(super) fn give_back(state: &State, id: &SandboxId, resolved: &mut Resolved) {
     let scope = Scope::Sandbox(id.clone());
     for (key, value) in state.held.iter().filter(|(key, _)| key.scope == scope) {
         match &key.link {
             None => {
-                let value = value.as_str().unwrap_or_default().to_owned();
-                resolved.desired.state.scope(&scope).sysctls.entry(key.field.clone()).or_insert(value);
+                let sysctls = &mut resolved.desired.state.scope(&scope).sysctls;
+                if !sysctls.contains_key(&key.field) {
+                    sysctls.insert(key.field.clone(), value.as_str().unwrap_or_default().to_owned());
+                    resolved.returned.insert(key.field.clone());
+                }
             }
             Some(name) => {
                 let old = BTreeMap::from([(key.field.clone(), value.clone())]);

@@ -1,0 +1,386 @@
+//! Routes, rules, neighbours and sysctls that come with no interface: who waits, who is first, what stays others'.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #![allow(dead_code, reason = "each test file uses a part of it")]
+    #[path = "../../../knit-model/tests/support/kernel.rs"]
+    pub mod kernel;
+    pub mod node;
+}
+
+use knit_engine::{Event, StoredObject};
+use knit_model::intent::{
+    ChangeWant, HopWant, InterfaceWant, NameRule, RouteWant, RoutingEntry, RoutingWant, Selector, SysctlWant,
+    Want,
+};
+use knit_model::link::{Attrs, Kind, Vrf};
+use knit_model::report::Phase;
+use knit_model::route::{Action, MAIN_TABLE, NextHop};
+use knit_model::{Address, Neighbour, Route, Rule, ScopeState};
+use support::node::{Node, key, object, sandbox, scope, veth, with_eth0};
+
+fn entry(entry: RoutingEntry) -> Want {
+    Want::Routing(Box::new(RoutingWant { pods: Selector::label("net", "x"), vrf: None, entry }))
+}
+
+fn in_vrf(vrf: &str, want: Want) -> Want {
+    let Want::Routing(want) = want else { unreachable!() };
+    Want::Routing(Box::new(RoutingWant { vrf: Some(vrf.parse().unwrap()), ..*want }))
+}
+
+/// A route `to`, through routers, each `<gateway>` or `<gateway>@<link>`.
+fn route(to: &str, via: &[&str]) -> Want {
+    let hop = |text: &&str| {
+        let (gateway, link) =
+            text.split_once('@').map_or((*text, None), |(gateway, link)| (gateway, Some(link)));
+        HopWant {
+            gateway: Some(gateway)
+                .filter(|gateway| !gateway.is_empty())
+                .map(|gateway| gateway.parse().unwrap()),
+            link: link.map(|link| link.parse().unwrap()),
+            weight: 1,
+            onlink: false,
+        }
+    };
+    entry(RoutingEntry::Route(RouteWant {
+        to: to.parse().unwrap(),
+        action: if via.is_empty() { Action::Blackhole } else { Action::Forward },
+        via: via.iter().map(hop).collect(),
+        table: MAIN_TABLE,
+        metric: 0,
+        source: None,
+        scope: None,
+        mtu: None,
+    }))
+}
+
+fn sysctl(link: Option<&str>, key: &str, value: &str) -> Want {
+    let link = link.map(|link| link.parse().unwrap());
+    entry(RoutingEntry::Sysctl(SysctlWant { link, key: key.to_owned(), value: value.to_owned() }))
+}
+
+fn neighbour(mac: &str) -> Want {
+    entry(RoutingEntry::Neighbour(Neighbour {
+        link: "eth0".parse().unwrap(),
+        address: "10.5.0.9".parse().unwrap(),
+        mac: Some(mac.parse().unwrap()),
+        owned: true,
+    }))
+}
+
+fn podroute(name: &str, wants: Vec<Want>) -> StoredObject {
+    object("PodRoute", "cnf", name, wants)
+}
+
+/// `net1` (by name) on `br0` with 10.1.0.0/24.
+fn net1() -> StoredObject {
+    object("Veth", "cnf", "net1", vec![exact("net1", |_| {})])
+}
+
+fn exact(name: &str, edit: impl FnOnce(&mut InterfaceWant)) -> Want {
+    let Want::Interface(mut want) = veth("x", "unused", "br0", "10.1.0.0/24") else { unreachable!() };
+    want.name = NameRule::Exact(name.parse().unwrap());
+    edit(&mut want);
+    Want::Interface(want)
+}
+
+/// A pod with an `eth0` and a route of others.
+fn node() -> Node {
+    let mut state = with_eth0(&["a"]);
+    let pod = state.scope(&scope("a"));
+    let mut address = Address::new("eth0".parse().unwrap(), "10.5.0.2/24".parse().unwrap());
+    address.owned = false;
+    pod.add_address(address);
+    let hop = NextHop {
+        gateway: Some("10.5.0.1".parse().unwrap()),
+        link: "eth0".parse().unwrap(),
+        weight: 1,
+        onlink: false,
+    };
+    pod.add_route(Route { owned: false, ..Route::through("0.0.0.0/0".parse().unwrap(), hop) });
+    for (key, value) in [
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv4/conf/eth0/rp_filter", "1"),
+        ("net/ipv4/conf/default/rp_filter", "7"),
+        ("net/ipv6/conf/default/accept_ra", "1"),
+    ] {
+        pod.sysctls.insert(key.to_owned(), value.to_owned());
+    }
+    let mut node = Node::holding(state);
+    node.hear(Event::SandboxSeen(sandbox("a", 5, "cnf", "x")));
+    node
+}
+
+fn pod(node: &Node) -> ScopeState {
+    node.kernel.observe().scopes[&scope("a")].clone()
+}
+
+fn routes(node: &Node) -> Vec<String> {
+    pod(node).routes.values().filter(|route| route.owned).map(ToString::to_string).collect()
+}
+
+fn phase(node: &Node, object: &StoredObject) -> Phase {
+    node.state.report(&key(object)).unwrap().phase
+}
+
+#[test]
+fn a_route_waits_for_its_interface_comes_with_it_and_goes_with_it() {
+    let mut node = node();
+    let before = node.kernel.observe();
+    let mine =
+        podroute("mine", vec![route("10.9.0.0/16", &["10.1.0.1"]), route("10.8.0.0/16", &["10.5.0.1"])]);
+    node.hear(Event::ObjectApplied(mine.clone()));
+    assert_eq!(
+        node.problems("mine"),
+        ["spec.entries[0]: pod cnf/a waits for an interface whose network has the router 10.1.0.1"]
+    );
+    // The other entry of the object does not wait.
+    assert_eq!(routes(&node), ["10.8.0.0/16 via 10.5.0.1 dev eth0"]);
+    assert_eq!(phase(&node, &mine), Phase::Configuring);
+
+    node.hear(Event::ObjectApplied(net1()));
+    assert_eq!(node.problems("mine"), [""; 0]);
+    assert_eq!(phase(&node, &mine), Phase::Configured);
+    assert_eq!(routes(&node), ["10.8.0.0/16 via 10.5.0.1 dev eth0", "10.9.0.0/16 via 10.1.0.1 dev net1"]);
+
+    // Someone deletes the interface: it is made again, and the route comes back with it.
+    node.kernel.drop_link(&scope("a"), "net1");
+    assert_eq!(routes(&node), ["10.8.0.0/16 via 10.5.0.1 dev eth0"]);
+    node.hear(Event::Resync);
+    assert_eq!(routes(&node).len(), 2);
+
+    // The interface moves to another range: the route waits again.
+    let Want::Interface(mut want) = exact("net1", |_| {}) else { unreachable!() };
+    want.ranges = vec!["10.2.0.0/24".parse().unwrap()];
+    node.hear(Event::ObjectApplied(object("Veth", "cnf", "net1", vec![Want::Interface(want)])));
+    assert_eq!(routes(&node).len(), 1);
+    node.hear(Event::ObjectDeleted(key(&net1())));
+    assert_eq!(phase(&node, &mine), Phase::Configuring);
+    node.hear(Event::ObjectDeleted(key(&mine)));
+    assert_eq!(node.kernel.observe(), before);
+}
+
+#[test]
+fn a_named_interface_may_be_the_prefix_of_an_object() {
+    let mut node = node();
+    let mine =
+        podroute("mine", vec![route("10.9.0.0/16", &["10.1.0.1@pc0"]), route("10.8.0.0/16", &["@pc0"])]);
+    node.hear(Event::ObjectApplied(mine.clone()));
+    assert_eq!(
+        node.problems("mine")[0],
+        "spec.entries[0]: pod cnf/a waits for interface pc0, which is not there"
+    );
+    let pair = object("PodConfig", "cnf", "pair", vec![veth("x", "pc0", "br0", "10.1.0.0/24")]);
+    node.hear(Event::ObjectApplied(pair));
+    assert_eq!(routes(&node), ["10.8.0.0/16 dev pc05", "10.9.0.0/16 via 10.1.0.1 dev pc05"]);
+}
+
+#[test]
+fn the_first_object_keeps_a_route_and_the_next_gets_it_when_it_goes() {
+    let mut node = node();
+    let first = podroute("first", vec![route("10.9.0.0/16", &["10.5.0.1"])]);
+    let second = podroute("second", vec![route("10.9.0.0/16", &["10.5.0.7"])]);
+    node.hear(Event::ObjectApplied(first.clone()));
+    node.hear(Event::ObjectApplied(second.clone()));
+    assert_eq!(
+        node.problems("second"),
+        [
+            "spec.entries[0]: route 10.9.0.0/16 of pod cnf/a is asked for already by podroute/first in cnf, which was first"
+        ]
+    );
+    assert_eq!(routes(&node), ["10.9.0.0/16 via 10.5.0.1 dev eth0"]);
+    assert_eq!((phase(&node, &first), phase(&node, &second)), (Phase::Configured, Phase::Configuring));
+    node.hear(Event::ObjectDeleted(key(&first)));
+    assert_eq!(routes(&node), ["10.9.0.0/16 via 10.5.0.7 dev eth0"]);
+    assert_eq!(phase(&node, &second), Phase::Configured);
+}
+
+#[test]
+fn what_others_made_stays_and_is_told() {
+    let mut node = node();
+    let theirs: Rule = Rule::from_address("10.5.0.0/24".parse().unwrap(), 9, 100);
+    let mut state = node.kernel.observe();
+    let pod_state = state.scope(&scope("a"));
+    pod_state.foreign_rules.insert(theirs.clone());
+    let Want::Routing(want) = neighbour("02:00:00:00:00:01") else { unreachable!() };
+    let RoutingEntry::Neighbour(mut stranger) = want.entry else { unreachable!() };
+    stranger.owned = false;
+    pod_state.add_neighbour(stranger);
+    node.kernel = support::kernel::Kernel::holding(state.clone());
+    let mine = podroute(
+        "mine",
+        vec![
+            route("0.0.0.0/0", &["10.5.0.7"]),
+            entry(RoutingEntry::Rule(theirs)),
+            neighbour("02:00:00:00:00:09"),
+            route("10.1.0.0/24", &["10.5.0.1"]),
+        ],
+    );
+    node.hear(Event::ObjectApplied(net1()));
+    node.hear(Event::ObjectApplied(mine));
+    assert_eq!(
+        node.problems("mine"),
+        [
+            "spec.entries[0]: route 0.0.0.0/0 of pod cnf/a exists, and Knit did not make it",
+            "spec.entries[1]: rule 100: from 10.5.0.0/24 lookup 9 of pod cnf/a exists, and Knit did not make it",
+            "spec.entries[2]: neighbour 10.5.0.9 on eth0 of pod cnf/a exists, and Knit did not make it",
+            "spec.entries[3]: route 10.1.0.0/24 of pod cnf/a is the kernel's: it comes with the address 10.1.0.2/24 dev net1",
+        ]
+    );
+    node.hear(Event::ObjectDeleted(key(&net1())));
+    assert_eq!(pod(&node).neighbours, state.scope(&scope("a")).neighbours);
+    // Also a route that comes with an interface is never put in the place of others'.
+    let greedy = exact("net2", |want| want.gateways = vec!["10.1.0.1".parse().unwrap()]);
+    node.hear(Event::ObjectApplied(object("Veth", "cnf", "greedy", vec![greedy])));
+    assert_eq!(
+        node.problems("greedy"),
+        ["spec.entries[0]: route 0.0.0.0/0 of pod cnf/a exists, and Knit did not make it"]
+    );
+}
+
+#[test]
+fn a_change_of_a_field_replaces_the_route_and_the_neighbour() {
+    let mut node = node();
+    let wants = |gateway: &str, mac: &str| vec![route("10.9.0.0/16", &[gateway]), neighbour(mac)];
+    node.hear(Event::ObjectApplied(podroute("mine", wants("10.5.0.1", "02:00:00:00:00:01"))));
+    let steps = node.steps;
+    node.hear(Event::ObjectApplied(podroute("mine", wants("10.5.0.7", "02:00:00:00:00:02"))));
+    assert_eq!(node.steps - steps, 2, "one step each");
+    assert_eq!(routes(&node), ["10.9.0.0/16 via 10.5.0.7 dev eth0"]);
+    let neighbours: Vec<String> = pod(&node).neighbours.values().map(ToString::to_string).collect();
+    assert_eq!(neighbours, ["10.5.0.9 lladdr 02:00:00:00:00:02 dev eth0"]);
+}
+
+#[test]
+fn a_sysctl_gets_its_old_value_back_also_on_an_interface_of_knits() {
+    let mut node = node();
+    let value = |node: &Node, key: &str| pod(node).sysctls.get(key).cloned().unwrap_or_default();
+    let mine = podroute(
+        "mine",
+        vec![
+            sysctl(None, "net/ipv4/ip_forward", "1"),
+            sysctl(Some("eth0"), "ipv4/rp_filter", "2"),
+            sysctl(Some("net1"), "ipv4/rp_filter", "2"),
+            sysctl(Some("eth0"), "ipv4/no_such", "2"),
+        ],
+    );
+    node.hear(Event::ObjectApplied(mine.clone()));
+    assert_eq!(
+        node.problems("mine"),
+        [
+            "spec.entries[2]: pod cnf/a waits for interface net1, which is not there",
+            "spec.entries[3]: this kernel has no sysctl net.ipv4.conf.eth0.no_such"
+        ]
+    );
+    node.hear(Event::ObjectApplied(net1()));
+    let net1_filter = "net/ipv4/conf/net1/rp_filter";
+    assert_eq!(
+        (value(&node, "net/ipv4/ip_forward").as_str(), value(&node, net1_filter).as_str()),
+        ("1", "2")
+    );
+    // A second wish for the same is told.
+    let other = podroute("other", vec![sysctl(None, "net/ipv4/ip_forward", "0")]);
+    node.hear(Event::ObjectApplied(other.clone()));
+    assert!(
+        node.problems("other")[0].contains("is asked for already by podroute/mine in cnf, which was first")
+    );
+    node.hear(Event::ObjectDeleted(key(&other)));
+
+    node.hear(Event::ObjectDeleted(key(&mine)));
+    assert_eq!(value(&node, "net/ipv4/ip_forward"), "0");
+    assert_eq!(value(&node, "net/ipv4/conf/eth0/rp_filter"), "1");
+    assert_eq!(value(&node, net1_filter), "7", "what a new interface begins with");
+    assert!(node.state.held.is_empty(), "{:?}", node.state.held);
+
+    // The same for a sysctl that the interface's own object states and then does not.
+    let stated = |value: Option<&str>| {
+        let sysctls = value.map(|value| ("ipv4/rp_filter".to_owned(), value.to_owned()));
+        object(
+            "Veth",
+            "cnf",
+            "net1",
+            vec![exact("net1", |want| want.sysctls = sysctls.into_iter().collect())],
+        )
+    };
+    for value in [Some("1"), Some("2"), None] {
+        node.hear(Event::ObjectApplied(stated(value)));
+    }
+    assert_eq!(value(&node, net1_filter), "7");
+    node.hear(Event::ObjectApplied(stated(Some("1"))));
+    node.hear(Event::ObjectDeleted(key(&net1())));
+    assert!(node.state.held.is_empty(), "it went with the interface: {:?}", node.state.held);
+    assert_eq!(node.state, node.replayed());
+}
+
+#[test]
+fn routes_of_a_vrf_are_in_its_table_and_wait_for_it() {
+    let mut node = node();
+    let red = |table: u32| {
+        let want = exact("red", |want| {
+            want.kind = Kind::Vrf(Vrf { table });
+            want.master = None;
+            want.ranges.clear();
+        });
+        object("Vrf", "cnf", "red", vec![want])
+    };
+    let port = object("Veth", "cnf", "port", vec![exact("net1", |want| want.vrf = Some("red".to_owned()))]);
+    let mine = podroute(
+        "mine",
+        vec![in_vrf("red", route("10.9.0.0/16", &["10.1.0.1"])), in_vrf("red", route("10.7.0.0/16", &[]))],
+    );
+    node.hear(Event::ObjectApplied(mine.clone()));
+    assert_eq!(node.problems("mine")[1], "spec.entries[1]: pod cnf/a waits for VRF red, which is not there");
+    node.hear(Event::ObjectApplied(red(10)));
+    node.hear(Event::ObjectApplied(port));
+    let mine_in = |node: &Node, table: u32| {
+        let routes = pod(node).routes;
+        let mine = routes.values().filter(|route| route.table == table && route.metric == 0);
+        mine.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        mine_in(&node, 10),
+        ["blackhole 10.7.0.0/16 table 10", "10.9.0.0/16 via 10.1.0.1 dev net1 table 10"]
+    );
+    // The VRF is made again with another table: so are its routes.
+    node.hear(Event::ObjectApplied(red(11)));
+    assert_eq!((mine_in(&node, 10).len(), mine_in(&node, 11).len()), (0, 2));
+    node.hear(Event::ObjectDeleted(key(&red(11))));
+    assert_eq!(phase(&node, &mine), Phase::Configuring);
+    assert_eq!(mine_in(&node, 11), [""; 0]);
+}
+
+#[test]
+fn a_link_that_is_someone_elses_holds_up_only_what_needs_it() {
+    let mut node = node();
+    let mut state = node.kernel.observe();
+    let mut stranger = state.link(&scope("a"), &"eth0".parse().unwrap()).unwrap().clone();
+    stranger.name = "net1".parse().unwrap();
+    state.scope(&scope("a")).add_link(stranger);
+    node.kernel = support::kernel::Kernel::holding(state);
+    let mine =
+        podroute("mine", vec![route("10.9.0.0/16", &["10.1.0.1@net1"]), route("10.8.0.0/16", &["10.5.0.1"])]);
+    node.hear(Event::ObjectApplied(net1()));
+    node.hear(Event::ObjectApplied(mine.clone()));
+    assert_eq!(node.problems("mine"), ["link net1 exists, and Knit did not make it"]);
+    assert_eq!(routes(&node), ["10.8.0.0/16 via 10.5.0.1 dev eth0"]);
+}
+
+#[test]
+fn two_changes_of_the_same_sysctl_are_told() {
+    let mut node = node();
+    let change = |value: &str| {
+        Want::Change(ChangeWant {
+            pods: Selector::label("net", "x"),
+            name: "eth0".parse().unwrap(),
+            attrs: Attrs::default(),
+            sysctls: [("ipv4/rp_filter".to_owned(), value.to_owned())].into(),
+            routes: Vec::new(),
+        })
+    };
+    node.hear(Event::ObjectApplied(object("PrimaryNetwork", "cnf", "first", vec![change("2")])));
+    node.hear(Event::ObjectApplied(object("PrimaryNetwork", "cnf", "second", vec![change("0")])));
+    assert_eq!(
+        node.problems("second"),
+        ["spec.entries[0].sysctls: ipv4/rp_filter of eth0 is set by another object already"]
+    );
+}

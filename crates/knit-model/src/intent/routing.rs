@@ -1,0 +1,151 @@
+//! Routes, rules, neighbours and sysctls that come with no interface of their own.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{RouteWant, Selector};
+use crate::name::IfName;
+use crate::neighbour::Neighbour;
+use crate::route::MAIN_TABLE;
+use crate::rule::Rule;
+
+/// One thing about routing in each pod that matches. It waits for the interfaces that it names.
+///
+/// An interface is named by its name, or by the prefix that an object asks for it with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoutingWant {
+    /// Which pods of the object's namespace.
+    pub pods: Selector,
+    /// A VRF of the pod: routes of the main table go into its table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<IfName>,
+    /// What.
+    pub entry: RoutingEntry,
+}
+
+/// What can be asked for beside interfaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RoutingEntry {
+    /// A route. A next hop without a link means the interface that reaches the router.
+    Route(RouteWant),
+    /// A policy rule.
+    Rule(Rule),
+    /// A permanent neighbour, or an address that a link answers for.
+    Neighbour(Neighbour),
+    /// A sysctl of the pod.
+    Sysctl(SysctlWant),
+}
+
+/// A sysctl of the pod, or of one of its interfaces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SysctlWant {
+    /// The interface; `None` for one of the whole pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<IfName>,
+    /// Of an interface: family and name, such as `ipv4/rp_filter`. Of the pod: the path, such as `net/ipv4/ip_forward`.
+    pub key: String,
+    /// The value.
+    pub value: String,
+}
+
+impl RoutingWant {
+    /// The same with the names that interfaces have in one pod.
+    #[must_use]
+    pub fn with_names(&self, name_of: impl Fn(&IfName) -> IfName) -> Self {
+        let mut want = self.clone();
+        let mut links: Vec<&mut IfName> = want.vrf.iter_mut().collect();
+        match &mut want.entry {
+            RoutingEntry::Route(route) => {
+                links.extend(route.via.iter_mut().filter_map(|hop| hop.link.as_mut()));
+            }
+            RoutingEntry::Rule(rule) => links.extend(rule.iif.iter_mut().chain(&mut rule.oif)),
+            RoutingEntry::Neighbour(neighbour) => links.push(&mut neighbour.link),
+            RoutingEntry::Sysctl(sysctl) => links.extend(&mut sysctl.link),
+        }
+        links.into_iter().for_each(|link| *link = name_of(link));
+        want
+    }
+}
+
+impl SysctlWant {
+    /// Its path below `/proc/sys`.
+    pub fn path(&self) -> String {
+        match (&self.link, self.key.split_once('/')) {
+            (Some(link), Some((family, name))) => format!("net/{family}/conf/{link}/{name}"),
+            _ => self.key.clone(),
+        }
+    }
+
+    /// The sysctl whose value a new interface begins with. It is there where the kernel has the sysctl.
+    pub fn default_path(&self) -> Option<String> {
+        default_of(&self.path())
+    }
+}
+
+/// The sysctl whose value a new interface begins with, for one of an interface.
+pub fn default_of(path: &str) -> Option<String> {
+    let words: Vec<&str> = path.split('/').collect();
+    match words[..] {
+        ["net", family, "conf", _, name] => Some(format!("net/{family}/conf/default/{name}")),
+        _ => None,
+    }
+}
+
+/// The interface that a sysctl is of.
+pub fn link_of(path: &str) -> Option<IfName> {
+    let words: Vec<&str> = path.split('/').collect();
+    match words[..] {
+        ["net", _, "conf", "all" | "default", _] => None,
+        ["net", _, "conf", link, _] => link.parse().ok(),
+        _ => None,
+    }
+}
+
+impl fmt::Display for RoutingEntry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Route(route) if route.table == MAIN_TABLE => write!(out, "route {}", route.to),
+            Self::Route(route) => write!(out, "route {} table {}", route.to, route.table),
+            Self::Rule(rule) => write!(out, "rule {rule}"),
+            Self::Neighbour(neighbour) => write!(out, "neighbour {neighbour}"),
+            Self::Sysctl(sysctl) => {
+                write!(out, "sysctl {}={}", sysctl.path().replace('/', "."), sysctl.value)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sysctl(link: Option<&str>, key: &str) -> SysctlWant {
+        let link = link.map(|link| link.parse().unwrap());
+        SysctlWant { link, key: key.to_owned(), value: "1".to_owned() }
+    }
+
+    #[test]
+    fn a_sysctl_of_an_interface_has_the_interface_in_its_path() {
+        let of_link = sysctl(Some("net1.7"), "ipv4/rp_filter");
+        assert_eq!(of_link.path(), "net/ipv4/conf/net1.7/rp_filter");
+        assert_eq!(of_link.default_path().unwrap(), "net/ipv4/conf/default/rp_filter");
+        assert_eq!(link_of(&of_link.path()).unwrap().as_str(), "net1.7");
+        let of_pod = sysctl(None, "net/ipv4/ip_forward");
+        assert_eq!((of_pod.path().as_str(), of_pod.default_path()), ("net/ipv4/ip_forward", None));
+        assert_eq!(link_of("net/ipv6/conf/all/forwarding"), None);
+    }
+
+    #[test]
+    fn names_become_those_of_the_pod() {
+        let name = |link: &IfName| {
+            if link.as_str() == "pc0" { "pc0123".parse().unwrap() } else { link.clone() }
+        };
+        let entry = RoutingEntry::Sysctl(sysctl(Some("pc0"), "ipv4/rp_filter"));
+        let want = RoutingWant { pods: Selector::default(), vrf: Some("red".parse().unwrap()), entry };
+        let named = want.with_names(name);
+        assert_eq!(named.entry.to_string(), "sysctl net.ipv4.conf.pc0123.rp_filter=1");
+        assert_eq!(named.vrf, want.vrf);
+    }
+}

@@ -1,0 +1,108 @@
+//! Knit as a node runs it, with a pod whose label says which link it has.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use knit_agent::{Standalone, sandboxes, standalone};
+use knit_engine::{Event, Unit};
+use knit_kernel::Netns;
+use knit_model::{Sandbox, SandboxId};
+
+use super::bare::{LINK, MTU, OTHER_MTU, pod};
+use super::{Case, expect};
+
+/// The label that says which link.
+const LABEL: &str = "link";
+
+/// A node whose host is the calling thread's namespace, and one pod.
+pub struct Knit {
+    node: Standalone,
+    sandbox: Sandbox,
+    _pod: Netns,
+}
+
+impl Knit {
+    /// Opens a node that has two objects of each kind: the same link with two MTUs.
+    pub fn open(folder: &Path, cases: &[&Case]) -> Result<Self> {
+        let mut node = Standalone::open(&folder.join("state"))?;
+        let manifest = folder.join("objects.yaml");
+        let mut yaml = object("Bridge", "bench", "name: bench0");
+        for case in cases {
+            for mtu in [MTU, OTHER_MTU] {
+                let (name, spec) = (label(case, mtu), case.spec);
+                let spec = format!(
+                    "selector: {{matchLabels: {{{LABEL}: {name}}}}}, interfaceName: {LINK}, mtu: {mtu}, \
+                     addresses: ['10.9.0.2/24'], {spec}"
+                );
+                yaml += &object(case.object, &name, &spec);
+            }
+        }
+        std::fs::write(&manifest, yaml).context("cannot write the objects")?;
+        node.apply(standalone::read_objects(&manifest)?, "bench")?;
+        let pod = pod()?;
+        let instance = sandboxes::instance_of(&pod)?;
+        // The descriptor's own path in /proc: no mount to make, none to leave behind.
+        let netns = format!("/proc/{}/fd/{}", std::process::id(), pod.as_fd().as_raw_fd());
+        let sandbox = Sandbox {
+            id: SandboxId("bench/pod".to_owned()),
+            uid: format!("{}-{}", instance.boot, instance.cookie),
+            instance,
+            netns,
+            number: 1,
+            pod: "pod".to_owned(),
+            namespace: "bench".to_owned(),
+            labels: [].into(),
+        };
+        Ok(Self { node, sandbox, _pod: pod })
+    }
+
+    /// The label asks for the link.
+    pub fn make(&mut self, case: &Case) -> Result<()> {
+        self.ask(Some(label(case, MTU)))
+    }
+
+    /// The label asks for the same link with another MTU.
+    pub fn change(&mut self, case: &Case) -> Result<()> {
+        self.ask(Some(label(case, OTHER_MTU)))
+    }
+
+    /// The label goes; when this returns the link is cut off.
+    pub fn remove(&mut self) -> Result<()> {
+        self.ask(None)
+    }
+
+    fn ask(&mut self, value: Option<String>) -> Result<()> {
+        let labels = value.map(|value| (LABEL.to_owned(), value)).into_iter().collect();
+        let sandbox = Sandbox { labels, ..self.sandbox.clone() };
+        self.node.node().hear(Event::SandboxSeen(sandbox))?;
+        Ok(())
+    }
+
+    /// Fails unless the pod has the link with this MTU.
+    pub fn check(&self, case: &Case, mtu: u32) -> Result<()> {
+        let (state, unit) = (self.node.state(), Unit::Sandbox(self.sandbox.id.clone()));
+        let problems = state.problems.get(&unit).into_iter().flatten();
+        let problems: Vec<String> = problems.map(|(_, problem)| problem.to_string()).collect();
+        let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+        let there =
+            made.clone().any(|(_, link)| link.ready && link.kind == case.name && link.mtu == Some(mtu));
+        expect(there && problems.is_empty(), || format!("no {} with MTU {mtu}: {problems:?}", case.name))
+    }
+
+    /// What a node does when nobody waits: deletes what was cut off.
+    pub fn tidy(&mut self) -> Result<()> {
+        Ok(self.node.node().tidy()?)
+    }
+}
+
+fn label(case: &Case, mtu: u32) -> String {
+    format!("{}-{mtu}", case.name)
+}
+
+fn object(kind: &str, name: &str, spec: &str) -> String {
+    format!(
+        "---\n{{apiVersion: podnetwork.opdev.io/v1alpha1, kind: {kind}, metadata: {{name: {name}, namespace: bench}}, \
+         spec: {{{spec}}}}}\n"
+    )
+}
