@@ -65,7 +65,8 @@ fn every_example_is_a_block_of_exactly_one_page() {
         let write = |(name, text): (&String, &String)| fs::write(examples.join(name), text).unwrap();
         return shown.iter().for_each(write);
     }
-    let names = fs::read_dir(&examples).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names =
+        fs::read_dir(&examples).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.collect::<BTreeSet<String>>(), shown.keys().cloned().collect(), "examples/standalone");
     for (name, text) in shown {
         assert_eq!(fs::read_to_string(examples.join(&name)).unwrap(), text, "examples/standalone/{name}");
