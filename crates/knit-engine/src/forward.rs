@@ -75,11 +75,16 @@ pub(crate) fn refresh(state: &mut State, id: &SandboxId, effects: &mut Effects) 
     state.forwards.ask(effects);
 }
 
-/// Asks for all of them, whatever was asked before.
-pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
+/// After a start: what is written down is what the kernel has. Asking anew pod by pod would close the others' ports.
+pub(crate) fn remember(state: &mut State) {
     let ids: Vec<SandboxId> = state.called.sandboxes().cloned().collect();
     let all = ids.into_iter().map(|id| (id.clone(), wanted(state, &id)));
     state.forwards.of = all.filter(|(_, forwards)| !forwards.is_empty()).collect();
+}
+
+/// Asks for all of them, whatever was asked before.
+pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
+    remember(state);
     state.forwards.ask(effects);
 }
 
