@@ -82,7 +82,7 @@ impl Slow {
                     Scope::Host => true,
                     Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
                 });
-                Event::Observed { unit, seen }
+                Event::Observed { unit, seen, keys: Default::default() }
             }
             Effect::Apply { unit, plan } => {
                 let result = match self.broken {
@@ -92,10 +92,12 @@ impl Slow {
                 let failure = |message| Failure {
                     problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
                     taken_back: true,
+                    lacks: None,
                 };
                 Event::Applied(Applied { unit, result: result.map_err(failure) })
             }
             Effect::Inspect { call, path } => Event::Inspected { call, found: Ok(found(&path)) },
+            Effect::Forward(_) => Event::Forwarded(Ok(())),
             Effect::MakeDomain { call, .. } => Event::DomainDone { call, result: Ok(DomainDone::Made) },
             Effect::RemoveDomain { call, path } => {
                 let instance = Some(found(&path).instance);
