@@ -119,6 +119,16 @@ pub struct PortMapping {
     pub host_port: u16,
     /// Only on this address of the node; all when left out.
     pub host_ip: Option<IpAddr>,
+    /// The interface of the pod that it leads to; left out: whichever the call asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<IfName>,
+}
+
+impl PortMapping {
+    /// Whether it leads to this interface.
+    pub fn leads_to(&self, interface: &IfName) -> bool {
+        self.interface.as_ref().is_none_or(|mine| mine == interface)
+    }
 }
 
 /// A call that attaches interfaces to one sandbox: all of them, or none.

@@ -116,7 +116,9 @@ pub(crate) fn check(state: &State, id: &SandboxId, ports: &[PortMapping]) -> Res
         one.protocol == other.protocol && one.host_port == other.host_port && same_address
     };
     for (at, port) in ports.iter().enumerate() {
-        let mut others = state.called.all().filter(|there| there.sandbox != *id);
+        // The same interface asked for again keeps its ports.
+        let mut others =
+            state.called.all().filter(|there| there.sandbox != *id || !port.leads_to(&there.interface));
         let taken = others.find(|there| there.notes.ports.iter().any(|other| clash(port, other)));
         let twice = ports[..at].iter().any(|other| clash(port, other));
         let whose = match (taken, twice) {

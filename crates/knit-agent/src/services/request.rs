@@ -136,13 +136,15 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
             notes.ingress = some(limits.ingress_bits).or(notes.ingress);
             notes.egress = some(limits.egress_bits).or(notes.egress);
         }
-        let ports = spec.port_mappings.iter().enumerate().map(|(at, port)| {
+        let mappings = spec.port_mappings.clone();
+        let asked = asked(&field, index, spec)?;
+        for (at, port) in mappings.iter().enumerate() {
             let field = format!("{field}.port_mappings[{at}]");
             let numbers = (i64::from(port.container_port), i64::from(port.host_port));
-            mapping(&field, port.protocol, numbers, &port.host_ip)
-        });
-        notes.ports.extend(ports.collect::<Checked<Vec<_>>>()?);
-        interfaces.push(asked(&field, index, spec)?);
+            let mapping = mapping(&field, port.protocol, numbers, &port.host_ip)?;
+            notes.ports.push(PortMapping { interface: Some(asked.0.clone()), ..mapping });
+        }
+        interfaces.push(asked);
     }
     let mut names: Vec<&IfName> = interfaces.iter().map(|(name, ..)| name).collect();
     names.sort();
@@ -328,6 +330,7 @@ fn mapping(field: &str, protocol: i32, (container, host): (i64, i64), host_ip: &
         container_port: port(format!("{field}.container_port"), container)?,
         host_port: port(format!("{field}.host_port"), host)?,
         host_ip: host_ip.map_err(|_| invalid(&format!("{field}.host_ip"), "this is no address"))?,
+        interface: None,
     })
 }
 

@@ -103,6 +103,9 @@ fn admit(
         let (tenant, network) = place;
         check_addresses(state, &tenant, &network, asked, &field)?;
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
+        // A port of the node leads to one interface, however many come with the same call.
+        let mut notes = attach.notes.clone();
+        notes.ports.retain(|port| port.leads_to(interface));
         fresh.push(Attachment {
             sandbox: id.clone(),
             interface: interface.clone(),
@@ -111,7 +114,7 @@ fn admit(
             object: Attachment::key(&sandbox.namespace, id, interface),
             why,
             asked: asked.clone(),
-            notes: attach.notes.clone(),
+            notes,
             since: now,
             ticket: attach.ticket,
             stood: false,
