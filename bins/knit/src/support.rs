@@ -3,6 +3,7 @@
 //! Each part is what a person would have typed. A part that cannot be had is in the bundle as the reason why.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -40,7 +41,9 @@ const KERNEL: [(&str, &[&str]); 5] = [
 pub fn run(place: &Place, file: Option<PathBuf>, socket: Option<PathBuf>) -> Result<ExitCode> {
     let file = file.unwrap_or_else(|| PathBuf::from("knit-support.tar.gz"));
     let folder = std::env::temp_dir().join(format!("knit-support-{}", std::process::id()));
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // Nobody else may have made it, and nobody else may read it.
+    let made = fs::DirBuilder::new().mode(0o700).create(&folder);
+    made.with_context(|| format!("cannot make {}", folder.display()))?;
     let collected = collect(place, &folder, socket.as_deref()).and_then(|()| pack(&folder, &file));
     // The first error is the one to tell.
     let removed = fs::remove_dir_all(&folder);

@@ -138,8 +138,10 @@ fn qemu(guest: &Guest, kernel: &Kernel, folder: &Path) -> Command {
     // The kernel's own words cost time on an emulated line, so that only what matters is written unless asked for.
     // A kernel that is in trouble panics, a panic ends the machine, and the end of the machine is seen here.
     let level = if guest.kernel_log { 7 } else { 4 };
-    let arguments =
-        format!("console=ttyS0 loglevel={level} panic=-1 oops=panic mitigations=off random.trust_cpu=on");
+    // On a busy machine an emulated timer may come too late for the kernel's own check of it.
+    let arguments = format!(
+        "console=ttyS0 loglevel={level} panic=-1 oops=panic mitigations=off random.trust_cpu=on no_timer_check"
+    );
     // setpriv becomes QEMU, which then dies with this process.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
