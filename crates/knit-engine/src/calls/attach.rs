@@ -91,7 +91,7 @@ fn admit(
         let message = format!("sandbox {id} was deleted: this call comes too late");
         return Err(problem("id", Reason::Superseded, message));
     }
-    forward::check(state, id, &attach.notes.ports)?;
+    forward::check(state, id, attach.interfaces.iter().flat_map(|(_, _, asked)| &asked.ports))?;
     let sandbox = described(state, id, found, &attach);
     let mut fresh = Vec::new();
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
@@ -253,7 +253,8 @@ pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
     };
     let id = SandboxId(attaching.attach.sandbox.id.clone());
     let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
-    let opens = !attaching.attach.notes.ports.is_empty() && state.forwards.is_under_way();
+    let opens = attaching.attach.interfaces.iter().any(|(_, _, asked)| !asked.ports.is_empty())
+        && state.forwards.is_under_way();
     match report(state, &id, &names) {
         Ok(_) if opens => state.calls.stage(call, Stage::Forwarding),
         Ok(done) => answer(state, call, done, effects),
