@@ -264,6 +264,7 @@ fn forwarded(state: &mut State, result: &Result<(), Problem>, effects: &mut Effe
 
 /// What was asked for and never stood is taken back: whoever asked was never told that it is there, and is gone.
 fn restarted(state: &mut State, effects: &mut Effects) {
+    forward::remember(state);
     let never_stood = state.called.all().filter(|there| !there.stood);
     let never_stood: Vec<(SandboxId, IfName)> =
         never_stood.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
