@@ -21,7 +21,7 @@ const MOST_STEPS: usize = 40;
 #[test]
 fn killed_at_every_step_of_an_attach_the_next_agent_finds_or_leaves_nothing() {
     killed_at_every_step("agent-kill-attach", |agent, pod| {
-        let _ = agent.try_attach(attach("sb1", &netns(pod)));
+        agent.try_attach(attach("sb1", &netns(pod))).is_ok()
     });
 }
 
@@ -61,7 +61,7 @@ fn killed_at_every_step_of_a_detach_the_next_agent_finishes_it() {
 }
 
 /// Kills the agent before each step in turn; the next one converges, and what was asked for can be had and taken back.
-fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod)) {
+fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod) -> bool) {
     let machine = Machine::new(test);
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
@@ -69,8 +69,7 @@ fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod)) {
     agent.crash();
     for step in 0..MOST_STEPS {
         let mut agent = machine.agent_with(&[], &[("KNIT_FAULT_KILL_AT", &step.to_string())]);
-        work(&agent, &pod);
-        let killed = !agent.is_running();
+        let killed = !work(&agent, &pod);
         if killed {
             agent.wait();
         } else {

@@ -72,14 +72,6 @@ pub struct Asked {
     /// Whether the default routes go through this interface.
     #[serde(default)]
     pub default_route: bool,
-}
-
-/// What a call says that the interface itself does not show.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notes {
-    /// The pod's name servers, search domains and resolver options.
-    #[serde(default, skip_serializing_if = "Dns::is_empty")]
-    pub dns: Dns,
     /// Ports of the node that lead to ports of the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortMapping>,
@@ -89,6 +81,14 @@ pub struct Notes {
     /// Bits per second out of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<u64>,
+}
+
+/// What a call says that the interface itself does not show.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes {
+    /// The pod's name servers, search domains and resolver options.
+    #[serde(default, skip_serializing_if = "Dns::is_empty")]
+    pub dns: Dns,
     /// A name under which a collection finds what the call made.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
@@ -119,16 +119,6 @@ pub struct PortMapping {
     pub host_port: u16,
     /// Only on this address of the node; all when left out.
     pub host_ip: Option<IpAddr>,
-    /// The interface of the pod that it leads to; left out: whichever the call asks for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface: Option<IfName>,
-}
-
-impl PortMapping {
-    /// Whether it leads to this interface.
-    pub fn leads_to(&self, interface: &IfName) -> bool {
-        self.interface.as_ref().is_none_or(|mine| mine == interface)
-    }
 }
 
 /// A call that attaches interfaces to one sandbox: all of them, or none.

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
+use knit_model::{IfName, SandboxId};
 
-use crate::call::{ATTACHMENT, PortMapping};
+use crate::call::{ATTACHMENT, Attachment, PortMapping};
 use crate::event::{Effect, Unit};
 use crate::state::State;
 use crate::step::Effects;
@@ -90,14 +90,14 @@ pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
 
 fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
     let mut all = BTreeSet::new();
-    for there in state.called.of(id).filter(|there| !there.notes.ports.is_empty()) {
+    for there in state.called.of(id).filter(|there| !there.asked.ports.is_empty()) {
         let made = state.made.get(&Unit::Sandbox(id.clone())).into_iter().flat_map(|made| &made.interfaces);
         let mine =
             made.filter(|(object, report)| object.kind == ATTACHMENT && report.name == there.interface);
         for address in mine.flat_map(|(_, report)| &report.addresses).map(|address| address.addr()) {
             let fits =
                 |port: &&PortMapping| port.host_ip.is_none_or(|host| host.is_ipv4() == address.is_ipv4());
-            all.extend(there.notes.ports.iter().filter(fits).map(|port| Forward {
+            all.extend(there.asked.ports.iter().filter(fits).map(|port| Forward {
                 protocol: port.protocol.clone(),
                 host_ip: port.host_ip,
                 host_port: port.host_port,
@@ -110,17 +110,22 @@ fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
 }
 
 /// Whether another attachment has one of these ports of the node.
-pub(crate) fn check(state: &State, id: &SandboxId, ports: &[PortMapping]) -> Result<(), Problem> {
+pub(crate) fn check<'a>(
+    state: &State,
+    id: &SandboxId,
+    ports: impl Iterator<Item = (&'a IfName, &'a PortMapping)>,
+) -> Result<(), Problem> {
+    let ports: Vec<(&IfName, &PortMapping)> = ports.collect();
     let clash = |one: &PortMapping, other: &PortMapping| {
         let same_address = one.host_ip.is_none() || other.host_ip.is_none() || one.host_ip == other.host_ip;
         one.protocol == other.protocol && one.host_port == other.host_port && same_address
     };
-    for (at, port) in ports.iter().enumerate() {
+    for (at, (interface, port)) in ports.iter().enumerate() {
         // The same interface asked for again keeps its ports.
-        let mut others =
-            state.called.all().filter(|there| there.sandbox != *id || !port.leads_to(&there.interface));
-        let taken = others.find(|there| there.notes.ports.iter().any(|other| clash(port, other)));
-        let twice = ports[..at].iter().any(|other| clash(port, other));
+        let is_same = |there: &Attachment| there.sandbox == *id && there.interface == **interface;
+        let mut others = state.called.all().filter(|there| !is_same(there));
+        let taken = others.find(|there| there.asked.ports.iter().any(|other| clash(port, other)));
+        let twice = ports[..at].iter().any(|(_, other)| clash(port, other));
         let whose = match (taken, twice) {
             (Some(there), _) => format!("sandbox {}'s already", there.sandbox),
             (None, true) => "asked for twice".to_owned(),

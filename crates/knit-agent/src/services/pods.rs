@@ -186,7 +186,7 @@ fn routes(
 }
 
 fn bandwidth(there: &Attachment) -> Option<v1::Bandwidth> {
-    let (ingress, egress) = (there.notes.ingress, there.notes.egress);
+    let (ingress, egress) = (there.asked.ingress, there.asked.egress);
     (ingress.is_some() || egress.is_some()).then(|| v1::Bandwidth {
         ingress_bits: ingress.unwrap_or_default(),
         egress_bits: egress.unwrap_or_default(),
@@ -200,7 +200,7 @@ fn ports(there: &Attachment) -> Vec<v1::PortMapping> {
         "sctp" => v1::Protocol::Sctp,
         _ => v1::Protocol::Tcp,
     };
-    let mappings = there.notes.ports.iter().map(|port| v1::PortMapping {
+    let mappings = there.asked.ports.iter().map(|port| v1::PortMapping {
         protocol: protocol(&port.protocol).into(),
         container_port: u32::from(port.container_port),
         host_port: u32::from(port.host_port),

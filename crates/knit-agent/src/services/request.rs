@@ -1,6 +1,5 @@
 //! From requests to the engine's words. Every value is checked here, with the name of its field; nothing is decided.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -126,25 +125,18 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
     let specs =
         if request.interfaces.is_empty() { vec![v1::InterfaceSpec::default()] } else { request.interfaces };
     let v1::DnsConfig { servers, searches, options } = request.dns.unwrap_or_default();
-    let mut notes = notes(Dns { servers, searches, options }, annotations)?;
+    let mut notes = Notes { dns: Dns { servers, searches, options }, annotations, ..Notes::default() };
     notes.group = word("group", &request.group)?;
     let mut interfaces = Vec::new();
     for (index, spec) in specs.into_iter().enumerate() {
         let field = format!("interfaces[{index}]");
-        if let Some(limits) = &spec.bandwidth {
-            let some = |bits: u64| (bits > 0).then_some(bits);
-            notes.ingress = some(limits.ingress_bits).or(notes.ingress);
-            notes.egress = some(limits.egress_bits).or(notes.egress);
+        let mut interface = asked(&field, index, spec)?;
+        if index == 0 {
+            // A pod's annotations mean its first interface, unless that says otherwise.
+            interface.2.ingress = interface.2.ingress.or(limit(&notes, INGRESS)?);
+            interface.2.egress = interface.2.egress.or(limit(&notes, EGRESS)?);
         }
-        let mappings = spec.port_mappings.clone();
-        let asked = asked(&field, index, spec)?;
-        for (at, port) in mappings.iter().enumerate() {
-            let field = format!("{field}.port_mappings[{at}]");
-            let numbers = (i64::from(port.container_port), i64::from(port.host_port));
-            let mapping = mapping(&field, port.protocol, numbers, &port.host_ip)?;
-            notes.ports.push(PortMapping { interface: Some(asked.0.clone()), ..mapping });
-        }
-        interfaces.push(asked);
+        interfaces.push(interface);
     }
     let mut names: Vec<&IfName> = interfaces.iter().map(|(name, ..)| name).collect();
     names.sort();
@@ -212,6 +204,14 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         mac: mac.map_err(|why| invalid(&format!("{field}.mac"), why.to_string()))?,
         ..Attrs::default()
     };
+    let ports = spec.port_mappings.iter().enumerate().map(|(at, port)| {
+        let field = format!("{field}.port_mappings[{at}]");
+        let numbers = (i64::from(port.container_port), i64::from(port.host_port));
+        mapping(&field, port.protocol, numbers, &port.host_ip)
+    });
+    let ports = ports.collect::<Checked<_>>()?;
+    let limits = spec.bandwidth.unwrap_or_default();
+    let some = |bits: u64| (bits > 0).then_some(bits);
     let mut problems = knit_model::Problems::default();
     attrs.check(field, &mut problems);
     if let Some(problem) = problems.0.first() {
@@ -222,6 +222,9 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         addresses: addresses.collect::<Checked<_>>()?,
         routes: routes.collect::<Checked<_>>()?,
         default_route: spec.default_route.unwrap_or(named == FIRST),
+        ports,
+        ingress: some(limits.ingress_bits),
+        egress: some(limits.egress_bits),
     };
     Ok((name, network, asked))
 }
@@ -243,15 +246,20 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     };
     let dns = request.dns_config.clone().unwrap_or_default();
     let dns = Dns { servers: dns.servers, searches: dns.searches, options: dns.options };
-    let mut notes = notes(dns, request.annotations.clone())?;
+    let notes = Notes { dns, annotations: request.annotations.clone(), ..Notes::default() };
     // The kubelet lists every port of a pod; those without one on the node are no mappings.
     let mapped = request.port_mappings.iter().enumerate().filter(|(_, port)| port.host_port != 0);
     let ports = mapped.map(|(at, port)| {
         let numbers = (i64::from(port.container_port), i64::from(port.host_port));
         mapping(&format!("port_mappings[{at}]"), port.protocol, numbers, &port.host_ip)
     });
-    notes.ports = ports.collect::<Checked<_>>()?;
-    let asked = Asked { default_route: name == FIRST, ..Asked::default() };
+    let asked = Asked {
+        default_route: name == FIRST,
+        ports: ports.collect::<Checked<_>>()?,
+        ingress: limit(&notes, INGRESS)?,
+        egress: limit(&notes, EGRESS)?,
+        ..Asked::default()
+    };
     Ok(Attach {
         call: call.clone(),
         dialect: Dialect::Kni,
@@ -281,17 +289,14 @@ pub(super) fn kni_netns(request: &kni::DetachInterfaceRequest) -> Checked<String
     path("isolation.path", if given.is_empty() { extra } else { given })
 }
 
-fn notes(dns: Dns, annotations: BTreeMap<String, String>) -> Checked<Notes> {
-    let limit = |key: &str| {
-        let text = annotations.get(key).filter(|text| !text.is_empty());
-        let wrong = |text: &String| {
-            let message = format!("`{text}` is no amount of bits per second, such as 10M");
-            invalid(&format!("annotations[{key}]"), message)
-        };
-        text.map(|text| bits(text).ok_or_else(|| wrong(text))).transpose()
+/// A limit that an annotation states.
+fn limit(notes: &Notes, key: &str) -> Checked<Option<u64>> {
+    let text = notes.annotations.get(key).filter(|text| !text.is_empty());
+    let wrong = |text: &String| {
+        let message = format!("`{text}` is no amount of bits per second, such as 10M");
+        invalid(&format!("annotations[{key}]"), message)
     };
-    let (ingress, egress) = (limit(INGRESS)?, limit(EGRESS)?);
-    Ok(Notes { dns, ports: Vec::new(), ingress, egress, group: String::new(), annotations })
+    text.map(|text| bits(text).ok_or_else(|| wrong(text))).transpose()
 }
 
 /// A quantity as Kubernetes writes it: `10M`, `1Gi`, `500k`, `1000000`.
@@ -330,7 +335,6 @@ fn mapping(field: &str, protocol: i32, (container, host): (i64, i64), host_ip: &
         container_port: port(format!("{field}.container_port"), container)?,
         host_port: port(format!("{field}.host_port"), host)?,
         host_ip: host_ip.map_err(|_| invalid(&format!("{field}.host_ip"), "this is no address"))?,
-        interface: None,
     })
 }
 

@@ -91,7 +91,9 @@ fn admit(
         let message = format!("sandbox {id} was deleted: this call comes too late");
         return Err(problem("id", Reason::Superseded, message));
     }
-    forward::check(state, id, &attach.notes.ports)?;
+    let asked = attach.interfaces.iter();
+    let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
+    forward::check(state, id, ports)?;
     let sandbox = described(state, id, found, &attach);
     let mut fresh = Vec::new();
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
@@ -103,9 +105,6 @@ fn admit(
         let (tenant, network) = place;
         check_addresses(state, &tenant, &network, asked, &field)?;
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
-        // A port of the node leads to one interface, however many come with the same call.
-        let mut notes = attach.notes.clone();
-        notes.ports.retain(|port| port.leads_to(interface));
         fresh.push(Attachment {
             sandbox: id.clone(),
             interface: interface.clone(),
@@ -114,7 +113,7 @@ fn admit(
             object: Attachment::key(&sandbox.namespace, id, interface),
             why,
             asked: asked.clone(),
-            notes,
+            notes: attach.notes.clone(),
             since: now,
             ticket: attach.ticket,
             stood: false,
@@ -256,7 +255,8 @@ pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
     };
     let id = SandboxId(attaching.attach.sandbox.id.clone());
     let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
-    let opens = !attaching.attach.notes.ports.is_empty() && state.forwards.is_under_way();
+    let opens = attaching.attach.interfaces.iter().any(|(_, _, asked)| !asked.ports.is_empty())
+        && state.forwards.is_under_way();
     match report(state, &id, &names) {
         Ok(_) if opens => state.calls.stage(call, Stage::Forwarding),
         Ok(done) => answer(state, call, done, effects),
