@@ -73,7 +73,9 @@ impl Agent {
     /// Ends it and starts another, with the same state. Says how long that one took to answer for all its pods.
     pub fn restart(mut self) -> Result<(Self, Duration)> {
         let pods = self.pods()?;
-        self.child.take().map(end);
+        if let Some(child) = self.child.take() {
+            end(child);
+        }
         let (child, began) = spawn(&self.program, &self.folder)?;
         self.child = Some(child);
         self.client = connect(&self.runtime, &self.folder)?;
@@ -152,7 +154,9 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.child.take().map(end);
+        if let Some(child) = self.child.take() {
+            end(child);
+        }
     }
 }
 
