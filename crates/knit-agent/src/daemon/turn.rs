@@ -30,6 +30,8 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_secs(1);
 /// The folder of objects is looked at this often.
 const FOLDER: Duration = Duration::from_millis(500);
+/// While something is being made, strays wait this long before they are looked for again.
+const SWEEP_AGAIN: Duration = Duration::from_millis(200);
 
 /// What connects the loop with everyone else.
 pub(super) struct Ends {
@@ -65,6 +67,8 @@ struct Turn<'a> {
     reap_at: Option<Instant>,
     census_at: Instant,
     resync_at: Instant,
+    /// When strays are to be looked for, after everything was compared.
+    sweep_at: Option<Instant>,
     folder_at: Instant,
     stopping: Option<Instant>,
 }
@@ -162,6 +166,7 @@ impl<'a> Turn<'a> {
             census_at: now + options.census,
             // What changed while no agent ran is repaired first.
             resync_at: now,
+            sweep_at: None,
             folder_at: now,
             stopping: None,
             options,
@@ -197,7 +202,7 @@ impl<'a> Turn<'a> {
     /// The next message; `None` when something is due first.
     fn next(&mut self) -> Option<Message> {
         let mut until = self.census_at.min(self.resync_at);
-        until = self.reap_at.map_or(until, |at| until.min(at));
+        until = self.reap_at.into_iter().chain(self.sweep_at).fold(until, Instant::min);
         if self.folder.is_some() {
             until = until.min(self.folder_at);
         }
@@ -400,15 +405,30 @@ impl<'a> Turn<'a> {
         if now >= self.resync_at {
             self.resync_at = now + self.options.resync;
             self.compared = self.node.state().at_rest().cloned().collect();
-            // What is being made has no unit that holds it yet, and must not be taken for a stray.
-            let idle = self.node.state().is_idle();
-            if let Some(repair) = if idle { self.node.repair_strays()? } else { None } {
-                tracing::warn!("{repair}");
-                self.ends.metrics.repaired();
-            }
+            self.sweep_at = Some(now);
+            self.sweep(now)?;
             self.reap_at.get_or_insert(now + REAP_AFTER);
             self.hear(Event::Resync)?;
             self.hear(Event::Reforward)?;
+        }
+        self.sweep(now)
+    }
+
+    /// Removes what has Knit's mark and nobody knows, when that is due. What is being made has no unit that holds it yet and
+    /// must not be taken for a stray, so it waits until nothing is.
+    fn sweep(&mut self, now: Instant) -> Result<()> {
+        if self.sweep_at.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        if !self.node.state().is_idle() {
+            self.sweep_at = Some(now + SWEEP_AGAIN);
+            return Ok(());
+        }
+        self.sweep_at = None;
+        if let Some(repair) = self.node.repair_strays()? {
+            tracing::warn!("{repair}");
+            self.ends.metrics.repaired();
+            self.reap_at.get_or_insert(now + REAP_AFTER);
         }
         Ok(())
     }
