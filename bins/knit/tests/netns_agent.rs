@@ -78,7 +78,7 @@ fn the_same_attach_again_is_the_same_answer_unless_it_must_not_be_there() {
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
     let first = agent.attach("sb1", &pod);
-    let before = Dump::take(pod.namespace());
+    let before = Dump::settled(pod.namespace());
     let again = agent.attach("sb1", &pod);
     assert_eq!(first.pod, again.pod);
     assert!(first.changed && !again.changed);
@@ -97,7 +97,7 @@ fn detaching_twice_or_what_never_was_succeeds_and_leaves_nothing() {
     let machine = Machine::new("agent-detach");
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
     agent.attach("sb1", &pod);
     assert_eq!(agent.detach("sb1", &["eth0"]).detached, ["eth0"]);
     assert!(agent.detach("sb1", &["eth0"]).detached.is_empty());
@@ -114,7 +114,7 @@ fn many_interfaces_come_together_or_not_at_all() {
     let machine = Machine::new("agent-many");
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let host = Dump::take(&machine.host);
+    let host = Dump::settled(&machine.host);
     let mut request = attach("sb1", &netns(&pod));
     let named = |name: &str| v1::InterfaceSpec { name: name.to_owned(), ..Default::default() };
     let mut bad = named("net1");
@@ -148,7 +148,7 @@ fn bad_ids_and_names_are_refused_with_their_field() {
     let machine = Machine::new("agent-names");
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let host = Dump::take(&machine.host);
+    let host = Dump::settled(&machine.host);
     for id in ["", "a/b", "..", "a b", "a\0b"] {
         let refused = agent.try_attach(attach(id, &netns(&pod))).unwrap_err();
         assert_eq!(refused.reason(), Some(Reason::InvalidValue), "{id:?}");
@@ -170,7 +170,7 @@ fn a_path_that_is_no_sandbox_is_refused_at_once() {
     let machine = Machine::new("agent-paths");
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let host = Dump::take(&machine.host);
+    let host = Dump::settled(&machine.host);
     let [file, link, fifo, gone] = ["file", "link", "fifo", "gone"].map(|name| machine.path(name));
     std::fs::write(&file, "").unwrap();
     symlink(netns(&pod), &link).unwrap();
@@ -193,7 +193,7 @@ fn what_comes_late_for_an_old_sandbox_does_not_touch_the_new_one() {
     let agent = machine.agent();
     agent.attach("sb-old", &old);
     agent.attach("sb-new", &new);
-    let before = Dump::take(new.namespace());
+    let before = Dump::settled(new.namespace());
     agent.delete("sb-old");
     // The same id with another namespace is another life of it: the old one's interface goes, the new one is made.
     let moved = agent.attach("sb-new", &old);
@@ -266,7 +266,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     let machine = Machine::new("agent-dry");
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
     let request = v1::AttachRequest { dry_run: true, ..attach("sb1", &netns(&pod)) };
     let plan = agent.try_attach(request).unwrap().plan.unwrap();
     assert!(plan.steps > 4 && plan.text.contains("eth0") && plan.text.contains("10.75.0.2"), "{}", plan.text);

@@ -31,7 +31,7 @@ fn killed_at_every_step_of_a_detach_the_next_agent_finishes_it() {
     let pod = machine.testbed.pod("one");
     let before = {
         let agent = machine.agent();
-        let before = Dump::take(pod.namespace());
+        let before = Dump::settled(pod.namespace());
         agent.crash();
         before
     };
@@ -65,7 +65,7 @@ fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod) -> bool) {
     let machine = Machine::new(test);
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
     agent.crash();
     for step in 0..MOST_STEPS {
         let mut agent = machine.agent_with(&[], &[("KNIT_FAULT_KILL_AT", &step.to_string())]);
@@ -119,7 +119,7 @@ fn a_client_that_goes_away_in_the_middle_leaves_nothing() {
     let machine = Machine::new("agent-gone");
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
-    let (host, inside) = (Dump::take(&machine.host), Dump::take(pod.namespace()));
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
     let mut cancelled = 0;
     for round in 0..40 {
         let (socket, request) = (agent.socket(), attach(&format!("gone-{round}"), &netns(&pod)));

@@ -107,7 +107,7 @@ fn clean(machine: &Machine, agent: &Agent<'_>) {
 fn whatever_is_asked_the_agent_goes_on_and_stays_clean() {
     let machine = Machine::new("agent-fuzz");
     let agent = machine.agent();
-    let before = Dump::take(&machine.host);
+    let before = Dump::settled(&machine.host);
     let victim = machine.path("victim");
     std::fs::write(&victim, "not Knit's").unwrap();
     let texts = [
@@ -286,7 +286,7 @@ async fn carry_out(client: &mut Client, act: Act) -> Result<(), knit_kni::Error>
 fn any_sequence_of_calls_can_be_taken_away_without_a_trace() {
     let machine = Machine::new("agent-acts");
     let agent = machine.agent();
-    let before = Dump::take(&machine.host);
+    let before = Dump::settled(&machine.host);
     let config =
         ProptestConfig { cases: 40, failure_persistence: None, max_shrink_iters: 60, ..Default::default() };
     let runtime = support::runtime();

@@ -49,7 +49,7 @@ fn a_client_in_python_drives_both_packages() {
 
     std::fs::write(support::folder(&machine.path("objects")).join("blue.yaml"), BLUE).unwrap();
     let agent = machine.agent();
-    let before = Dump::take(&machine.host);
+    let before = Dump::settled(&machine.host);
     let mut drive = python();
     drive.arg(here.join("tests/python/drive.py")).args([&generated, &agent.socket()]);
     let driven = drive.output().unwrap();

@@ -9,6 +9,7 @@ mod normal;
 mod ruleset;
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::Namespace;
 
@@ -39,6 +40,20 @@ impl Dump {
     pub fn take(namespace: &Namespace) -> Self {
         let sections = namespace.run(|| collect::sections(namespace.name()));
         Self { sections: sections.unwrap_or_else(|error| panic!("{error}")) }
+    }
+
+    /// Takes a dump once the kernel has followed what was done: some addresses and routes come a moment later.
+    #[track_caller]
+    pub fn settled(namespace: &Namespace) -> Self {
+        let mut dump = Self::take(namespace);
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(300));
+            let before = std::mem::replace(&mut dump, Self::take(namespace));
+            if before == dump {
+                return dump;
+            }
+        }
+        panic!("namespace {} does not come to rest", namespace.name());
     }
 
     /// What the other one has more (`+`) and less (`-`), by section; empty when they are the same.
