@@ -310,3 +310,18 @@ fn an_agent_that_is_away_is_said_in_words_with_its_own_exit_code() {
         }
     }
 }
+
+#[test]
+fn an_agent_that_hangs_is_not_waited_for_without_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("silent.sock");
+    // The kernel accepts connections; nobody ever reads them.
+    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    for command in ["pods", "watch", "logs"] {
+        let mut knit = Command::new(env!("CARGO_BIN_EXE_knit"));
+        let output = knit.args([command, "--timeout", "1", "--kni-socket"]).arg(&socket).output().unwrap();
+        let (code, out, err) = said(&output);
+        assert_eq!((code, out.as_str()), (3, ""), "{command}");
+        assert!(err.contains("did not answer in time"), "{command}: {err}");
+    }
+}

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
+use knit_model::{IfName, SandboxId};
 
-use crate::call::{ATTACHMENT, PortMapping};
+use crate::call::{ATTACHMENT, Attachment, PortMapping};
 use crate::event::{Effect, Unit};
 use crate::state::State;
 use crate::step::Effects;
@@ -113,17 +113,19 @@ fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
 pub(crate) fn check<'a>(
     state: &State,
     id: &SandboxId,
-    ports: impl Iterator<Item = &'a PortMapping>,
+    ports: impl Iterator<Item = (&'a IfName, &'a PortMapping)>,
 ) -> Result<(), Problem> {
-    let ports: Vec<&PortMapping> = ports.collect();
+    let ports: Vec<(&IfName, &PortMapping)> = ports.collect();
     let clash = |one: &PortMapping, other: &PortMapping| {
         let same_address = one.host_ip.is_none() || other.host_ip.is_none() || one.host_ip == other.host_ip;
         one.protocol == other.protocol && one.host_port == other.host_port && same_address
     };
-    for (at, port) in ports.iter().enumerate() {
-        let mut others = state.called.all().filter(|there| there.sandbox != *id);
+    for (at, (interface, port)) in ports.iter().enumerate() {
+        // The same interface asked for again keeps its ports.
+        let is_same = |there: &Attachment| there.sandbox == *id && there.interface == **interface;
+        let mut others = state.called.all().filter(|there| !is_same(there));
         let taken = others.find(|there| there.asked.ports.iter().any(|other| clash(port, other)));
-        let twice = ports[..at].iter().any(|other| clash(port, other));
+        let twice = ports[..at].iter().any(|(_, other)| clash(port, other));
         let whose = match (taken, twice) {
             (Some(there), _) => format!("sandbox {}'s already", there.sandbox),
             (None, true) => "asked for twice".to_owned(),

@@ -18,6 +18,8 @@ pub const DEFAULT_SOCKET: &str = "/run/knit/kni.sock";
 
 /// How long a connection may take. The socket is on this machine.
 const CONNECT: Duration = Duration::from_secs(5);
+/// How often an open call asks whether the agent is still there, and how long that may take.
+const ALIVE: Duration = Duration::from_secs(10);
 
 /// A connection to the agent. Clones share it.
 #[derive(Clone, Debug)]
@@ -88,7 +90,10 @@ impl Client {
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
         // A path is no authority in HTTP/2, so the host's name stands there as gRPC's own libraries have it.
-        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT);
+        let endpoint = Endpoint::from_static("http://localhost")
+            .connect_timeout(CONNECT)
+            .http2_keep_alive_interval(ALIVE)
+            .keep_alive_timeout(ALIVE);
         let channel =
             endpoint.connect_with_connector(connector).await.map_err(|error| Error::away(&socket, &error))?;
         Ok(Self {
@@ -130,16 +135,16 @@ impl Client {
         &self.socket
     }
 
-    /// What changes. No deadline.
+    /// What changes. The deadline is for its beginning.
     pub async fn watch(&mut self, request: v1::WatchRequest) -> Result<Stream<v1::WatchEvent>, Error> {
-        let answer = self.agent.watch(self.open_end(request)).await;
-        self.stream(answer)
+        let (request, mut agent) = (self.open_end(request), self.agent.clone());
+        self.stream(agent.watch(request)).await
     }
 
-    /// Log lines. No deadline.
+    /// Log lines. The deadline is for their beginning.
     pub async fn logs(&mut self, request: v1::LogsRequest) -> Result<Stream<v1::LogLine>, Error> {
-        let answer = self.agent.logs(self.open_end(request)).await;
-        self.stream(answer)
+        let (request, mut agent) = (self.open_end(request), self.agent.clone());
+        self.stream(agent.logs(request)).await
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -158,11 +163,17 @@ impl Client {
         request
     }
 
-    fn stream<T>(
+    async fn stream<T>(
         &self,
-        answer: Result<tonic::Response<Streaming<T>>, tonic::Status>,
+        begins: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>>,
     ) -> Result<Stream<T>, Error> {
-        let inner = answer.map_err(|status| Error::of(&self.socket, status))?.into_inner();
+        let begun = match self.deadline {
+            None => begins.await,
+            Some(deadline) => {
+                tokio::time::timeout(deadline, begins).await.map_err(|_| Error::silent(&self.socket))?
+            }
+        };
+        let inner = begun.map_err(|status| Error::of(&self.socket, status))?.into_inner();
         Ok(Stream { socket: self.socket.clone(), inner })
     }
 }

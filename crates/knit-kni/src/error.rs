@@ -76,9 +76,19 @@ impl Error {
         Self::Away { socket: socket.to_owned(), why }
     }
 
+    /// The error of an agent that is there and says nothing.
+    pub(crate) fn silent(socket: &Path) -> Self {
+        let why = "it did not answer in time; it hangs, or has very much to do".to_owned();
+        Self::Away { socket: socket.to_owned(), why }
+    }
+
     /// The error of a failed call.
     pub(crate) fn of(socket: &Path, status: Status) -> Self {
         let detail = detail::read(&status);
+        // The deadline ends a call here or in the agent's own library, whichever is faster; neither knows reasons.
+        if detail.is_none() && matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded) {
+            return Self::silent(socket);
+        }
         let broken = std::error::Error::source(&status).filter(|_| detail.is_none());
         if let Some(broken) = broken
             && matches!(status.code(), Code::Unavailable | Code::Unknown)

@@ -91,7 +91,9 @@ fn admit(
         let message = format!("sandbox {id} was deleted: this call comes too late");
         return Err(problem("id", Reason::Superseded, message));
     }
-    forward::check(state, id, attach.interfaces.iter().flat_map(|(_, _, asked)| &asked.ports))?;
+    let asked = attach.interfaces.iter();
+    let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
+    forward::check(state, id, ports)?;
     let sandbox = described(state, id, found, &attach);
     let mut fresh = Vec::new();
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
