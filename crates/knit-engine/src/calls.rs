@@ -139,10 +139,10 @@ pub(crate) fn begun(state: &mut State, id: &SandboxId) {
     }
 }
 
-/// A flight of this sandbox has ended, well or not.
-pub(crate) fn landed(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
-    let unit = Unit::Sandbox(id.clone());
-    if state.calls.leaving.contains(id) && !state.dirty.contains(&unit) {
+/// A flight has ended, well or not: calls that waited for its sandbox are answered, or go on.
+pub(crate) fn landed(state: &mut State, unit: &Unit, now: Time, effects: &mut Effects) {
+    let Unit::Sandbox(id) = unit else { return };
+    if state.calls.leaving.contains(id) && !state.dirty.contains(unit) {
         state.calls.leaving.remove(id);
         forget(state, id, now, effects);
     }

@@ -317,7 +317,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             );
             follow(state, &unit);
             after(state, &unit, askers, &BTreeSet::new(), effects);
-            landed(state, &unit, now, effects);
+            calls::landed(state, &unit, now, effects);
         }
     }
 }
@@ -353,14 +353,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     let mut objects = resolved.askers;
     objects.extend(old.askers().cloned());
     after(state, unit, objects, &old.uses, effects);
-    landed(state, unit, now, effects);
-}
-
-/// Calls that waited for this sandbox are answered, or go on.
-fn landed(state: &mut State, unit: &Unit, now: Time, effects: &mut Effects) {
-    if let Unit::Sandbox(id) = unit {
-        calls::landed(state, id, now, effects);
-    }
+    calls::landed(state, unit, now, effects);
 }
 
 /// When a bridge gives up an address, another one may wait for it, or may just have been told that there is none.
