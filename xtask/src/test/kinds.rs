@@ -124,6 +124,7 @@ fn list(fields: &BTreeSet<String>) -> String {
 fn object_of(kind: &str) -> &str {
     match kind {
         "tun" => "tap",
+        "host-device" => "hostdevice",
         "gretap" | "ip6gre" | "ip6gretap" => "gre",
         "ipip" | "sit" | "ip6tnl" => "iptunnel",
         kind => kind,
