@@ -15,6 +15,7 @@ use knit_model::{Plan, Scope};
 use knit_store::{Journal, Seq, Size};
 
 pub use repair::Repair;
+pub use start::FORMAT;
 
 use crate::error::{Error, Result};
 use crate::hands::{Done, Hands, Job, Task};

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use knit_agent::node::FORMAT;
 use knit_engine::{Record, State};
 use knit_store::{Journal, Options, Seq};
 
@@ -10,7 +11,8 @@ use crate::bench::measure::Samples;
 
 /// Appends the records of `rounds` attaches to a second journal beside the first, on the same disk.
 pub fn measure(folder: &Path, rounds: usize) -> Result<Samples> {
-    let journal = |name: &str| Journal::<Record, State>::open(folder.join(name), Options::default());
+    let options = Options { format: FORMAT, ..Options::default() };
+    let journal = |name: &str| Journal::<Record, State>::open(folder.join(name), options);
     let written = journal("state")?.journal;
     let mut attaches: Vec<Vec<Record>> = Vec::new();
     for record in written.history(Seq(0))? {
