@@ -166,9 +166,9 @@ fn shell(guest: &Guest) -> Result<Vec<u8>> {
         .iter()
         .map(|tool| format!("alias {tool}={}\n", tools::locate(tool).display()))
         .collect();
-    let mut text = format!("cat >/root/.aliases <<'end'\n{aliases}end\n").into_bytes();
+    let mut text = format!("cat >/run/aliases <<'end'\n{aliases}end\n").into_bytes();
     text.extend(environment(guest)?);
-    text.extend(b" ENV=/root/.aliases /usr/bin/busybox sh -i\n");
+    text.extend(b" ENV=/run/aliases /usr/bin/busybox sh -i\n");
     Ok(text)
 }
 
