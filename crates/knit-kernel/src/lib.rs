@@ -14,6 +14,7 @@ pub mod fault;
 pub mod features;
 pub mod kernel;
 mod kinds;
+pub mod memory;
 pub mod netlink;
 pub mod netns;
 pub mod observe;
