@@ -52,7 +52,9 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
         }
         for (key, neighbour) in &seen.neighbours {
             let with_link = removal.goes(scope, &neighbour.link);
-            if with_link || (neighbour.owned && !want.neighbours.contains_key(key)) {
+            let stays = want.neighbours.contains_key(key)
+                && !changes_vrf(removal, desired, observed, (scope, &neighbour.link));
+            if with_link || (neighbour.owned && !stays) {
                 removal.now.scope(scope).neighbours.remove(key);
                 removal.push(scope, Step::RemoveNeighbour(neighbour.clone()), with_link, None);
             }
@@ -88,8 +90,8 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
 }
 
 /// Whether a living link becomes a port of another VRF, or leaves one, or its VRF is made again: the kernel takes it down
-/// and up again, and drops its routes and IPv6 addresses. So they are taken away before and come back after, in the
-/// table where they belong.
+/// and up again, and drops its routes, neighbours and IPv6 addresses. So they are taken away before and come back after, in
+/// the table where they belong.
 fn changes_vrf(
     removal: &Removal<'_>,
     desired: &NetState,
