@@ -30,9 +30,6 @@ use crate::segment::{ACTIVE, archived, archived_name};
 #[serde(transparent)]
 pub struct Seq(pub u64);
 
-/// Few records are longer than this. Room for them from the start saves growing step by step.
-const USUAL_RECORD: usize = 4096;
-
 /// How a state folder is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -171,9 +168,7 @@ where
 
     fn json(&self, value: &impl Serialize) -> Result<Vec<u8>> {
         let words = |source| Error::NotJson { dir: self.disk.dir().to_owned(), source };
-        let mut json = Vec::with_capacity(USUAL_RECORD);
-        serde_json::to_writer(&mut json, value).map_err(words)?;
-        Ok(json)
+        serde_json::to_vec(value).map_err(words)
     }
 
     fn active(&self) -> MutexGuard<'_, Active> {
