@@ -6,6 +6,7 @@
 //! Links on their way out (see [`crate::reap`]) are not seen: for Knit they are gone.
 
 mod addresses;
+mod limits;
 mod links;
 mod neighbours;
 mod routes;

@@ -4,7 +4,7 @@ use knit_engine::call::{ATTACHMENT, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
 use knit_kni::v1;
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{NetworkWant, RateWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -186,11 +186,14 @@ fn routes(
 }
 
 fn bandwidth(there: &Attachment) -> Option<v1::Bandwidth> {
-    let (ingress, egress) = (there.asked.ingress, there.asked.egress);
-    (ingress.is_some() || egress.is_some()).then(|| v1::Bandwidth {
-        ingress_bits: ingress.unwrap_or_default(),
-        egress_bits: egress.unwrap_or_default(),
-        ..v1::Bandwidth::default()
+    let limits = there.asked.limits;
+    let bits = |rate: Option<RateWant>| rate.map_or(0, |rate| rate.bits);
+    let burst = |rate: Option<RateWant>| rate.and_then(|rate| rate.burst).unwrap_or_default();
+    (!limits.is_empty()).then(|| v1::Bandwidth {
+        ingress_bits: bits(limits.ingress),
+        egress_bits: bits(limits.egress),
+        ingress_burst_bytes: burst(limits.ingress),
+        egress_burst_bytes: burst(limits.egress),
     })
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
-use knit_model::intent::{InterfaceWant, NameRule, Want, default_of};
+use knit_model::intent::{InterfaceWant, NameRule, RateWant, Want, default_of};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -216,6 +216,7 @@ impl Builder<'_> {
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
+        self.limit(wanted, &mut link)?;
         self.check_uplink(wanted, &link)?;
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let ranges = if wanted.is_call() { attachment::open_ranges(want, ranges) } else { ranges };
@@ -364,7 +365,8 @@ impl Builder<'_> {
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
         let (mtu, txqueuelen) = (link.attrs.mtu, link.attrs.txqueuelen);
-        let asked = Attrs { mtu, txqueuelen, vlans, ..Attrs::default() };
+        let limit = Some(RateWant::on(wanted.want.limits.ingress, mtu));
+        let asked = Attrs { mtu, txqueuelen, vlans, limit, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);
         host_end.owner = Some(owner);

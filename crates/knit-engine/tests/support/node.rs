@@ -218,6 +218,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         rules: Vec::new(),
         gateways: Vec::new(),
         sysctls: [].into(),
+        limits: Default::default(),
     }))
 }
 
