@@ -83,7 +83,7 @@ impl Resolved {
 /// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
 /// Without `mtu` it follows the link that it sits on. `seed` gives an Ethernet link its address, the same each time it is made.
 fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
-    if matches!(kind, Kind::HostDevice(_)) {
+    if kind.lent().is_some() {
         // A NIC keeps what it has.
         let master = Some(master.map_or(Master::Nothing, Master::Of));
         return Attrs { up: asked.up.or(Some(true)), master, ..asked.clone() };

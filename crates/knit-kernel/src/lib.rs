@@ -14,6 +14,7 @@ pub mod fault;
 pub mod features;
 pub mod kernel;
 mod kinds;
+mod lent;
 pub mod netlink;
 pub mod netns;
 pub mod observe;

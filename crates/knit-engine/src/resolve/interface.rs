@@ -242,7 +242,7 @@ impl Builder<'_> {
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge());
-        self.resolved.made.host_links.extend(devices::device_of(&link).cloned());
+        self.resolved.made.host_links.extend(link.device().cloned());
         self.fill(wanted, &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
         for (key, value) in want.kind.sysctls() {
@@ -266,8 +266,8 @@ impl Builder<'_> {
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
         let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
-        match (parent, &link.kind) {
-            (_, Kind::HostDevice(_)) => self.find_device(wanted, link)?,
+        match (parent, link.kind.lent()) {
+            (_, Some(_)) => self.find_device(wanted, link)?,
             (Some(parent), _) => self.set_parent(parent, link)?,
             (None, _) => {}
         }

@@ -5,7 +5,7 @@
 //! CAP_NET_ADMIN in its namespace.
 
 use knit_model::intent::RateWant;
-use knit_model::link::{Enforcement, Kind, Link};
+use knit_model::link::{Enforcement, Link};
 use knit_model::problem::Reason;
 
 use super::interface::{Builder, Wanted};
@@ -23,7 +23,7 @@ impl Builder<'_> {
             let message = format!("interface {} of pod {title} is a {kind}: {what}", link.name);
             Err((Reason::NotAllowed, message))
         };
-        if matches!(link.kind, Kind::HostDevice(_)) {
+        if link.kind.lent().is_some() {
             return refused("a NIC that is lent keeps its own queues, and has no limits");
         }
         if limits.ingress.is_some() && link.kind.enforcement() == Enforcement::PodEnd {

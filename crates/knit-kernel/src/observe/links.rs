@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Link, LinkKind, Master, OwnerId, PortVlans};
+use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Lent, Link, LinkKind, Master, OwnerId, PortVlans};
 use knit_model::{IfName, Mac, Scope, marks};
 
 use super::{Links, limits};
 use crate::error::Result;
 use crate::kernel::{By, Room, absent_is_none};
 use crate::kinds::{self, At};
+use crate::lent;
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NamespaceHeader};
 use crate::netlink::{Attributes, Header, Message};
@@ -166,7 +167,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
     let mut kind: Kind = kinds::decode(kind_name, data, parent);
     let (owner, lent) = mark(attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
     if let Some(lent) = lent {
-        kind = Kind::HostDevice(lent);
+        kind = Kind::HostDevice(HostDevice(lent));
     }
     // What a stranger's link says beside its message is nobody's business.
     if owner.is_some() || group == Some(marks::BIRTH_GROUP) {
@@ -186,12 +187,12 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
 
 /// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC
 /// was before it was lent.
-fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<HostDevice>)> {
+fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<Lent>)> {
     let list = attributes.first(IFLA_PROP_LIST)?.nested();
     let mut names = list.filter(|name| name.kind == IFLA_ALT_IFNAME).filter_map(|name| name.str());
     let id = names.find_map(|name| name.strip_prefix(marks::ALTNAME_PREFIX))?;
     let (id, rest) = id.split_once('.').unwrap_or((id, ""));
-    Some((OwnerId(id.to_owned()), kinds::host_device::of_mark(rest)))
+    Some((OwnerId(id.to_owned()), lent::of_mark(rest)))
 }
 
 /// Names of links around those of a look, asked for at most once.
