@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_ipam::Time;
 use knit_model::intent::Limits;
-use knit_model::link::Attrs;
+use knit_model::link::{Attrs, Tap};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -143,8 +143,10 @@ pub struct Attach {
 pub struct Wished {
     /// Its id.
     pub id: String,
-    /// Where its namespace is; empty when the sandbox is known already.
+    /// Where its namespace is; empty when the sandbox is known already, and for a virtual machine.
     pub netns: String,
+    /// It is a virtual machine, whose taps are made so.
+    pub machine: Option<Tap>,
     /// The pod's name.
     pub pod: String,
     /// The pod's namespace.

@@ -7,6 +7,7 @@ mod devices;
 mod interface;
 mod keys;
 mod limits;
+mod machine;
 mod nesting;
 mod ports;
 mod routing;

@@ -278,6 +278,7 @@ mod tests {
         Sandbox {
             id: SandboxId("s".to_owned()),
             instance: Instance { boot: "b".to_owned(), cookie: 1 },
+            isolation: Default::default(),
             netns: "/run/netns/s".to_owned(),
             number: 2_841_804,
             pod: "p".to_owned(),

@@ -8,6 +8,7 @@ use knit_model::intent::{NetworkWant, RateWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
+use knit_model::sandbox::Isolation;
 use knit_model::{Sandbox, SandboxId};
 
 /// One pod; `None` if the agent does not know the sandbox.
@@ -23,7 +24,10 @@ pub(super) fn gone(sandbox: &Sandbox) -> v1::Pod {
         namespace: sandbox.namespace.clone(),
         uid: sandbox.uid.clone(),
         netns_path: sandbox.netns.clone(),
-        isolation: v1::IsolationKind::Netns.into(),
+        isolation: match sandbox.isolation {
+            Isolation::Netns => v1::IsolationKind::Netns.into(),
+            Isolation::Machine(_) => v1::IsolationKind::Tap.into(),
+        },
         netns_cookie: sandbox.instance.cookie,
         labels: sandbox.labels.clone(),
         ..v1::Pod::default()

@@ -1,6 +1,7 @@
 //! From requests to the engine's words. Every value is checked here, with the name of its field; nothing is decided.
 
 mod bandwidth;
+mod isolation;
 
 use std::net::IpAddr;
 
@@ -89,21 +90,11 @@ pub(super) fn sandbox(spec: Option<v1::SandboxSpec>) -> Checked<Wished> {
     let Some(spec) = spec else { return Err(invalid("sandbox", "it is missing")) };
     few("sandbox.labels", spec.labels.len())?;
     few("sandbox.annotations", spec.annotations.len())?;
-    let netns = match spec.isolation.and_then(|isolation| isolation.domain) {
-        None | Some(v1::isolation::Domain::Made(_)) => String::new(),
-        Some(v1::isolation::Domain::NetnsPath(netns)) => path("sandbox.isolation.netns_path", &netns)?,
-        Some(v1::isolation::Domain::Pid(0)) => {
-            return Err(invalid("sandbox.isolation.pid", "there is no process 0"));
-        }
-        Some(v1::isolation::Domain::Pid(pid)) => crate::sandboxes::netns_of(pid),
-        Some(v1::isolation::Domain::Tap(_)) => {
-            let message = "this agent makes no tap devices: give a network namespace";
-            return Err(Refusal::new(Reason::Unsupported, message).field("sandbox.isolation.tap"));
-        }
-    };
+    let (netns, machine) = isolation::of_sandbox(spec.isolation)?;
     Ok(Wished {
         id: id("sandbox.id", &spec.id)?,
         netns,
+        machine,
         pod: word("sandbox.name", &spec.name)?,
         namespace: word("sandbox.namespace", &spec.namespace)?,
         uid: word("sandbox.uid", &spec.uid)?,
@@ -230,11 +221,7 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     few("annotations", request.annotations.len())?;
     few("port_mappings", request.port_mappings.len())?;
     let extra = |key: &str| request.extradata.get(key).map(String::as_str).unwrap_or_default();
-    let isolation = request.isolation.clone().unwrap_or_default();
-    let (field, netns) = match isolation.path.as_str() {
-        "" => ("extradata.netns", extra("netns")),
-        given => ("isolation.path", given),
-    };
+    let (netns, machine) = isolation::of_kni(&request.isolation.clone().unwrap_or_default(), extra("netns"))?;
     let name = match extra("ifname") {
         "" => FIRST,
         name => name,
@@ -259,7 +246,8 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
         dialect: Dialect::Kni,
         sandbox: Wished {
             id: id("id", &request.id)?,
-            netns: path(field, netns)?,
+            netns,
+            machine,
             pod: word("name", &request.name)?,
             namespace: word("namespace", &request.namespace)?,
             uid: word("extradata.uid", extra("uid"))?,
@@ -278,9 +266,8 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
 
 /// Where a detach of package kni says that the namespace is.
 pub(super) fn kni_netns(request: &kni::DetachInterfaceRequest) -> Checked<String> {
-    let given = request.isolation.as_ref().map(|isolation| isolation.path.as_str()).unwrap_or_default();
     let extra = request.extradata.get("netns").map(String::as_str).unwrap_or_default();
-    path("isolation.path", if given.is_empty() { extra } else { given })
+    isolation::of_kni(&request.isolation.clone().unwrap_or_default(), extra).map(|(netns, _)| netns)
 }
 
 fn mapping(field: &str, protocol: i32, (container, host): (i64, i64), host_ip: &str) -> Checked<PortMapping> {

@@ -3,6 +3,7 @@
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
+use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Attaching, Stage, What, answer, leave, problem, take_in};
@@ -15,7 +16,7 @@ use crate::{cluster, forward, resolve};
 pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &mut Effects) {
     let call = attach.call.clone();
     let id = SandboxId(attach.sandbox.id.clone());
-    let path = attach.sandbox.netns.clone();
+    let (path, is_machine) = (attach.sandbox.netns.clone(), attach.sandbox.machine.is_some());
     let known = state.sandboxes.get(&id);
     let found = known.map(|sandbox| Found { instance: sandbox.instance.clone(), number: sandbox.number });
     let (added, before) = (Vec::new(), Vec::new());
@@ -24,7 +25,7 @@ pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &
     if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
         return;
     }
-    if !path.is_empty() {
+    if !path.is_empty() || is_machine {
         effects.list.push(Effect::Inspect { call, path });
     } else if unknown {
         let message = format!("sandbox {id} is not known: say where its network namespace is");
@@ -96,6 +97,10 @@ fn admit(
     let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
     forward::check(state, id, ports)?;
     let sandbox = described(state, id, found, &attach);
+    if state.sandboxes.get(id).is_some_and(|known| known.isolation != sandbox.isolation) {
+        let message = format!("sandbox {id} is known with other devices: detach it first");
+        return Err(problem("sandbox.isolation", Reason::Conflict, message));
+    }
     let (mut fresh, mut before) = (Vec::new(), Vec::new());
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
         let field = format!("interfaces[{index}]");
@@ -156,6 +161,7 @@ fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> S
     let mut sandbox = state.sandboxes.get(id).cloned().unwrap_or_else(|| Sandbox {
         id: id.clone(),
         instance: found.instance.clone(),
+        isolation: Isolation::Netns,
         netns: wished.netns.clone(),
         number: found.number,
         pod: id.0.clone(),
@@ -172,6 +178,9 @@ fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> S
     set(&mut sandbox.namespace, &wished.namespace);
     set(&mut sandbox.uid, &wished.uid);
     set(&mut sandbox.netns, &wished.netns);
+    if let Some(tap) = &wished.machine {
+        sandbox.isolation = Isolation::Machine(tap.clone());
+    }
     if !wished.labels.is_empty() {
         sandbox.labels.clone_from(&wished.labels);
     }

@@ -142,10 +142,14 @@ fn keep(
         mtu: link.attrs.mtu,
         mac: link.attrs.mac,
         txqueuelen: link.attrs.txqueuelen,
+        master: link.attrs.master.clone().filter(|master| *master != Master::Nothing),
         ..Attrs::default()
     };
     set(transaction, step, scope, &link.name, &born, None)?;
     mark(transaction, step, scope, link, End::Near)?;
+    if let Some(vlans) = &link.attrs.vlans {
+        vlans::set(transaction, step, scope, &link.name, vlans)?;
+    }
     limits::set_newborn(transaction, step, scope, link)?;
     transaction.flush()?;
     kinds::keep(&link.kind, made).map_err(|error| {

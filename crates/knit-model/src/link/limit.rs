@@ -84,7 +84,7 @@ mod tests {
         assert!(Rate::new(100_000, Some(1), 9_000).burst >= 9_000);
         for bits in [LEAST, 64_000, 10_000_000, FASTEST, MOST, u64::MAX] {
             let rate = Rate::new(bits, Some(u64::MAX), 1500);
-            assert!(rate.burst <= MOST_BURST && rate.burst % GRAIN == 0, "{rate:?}");
+            assert!(rate.burst <= MOST_BURST && rate.burst.is_multiple_of(GRAIN), "{rate:?}");
             // The kernel counts the burst's time in 64 ns, with 32 bits.
             assert!(rate.burst * 8 / rate.bits < 274, "{rate:?}");
         }
