@@ -26,6 +26,9 @@ pub struct Flags {
     /// The unix socket of the gRPC services [default: /run/knit/kni.sock]
     #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
+    /// The unix socket of the CNI shim [default: cni.sock beside the gRPC socket]
+    #[arg(long, env = "KNIT_CNI_SOCKET", value_name = "PATH")]
+    cni_socket: Option<PathBuf>,
     /// The folder where the agent makes network namespaces [default: /run/knit/netns]
     #[arg(long, env = "KNIT_NETNS_DIR", value_name = "DIR")]
     netns_dir: Option<PathBuf>,
@@ -98,6 +101,7 @@ impl Flags {
         set(&mut config.state_dir, &state_dir);
         set(&mut config.standalone, &self.standalone);
         set(&mut config.kni_socket, &self.kni_socket);
+        set(&mut config.cni_socket, &self.cni_socket);
         set(&mut config.netns_dir, &self.netns_dir);
         set(&mut config.metrics_addr, &self.metrics_addr);
         set(&mut config.health_addr, &self.health_addr);

@@ -27,6 +27,8 @@ pub struct Config {
     pub standalone: PathBuf,
     /// The unix socket of the gRPC services; mode 0600. Needs a restart.
     pub kni_socket: PathBuf,
+    /// The unix socket of the CNI shim; mode 0600. Empty: `cni.sock` beside `kniSocket`. Needs a restart.
+    pub cni_socket: PathBuf,
     /// The folder where the agent makes network namespaces for whoever asks for them. Needs a restart.
     pub netns_dir: PathBuf,
     /// Where metrics are served at `/metrics`, such as `127.0.0.1:9475`. Empty: nowhere. Needs a restart.
@@ -81,6 +83,7 @@ impl Default for Config {
             state_dir: "/var/lib/knit/standalone".into(),
             standalone: PathBuf::new(),
             kni_socket: knit_kni::DEFAULT_SOCKET.into(),
+            cni_socket: PathBuf::new(),
             netns_dir: "/run/knit/netns".into(),
             metrics_addr: "127.0.0.1:9475".to_owned(),
             health_addr: "127.0.0.1:9476".to_owned(),
@@ -183,6 +186,14 @@ impl Config {
             return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
         }
         Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu)))
+    }
+
+    /// Where the CNI shim asks.
+    pub fn cni_socket(&self) -> PathBuf {
+        if self.cni_socket.as_os_str().is_empty() {
+            return self.kni_socket.with_file_name(knit_kni::frame::SOCKET);
+        }
+        self.cni_socket.clone()
     }
 
     /// How the daemon works.
