@@ -2,6 +2,8 @@
 
 use std::ffi::OsString;
 
+use knit_kni::frame::SHIM_MARK;
+
 use crate::failure::Failure;
 
 /// The longest name of an interface, in bytes.
@@ -56,7 +58,7 @@ impl Environment {
             "STATUS" => Command::Status,
             "VERSION" => Command::Version,
             "" => {
-                let why = "it is not set; this program is run by container runtimes, see docs/cni.md";
+                let why = format!("it is not set; {SHIM_MARK}, and container runtimes run it");
                 return Err(Failure::variable("CNI_COMMAND", why));
             }
             other => {

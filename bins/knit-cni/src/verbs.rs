@@ -153,9 +153,13 @@ impl Call {
         };
         let plan = answer.plan.unwrap_or_default();
         if plan.steps > 0 {
-            let message =
-                format!("container {container}: interface {name} is not as it was made; missing is:");
-            return Err(Failure::new(NOT_AS_MADE, format!("{message} {}", plan.text.trim())));
+            let lines = plan.text.lines().map(str::trim);
+            let steps: Vec<&str> = lines.filter(|line| line.starts_with(['+', '~', '-'])).collect();
+            let message = format!(
+                "container {container}: interface {name} is not as it was made; it needs: {}",
+                steps.join("; ")
+            );
+            return Err(Failure::new(NOT_AS_MADE, message));
         }
         let is_there = |wanted: &&str| {
             let mut all = interface.addresses.iter();

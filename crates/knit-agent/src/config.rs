@@ -11,6 +11,7 @@ use knit_model::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_network::BRIDGE;
+use crate::cni::CniConfig;
 use crate::daemon::{Cluster, Options};
 use crate::error::{Error, Result};
 
@@ -39,6 +40,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Which log lines are written: `error`, `warn`, `info`, `debug` or `trace`. Changes at once.
     pub log_level: String,
+    /// The CNI shim and its configuration on the node's disk. Needs a restart.
+    pub cni: CniConfig,
     /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
     pub cluster_network: ClusterNetworkConfig,
     /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
@@ -89,6 +92,7 @@ impl Default for Config {
             health_addr: "127.0.0.1:9476".to_owned(),
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
+            cni: CniConfig::default(),
             cluster_network: ClusterNetworkConfig::default(),
             workers: 4,
             resync_seconds: 60,
@@ -155,6 +159,7 @@ impl Config {
                 self.log_level
             ));
         }
+        self.cni.check()?;
         self.cluster().map(|_| ())
     }
 
@@ -253,6 +258,7 @@ mod tests {
             ("workers: 0\n", "workers"),
             ("healthAddr: nowhere\n", "healthAddr"),
             ("logLevel: loud\n", "logLevel"),
+            ("cni:\n  confName: knit.txt\n", "cni.confName"),
         ] {
             let why = Config::parse(text).unwrap().check().unwrap_err();
             assert!(why.contains(word), "{text}: {why}");

@@ -15,9 +15,9 @@ use tracing_subscriber::{Layer, Registry};
 use crate::config::{Config, LogFormat};
 use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
-use crate::http;
 use crate::log::Lines;
 use crate::services::{About, Services, listen};
+use crate::{cni, http};
 
 /// Calls that are under way when the agent ends have this long; streams end then.
 const GRACE: Duration = Duration::from_secs(6);
@@ -99,6 +99,9 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
     let mut framed = tokio::spawn(services.clone().serve_frames(frames, stopped.clone()));
     let mut calls = tokio::spawn(services.serve(listener, stopped.clone()));
     tracing::info!(socket = %config.kni_socket.display(), state = %config.state_dir.display(), "ready");
+    // Runtimes may call as soon as they find the configuration. Dropped at the end, it ends the thread.
+    let (_kept, until) = std::sync::mpsc::channel();
+    cni::keep(&config.cni, &config.state_dir, &config.cni_socket(), handle.clone(), until)?;
     tokio::spawn(follow_config(source, handle, level));
     tokio::select! {
         _ = terminate.recv() => tracing::info!("told to end (SIGTERM)"),

@@ -10,6 +10,8 @@ use crate::{Reason, Refusal, detail};
 pub const SOCKET: &str = "cni.sock";
 /// The whole path, unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/knit/cni.sock";
+/// What the shim's program has in it, so that it is known from others' files.
+pub const SHIM_MARK: &str = "this is the CNI shim of Knit";
 /// How many bytes say how long a message is.
 pub const HEADER: usize = 4;
 

@@ -340,7 +340,7 @@ impl Agent for Services {
         request: Request<v1::GetReadinessRequest>,
     ) -> Result<Response<v1::GetReadinessResponse>, Status> {
         let asked = request.into_inner().pod;
-        let message = self
+        let mut message = self
             .see(move |node| {
                 let state = node.state();
                 let only = asked.map(|pod| find(state, &pod)).transpose()?;
@@ -360,6 +360,7 @@ impl Agent for Services {
                 Ok(v1::GetReadinessResponse { node, new_pods, pods: pods.collect() })
             })
             .await?;
+        nodes::add_outside(message.new_pods.get_or_insert_default(), &self.handle.outside());
         Ok(Response::new(message))
     }
 
