@@ -6,6 +6,7 @@
 
 pub mod capacity;
 pub mod cluster_network;
+pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod error;
