@@ -4,6 +4,7 @@ mod agent;
 mod ask;
 mod cli;
 mod completion;
+mod controller;
 mod doctor;
 mod fault;
 mod man;
