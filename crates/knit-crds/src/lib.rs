@@ -15,6 +15,7 @@ mod port;
 mod routing;
 mod schema;
 mod selector;
+pub mod states;
 pub mod status;
 mod structure;
 mod sysctls;
