@@ -72,11 +72,11 @@ impl Part {
 /// Whether a link is the wanted one, but for small fields. One that Knit does not own must be the same.
 fn is_nearly(had: &Link, want: &Link) -> bool {
     let but_for_small = || {
-        let Attrs { mac, up, master, vlans, .. } = &had.attrs;
+        let Attrs { mac, up, master, vlans, limit, .. } = &had.attrs;
         (&had.name, &had.kind, &had.born_from, &had.owner)
             == (&want.name, &want.kind, &want.born_from, &want.owner)
-            && (mac, up, master, vlans)
-                == (&want.attrs.mac, &want.attrs.up, &want.attrs.master, &want.attrs.vlans)
+            && (mac, up, master) == (&want.attrs.mac, &want.attrs.up, &want.attrs.master)
+            && (vlans, limit) == (&want.attrs.vlans, &want.attrs.limit)
     };
     had == want || (had.owner.is_some() && but_for_small())
 }

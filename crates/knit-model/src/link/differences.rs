@@ -72,7 +72,7 @@ fn value(of: &impl Serialize) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Master, PortVlans};
+    use crate::link::{Limit, Master, PortVlans, Rate};
     use crate::mac::Mac;
 
     fn other() -> Attrs {
@@ -89,6 +89,7 @@ mod tests {
             arp: Some(false),
             master: "br0".parse().ok().map(Master::Of),
             vlans: Some(PortVlans::access(200)),
+            limit: Some(Limit::To(Rate { bits: 8000, burst: 1600 })),
         }
     }
 

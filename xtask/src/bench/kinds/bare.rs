@@ -72,8 +72,7 @@ impl Bare {
             let mut veth = messages::veth(HOST_END, LINK, Some(&pod), messages::Queues::One);
             veth.put_u32(IFLA_MTU, MTU);
             self.host.request(veth)?;
-            self.host
-                .batch(&[messages::mark(HOST_END, MARK), messages::enslave(HOST_END, self.bridge)])?;
+            self.host.batch(&[messages::mark(HOST_END, MARK), messages::enslave(HOST_END, self.bridge)])?;
         }
         let mut socket = Socket::open_in(&pod, Protocol::Route)?;
         if case.name != "veth" {
