@@ -15,6 +15,7 @@ pub mod features;
 pub mod kernel;
 mod kinds;
 mod lent;
+pub mod memory;
 pub mod netlink;
 pub mod netns;
 pub mod observe;
