@@ -31,7 +31,7 @@ const SAMPLES: &str = "Deployment";
 #[derive(Clone, Debug)]
 pub enum Event {
     /// News of the objects of a kind.
-    Objects(&'static str, Seen<Object>),
+    Objects(&'static str, Box<Seen<Object>>),
     /// News of what agents say about pods.
     Pods(Seen<(Name, PodNetworkStateStatus)>),
     /// News of what agents say about nodes.
@@ -87,7 +87,7 @@ pub enum Effect {
 /// Hears an event and says what is to be done. `now` is in milliseconds.
 pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
     match event {
-        Event::Objects(kind, seen) => hear_objects(state, kind, seen, now),
+        Event::Objects(kind, seen) => hear_objects(state, kind, *seen, now),
         Event::Pods(seen) => hear_pods(state, seen),
         Event::Nodes(seen) => hear_nodes(state, seen),
         Event::Alive(seen) => hear_alive(state, seen),

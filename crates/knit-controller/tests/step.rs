@@ -19,7 +19,7 @@ impl Controller {
     fn new() -> Self {
         let mut controller = Self { state: State::default(), now: 1_000_000 };
         for kind in Object::kinds() {
-            controller.hear(Event::Objects(&kind.kind, Seen::Listed(Vec::new())));
+            controller.hear(Event::Objects(&kind.kind, Box::new(Seen::Listed(Vec::new()))));
         }
         controller.hear(Event::Pods(Seen::Listed(Vec::new())));
         controller.hear(Event::Nodes(Seen::Listed(Vec::new())));
@@ -41,7 +41,7 @@ impl Controller {
     fn apply(&mut self, object: Value) {
         let object = Object::from_manifest(&object).unwrap();
         let kind = Object::find_kind(object.kind()).unwrap();
-        self.hear(Event::Objects(&kind.kind, Seen::Applied(object)));
+        self.hear(Event::Objects(&kind.kind, Box::new(Seen::Applied(object))));
     }
 
     /// What an agent says about a pod.
@@ -202,7 +202,7 @@ fn neither_a_node_that_is_gone_nor_an_agent_that_is_silent_holds_an_object_forev
     let mut controller = Controller::new();
     controller.pod("a", "node1", stands(1, 27, 2));
     controller.apply(going());
-    assert_eq!(controller.look(29_999), [Effect::DeleteNodeState(String::new()); 0]);
+    assert!(controller.look(29_999).is_empty());
     let effects = controller.look(30_000);
     assert!(matches!(&effects[..], [Effect::Tell { .. }, Effect::SetFinalizers { .. }]), "{effects:?}");
 }
