@@ -1,6 +1,7 @@
 //! `cargo xtask generate`: files that follow from the code, and the check that they do.
 
 mod api;
+mod chart;
 
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,8 @@ fn files() -> Vec<(PathBuf, String)> {
     files.extend(knit_crds::manifests().into_iter().map(|(name, text)| (crds.join(name), text)));
     files.push((PathBuf::from(api::LOCK), api::lock()));
     files.push((PathBuf::from("api/reasons.md"), api::reasons()));
+    let copies = chart::copies(&files);
+    files.extend(copies);
     files
 }
 

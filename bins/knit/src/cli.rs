@@ -7,7 +7,9 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
-use crate::{agent, ask, completion, doctor, man, objects, sandbox, show, status, support, version};
+use crate::{
+    agent, ask, completion, doctor, man, objects, preflight, sandbox, show, status, support, version,
+};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
@@ -34,6 +36,15 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// Say what would not work on a Kubernetes cluster, and why, before Knit is installed there
+    ///
+    /// It asks the API server of a kubeconfig and changes nothing: versions, what you may do, container runtimes, kernels,
+    /// the main network, the cluster's ranges and what overlaps them. What a node's kernel was built with only `knit
+    /// doctor` sees, on the node.
+    ///
+    /// Exit code: 0 when nothing is known to be in the way, 1 when the API server cannot be asked, 2 when something would
+    /// not work.
+    Preflight(preflight::Flags),
     /// Run the node's agent: pod networking over one gRPC interface
     ///
     /// It serves packages kni and knit.v1 on a unix socket that only root can open, keeps the node as objects and calls
@@ -177,6 +188,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { place, command } = cli;
     match command {
         Command::Doctor { output } => doctor::run(output),
+        Command::Preflight(flags) => preflight::run(&flags),
         Command::Agent(flags) => agent::run(&place, *flags),
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
