@@ -202,7 +202,8 @@ mod tests {
         assert_eq!(all(|_| {}).verdict, Fine);
         // What an API server adds is no other version; what is not there is.
         assert_eq!(
-            all(|crd| crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-added"] = true.into()).verdict,
+            all(|crd| crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-added"] = true.into())
+                .verdict,
             Fine
         );
         let older = all(|crd| {
