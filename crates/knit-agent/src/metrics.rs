@@ -228,7 +228,8 @@ mod tests {
         metrics.calls.get_or_create(&Call { call: "attach", result: "ok" }).observe(0.1);
         metrics.failed(Reason::Conflict);
         let (namespace, network) = ("shop".to_owned(), "blue".to_owned());
-        metrics.addresses.get_or_create(&Addresses { namespace, network, family: "ipv4", state: "free" });
+        let _ =
+            metrics.addresses.get_or_create(&Addresses { namespace, network, family: "ipv4", state: "free" });
         let exported = metrics.text();
         let begins =
             |line: &str, name: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
