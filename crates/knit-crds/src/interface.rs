@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{InterfaceWant, NameRule, Selector};
+use knit_model::intent::{InterfaceWant, Limits, NameRule, Selector};
 use knit_model::link::{Attrs, Kind, Veth};
 use knit_model::{IfName, Problems};
 use schemars::JsonSchema;
@@ -126,6 +126,7 @@ impl InterfaceFields {
             rules: each(&self.rules, &at("rules"), |rule, at| rule.read(at, problems)),
             gateways: self.gateways(&at("gateways"), problems),
             sysctls,
+            limits: Limits::default(),
         }
     }
 
@@ -144,6 +145,7 @@ impl InterfaceFields {
             arp: self.arp,
             master: None,
             vlans: None,
+            limit: None,
         };
         attrs.check(path, problems);
         attrs

@@ -16,6 +16,7 @@ mod routing;
 mod rules;
 mod schema;
 mod selector;
+pub mod states;
 pub mod status;
 mod structure;
 mod sysctls;

@@ -6,6 +6,8 @@ mod change;
 mod devices;
 mod interface;
 mod keys;
+mod limits;
+mod machine;
 mod nesting;
 mod ports;
 mod routing;
@@ -14,7 +16,7 @@ mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::link::{Attrs, Kind, Master};
+use knit_model::link::{Attrs, Kind, Limit, Master};
 use knit_model::plan::{Desired, Item};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
@@ -102,5 +104,6 @@ fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<If
         arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
         vlans: asked.vlans.clone(),
+        limit: asked.limit.or(Some(Limit::Nothing)),
     }
 }

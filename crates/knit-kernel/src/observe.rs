@@ -6,6 +6,7 @@
 //! Links on their way out (see [`crate::reap`]) are not seen: for Knit they are gone.
 
 mod addresses;
+mod limits;
 mod links;
 mod neighbours;
 mod routes;
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
+pub use sysctls::use_sysctls_at;
 
 use ipnet::IpNet;
 use knit_model::plan::{Planned, Step};

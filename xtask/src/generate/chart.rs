@@ -33,6 +33,16 @@ pub fn copies(generated: &[(PathBuf, String)]) -> Vec<(PathBuf, String)> {
     copies
 }
 
+/// Files in the chart's folders of copies that are no copy of anything any more.
+pub fn strays(files: &[(PathBuf, String)]) -> Vec<PathBuf> {
+    let folders = FOLDERS.iter().map(|(_, target)| Path::new(target));
+    let there = folders.flat_map(|folder| {
+        let entries = std::fs::read_dir(places::workspace().join(folder)).into_iter().flatten().flatten();
+        entries.map(move |entry| folder.join(entry.file_name()))
+    });
+    there.filter(|path| !files.iter().any(|(copy, _)| copy == path)).collect()
+}
+
 /// The manifests of a folder.
 fn manifests(folder: &Path, generated: &[(PathBuf, String)]) -> BTreeMap<PathBuf, String> {
     let on_disk = std::fs::read_dir(places::workspace().join(folder)).into_iter().flatten().flatten();

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Lent, Link, LinkKind, Master, OwnerId, PortVlans};
 use knit_model::{IfName, Mac, Scope, marks};
 
-use super::Links;
+use super::{Links, limits};
 use crate::error::Result;
 use crate::kernel::{By, Room, absent_is_none};
 use crate::kinds::{self, At};
@@ -147,7 +147,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         Some(master) => names.near(room, master)?.map(Master::Of),
     };
     let is_set = |flag: u32| Some(header.flags & flag != 0);
-    let attrs = Attrs {
+    let mut attrs = Attrs {
         mtu: number(IFLA_MTU),
         mac: attributes.first(IFLA_ADDRESS).and_then(|mac| mac.mac()).map(Mac::from_bytes),
         txqueuelen: number(IFLA_TXQLEN),
@@ -162,6 +162,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         arp: is_set(IFF_NOARP).map(|is_off| !is_off),
         master,
         vlans: None,
+        limit: None,
     };
     let mut kind: Kind = kinds::decode(kind_name, data, parent);
     let (owner, lent) = mark(attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
@@ -174,6 +175,8 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         if absent_is_none(asked)?.is_none() {
             return Ok(None);
         }
+        let queue = attributes.first(IFLA_QDISC).and_then(|queue| queue.str());
+        attrs.limit = Some(limits::look(room, names.scope, index, queue)?);
     }
     let link = Link { name, kind, attrs, born_from, owner };
     let carrier = header.flags & IFF_LOWER_UP != 0;
