@@ -12,6 +12,7 @@ mod man;
 mod objects;
 mod output;
 mod place;
+mod preflight;
 mod sandbox;
 mod show;
 mod status;
