@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
 use crate::{
-    agent, ask, completion, controller, doctor, man, objects, sandbox, show, status, support, version,
+    agent, ask, completion, controller, doctor, man, objects, preflight, sandbox, show, status, support,
+    uninstall, version,
 };
 
 /// Pod networking for Kubernetes, and for plain network namespaces
@@ -46,6 +47,14 @@ enum Command {
     ///
     /// Several may run: the one that holds the lease works. It ends on SIGTERM; networks of pods go on without it.
     Controller(controller::Flags),
+    /// Say what would not work on a cluster, and why, before Knit is installed; changes nothing
+    ///
+    /// Exit code: 0 when all is well, 1 when something is not.
+    Preflight(preflight::Flags),
+    /// Remove Knit from a cluster: its objects, so that pods and nodes are as they were, then Knit itself
+    ///
+    /// Nothing is left that could hang on a finalizer, also when no controller runs. It needs an admin's kubeconfig.
+    Uninstall(uninstall::Flags),
     /// Add, list, enter and delete sandboxes: network namespaces that stand for pods
     #[command(subcommand)]
     Sandbox(sandbox::Task),
@@ -185,6 +194,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Doctor { output } => doctor::run(output),
         Command::Agent(flags) => agent::run(&place, *flags),
         Command::Controller(flags) => controller::run(flags),
+        Command::Preflight(flags) => preflight::run(&flags),
+        Command::Uninstall(flags) => uninstall::run(&flags),
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {

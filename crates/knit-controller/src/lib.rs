@@ -3,17 +3,20 @@
 //! - the status of an object, from what all agents say about pods and nodes ([`rollup`]);
 //! - finalizers, which go when no node has anything of an object any more;
 //! - `PodConfig.sampleDeployment`;
-//! - states of nodes and pods that are gone.
+//! - states of nodes and pods that are gone;
+//! - and the end of it all ([`uninstall`]).
 //!
 //! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock.
 
 mod effects;
 mod known;
 pub mod lease;
+pub mod preflight;
 pub mod rollup;
 pub mod run;
 pub mod sample;
 pub mod step;
+pub mod uninstall;
 
 pub use known::{Known, State};
 pub use step::{Effect, Event, step};

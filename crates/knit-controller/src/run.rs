@@ -216,7 +216,7 @@ async fn watch_kind(client: Client, kind: &'static KindInfo, events: UnboundedSe
     let api: Api<DynamicObject> = Api::all_with(client, &resource(kind));
     follow(&kind.plural, api, watcher::Config::default(), |seen| {
         if let Some(seen) = seen.filter_map(|found| object_of(kind, &found)) {
-            let _ = events.send(Event::Objects(&kind.kind, seen));
+            let _ = events.send(Event::Objects(&kind.kind, Box::new(seen)));
         }
     })
     .await;

@@ -19,7 +19,7 @@ impl Controller {
     fn new() -> Self {
         let mut controller = Self { state: State::default(), now: 1_000_000 };
         for kind in Object::kinds() {
-            controller.hear(Event::Objects(&kind.kind, Seen::Listed(Vec::new())));
+            controller.hear(Event::Objects(&kind.kind, Box::new(Seen::Listed(Vec::new()))));
         }
         controller.hear(Event::Pods(Seen::Listed(Vec::new())));
         controller.hear(Event::Nodes(Seen::Listed(Vec::new())));
@@ -41,7 +41,7 @@ impl Controller {
     fn apply(&mut self, object: Value) {
         let object = Object::from_manifest(&object).unwrap();
         let kind = Object::find_kind(object.kind()).unwrap();
-        self.hear(Event::Objects(&kind.kind, Seen::Applied(object)));
+        self.hear(Event::Objects(&kind.kind, Box::new(Seen::Applied(object))));
     }
 
     /// What an agent says about a pod.
@@ -172,6 +172,8 @@ fn a_finalizer_comes_at_once_and_goes_when_no_node_has_anything() {
     };
     controller.apply(config(1, json!({"finalizers": ["other"]}), json!({})));
     assert_eq!(controller.look(0), [set(&["other", MINE], "7")]);
+    controller.apply(config(1, json!({"finalizers": ["other"]}), json!({})));
+    assert_eq!(controller.look(0), [], "it was asked for already");
     controller.pod("a", "node1", stands(1, 27, 2));
     let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "8", "finalizers": ["other", MINE]});
     controller.apply(config(1, going, json!({})));
