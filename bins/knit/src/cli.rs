@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::place::{DEFAULT_NAMESPACE, Place};
 use crate::{
     agent, ask, cni, completion, controller, doctor, man, objects, preflight, sandbox, show, status, support,
-    version,
+    uninstall, version,
 };
 
 /// Pod networking for Kubernetes, and for plain network namespaces
@@ -61,6 +61,10 @@ enum Command {
     ///
     /// Several may run: the one that holds the lease works. It ends on SIGTERM; networks of pods go on without it.
     Controller(controller::Flags),
+    /// Remove Knit from a cluster: its objects, so that pods and nodes are as they were, then Knit itself
+    ///
+    /// Nothing is left that could hang on a finalizer, also when no controller runs. It needs an admin's kubeconfig.
+    Uninstall(uninstall::Flags),
     /// Add, list, enter and delete sandboxes: network namespaces that stand for pods
     #[command(subcommand)]
     Sandbox(sandbox::Task),
@@ -202,6 +206,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Agent(flags) => agent::run(&place, *flags),
         Command::Cni(task) => cni::run(&task),
         Command::Controller(flags) => controller::run(flags),
+        Command::Uninstall(flags) => uninstall::run(&flags),
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {

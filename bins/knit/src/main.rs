@@ -17,6 +17,7 @@ mod sandbox;
 mod show;
 mod status;
 mod support;
+mod uninstall;
 mod version;
 
 use std::process::ExitCode;
