@@ -13,7 +13,7 @@ use knit_model::Scope;
 use knit_store::{Finding, Format, Journal, Opened, Options, Part};
 use serde_json::Value;
 
-use super::{Node, no_faults, now};
+use super::{Node, no_faults, now, older};
 use crate::error::Result;
 use crate::hands::Hands;
 use crate::keys::KeyFolder;
@@ -26,11 +26,15 @@ const HISTORY: usize = 4;
 ///
 /// 2: objects may ask for routes, rules, neighbours and sysctls by themselves, and plans may replace a neighbour. All of
 /// that is only added, so that what format 1 has is read as it is.
-pub const FORMAT: Format = Format { version: 2, migrate };
+/// 3: what calls ask for has limits of each way together, and whole routes.
+pub const FORMAT: Format = Format { version: 3, migrate };
 
-fn migrate(from: u32, _: Part, value: Value) -> std::result::Result<Value, String> {
+fn migrate(from: u32, _: Part, mut value: Value) -> std::result::Result<Value, String> {
     match from {
-        1 => Ok(value),
+        1 | 2 => {
+            older::attachments(&mut value);
+            Ok(value)
+        }
         other => Err(format!("there is no format {other}")),
     }
 }
@@ -52,8 +56,9 @@ impl Node {
         may_visit()?;
         let keys = Arc::new(KeyFolder::new(folder));
         let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
-        let mut node =
-            Self { state, journal, hands, keys, places: BTreeMap::new(), to_reap: [Scope::Host].into() };
+        let (places, reaped) = (BTreeMap::new(), BTreeMap::new());
+        let to_reap = [Scope::Host].into();
+        let mut node = Self { state, journal, hands, keys, places, to_reap, reaped };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.
