@@ -141,6 +141,8 @@ pub struct Attach {
     pub fail_if_present: bool,
     /// A number that no other call of this node has: callers may use an id twice.
     pub ticket: u64,
+    /// When the caller began, on the machine's clock since boot; 0 when it does not say.
+    pub began: u64,
 }
 
 /// A sandbox as a call describes it.
@@ -173,6 +175,10 @@ pub struct Detach {
     pub netns: String,
     /// What of it.
     pub which: Which,
+    /// Forget the sandbox with its last interface that a call attached.
+    pub forget: bool,
+    /// When the caller began, on the machine's clock since boot; 0 when it does not say.
+    pub began: u64,
 }
 
 /// What of a sandbox is detached.

@@ -6,6 +6,7 @@
 mod attach;
 mod detach;
 mod domain;
+mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +29,8 @@ pub(crate) struct Calls {
     waiting: BTreeMap<CallId, Waiting>,
     /// Sandboxes that are forgotten as soon as nothing of theirs is left inside.
     leaving: BTreeSet<SandboxId>,
+    /// Detaches that attaches may come too late for.
+    ended: late::Ended,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

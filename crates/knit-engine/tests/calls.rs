@@ -186,12 +186,13 @@ fn attach(call: &str, id: &str, path: &str, interfaces: &[&str]) -> Event {
         notes: Notes::default(),
         fail_if_present: false,
         ticket: 7,
+        began: 0,
     }))
 }
 
 fn detach(call: &str, id: &str, which: Which) -> Event {
     let (call, sandbox) = (CallId(call.to_owned()), SandboxId(id.to_owned()));
-    Event::DetachRequested(Detach { call, sandbox, netns: String::new(), which })
+    Event::DetachRequested(Detach { call, sandbox, netns: String::new(), which, forget: false, began: 0 })
 }
 
 fn addresses(answer: Answer) -> Vec<String> {
@@ -362,6 +363,8 @@ fn the_same_id_with_another_namespace_is_another_life() {
         sandbox: SandboxId("s".to_owned()),
         netns: "/s".to_owned(),
         which: Which::All,
+        forget: false,
+        began: 0,
     };
     node.tell(Event::DetachRequested(late));
     node.rest();

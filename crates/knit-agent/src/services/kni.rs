@@ -93,7 +93,8 @@ impl Kni for Services {
         };
         if is_machine {
             let (netns, which) = (String::new(), Which::Sandbox);
-            let detach = Detach { call: call.clone(), sandbox: machine, netns, which };
+            let detach =
+                Detach { call: call.clone(), sandbox: machine, netns, which, forget: false, began: 0 };
             self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
             return Ok(answer(&call, kni::DeleteNetworkResponse {}));
         }
@@ -165,7 +166,8 @@ impl Kni for Services {
         };
         let netns = request::kni_netns(&request)?;
         let object = format!("sandbox {id}");
-        let detach = Detach { call: call.clone(), sandbox: SandboxId(id), netns, which };
+        let detach =
+            Detach { call: call.clone(), sandbox: SandboxId(id), netns, which, forget: false, began: 0 };
         self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
         tracing::info!(call = %call, %object, "detached");
         Ok(answer(&call, kni::DetachInterfaceResponse {}))

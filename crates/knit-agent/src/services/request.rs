@@ -62,7 +62,7 @@ pub(super) fn interface(field: &str, name: &str) -> Checked<IfName> {
 }
 
 /// A path to a namespace; what is there is looked at later.
-fn path(field: &str, path: &str) -> Checked<String> {
+pub(super) fn path(field: &str, path: &str) -> Checked<String> {
     let bad = path.contains('\0') || path.split('/').any(|part| part == "..");
     if bad || (!path.is_empty() && !path.starts_with('/')) {
         let message = format!("`{}` is no absolute path without `..`", path.escape_debug());
@@ -133,8 +133,16 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(invalid("interfaces", format!("{} is asked for twice", twice[0])));
     }
-    let fail_if_present = request.fail_if_present;
-    Ok(Attach { call: call.clone(), dialect, sandbox: wished, interfaces, notes, fail_if_present, ticket: 0 })
+    Ok(Attach {
+        call: call.clone(),
+        dialect,
+        sandbox: wished,
+        interfaces,
+        notes,
+        fail_if_present: request.fail_if_present,
+        ticket: 0,
+        began: request.began,
+    })
 }
 
 fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName, String, Asked)> {
@@ -266,6 +274,7 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
         notes,
         fail_if_present: false,
         ticket: 0,
+        began: 0,
     })
 }
 

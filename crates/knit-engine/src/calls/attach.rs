@@ -25,7 +25,9 @@ pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &
     if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
         return;
     }
-    if !path.is_empty() || is_machine {
+    if let Some(why) = super::late::refusal(state, &call) {
+        answer(state, &call, Answer::Failed(why), effects);
+    } else if !path.is_empty() || is_machine {
         effects.list.push(Effect::Inspect { call, path });
     } else if unknown {
         let message = format!("sandbox {id} is not known: say where its network namespace is");
