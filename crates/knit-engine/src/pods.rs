@@ -134,6 +134,7 @@ fn sandbox(id: SandboxId, running: &Running, pod: &Pod) -> Sandbox {
     Sandbox {
         id,
         instance: running.instance.clone(),
+        isolation: Default::default(),
         netns: running.netns.clone(),
         number: running.number,
         pod: pod.name.clone(),

@@ -17,6 +17,7 @@ mod kinds;
 mod lent;
 pub mod netlink;
 pub mod netns;
+pub mod notices;
 pub mod observe;
 mod reap;
 pub mod secrets;

@@ -66,7 +66,8 @@ impl Node {
         }
         node.state.settings = node.settings()?;
         let taken_back = node.take_back_unfinished()?;
-        let gone = node.forget_dead_sandboxes()?;
+        let mut gone = node.forget_dead_sandboxes()?;
+        gone.extend(node.forget_dead_domains()?);
         node.hear(Event::Restarted)?;
         if !taken_back.is_empty() || !gone.is_empty() {
             node.hear(Event::Resync)?;
@@ -104,6 +105,24 @@ impl Node {
             let problems = self.state.problems.get(&began.unit).cloned().unwrap_or_default();
             let ended = Ended { unit: began.unit, made: None, problems, given_back: Vec::new(), at: now() };
             self.record(&Record::Ended(Box::new(ended)))?;
+        }
+        Ok(notes)
+    }
+
+    /// Namespaces that Knit made and that are none any more: a reboot leaves at most an empty file of one.
+    fn forget_dead_domains(&mut self) -> Result<Vec<String>> {
+        let known: Vec<String> = self.state.called.domains().map(|domain| domain.path.clone()).collect();
+        let mut notes = Vec::new();
+        for path in known {
+            // Anything else that keeps it from being looked at is no reason to give it up.
+            if !matches!(Netns::open(Path::new(&path)), Err(knit_kernel::Error::NotANamespace { .. })) {
+                continue;
+            }
+            if let Err(why) = Netns::delete(Path::new(&path)) {
+                notes.push(why.to_string());
+            }
+            notes.push(format!("namespace {path}: it is gone, so it is forgotten"));
+            self.record(&Record::DomainGone { path, instance: None })?;
         }
         Ok(notes)
     }
