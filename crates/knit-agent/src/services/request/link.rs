@@ -159,12 +159,12 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Problem
         let first = problems.0.into_iter().next();
         first.unwrap_or_else(|| wrong(String::new(), "it cannot be read".to_owned()))
     })?;
-    let interfaces = translation.intents.into_iter().filter_map(|intent| match intent.want {
+    let mut interfaces = translation.intents.into_iter().filter_map(|intent| match intent.want {
         Want::Interface(want) => Some(*want),
         _ => None,
     });
     let none = || wrong(String::new(), format!("a {kind} makes no interface"));
-    interfaces.last().ok_or_else(none)
+    interfaces.next().ok_or_else(none)
 }
 
 /// Only those that are safe in a pod.
