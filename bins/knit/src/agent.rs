@@ -38,6 +38,9 @@ pub struct Flags {
     /// The unix socket of the gRPC services [default: /run/knit/kni.sock]
     #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
+    /// The unix socket of the CNI shim [default: cni.sock beside the gRPC socket]
+    #[arg(long, env = "KNIT_CNI_SOCKET", value_name = "PATH")]
+    cni_socket: Option<PathBuf>,
     /// The folder where the agent makes network namespaces [default: /run/knit/netns]
     #[arg(long, env = "KNIT_NETNS_DIR", value_name = "DIR")]
     netns_dir: Option<PathBuf>,
@@ -62,6 +65,21 @@ pub struct Flags {
     /// The cluster network's bridge [default: knit0]
     #[arg(long, env = "KNIT_CLUSTER_BRIDGE", value_name = "NAME")]
     cluster_bridge: Option<String>,
+    /// Install the CNI shim and its configuration, and keep them
+    #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    cni_install: Option<bool>,
+    /// Where container runtimes look for CNI plugins [default: /opt/cni/bin]
+    #[arg(long, env = "KNIT_CNI_BIN_DIR", value_name = "DIR")]
+    cni_bin_dir: Option<PathBuf>,
+    /// Where container runtimes look for CNI configurations [default: /etc/cni/net.d]
+    #[arg(long, env = "KNIT_CNI_CONF_DIR", value_name = "DIR")]
+    cni_conf_dir: Option<PathBuf>,
+    /// The file name of the CNI configuration [default: 10-knit.conflist]
+    #[arg(long, env = "KNIT_CNI_CONF_NAME", value_name = "NAME")]
+    cni_conf_name: Option<String>,
+    /// The CNI shim to install [default: knit-cni beside this program]
+    #[arg(long, env = "KNIT_CNI_SHIM", value_name = "FILE")]
+    cni_shim: Option<PathBuf>,
     /// How many threads change the kernel beside the main one [default: 4]
     #[arg(long, env = "KNIT_WORKERS", value_name = "NUMBER")]
     workers: Option<usize>,
@@ -130,6 +148,7 @@ impl Flags {
             };
         }
         set(&mut config.kni_socket, &self.kni_socket);
+        set(&mut config.cni_socket, &self.cni_socket);
         set(&mut config.netns_dir, &self.netns_dir);
         set(&mut config.metrics_addr, &self.metrics_addr);
         set(&mut config.health_addr, &self.health_addr);
@@ -137,6 +156,11 @@ impl Flags {
         set(&mut config.node_name, &self.node_name);
         set(&mut config.cluster_network.ranges, &self.cluster_ranges);
         set(&mut config.cluster_network.bridge, &self.cluster_bridge);
+        set(&mut config.cni.install, &self.cni_install);
+        set(&mut config.cni.bin_dir, &self.cni_bin_dir);
+        set(&mut config.cni.conf_dir, &self.cni_conf_dir);
+        set(&mut config.cni.conf_name, &self.cni_conf_name);
+        set(&mut config.cni.shim, &self.cni_shim);
         set(&mut config.workers, &self.workers);
         set(&mut config.resync_seconds, &self.resync_seconds);
         set(&mut config.census_seconds, &self.census_seconds);

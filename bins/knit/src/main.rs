@@ -3,6 +3,7 @@
 mod agent;
 mod ask;
 mod cli;
+mod cni;
 mod completion;
 mod controller;
 mod doctor;

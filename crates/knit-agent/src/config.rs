@@ -11,6 +11,7 @@ use knit_model::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_network::BRIDGE;
+use crate::cni::CniConfig;
 use crate::daemon::{Cluster, Options};
 use crate::error::{Error, Result};
 
@@ -35,6 +36,8 @@ pub struct Config {
     pub standalone: PathBuf,
     /// The unix socket of the gRPC services; mode 0600. Needs a restart.
     pub kni_socket: PathBuf,
+    /// The unix socket of the CNI shim; mode 0600. Empty: `cni.sock` beside `kniSocket`. Needs a restart.
+    pub cni_socket: PathBuf,
     /// The folder where the agent makes network namespaces for whoever asks for them. Needs a restart.
     pub netns_dir: PathBuf,
     /// Where metrics are served at `/metrics`, such as `127.0.0.1:9475`. Empty: nowhere. Needs a restart.
@@ -45,6 +48,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Which log lines are written: `error`, `warn`, `info`, `debug` or `trace`. Changes at once.
     pub log_level: String,
+    /// The CNI shim and its configuration on the node's disk. Needs a restart.
+    pub cni: CniConfig,
     /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
     pub cluster_network: ClusterNetworkConfig,
     /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
@@ -104,11 +109,13 @@ impl Default for Config {
             state_dir: "/var/lib/knit/standalone".into(),
             standalone: PathBuf::new(),
             kni_socket: knit_kni::DEFAULT_SOCKET.into(),
+            cni_socket: PathBuf::new(),
             netns_dir: "/run/knit/netns".into(),
             metrics_addr: "127.0.0.1:9475".to_owned(),
             health_addr: "127.0.0.1:9476".to_owned(),
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
+            cni: CniConfig::default(),
             cluster_network: ClusterNetworkConfig::default(),
             workers: 4,
             resync_seconds: 60,
@@ -185,6 +192,7 @@ impl Config {
                 self.log_level
             ));
         }
+        self.cni.check()?;
         if self.profile == Profile::Beside {
             if self.node_name.is_empty() {
                 return Err("nodeName: the node's name in the cluster is needed".to_owned());
@@ -227,6 +235,14 @@ impl Config {
             return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
         }
         Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu)))
+    }
+
+    /// Where the CNI shim asks.
+    pub fn cni_socket(&self) -> PathBuf {
+        if self.cni_socket.as_os_str().is_empty() {
+            return self.kni_socket.with_file_name(knit_kni::frame::SOCKET);
+        }
+        self.cni_socket.clone()
     }
 
     /// How the daemon works.
@@ -286,6 +302,7 @@ mod tests {
             ("workers: 0\n", "workers"),
             ("healthAddr: nowhere\n", "healthAddr"),
             ("logLevel: loud\n", "logLevel"),
+            ("cni:\n  confName: knit.txt\n", "cni.confName"),
             ("profile: beside\n", "nodeName"),
             ("{profile: beside, nodeName: a, standalone: /objects}", "not from both"),
         ] {

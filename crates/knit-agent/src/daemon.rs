@@ -9,6 +9,7 @@
 
 mod feed;
 mod folder;
+mod outside;
 mod pool;
 mod turn;
 
@@ -25,6 +26,7 @@ use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot, watch};
 
 pub use feed::{Change, about};
+pub use outside::Outside;
 pub(crate) use pool::Errand;
 
 use crate::error::{Error, Result};
@@ -93,6 +95,8 @@ pub struct Handle {
     tickets: Arc<AtomicU64>,
     /// Which history positions belong to.
     epoch: Arc<str>,
+    /// What is in the way of new pods and is neither the engine's nor the kernel's.
+    outside: outside::Shared,
 }
 
 impl Daemon {
@@ -120,7 +124,8 @@ impl Daemon {
         let epoch = feed::epoch(&folder)?.into();
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
-        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch }, thread })
+        let outside = outside::Shared::default();
+        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch, outside }, thread })
     }
 
     /// The way to it.

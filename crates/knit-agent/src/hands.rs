@@ -198,8 +198,12 @@ impl Hands {
         }
     }
 
-    /// Whether a sandbox's namespace is there and still the one it was.
+    /// Whether a sandbox's namespace is there and still the one it was. A virtual machine has none, and is there as long as
+    /// nobody says otherwise and the node has not begun anew.
     pub(crate) fn is_there(&mut self, sandbox: &Sandbox) -> bool {
+        if !sandbox.isolation.is_netns() {
+            return sandbox.instance.boot == self.boot;
+        }
         let mut places = Places::new();
         let scopes = BTreeSet::from([Scope::Sandbox(sandbox.id.clone())]);
         self.reach(std::slice::from_ref(sandbox), &scopes, &mut places);
@@ -249,6 +253,7 @@ impl Hands {
     ) -> Result<Done> {
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
+        (host.addresses, host.routes) = (!look.links_only, !look.links_only);
         host.rules = look.host_rules;
         host.vlans = look.vlans;
         if look.ports_of.is_some() || !look.lent.is_empty() {
@@ -264,10 +269,13 @@ impl Hands {
                 if !places.contains(id) {
                     return Ok(Done::with(Event::SandboxGone(id.clone())));
                 }
-                let inside = ScopeLook {
-                    sysctls: look.sysctls.clone(),
-                    only_if_marked: look.is_new,
-                    ..ScopeLook::everything()
+                let inside = match look.links_only {
+                    true => ScopeLook { links: Links::All, ..ScopeLook::nothing() },
+                    false => ScopeLook {
+                        sysctls: look.sysctls.clone(),
+                        only_if_marked: look.is_new,
+                        ..ScopeLook::everything()
+                    },
                 };
                 wanted.scopes.insert(scope, inside);
             }
@@ -330,8 +338,12 @@ impl Hands {
         Ok(reaped?)
     }
 
-    /// Which life of a sandbox is at a path.
+    /// Which life of a sandbox is at a path; without one, of a virtual machine.
     fn inspect(&self, path: &str) -> Result<Found, Problem> {
+        if path.is_empty() {
+            let instance = Instance { boot: self.boot.clone(), cookie: 0 };
+            return Ok(Found { instance, number: 0 });
+        }
         let open = || -> Result<u64> {
             let netns = Netns::open_sandbox(Path::new(path), self.kernel.host())?;
             Ok(netns.cookie()?)

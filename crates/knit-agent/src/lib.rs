@@ -7,6 +7,7 @@
 pub mod beside;
 pub mod capacity;
 pub mod cluster_network;
+pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod error;

@@ -11,7 +11,6 @@
 mod effects;
 mod known;
 pub mod lease;
-pub mod preflight;
 pub mod rollup;
 pub mod run;
 pub mod sample;

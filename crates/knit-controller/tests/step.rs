@@ -204,7 +204,7 @@ fn neither_a_node_that_is_gone_nor_an_agent_that_is_silent_holds_an_object_forev
     let mut controller = Controller::new();
     controller.pod("a", "node1", stands(1, 27, 2));
     controller.apply(going());
-    assert_eq!(controller.look(29_999), [Effect::DeleteNodeState(String::new()); 0]);
+    assert!(controller.look(29_999).is_empty());
     let effects = controller.look(30_000);
     assert!(matches!(&effects[..], [Effect::Tell { .. }, Effect::SetFinalizers { .. }]), "{effects:?}");
 }

@@ -13,6 +13,7 @@ mod link_type;
 mod object;
 mod port;
 mod routing;
+mod rules;
 mod schema;
 mod selector;
 pub mod states;

@@ -185,8 +185,10 @@ pub struct Look {
     /// This sandbox, wholly.
     pub sandbox: Option<SandboxId>,
     /// Nothing of the sandbox is known, and nothing wanted there needs more than links, addresses and routes: the rest of
-    /// it matters only if a link there has Knit's mark.
+    /// it matters only if a link or a route there has Knit's mark.
     pub is_new: bool,
+    /// Only links, here and on the host: nothing else can change.
+    pub links_only: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
     /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{AppliedReport, PodState};
-use knit_model::sandbox::Instance;
+use knit_model::sandbox::{Instance, Isolation};
 use knit_model::{Sandbox, SandboxId};
 
 use crate::event::Event;
@@ -134,6 +134,7 @@ fn sandbox(id: SandboxId, running: &Running, pod: &Pod) -> Sandbox {
     Sandbox {
         id,
         instance: running.instance.clone(),
+        isolation: Isolation::default(),
         netns: running.netns.clone(),
         number: running.number,
         pod: pod.name.clone(),

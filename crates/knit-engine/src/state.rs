@@ -20,6 +20,7 @@ use crate::calls::Calls;
 use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::forward::Forwards;
 use crate::made::AllMade;
+use crate::step::standing::Standing;
 
 /// So many changes can be taken back one after the other.
 const MOST_REVISIONS: usize = 50;
@@ -151,6 +152,9 @@ pub struct State {
     /// Units that are being worked on.
     #[serde(skip)]
     pub(crate) flights: BTreeMap<Unit, crate::step::Flight>,
+    /// What sandboxes were last seen to have, those of which that is known.
+    #[serde(skip)]
+    pub(crate) standing: BTreeMap<Unit, Standing>,
     /// Names of host links that units being worked on are about to take.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<IfName, Unit>,
@@ -216,6 +220,7 @@ impl State {
             settings: Settings::default(),
             dirty: BTreeSet::new(),
             flights: BTreeMap::new(),
+            standing: BTreeMap::new(),
             claims: BTreeMap::new(),
             calls: Calls::default(),
             forwards: Forwards::default(),

@@ -14,6 +14,8 @@ pub mod fault;
 pub mod features;
 pub mod kernel;
 mod kinds;
+mod lent;
+pub mod memory;
 pub mod netlink;
 pub mod netns;
 pub mod observe;

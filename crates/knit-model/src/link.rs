@@ -6,6 +6,7 @@
 mod attrs;
 mod bridge;
 mod compare;
+mod differences;
 mod dummy;
 mod geneve;
 mod gre;
@@ -13,6 +14,8 @@ mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod kind;
+mod lent;
+mod limit;
 mod macvlan;
 mod or_none;
 mod port;
@@ -33,6 +36,7 @@ use serde_json::Value;
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::{Bridge, DEFAULT_VLAN};
 pub use compare::agrees;
+pub use differences::Difference;
 pub use dummy::Dummy;
 pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
 pub use gre::{Gre, GreForm};
@@ -40,6 +44,8 @@ pub use host_device::HostDevice;
 pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use kind::{Enforcement, LinkKind};
+pub use lent::Lent;
+pub use limit::{GRAIN as BURST_GRAIN, LEAST as LEAST_LIMIT, Limit, MOST as MOST_LIMIT, Rate};
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use or_none::OrNone;
 pub use port::{MAX_VLAN, NotVlans, PortVlans, VlanSet};
@@ -205,6 +211,22 @@ macro_rules! kinds {
                 }
             }
 
+            /// The NIC of the host that it is, where it is not made but lent.
+            pub fn lent(&self) -> Option<&Lent> {
+                match self {
+                    $(Self::$name(kind) => kind.lent(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
+            /// The same, to fill in what it was.
+            pub fn lent_mut(&mut self) -> Option<&mut Lent> {
+                match self {
+                    $(Self::$name(kind) => kind.lent_mut(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
             /// The same with the kernel's own value wherever nothing is stated and it can be set back.
             #[must_use]
             pub fn with_defaults(self) -> Self {
@@ -221,12 +243,16 @@ macro_rules! kinds {
                     $((Self::$name(seen), Self::$name(wanted)) => seen.cannot_become(wanted),)*
                     _ => None,
                 };
+                // What is the same, or was not seen, keeps nothing from becoming it.
+                if by_value.is_some() || self == wanted || matches!(self, Self::Veth(Veth { peer: None })) {
+                    return by_value;
+                }
                 let (seen, wanted_fields) = (self.fields(), wanted.fields());
                 let differs = |field: &&&str| match (wanted_fields.get(**field), seen.get(**field)) {
                     (Some(wanted), Some(seen)) => !agrees(wanted, seen),
                     _ => false,
                 };
-                by_value.or_else(|| wanted.recreate().iter().find(differs).copied())
+                wanted.recreate().iter().find(differs).copied()
             }
 
             /// Puts the link on another one.
@@ -327,6 +353,11 @@ impl Link {
         Self { name, kind, attrs: Attrs::default(), born_from: None, owner: None }
     }
 
+    /// The name that it has on the host, if it is a NIC that is lent.
+    pub fn device(&self) -> Option<&IfName> {
+        self.kind.lent()?.device.as_ref()
+    }
+
     /// All stated fields: the common ones by their name, the kind's own too (their names never clash; a test holds that).
     pub fn fields(&self) -> Fields {
         let mut all = self.attrs.fields();
@@ -369,7 +400,7 @@ mod tests {
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
             Kind::WireGuard(WireGuard::full_for_tests()).fields(),
             Kind::Tap(Tap::full_for_tests()).fields(),
-            Kind::HostDevice(HostDevice::full_for_tests()).fields(),
+            Kind::HostDevice(HostDevice(Lent::full_for_tests())).fields(),
             Kind::Vlan(Vlan::full_for_tests()).fields(),
             Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
             Kind::Vrf(Vrf { table: 10 }).fields(),

@@ -8,8 +8,9 @@ mod support {
     pub mod kernel;
 }
 
+use knit_model::link::{Attrs, Dummy, Master, Vrf};
 use knit_model::plan::{Desired, diff};
-use knit_model::{Kind, NetState, Step};
+use knit_model::{Kind, Link, Mac, Neighbour, NetState, SandboxId, Scope, Step};
 use proptest::prelude::*;
 use support::generate;
 use support::kernel::Kernel;
@@ -173,8 +174,8 @@ fn a_parent_of_the_same_name_in_another_place_is_another_parent() {
 
 /// A host with a NIC, and a sandbox that is to have it under this name and MTU.
 fn lent(name: &str, mtu: Option<u32>, kernel: &Kernel) -> Desired {
-    use knit_model::link::{HostDevice, Link, OwnerId};
-    let kind = Kind::HostDevice(HostDevice { device: Some("nic0".parse().unwrap()), was: None });
+    use knit_model::link::{HostDevice, Lent, Link, OwnerId};
+    let kind = Kind::HostDevice(HostDevice(Lent { device: Some("nic0".parse().unwrap()), was: None }));
     let mut link = Link { owner: Some(OwnerId::derived(name)), ..Link::new(name.parse().unwrap(), kind) };
     link.attrs.up = Some(true);
     link.attrs.mtu = mtu;
@@ -186,10 +187,10 @@ fn lent(name: &str, mtu: Option<u32>, kernel: &Kernel) -> Desired {
 }
 
 fn host_with_nic() -> Kernel {
-    use knit_model::link::{Attrs, HostDevice, Link};
+    use knit_model::link::{Attrs, Lent, Link};
     let mut state = NetState::default();
     let mut nic = Link::new("nic0".parse().unwrap(), Kind::Other { name: String::new() });
-    nic.attrs = Attrs { group: Some(7), ..HostDevice::returned(&Attrs::full_for_tests()) };
+    nic.attrs = Attrs { group: Some(7), ..Lent::returned(&Attrs::full_for_tests()) };
     state.scope(&knit_model::Scope::Host).add_link(nic);
     Kernel::holding(state)
 }
@@ -245,4 +246,32 @@ fn a_nic_that_the_host_needs_is_not_lent() {
         said(&|state| drop(state.scope(&host).links.remove(&nic))),
         "link net1: there is no NIC nic0 on the host"
     );
+}
+
+#[test]
+fn neighbours_of_a_link_that_changes_its_vrf_go_before_and_come_back_after() {
+    let scope = Scope::Sandbox(SandboxId("a".to_owned()));
+    let state = |master: &str| {
+        let mut state = NetState::default();
+        let links = [("red", Kind::Vrf(Vrf { table: 10 })), ("blue", Kind::Vrf(Vrf { table: 11 }))];
+        for (name, kind) in links.into_iter().chain([("net1", Kind::Dummy(Dummy::default()))]) {
+            let mut link = Link::new(name.parse().unwrap(), kind);
+            link.owner = support::kernel::owner(name);
+            let master = if name == "net1" { Master::Of(master.parse().unwrap()) } else { Master::Nothing };
+            link.attrs = Attrs { master: Some(master), up: Some(true), ..Attrs::default() };
+            state.scope(&scope).add_link(link);
+        }
+        let mac = Some(Mac::from_bytes([2, 0, 0, 0, 0, 7]));
+        let address = "10.0.0.7".parse().unwrap();
+        let neighbour = Neighbour { link: "net1".parse().unwrap(), address, mac, owned: true };
+        state.scope(&scope).add_neighbour(neighbour);
+        state
+    };
+    let plan = diff(&Desired { state: state("blue"), ..Desired::default() }, &state("red"));
+    let place = |wanted: fn(&Step) -> bool| plan.steps.iter().position(|planned| wanted(&planned.step));
+    let goes = place(|step| matches!(step, Step::RemoveNeighbour(_))).unwrap();
+    let changes = place(|step| matches!(step, Step::ChangeLink { .. })).unwrap();
+    let comes = place(|step| matches!(step, Step::AddNeighbour(_))).unwrap();
+    assert!(goes < changes && changes < comes, "{plan}");
+    assert!(diff(&Desired { state: state("red"), ..Desired::default() }, &state("red")).is_empty());
 }
