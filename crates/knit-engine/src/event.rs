@@ -93,6 +93,8 @@ pub enum Event {
     Forwarded(Result<(), Problem>),
     /// Ports of the node are to be opened and closed anew, whatever was asked before.
     Reforward,
+    /// These units are to be compared with the kernel, and repaired where they differ.
+    Compare(BTreeSet<Unit>),
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }

@@ -46,6 +46,14 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::SandboxGone(id) => sandbox_gone(state, &id, now, &mut effects),
         Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
+        Event::Compare(units) => {
+            let is_known = |unit: &Unit| match unit {
+                Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.made.contains_key(unit),
+                Unit::Bridge(_) => state.made.contains_key(unit),
+            };
+            let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
+            state.dirty.extend(known);
+        }
         Event::Resync => {
             state.lacking.clear();
             state.standing.clear();

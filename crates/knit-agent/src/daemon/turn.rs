@@ -1,5 +1,8 @@
 //! The loop: one message after the other, and what follows from each.
 
+mod cluster;
+mod notices;
+
 mod fed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +19,7 @@ use tokio::sync::{broadcast, watch};
 use super::feed::{self, Change};
 use super::folder::Folder;
 use super::pool::{self, Errand, Finished, Pool};
-use super::{Cluster, Incoming, Message, Options, Reply};
+use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
 use crate::hands::Task;
 use crate::metrics::Metrics;
@@ -90,6 +93,7 @@ pub(super) fn run(
             if pool.is_none() {
                 let hands = (0..options.hands).map(|_| node.spare_hands()).collect::<Result<Vec<_>>>()?;
                 pool = Some(Pool::start(hands, &ends.sender)?);
+                notices::start(&ends)?;
             }
             Ok(node)
         });
@@ -231,6 +235,7 @@ impl<'a> Turn<'a> {
                 Ok(())
             }
             Message::Fed(news) => self.fed(news),
+            Message::Noticed(notice) => self.noticed(&notice),
             Message::Done(finished) => {
                 self.pool.under_way = self.pool.under_way.saturating_sub(1);
                 if finished.life == self.life { self.finished(finished) } else { Ok(()) }
@@ -450,48 +455,5 @@ impl<'a> Turn<'a> {
         }
         // What waits for something that another object may just have brought.
         self.hear(Event::Resync)
-    }
-
-    /// At the start: a network that pods are on stays as they know it, whatever the configuration says by now.
-    fn begin_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        let known = self.node.state().objects.get(&knit_engine::cluster::key()).cloned();
-        self.options.cluster = known.map(Cluster);
-        match self.change_cluster(cluster) {
-            Err(why @ Error::InUse { .. }) => {
-                tracing::error!(%why, "the cluster network stays as it was");
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Has the cluster's network as the configuration says.
-    fn set_cluster(&mut self, cluster: Option<&Cluster>) -> Result<()> {
-        let known = self.node.state().objects.get(&knit_engine::cluster::key());
-        match cluster {
-            None if known.is_none() => Ok(()),
-            None => self.hear(Event::ObjectDeleted(knit_engine::cluster::key())),
-            Some(Cluster(object)) if known.is_some_and(|known| known.manifest == object.manifest) => Ok(()),
-            Some(Cluster(object)) => self.hear(Event::ObjectApplied(object.clone())),
-        }
-    }
-
-    /// Ranges that pods have addresses of do not change under them.
-    fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
-        if manifest(&cluster) == manifest(&self.options.cluster) {
-            return Ok(());
-        }
-        let state = self.node.state();
-        let on_it = |there: &knit_engine::Attachment| {
-            state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
-        };
-        if state.called.all().any(on_it) {
-            let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
-            return Err(Error::InUse { what });
-        }
-        self.set_cluster(cluster.as_ref())?;
-        self.options.cluster = cluster;
-        Ok(())
     }
 }
