@@ -6,7 +6,7 @@ use std::{env, fs, io};
 use protox::prost::Message;
 
 /// Files that name all others.
-const ROOTS: [&str; 2] = ["kni/kni.proto", "knit/v1/knit.proto"];
+const ROOTS: [&str; 3] = ["kni/kni.proto", "kni/knix.proto", "knit/v1/knit.proto"];
 
 fn main() -> io::Result<()> {
     let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../api");

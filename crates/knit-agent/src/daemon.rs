@@ -9,6 +9,7 @@
 
 mod feed;
 mod folder;
+mod outgoing;
 mod pool;
 mod turn;
 
@@ -19,12 +20,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use knit_engine::extension::Told;
 use knit_engine::{Answer, CallId, Event, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot};
 
 pub use feed::{Change, about};
+pub(crate) use outgoing::{Outgoing, Words};
 pub(crate) use pool::Errand;
 
 use crate::error::{Error, Result};
@@ -62,6 +65,8 @@ enum Message {
     Ask(Box<dyn FnOnce(&mut Node) + Send>),
     /// A job was done.
     Done(pool::Finished),
+    /// An extension was called, for this life of the node.
+    Invoked { life: u64, id: String, told: Told },
     /// The cluster's network is another.
     Cluster(Option<Cluster>, oneshot::Sender<Result<(), String>>),
     /// End, once nobody waits.
@@ -101,6 +106,7 @@ impl Daemon {
             sender: sender.clone(),
             changes: changes.clone(),
             metrics: Arc::clone(&metrics),
+            callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
         };
         let folder = options.state_dir.clone();
         let thread = std::thread::Builder::new()

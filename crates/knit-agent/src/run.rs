@@ -91,7 +91,8 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
         http::serve_health(&config.health_addr, handle.clone(), stopped.clone()).await?;
     }
     let listener = listen(&config.kni_socket).await?;
-    let about = About::new(config.node_name.clone(), "standalone", config.netns_dir.clone());
+    let about =
+        About::new(config.node_name.clone(), "standalone", config.netns_dir.clone(), &config.kni_socket);
     let services = Services::new(handle.clone(), about, lines);
     let mut calls = tokio::spawn(services.serve(listener, stopped.clone()));
     tracing::info!(socket = %config.kni_socket.display(), state = %config.state_dir.display(), "ready");

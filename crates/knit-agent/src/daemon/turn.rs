@@ -1,5 +1,8 @@
 //! The loop: one message after the other, and what follows from each.
 
+mod cluster;
+mod extensions;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,8 +16,9 @@ use tokio::sync::broadcast;
 
 use super::feed::{self, Change};
 use super::folder::Folder;
+use super::outgoing::Callers;
 use super::pool::{self, Errand, Finished, Pool};
-use super::{Cluster, Incoming, Message, Options, Reply};
+use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
 use crate::hands::Task;
 use crate::metrics::Metrics;
@@ -39,6 +43,7 @@ pub(super) struct Ends {
     pub(super) sender: Sender<Message>,
     pub(super) changes: broadcast::Sender<Arc<Change>>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) callers: Callers,
 }
 
 struct Waiter {
@@ -202,7 +207,8 @@ impl<'a> Turn<'a> {
     /// The next message; `None` when something is due first.
     fn next(&mut self) -> Option<Message> {
         let mut until = self.census_at.min(self.resync_at);
-        until = self.reap_at.into_iter().chain(self.sweep_at).fold(until, Instant::min);
+        let others = self.reap_at.into_iter().chain(self.sweep_at);
+        until = others.chain(self.owed_at().filter(|_| self.stopping.is_none())).fold(until, Instant::min);
         if self.folder.is_some() {
             until = until.min(self.folder_at);
         }
@@ -231,6 +237,10 @@ impl<'a> Turn<'a> {
                 self.pool.under_way = self.pool.under_way.saturating_sub(1);
                 if finished.life == self.life { self.finished(finished) } else { Ok(()) }
             }
+            Message::Invoked { life, id, told } if life == self.life => {
+                self.hear(Event::Invoked { id, told })
+            }
+            Message::Invoked { .. } => Ok(()),
             Message::Cluster(cluster, answer) => {
                 let outcome = self.change_cluster(cluster);
                 let told = outcome.as_ref().map(|_| ()).map_err(ToString::to_string);
@@ -261,6 +271,7 @@ impl<'a> Turn<'a> {
             Event::AttachRequested(_) => "attach",
             Event::DetachRequested(_) => "detach",
             Event::CollectRequested(_) => "collect",
+            Event::ExtensionWanted(_) | Event::ExtensionUnwanted(_) => "extension",
             _ => "domain",
         };
         self.waiters.insert(call, Waiter { done, since: Instant::now(), what });
@@ -353,7 +364,8 @@ impl<'a> Turn<'a> {
     /// Decides, writes down, answers and tells; returns what is to be done.
     fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
         let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
-        let Heard { tasks, answers, records, .. } = self.node.begin(event)?;
+        let Heard { tasks, answers, records, invocations, .. } = self.node.begin(event)?;
+        self.call_out(invocations);
         for task in &tasks {
             if let Task::Apply { unit, plan } = task
                 && self.compared.remove(unit)
@@ -397,6 +409,7 @@ impl<'a> Turn<'a> {
             self.folder_at = now + FOLDER;
             self.read_folder()?;
         }
+        self.tell_owed()?;
         if now >= self.census_at {
             self.census_at = now + self.options.census;
             let job = self.node.job(Task::Census);
@@ -443,48 +456,5 @@ impl<'a> Turn<'a> {
         }
         // What waits for something that another object may just have brought.
         self.hear(Event::Resync)
-    }
-
-    /// At the start: a network that pods are on stays as they know it, whatever the configuration says by now.
-    fn begin_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        let known = self.node.state().objects.get(&knit_engine::cluster::key()).cloned();
-        self.options.cluster = known.map(Cluster);
-        match self.change_cluster(cluster) {
-            Err(why @ Error::InUse { .. }) => {
-                tracing::error!(%why, "the cluster network stays as it was");
-                Ok(())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Has the cluster's network as the configuration says.
-    fn set_cluster(&mut self, cluster: Option<&Cluster>) -> Result<()> {
-        let known = self.node.state().objects.get(&knit_engine::cluster::key());
-        match cluster {
-            None if known.is_none() => Ok(()),
-            None => self.hear(Event::ObjectDeleted(knit_engine::cluster::key())),
-            Some(Cluster(object)) if known.is_some_and(|known| known.manifest == object.manifest) => Ok(()),
-            Some(Cluster(object)) => self.hear(Event::ObjectApplied(object.clone())),
-        }
-    }
-
-    /// Ranges that pods have addresses of do not change under them.
-    fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
-        if manifest(&cluster) == manifest(&self.options.cluster) {
-            return Ok(());
-        }
-        let state = self.node.state();
-        let on_it = |there: &knit_engine::Attachment| {
-            state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
-        };
-        if state.called.all().any(on_it) {
-            let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
-            return Err(Error::InUse { what });
-        }
-        self.set_cluster(cluster.as_ref())?;
-        self.options.cluster = cluster;
-        Ok(())
     }
 }

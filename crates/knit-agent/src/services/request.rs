@@ -22,7 +22,7 @@ const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 pub(super) type Checked<T> = Result<T, Refusal>;
 
-fn invalid(field: &str, message: impl Into<String>) -> Refusal {
+pub(super) fn invalid(field: &str, message: impl Into<String>) -> Refusal {
     Refusal::new(Reason::InvalidValue, format!("{field}: {}", message.into())).field(field)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn interface(field: &str, name: &str) -> Checked<IfName> {
 }
 
 /// A path to a namespace; what is there is looked at later.
-fn path(field: &str, path: &str) -> Checked<String> {
+pub(super) fn path(field: &str, path: &str) -> Checked<String> {
     let bad = path.contains('\0') || path.split('/').any(|part| part == "..");
     if bad || (!path.is_empty() && !path.starts_with('/')) {
         let message = format!("`{}` is no absolute path without `..`", path.escape_debug());
@@ -70,7 +70,7 @@ fn path(field: &str, path: &str) -> Checked<String> {
     Ok(path.to_owned())
 }
 
-fn few(field: &str, count: usize) -> Checked<()> {
+pub(super) fn few(field: &str, count: usize) -> Checked<()> {
     if count > MOST_ENTRIES {
         return Err(invalid(field, format!("has {count} entries, and may have {MOST_ENTRIES}")));
     }

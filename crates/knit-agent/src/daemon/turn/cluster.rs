@@ -1,0 +1,52 @@
+//! The cluster's network, as the configuration says it.
+
+use knit_engine::Event;
+
+use super::super::Cluster;
+use super::Turn;
+use crate::error::{Error, Result};
+
+impl Turn<'_> {
+    /// At the start: a network that pods are on stays as they know it, whatever the configuration says by now.
+    pub(super) fn begin_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
+        let known = self.node.state().objects.get(&knit_engine::cluster::key()).cloned();
+        self.options.cluster = known.map(Cluster);
+        match self.change_cluster(cluster) {
+            Err(why @ Error::InUse { .. }) => {
+                tracing::error!(%why, "the cluster network stays as it was");
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Has the cluster's network as the configuration says.
+    fn set_cluster(&mut self, cluster: Option<&Cluster>) -> Result<()> {
+        let known = self.node.state().objects.get(&knit_engine::cluster::key());
+        match cluster {
+            None if known.is_none() => Ok(()),
+            None => self.hear(Event::ObjectDeleted(knit_engine::cluster::key())),
+            Some(Cluster(object)) if known.is_some_and(|known| known.manifest == object.manifest) => Ok(()),
+            Some(Cluster(object)) => self.hear(Event::ObjectApplied(object.clone())),
+        }
+    }
+
+    /// Ranges that pods have addresses of do not change under them.
+    pub(super) fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
+        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
+        if manifest(&cluster) == manifest(&self.options.cluster) {
+            return Ok(());
+        }
+        let state = self.node.state();
+        let on_it = |there: &knit_engine::Attachment| {
+            state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
+        };
+        if state.called.all().any(on_it) {
+            let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
+            return Err(Error::InUse { what });
+        }
+        self.set_cluster(cluster.as_ref())?;
+        self.options.cluster = cluster;
+        Ok(())
+    }
+}
