@@ -36,6 +36,8 @@ const BAD: &[(&str, &str)] = &[
     ("Uplink", "{link: eno1, vlans: ['0']}"),
     ("Uplink", "{link: eno1, vlans: ['4000-4095', '9-3', ten]}"),
     ("Uplink", "{link: lo, maxMtu: 10}"),
+    ("Extension", "{required: []}"),
+    ("Extension", "{required: [Mesh, '-m', mesh, mesh]}"),
     ("Vxlan", "{interfaceName: vx0, vni: 16777216}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, port: 0, ttl: 256, ageing: -1}"),
     ("Vxlan", "{interfaceName: vx0, vni: 1, remote: 10.0.0.1, local: 'fd00::1'}"),
