@@ -115,9 +115,16 @@ async fn carry_out(outgoing: Outgoing) -> Told {
     };
     match tokio::time::timeout_at(until, say(channel, &id, words, deadline)).await {
         Ok(Ok(data)) => check(data),
+        // The far side knows the deadline, too, and may be the first to give up.
+        Ok(Err(status)) if gave_up(&status, until) => Err(NotDone { why: late(), reached: true }),
         Ok(Err(status)) => Err(NotDone { why: status_words(&status), reached: true }),
         Err(_) => Err(NotDone { why: late(), reached: true }),
     }
+}
+
+fn gave_up(status: &tonic::Status, until: tokio::time::Instant) -> bool {
+    let is_late = matches!(status.code(), tonic::Code::Cancelled | tonic::Code::DeadlineExceeded);
+    is_late && tokio::time::Instant::now() + Duration::from_millis(50) >= until
 }
 
 /// A connection to whoever listens there now: one for each call, so that it is never that of a process that is gone.
