@@ -304,3 +304,41 @@ fn a_plugin_of_the_proof_of_concept_is_known_by_its_socket() {
     });
     agent.attach("sb2", &pods[1]);
 }
+
+#[test]
+fn the_command_lists_describes_finds_and_removes() {
+    let machine = Machine::new("ext-command");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    let knit = |arguments: &[&str]| {
+        let mut command = machine.host.command(env!("CARGO_BIN_EXE_knit"));
+        let output = command.args(arguments).env("KNIT_KNI_SOCKET", agent.socket()).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    assert_eq!(knit(&["extensions"]), (Some(0), "no extensions\n".to_owned()));
+    agent.attach("early", &pods[0]);
+    let extension = Extension::start(machine.folder.path(), "mesh");
+    let labels = [("mesh".to_owned(), "on".to_owned())].into();
+    register(&agent, v1::ExtensionSpec { order: 7, labels, ..extension.spec() }, "").unwrap();
+    let (_, table) = knit(&["extensions", "-o", "wide"]);
+    assert!(table.contains("mesh  7") && table.contains("labels mesh=on"), "{table}");
+    let (code, json) = knit(&["extensions", "-o", "json"]);
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, &value["extensions"][0]["spec"]["name"]), (Some(0), &"mesh".into()));
+    assert_eq!(knit(&["extensions", "--missing", "mesh"]).1, "no pods\n", "it does not mean that pod");
+    assert_eq!(knit(&["extensions", "remove", "mesh"]), (Some(0), "extension mesh removed\n".to_owned()));
+    extension.register(&agent);
+    let (_, told) = knit(&["extensions", "describe", "mesh"]);
+    assert!(told.contains("Registered:  yes, generation 2"), "{told}");
+    assert!(told.contains("default/early: it was attached before the extension was registered"), "{told}");
+    let (_, yaml) = knit(&["extensions", "describe", "mesh", "-o", "yaml"]);
+    assert!(yaml.contains("generation: 2"), "{yaml}");
+    let (code, said) = knit(&["extensions", "describe", "other"]);
+    assert!(code == Some(1) && said.contains("there is no extension other (NotFound)"), "{said}");
+    agent.attach("late", &pods[1]);
+    let (_, shown) = knit(&["pod", "late"]);
+    assert!(shown.contains("mesh"), "{shown}");
+}

@@ -19,17 +19,22 @@ use support::extension::{Extension, get};
 const MOST: usize = 80;
 
 #[test]
-fn killed_before_every_record_and_call_nothing_is_half_meshed() {
-    killed_everywhere("ext-kill-moment", "KNIT_FAULT_KILL_AT_MOMENT");
+fn killed_before_every_record_and_call_of_an_attach_nothing_is_half_meshed() {
+    killed_everywhere("ext-kill-moment", "KNIT_FAULT_KILL_AT_MOMENT", false);
 }
 
 #[test]
-fn killed_before_every_step_of_a_plan_nothing_is_half_meshed() {
-    killed_everywhere("ext-kill-step", "KNIT_FAULT_KILL_AT");
+fn killed_before_every_step_of_an_attach_nothing_is_half_meshed() {
+    killed_everywhere("ext-kill-step", "KNIT_FAULT_KILL_AT", false);
 }
 
-/// Kills the agent at each point of an attach and the delete after it, in turn.
-fn killed_everywhere(test: &str, fault: &str) {
+#[test]
+fn killed_before_every_record_and_call_of_a_detach_the_extension_is_told_what_went() {
+    killed_everywhere("ext-kill-detach", "KNIT_FAULT_KILL_AT_MOMENT", true);
+}
+
+/// Kills the agent at each point of an attach, and of the delete after it if that is wanted, in turn.
+fn killed_everywhere(test: &str, fault: &str, then_delete: bool) {
     let machine = Machine::new(test);
     let pod = machine.testbed.pod("one");
     let agent = machine.agent();
@@ -41,19 +46,15 @@ fn killed_everywhere(test: &str, fault: &str) {
     for point in 0..MOST {
         let mut agent = machine.spawn(&[], &[(fault, &point.to_string())]);
         let answered = is_up(&agent) && try_attach(&agent, &netns(&pod));
-        let deleted = answered && try_delete(&agent);
-        let survived = agent.is_running();
-        if survived {
-            agent.signal(nix::sys::signal::Signal::SIGKILL);
+        if answered {
+            assert_eq!(extension.has(), ["sb1/eth0"], "{fault} {point}");
         }
-        agent.wait();
+        let finished = answered && (!then_delete || try_delete(&agent));
+        agent.kill();
         let agent = machine.agent();
         eventually("nothing is owed", Duration::from_secs(10), || owed(&agent) == 0);
         let there = agent.pod("sb1").filter(|pod| !pod.interfaces.is_empty());
-        assert!(
-            there.is_some() || !answered || deleted || !survived,
-            "{fault} {point}: an answered attach is gone"
-        );
+        assert!(there.is_some() || !answered || then_delete, "{fault} {point}: an answered attach is gone");
         match there {
             // Not answered, perhaps, but whole.
             Some(there) => {
@@ -71,7 +72,7 @@ fn killed_everywhere(test: &str, fault: &str) {
         host.assert_unchanged(&machine.host);
         inside.assert_unchanged(pod.namespace());
         agent.crash();
-        if deleted && survived {
+        if finished {
             assert!(cut_short > 3, "an attach has more than {cut_short} points");
             return;
         }

@@ -42,8 +42,12 @@ async fn run(flags: Flags) -> Result<()> {
     };
     let create = v1::CreateSandboxRequest { sandbox: Some(sandbox.clone()), ..Default::default() };
     client.create_sandbox(create).await?;
-    let answer = client.attach(v1::AttachRequest { sandbox: Some(sandbox), ..Default::default() }).await?;
-    let pod = answer.pod.unwrap_or_default();
+    let answer = client.attach(v1::AttachRequest { sandbox: Some(sandbox), ..Default::default() }).await;
+    if answer.is_err() {
+        // The namespace was made for this attach.
+        client.delete_sandbox(v1::DeleteSandboxRequest { pod: Some(pod) }).await?;
+    }
+    let pod = answer?.pod.unwrap_or_default();
     let addresses = pod.interfaces.iter().flat_map(|interface| &interface.addresses);
     let addresses: Vec<&str> = addresses.map(|address| address.address.as_str()).collect();
     println!("{}: attached, {}", flags.name, addresses.join(" "));
