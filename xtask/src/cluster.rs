@@ -11,6 +11,7 @@ mod down;
 mod images;
 mod keys;
 mod killtest;
+mod knit_cni;
 mod layout;
 mod links;
 mod look;

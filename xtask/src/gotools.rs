@@ -30,6 +30,7 @@ pub enum Tool {
     ContainerdShim,
     Ctr,
     Coredns,
+    Helm,
 }
 
 impl Tool {
@@ -48,6 +49,7 @@ impl Tool {
             Self::ContainerdShim => "containerd-shim-runc-v2",
             Self::Ctr => "ctr",
             Self::Coredns => "coredns",
+            Self::Helm => "helm",
         }
     }
 
@@ -59,6 +61,7 @@ impl Tool {
                 format!("github.com/containerd/containerd/v2/cmd/{}", self.program())
             }
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
+            Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
     }
@@ -68,6 +71,7 @@ impl Tool {
         match self {
             Self::Containerd | Self::ContainerdShim | Self::Ctr => Module::Containerd,
             Self::Coredns => Module::Coredns,
+            Self::Helm => Module::Helm,
             _ => Module::Kubernetes,
         }
     }
@@ -79,6 +83,7 @@ pub enum Module {
     Kubernetes,
     Containerd,
     Coredns,
+    Helm,
 }
 
 impl Module {
@@ -87,6 +92,7 @@ impl Module {
             Self::Kubernetes => "kubernetes",
             Self::Containerd => "containerd",
             Self::Coredns => "coredns",
+            Self::Helm => "helm",
         }
     }
 
@@ -95,6 +101,7 @@ impl Module {
             Self::Kubernetes => "k8s.io/kubernetes",
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Coredns => "github.com/coredns/coredns",
+            Self::Helm => "helm.sh/helm/v4",
         }
     }
 
@@ -121,6 +128,7 @@ impl Module {
             }
             Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
             Self::Coredns => String::new(),
+            Self::Helm => format!(" -X {}/internal/version.version={version}", self.path()),
         };
         format!("-s -w{stamp}")
     }

@@ -11,6 +11,7 @@ mod image;
 mod machine;
 mod places;
 mod process;
+mod programs;
 mod progress;
 mod python;
 mod test;

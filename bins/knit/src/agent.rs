@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use knit_agent::config::{Config, LogFormat};
+use knit_agent::config::{Config, LogFormat, Profile};
 use knit_agent::run::{self, Source};
 
 use crate::place::Place;
@@ -23,9 +23,24 @@ pub struct Flags {
     /// Watch a folder with objects instead of an API server
     #[arg(long, env = "KNIT_STANDALONE", value_name = "DIR")]
     standalone: Option<PathBuf>,
+    /// How the agent runs [default: standalone]
+    #[arg(long, env = "KNIT_PROFILE", value_enum)]
+    profile: Option<Kind>,
+    /// The kubeconfig, with `--profile beside` [default: the pod's service account]
+    #[arg(long, env = "KNIT_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The container runtime's socket, with `--profile beside` [default: containerd's or CRI-O's]
+    #[arg(long, env = "KNIT_CRI_SOCKET", value_name = "PATH")]
+    cri_socket: Option<PathBuf>,
+    /// Where the kernel's sysctls are, if `/proc/sys` can only be read [default: /proc/sys]
+    #[arg(long, env = "KNIT_SYSCTL_DIR", value_name = "DIR")]
+    sysctl_dir: Option<PathBuf>,
     /// The unix socket of the gRPC services [default: /run/knit/kni.sock]
     #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
+    /// The unix socket of the CNI shim [default: cni.sock beside the gRPC socket]
+    #[arg(long, env = "KNIT_CNI_SOCKET", value_name = "PATH")]
+    cni_socket: Option<PathBuf>,
     /// The folder where the agent makes network namespaces [default: /run/knit/netns]
     #[arg(long, env = "KNIT_NETNS_DIR", value_name = "DIR")]
     netns_dir: Option<PathBuf>,
@@ -41,7 +56,7 @@ pub struct Flags {
     /// Which log lines are written: error, warn, info, debug or trace [default: info]
     #[arg(long, env = "KNIT_LOG_LEVEL", value_name = "LEVEL")]
     log_level: Option<String>,
-    /// The node's name [default: the machine's host name]
+    /// The node's name, as the cluster knows it [default: NODE_NAME, or the machine's host name]
     #[arg(long, env = "KNIT_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
     /// The cluster network's ranges [default: 10.75.0.0/16,fd75:6b6e:6974::/64]
@@ -50,6 +65,21 @@ pub struct Flags {
     /// The cluster network's bridge [default: knit0]
     #[arg(long, env = "KNIT_CLUSTER_BRIDGE", value_name = "NAME")]
     cluster_bridge: Option<String>,
+    /// Install the CNI shim and its configuration, and keep them
+    #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    cni_install: Option<bool>,
+    /// Where container runtimes look for CNI plugins [default: /opt/cni/bin]
+    #[arg(long, env = "KNIT_CNI_BIN_DIR", value_name = "DIR")]
+    cni_bin_dir: Option<PathBuf>,
+    /// Where container runtimes look for CNI configurations [default: /etc/cni/net.d]
+    #[arg(long, env = "KNIT_CNI_CONF_DIR", value_name = "DIR")]
+    cni_conf_dir: Option<PathBuf>,
+    /// The file name of the CNI configuration [default: 10-knit.conflist]
+    #[arg(long, env = "KNIT_CNI_CONF_NAME", value_name = "NAME")]
+    cni_conf_name: Option<String>,
+    /// The CNI shim to install [default: knit-cni beside this program]
+    #[arg(long, env = "KNIT_CNI_SHIM", value_name = "FILE")]
+    cni_shim: Option<PathBuf>,
     /// How many threads change the kernel beside the main one [default: 4]
     #[arg(long, env = "KNIT_WORKERS", value_name = "NUMBER")]
     workers: Option<usize>,
@@ -59,6 +89,15 @@ pub struct Flags {
     /// How often sandboxes are looked for that are gone, in seconds [default: 5]
     #[arg(long, env = "KNIT_CENSUS_SECONDS", value_name = "SECONDS")]
     census_seconds: Option<u64>,
+}
+
+/// How the agent runs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Without an API server
+    Standalone,
+    /// Next to the CNI plugin of a cluster
+    Beside,
 }
 
 /// How log lines look.
@@ -74,6 +113,8 @@ enum Form {
 pub fn run(place: &Place, flags: Flags) -> Result<ExitCode> {
     let state_dir = place.named().map(PathBuf::from);
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    // As manifests usually call it.
+    let host = std::env::var("NODE_NAME").ok().or(host);
     let (file, print) = (flags.config.clone(), flags.print_config);
     let over = move |config: Config| flags.over(config, state_dir.clone(), host.clone());
     let config = file.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
@@ -97,7 +138,17 @@ impl Flags {
         }
         set(&mut config.state_dir, &state_dir);
         set(&mut config.standalone, &self.standalone);
+        set(&mut config.kubeconfig, &self.kubeconfig);
+        set(&mut config.cri_socket, &self.cri_socket);
+        set(&mut config.sysctl_dir, &self.sysctl_dir);
+        if let Some(profile) = self.profile {
+            config.profile = match profile {
+                Kind::Standalone => Profile::Standalone,
+                Kind::Beside => Profile::Beside,
+            };
+        }
         set(&mut config.kni_socket, &self.kni_socket);
+        set(&mut config.cni_socket, &self.cni_socket);
         set(&mut config.netns_dir, &self.netns_dir);
         set(&mut config.metrics_addr, &self.metrics_addr);
         set(&mut config.health_addr, &self.health_addr);
@@ -105,6 +156,11 @@ impl Flags {
         set(&mut config.node_name, &self.node_name);
         set(&mut config.cluster_network.ranges, &self.cluster_ranges);
         set(&mut config.cluster_network.bridge, &self.cluster_bridge);
+        set(&mut config.cni.install, &self.cni_install);
+        set(&mut config.cni.bin_dir, &self.cni_bin_dir);
+        set(&mut config.cni.conf_dir, &self.cni_conf_dir);
+        set(&mut config.cni.conf_name, &self.cni_conf_name);
+        set(&mut config.cni.shim, &self.cni_shim);
         set(&mut config.workers, &self.workers);
         set(&mut config.resync_seconds, &self.resync_seconds);
         set(&mut config.census_seconds, &self.census_seconds);

@@ -3,7 +3,9 @@
 mod agent;
 mod ask;
 mod cli;
+mod cni;
 mod completion;
+mod controller;
 mod doctor;
 mod fault;
 mod man;

@@ -264,7 +264,7 @@ async fn carry_out(client: &mut Client, act: Act) -> Result<(), knit_kni::Error>
         Act::Attach(request) => client.attach(*request).await.map(drop),
         Act::Detach(id, interfaces) => {
             let (pod, all) = (Some(reference(&id)), interfaces.is_empty());
-            client.detach(v1::DetachRequest { pod, interfaces, all, dry_run: false }).await.map(drop)
+            client.detach(v1::DetachRequest { pod, interfaces, all, ..Default::default() }).await.map(drop)
         }
         Act::Delete(id) => {
             client.delete_sandbox(v1::DeleteSandboxRequest { pod: Some(reference(&id)) }).await.map(drop)

@@ -11,6 +11,7 @@ use knit_model::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_network::BRIDGE;
+use crate::cni::CniConfig;
 use crate::daemon::{Cluster, Options};
 use crate::error::{Error, Result};
 
@@ -20,6 +21,14 @@ use crate::error::{Error, Result};
 pub struct Config {
     /// The node's name. Default: the machine's host name. Needs a restart.
     pub node_name: String,
+    /// How it runs: `standalone` without an API server, or `beside` the CNI plugin of a cluster. Needs a restart.
+    pub profile: Profile,
+    /// The kubeconfig, for the profile `beside`. Empty: the pod's service account. Needs a restart.
+    pub kubeconfig: PathBuf,
+    /// The container runtime's socket, for the profile `beside`. Empty: containerd's or CRI-O's. Needs a restart.
+    pub cri_socket: PathBuf,
+    /// Where the kernel's sysctls are. In a container `/proc/sys` can only be read. Needs a restart.
+    pub sysctl_dir: PathBuf,
     /// The folder that holds what the agent knows. One agent at a time works in it. Needs a restart.
     pub state_dir: PathBuf,
     /// A folder with objects (`.yaml`, `.yml`, `.json`) that is watched: what is in it is applied, what is no longer in it
@@ -27,6 +36,8 @@ pub struct Config {
     pub standalone: PathBuf,
     /// The unix socket of the gRPC services; mode 0600. Needs a restart.
     pub kni_socket: PathBuf,
+    /// The unix socket of the CNI shim; mode 0600. Empty: `cni.sock` beside `kniSocket`. Needs a restart.
+    pub cni_socket: PathBuf,
     /// The folder where the agent makes network namespaces for whoever asks for them. Needs a restart.
     pub netns_dir: PathBuf,
     /// Where metrics are served at `/metrics`, such as `127.0.0.1:9475`. Empty: nowhere. Needs a restart.
@@ -37,6 +48,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Which log lines are written: `error`, `warn`, `info`, `debug` or `trace`. Changes at once.
     pub log_level: String,
+    /// The CNI shim and its configuration on the node's disk. Needs a restart.
+    pub cni: CniConfig,
     /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
     pub cluster_network: ClusterNetworkConfig,
     /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
@@ -46,6 +59,17 @@ pub struct Config {
     pub resync_seconds: u64,
     /// How often sandboxes are looked for whose namespace is gone, in seconds. Needs a restart.
     pub census_seconds: u64,
+}
+
+/// How the agent runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Without an API server.
+    #[default]
+    Standalone,
+    /// Next to the CNI plugin of a cluster.
+    Beside,
 }
 
 /// How log lines look.
@@ -78,14 +102,20 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             node_name: String::new(),
+            profile: Profile::Standalone,
+            kubeconfig: PathBuf::new(),
+            cri_socket: PathBuf::new(),
+            sysctl_dir: "/proc/sys".into(),
             state_dir: "/var/lib/knit/standalone".into(),
             standalone: PathBuf::new(),
             kni_socket: knit_kni::DEFAULT_SOCKET.into(),
+            cni_socket: PathBuf::new(),
             netns_dir: "/run/knit/netns".into(),
             metrics_addr: "127.0.0.1:9475".to_owned(),
             health_addr: "127.0.0.1:9476".to_owned(),
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
+            cni: CniConfig::default(),
             cluster_network: ClusterNetworkConfig::default(),
             workers: 4,
             resync_seconds: 60,
@@ -104,6 +134,16 @@ impl Default for ClusterNetworkConfig {
             ranges: vec![range("10.75.0.0/16"), range("fd75:6b6e:6974::/64")],
             bridge: BRIDGE.to_owned(),
             mtu: None,
+        }
+    }
+}
+
+impl Profile {
+    /// The profile's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standalone => "standalone",
+            Self::Beside => "beside",
         }
     }
 }
@@ -152,13 +192,25 @@ impl Config {
                 self.log_level
             ));
         }
+        self.cni.check()?;
+        if self.profile == Profile::Beside {
+            if self.node_name.is_empty() {
+                return Err("nodeName: the node's name in the cluster is needed".to_owned());
+            }
+            if !self.standalone.as_os_str().is_empty() {
+                return Err(
+                    "standalone: objects come from a folder or from an API server, not from both".to_owned()
+                );
+            }
+        }
         self.cluster().map(|_| ())
     }
 
     /// The cluster's network, if there is one.
     pub fn cluster(&self) -> Result<Option<Cluster>, String> {
         let network = &self.cluster_network;
-        if !network.enabled {
+        // Beside another network, no pod's first interface is Knit's to give.
+        if !network.enabled || self.profile == Profile::Beside {
             return Ok(None);
         }
         let at = |key: &str, why: String| format!("clusterNetwork.{key}: {why}");
@@ -183,6 +235,14 @@ impl Config {
             return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
         }
         Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu)))
+    }
+
+    /// Where the CNI shim asks.
+    pub fn cni_socket(&self) -> PathBuf {
+        if self.cni_socket.as_os_str().is_empty() {
+            return self.kni_socket.with_file_name(knit_kni::frame::SOCKET);
+        }
+        self.cni_socket.clone()
     }
 
     /// How the daemon works.
@@ -242,6 +302,9 @@ mod tests {
             ("workers: 0\n", "workers"),
             ("healthAddr: nowhere\n", "healthAddr"),
             ("logLevel: loud\n", "logLevel"),
+            ("cni:\n  confName: knit.txt\n", "cni.confName"),
+            ("profile: beside\n", "nodeName"),
+            ("{profile: beside, nodeName: a, standalone: /objects}", "not from both"),
         ] {
             let why = Config::parse(text).unwrap().check().unwrap_err();
             assert!(why.contains(word), "{text}: {why}");

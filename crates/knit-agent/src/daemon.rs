@@ -10,6 +10,7 @@
 mod feed;
 mod folder;
 mod outgoing;
+mod outside;
 mod pool;
 mod turn;
 
@@ -21,13 +22,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use knit_engine::extension::Told;
-use knit_engine::{Answer, CallId, Event, StoredObject};
+use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 
 pub use feed::{Change, about};
 pub(crate) use outgoing::{Outgoing, Words};
+pub use outside::Outside;
 pub(crate) use pool::Errand;
 
 use crate::error::{Error, Result};
@@ -61,6 +63,8 @@ enum Message {
     Call { call: CallId, event: Event, done: Reply },
     /// Someone does not wait any more.
     Cancel(CallId, u64),
+    /// Someone who watches elsewhere has news.
+    Fed(News),
     /// Someone wants to see or change the node.
     Ask(Box<dyn FnOnce(&mut Node) + Send>),
     /// A job was done.
@@ -72,6 +76,9 @@ enum Message {
     /// End, once nobody waits.
     Stop,
 }
+
+/// What news from elsewhere mean depends on what is known when they are heard.
+type News = Box<dyn FnOnce(&State) -> Vec<Event> + Send>;
 
 /// Called on the loop's thread with the answer.
 type Reply = Box<dyn FnOnce(&Node, Answer) + Send>;
@@ -87,11 +94,14 @@ pub struct Daemon {
 pub struct Handle {
     sender: Sender<Message>,
     changes: broadcast::Sender<Arc<Change>>,
+    version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     /// Numbers of calls, no two alike, also not those of an earlier agent.
     tickets: Arc<AtomicU64>,
     /// Which history positions belong to.
     epoch: Arc<str>,
+    /// What is in the way of new pods and is neither the engine's nor the kernel's.
+    outside: outside::Shared,
 }
 
 impl Daemon {
@@ -101,12 +111,14 @@ impl Daemon {
         let (changes, _) = broadcast::channel(feed::KEPT);
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
+        let (counted, version) = watch::channel(0);
         let loop_ends = turn::Ends {
             incoming,
             sender: sender.clone(),
             changes: changes.clone(),
             metrics: Arc::clone(&metrics),
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
+            version: counted,
         };
         let folder = options.state_dir.clone();
         let thread = std::thread::Builder::new()
@@ -118,7 +130,8 @@ impl Daemon {
         let epoch = feed::epoch(&folder)?.into();
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
-        Ok(Self { handle: Handle { sender, changes, metrics, tickets, epoch }, thread })
+        let outside = outside::Shared::default();
+        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch, outside }, thread })
     }
 
     /// The way to it.
@@ -172,6 +185,17 @@ impl Handle {
         };
         self.sender.send(Message::Ask(Box::new(ask))).map_err(|_| ended())?;
         answered.await.map_err(|_| ended())
+    }
+
+    /// Tells news from elsewhere. They are heard one after the other, in this order.
+    pub fn feed(&self, news: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
+        // A loop that has ended hears nothing any more.
+        let _ = self.sender.send(Message::Fed(Box::new(news)));
+    }
+
+    /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
+    pub fn version(&self) -> watch::Receiver<u64> {
+        self.version.clone()
     }
 
     /// Changes the cluster's network, or says why not.

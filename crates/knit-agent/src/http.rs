@@ -62,7 +62,11 @@ async fn live(State(handle): State<Handle>) -> impl IntoResponse {
 
 /// New pods may come; otherwise why not.
 async fn ready(State(handle): State<Handle>) -> impl IntoResponse {
-    match handle.ask(|node| readiness(node.state())).await {
+    let asked = handle.ask(|node| readiness(node.state())).await.map(|mut reasons| {
+        reasons.extend(handle.outside().iter().map(|one| format!("{}: {}", one.reason, one.message)));
+        reasons
+    });
+    match asked {
         Ok(reasons) if reasons.is_empty() => (StatusCode::OK, "ok\n".to_owned()),
         Ok(reasons) => (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", reasons.join("\n"))),
         Err(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),

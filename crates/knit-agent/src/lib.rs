@@ -2,10 +2,12 @@
 //!
 //! [`Node`] carries out the engine's effects. [`Standalone`] is a node whose objects come from files and whose pods are
 //! network namespaces: Knit on one machine, without a cluster. [`daemon::Daemon`] is a node that runs on and is asked over
-//! a socket; [`run`] makes a program of it.
+//! a socket; [`run`] makes a program of it. [`beside`] feeds it from an API server and a container runtime.
 
+pub mod beside;
 pub mod capacity;
 pub mod cluster_network;
+pub mod cni;
 pub mod config;
 pub mod daemon;
 pub mod error;

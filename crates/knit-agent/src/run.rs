@@ -12,12 +12,13 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::config::{Config, LogFormat};
+use crate::beside;
+use crate::config::{Config, LogFormat, Profile};
 use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
-use crate::http;
 use crate::log::Lines;
 use crate::services::{About, Services, listen};
+use crate::{cni, http};
 
 /// Calls that are under way when the agent ends have this long; streams end then.
 const GRACE: Duration = Duration::from_secs(6);
@@ -40,6 +41,7 @@ type Level = reload::Handle<LevelFilter, Registry>;
 pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<()> {
     let lines = Lines::default();
     let level = start_log(&source.config, lines.clone())?;
+    knit_kernel::use_sysctls_at(&source.config.sysctl_dir);
     let daemon = Daemon::start(source.config.options()?, faults)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -47,12 +49,14 @@ pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<(
         .enable_all()
         .build()
         .map_err(|why| Error::Serve { what: "threads for calls".to_owned(), why: why.to_string() })?;
-    let socket = source.config.kni_socket.clone();
+    let sockets = [source.config.kni_socket.clone(), source.config.cni_socket()];
     let served = runtime.block_on(serve(source, daemon.handle(), lines, level));
     runtime.shutdown_timeout(Duration::from_millis(100));
     daemon.stop();
     if served.is_ok() {
-        let _ = std::fs::remove_file(socket);
+        for socket in sockets {
+            let _ = std::fs::remove_file(socket);
+        }
     }
     tracing::info!("ended");
     served
@@ -91,11 +95,19 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
         http::serve_health(&config.health_addr, handle.clone(), stopped.clone()).await?;
     }
     let listener = listen(&config.kni_socket).await?;
-    let about =
-        About::new(config.node_name.clone(), "standalone", config.netns_dir.clone(), &config.kni_socket);
+    if config.profile == Profile::Beside {
+        beside::start(config, &handle).await?;
+    }
+    let (node, profile) = (config.node_name.clone(), config.profile.name());
+    let about = About::new(node, profile, config.netns_dir.clone(), &config.kni_socket);
     let services = Services::new(handle.clone(), about, lines);
+    let frames = listen(&config.cni_socket()).await?;
+    let mut framed = tokio::spawn(services.clone().serve_frames(frames, stopped.clone()));
     let mut calls = tokio::spawn(services.serve(listener, stopped.clone()));
     tracing::info!(socket = %config.kni_socket.display(), state = %config.state_dir.display(), "ready");
+    // Runtimes may call as soon as they find the configuration. Dropped at the end, it ends the thread.
+    let (_kept, until) = std::sync::mpsc::channel();
+    cni::keep(&config.cni, &config.state_dir, &config.cni_socket(), handle.clone(), until)?;
     tokio::spawn(follow_config(source, handle, level));
     tokio::select! {
         _ = terminate.recv() => tracing::info!("told to end (SIGTERM)"),
@@ -105,7 +117,8 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
     // Whoever listens for it may be gone already.
     let _ = stop.send(true);
     // A stream ends only when its reader goes; it is not waited for longer than this.
-    match tokio::time::timeout(GRACE, calls).await {
+    let both = async { tokio::join!(&mut calls, &mut framed).0 };
+    match tokio::time::timeout(GRACE, both).await {
         Ok(ended) => ended.unwrap_or(Err(Error::Ended)),
         Err(_) => Ok(()),
     }

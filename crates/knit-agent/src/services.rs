@@ -5,6 +5,7 @@
 
 mod agent;
 mod extensions;
+mod frames;
 mod kni;
 mod knix;
 mod logs;
@@ -28,6 +29,7 @@ use knit_kni::v1::agent_server::AgentServer;
 use knit_kni::v1::extension_registry_server::ExtensionRegistryServer;
 use knit_kni::{FILE_DESCRIPTOR_SET, MAX_MESSAGE, Reason, Refusal};
 use knit_model::problem::{Problem, Reason as Why};
+use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch as signal;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -170,12 +172,16 @@ pub async fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Only root and the agent's own user may call.
 fn check_peer(request: Request<()>, metrics: &Metrics) -> Result<Request<()>, Status> {
     let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+    check_credentials(peer, metrics).map(|()| request)
+}
+
+/// Only root and the agent's own user may call.
+fn check_credentials(peer: Option<UCred>, metrics: &Metrics) -> Result<(), Status> {
     let mine = nix::unistd::geteuid().as_raw();
     match peer {
-        Some(peer) if peer.uid() == 0 || peer.uid() == mine => Ok(request),
+        Some(peer) if peer.uid() == 0 || peer.uid() == mine => Ok(()),
         peer => {
             let who = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.uid().to_string());
             metrics.refused_peer();

@@ -7,6 +7,7 @@ mod attach;
 mod detach;
 mod domain;
 mod extend;
+mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, SandboxId};
 
-use crate::call::{Answer, Attach, CallId, Collected, Detach, Domain, Found};
+use crate::call::{Answer, Attach, Attachment, CallId, Collected, Detach, Domain, Found};
 use crate::event::{Event, Record, Unit};
 use crate::extensions;
 use crate::forward;
@@ -32,6 +33,8 @@ pub(crate) struct Calls {
     waiting: BTreeMap<CallId, Waiting>,
     /// Sandboxes that are forgotten as soon as nothing of theirs is left inside.
     leaving: BTreeSet<SandboxId>,
+    /// Detaches that attaches may come too late for.
+    ended: late::Ended,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,8 @@ struct Attaching {
     found: Option<Found>,
     /// Interfaces that this call brought; others were there before it.
     added: Vec<IfName>,
+    /// Interfaces that were there and whose limits it changes, as they were.
+    before: Vec<Attachment>,
     /// Whether nobody knew the sandbox before.
     introduced: bool,
     /// Whether an older life of it was to be taken away.

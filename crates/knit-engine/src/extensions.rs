@@ -12,6 +12,7 @@ use knit_model::{IfName, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::call::CallId;
+use crate::event::Record;
 use crate::extension::{NotDone, Outcome, Owed, Phase, Receipt, Registered};
 use crate::state::{ObjectKey, State};
 
@@ -144,6 +145,13 @@ impl Extensions {
     /// What is remembered: without what is only known while the program runs.
     pub(crate) fn remembered(&self) -> Self {
         Self { stale: BTreeSet::new(), flying: BTreeMap::new(), retries: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// Something of a sandbox went: its receipts are looked at.
+    pub(crate) fn notice(&mut self, record: &Record) {
+        if let Record::Detached { sandbox: id, .. } | Record::SandboxGone { id, .. } = record {
+            self.stale.insert(id.clone());
+        }
     }
 
     pub(crate) fn registered(&mut self, one: &Registered) {

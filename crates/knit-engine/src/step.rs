@@ -67,9 +67,7 @@ impl Effects {
     /// Changes the state and has the change journalled.
     pub(crate) fn record(&mut self, state: &mut State, record: Record) {
         state.record(&record);
-        if let Record::Detached { sandbox: id, .. } | Record::SandboxGone { id, .. } = &record {
-            state.extensions.stale.insert(id.clone());
-        }
+        state.extensions.notice(&record);
         self.list.push(Effect::Journal(record));
     }
 

@@ -40,6 +40,21 @@ tokio::task_local! {
     static CURRENT: String;
 }
 
+/// Works on a call that came another way than through [`Calls`] as a layer: the same span, and the same line if it is
+/// refused.
+pub async fn work<T>(
+    id: &str,
+    method: &str,
+    work: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let span = tracing::debug_span!("rpc", method, call = id);
+    let done = CURRENT.scope(id.to_owned(), work).instrument(span).await;
+    if let Err(status) = &done {
+        log_refusal(id, method, status);
+    }
+    done
+}
+
 /// The id of the call that this task works on; empty outside of one.
 pub fn current() -> String {
     CURRENT.try_with(Clone::clone).unwrap_or_default()
@@ -67,8 +82,12 @@ impl Calls {
     }
 
     fn id(&self, headers: &HeaderMap) -> String {
-        let given = headers.get(KEY).and_then(|value| value.to_str().ok()).filter(|id| is_id(id));
-        given.map_or_else(
+        self.choose(headers.get(KEY).and_then(|value| value.to_str().ok()).unwrap_or_default())
+    }
+
+    /// The id that was given, if it is one; else a new one.
+    pub fn choose(&self, given: &str) -> String {
+        Some(given).filter(|id| is_id(id)).map_or_else(
             || format!("{}-{}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed)),
             str::to_owned,
         )

@@ -8,6 +8,7 @@ pub mod call;
 mod client;
 mod detail;
 mod error;
+pub mod frame;
 pub mod json;
 mod reason;
 

@@ -10,7 +10,7 @@ use comfy_table::{Table, presets};
 use super::cgroups::Membership;
 use super::layout::node_name;
 use super::state::{Cluster, Network};
-use super::{api, control, daemon, node, reference};
+use super::{api, control, daemon, knit_cni, node, reference};
 use crate::gotools::{Module, Tool};
 use crate::process;
 
@@ -22,8 +22,11 @@ pub fn parts(cluster: &Cluster) -> Vec<String> {
     let mut parts: Vec<String> = control::PARTS.iter().map(ToString::to_string).collect();
     for number in cluster.node_numbers() {
         parts.extend([node::holder_part(number), node::containerd_part(number), node::kubelet_part(number)]);
-        if cluster.network == Network::Reference {
+        if cluster.network.has_services() {
             parts.push(reference::proxy_part(number));
+        }
+        if cluster.network == Network::KnitCni {
+            parts.push(knit_cni::agent_part(number));
         }
     }
     parts
@@ -55,7 +58,7 @@ fn describe(cluster: &Cluster, out: &mut String) -> Result<bool> {
         cluster.addresses().api()
     )?;
     writeln!(out, "  containerd {}", version_of(cluster, Tool::Containerd))?;
-    if cluster.network == Network::Reference {
+    if cluster.network.has_services() {
         writeln!(out, "  CoreDNS    {}", version_of(cluster, Tool::Coredns))?;
     }
     writeln!(out)?;
@@ -108,6 +111,7 @@ fn version_of(cluster: &Cluster, tool: Tool) -> String {
         Module::Kubernetes => "kubernetes-",
         Module::Containerd => "containerd-",
         Module::Coredns => "coredns-",
+        Module::Helm => "helm-",
     };
     let folder = cluster.tool(tool).ok().and_then(|path| path.parent()).and_then(|folder| folder.file_name());
     let folder = folder.unwrap_or_default().to_string_lossy().into_owned();
@@ -124,7 +128,7 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 
 /// Prints the log of a part.
 pub fn logs(cluster: &Cluster, part: &str, follow: bool) -> Result<()> {
-    if part == DNS_PART && cluster.network == Network::Reference {
+    if part == DNS_PART && cluster.network.has_services() {
         let mut logs = cluster.kubectl()?;
         logs.args(["logs", "--namespace=kube-system", "--selector=k8s-app=kube-dns", "--tail=-1"]);
         if follow {
@@ -134,7 +138,7 @@ pub fn logs(cluster: &Cluster, part: &str, follow: bool) -> Result<()> {
     }
     let mut known = parts(cluster);
     if !known.iter().any(|name| name == part) {
-        if cluster.network == Network::Reference {
+        if cluster.network.has_services() {
             known.push(DNS_PART.to_owned());
         }
         bail!("cluster {} has no part {part}; it has: {}", cluster.names().name(), known.join(", "));

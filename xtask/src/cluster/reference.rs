@@ -30,8 +30,15 @@ pub fn proxy_part(node: u8) -> String {
 /// Connects pods: plugins and their settings on each node, routes to every node's pods from everywhere else.
 pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     for number in cluster.node_numbers() {
+        install_plugins(cluster, number, pod_ranges(nodes, number)?)?;
+    }
+    install_services(cluster, nodes)
+}
+
+/// Routes to every node's pods from everywhere else, and kube-proxy.
+pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
+    for number in cluster.node_numbers() {
         let ranges = pod_ranges(nodes, number)?;
-        install_plugins(cluster, number, ranges)?;
         let addresses = cluster.addresses();
         for (range, by) in
             ranges.iter().zip([addresses.node(number).to_string(), addresses.node_v6(number).to_string()])
@@ -48,7 +55,8 @@ pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     Ok(())
 }
 
-fn pod_ranges(nodes: &[NodeView], number: u8) -> Result<&[String]> {
+/// The ranges that a node gives its pods addresses from.
+pub fn pod_ranges(nodes: &[NodeView], number: u8) -> Result<&[String]> {
     let name = node_name(number);
     let view =
         nodes.iter().find(|node| node.name == name).with_context(|| format!("{name} is not registered"))?;

@@ -28,6 +28,15 @@ pub enum Network {
     None,
     /// Debian's bridge plugins, routes between nodes, kube-proxy and CoreDNS
     Reference,
+    /// Knit's agent on each node, asked through its CNI shim; routes between nodes, kube-proxy and CoreDNS
+    KnitCni,
+}
+
+impl Network {
+    /// Whether kube-proxy and CoreDNS come with it.
+    pub fn has_services(self) -> bool {
+        matches!(self, Self::Reference | Self::KnitCni)
+    }
 }
 
 /// A cluster as its record describes it.

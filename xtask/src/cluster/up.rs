@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::cgroups::{self, Membership};
 use super::layout::{MOST_NODES, Names, node_name};
 use super::state::{Cluster, Network};
-use super::{api, control, images, keys, node, reference};
+use super::{api, control, images, keys, knit_cni, node, reference};
 use crate::deps::{self, Purpose};
 use crate::gotools::{self, Tool};
 use crate::process;
@@ -53,11 +53,13 @@ pub fn up(options: &Options) -> Result<Cluster> {
     deps::ensure(&[Purpose::Cluster])?;
     let tools = gotools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
+    let built = (options.network == Network::KnitCni).then(knit_cni::build).transpose()?;
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 
     let (mut cluster, _claim) = Cluster::claim(&names, options.nodes, options.network, programs)?;
-    make(&cluster, &archive).and_then(|()| cluster.set_complete()).with_context(|| {
+    let copied = built.iter().try_for_each(|built| knit_cni::copy(&cluster, built));
+    copied.and_then(|()| make(&cluster, &archive)).and_then(|()| cluster.set_complete()).with_context(|| {
         format!(
             "cluster {name} did not come up; its logs are in {}; `cargo xtask cluster down --name {name}` takes away what \
              was made",
@@ -108,6 +110,14 @@ fn make(cluster: &Cluster, archive: &Path) -> Result<()> {
     if cluster.network == Network::Reference {
         let step = Step::start("install the reference network and CoreDNS, wait for Ready");
         reference::install(cluster, &seen)?;
+        reference::install_dns(cluster)?;
+        api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
+        reference::wait_for_dns(cluster)?;
+        step.done();
+    }
+    if cluster.network == Network::KnitCni {
+        let step = Step::start("start Knit's agents, install its CNI shim and CoreDNS, wait for Ready");
+        knit_cni::install(cluster, &seen)?;
         reference::install_dns(cluster)?;
         api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
         reference::wait_for_dns(cluster)?;

@@ -8,6 +8,7 @@ use super::binaries::{self, Selection, Where};
 use super::count::Count;
 use crate::cluster::conformance::{self, State};
 use crate::cluster::{self, Cluster, Network, Options};
+use crate::gotools::{self, Tool};
 use crate::machine::Snapshot;
 
 /// A name of its own, so that a cluster that someone works with stays as it is.
@@ -42,6 +43,8 @@ fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
     let kubectl = cluster.kubectl()?;
     let words = |text: &OsStr| text.to_string_lossy().into_owned();
     let mut environment = vec![("KNIT_TEST_KUBECTL".to_owned(), words(kubectl.get_program()))];
+    let tools = gotools::ensure(&[Tool::Helm])?;
+    environment.push(("KNIT_TEST_HELM".to_owned(), words(tools.path(Tool::Helm).as_os_str())));
     environment.extend(kubectl.get_envs().filter_map(|(key, value)| Some((words(key), words(value?)))));
     let mut count =
         binaries::run_with(&Selection::new(binaries::is_cluster, filter), Where::Here, &environment)?;

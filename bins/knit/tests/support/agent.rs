@@ -141,7 +141,7 @@ impl Agent<'_> {
             pod: Some(reference(id)),
             interfaces: interfaces.iter().map(|&name| name.to_owned()).collect(),
             all: interfaces.is_empty(),
-            dry_run: false,
+            ..Default::default()
         };
         self.with(|mut client| async move { client.detach(request).await }).unwrap()
     }

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod extensions;
+mod fed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use knit_engine::{Answer, Applied, CallId, Event, Failure, Record, Unit};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::feed::{self, Change};
 use super::folder::Folder;
@@ -44,6 +45,7 @@ pub(super) struct Ends {
     pub(super) changes: broadcast::Sender<Arc<Change>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) callers: Callers,
+    pub(super) version: watch::Sender<u64>,
 }
 
 struct Waiter {
@@ -233,6 +235,7 @@ impl<'a> Turn<'a> {
                 question(&mut self.node);
                 Ok(())
             }
+            Message::Fed(news) => self.fed(news),
             Message::Done(finished) => {
                 self.pool.under_way = self.pool.under_way.saturating_sub(1);
                 if finished.life == self.life { self.finished(finished) } else { Ok(()) }
@@ -364,7 +367,7 @@ impl<'a> Turn<'a> {
     /// Decides, writes down, answers and tells; returns what is to be done.
     fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
         let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
-        let Heard { tasks, answers, records, invocations, .. } = self.node.begin(event)?;
+        let Heard { tasks, answers, records, invocations, changed } = self.node.begin(event)?;
         self.call_out(invocations);
         for task in &tasks {
             if let Task::Apply { unit, plan } = task
@@ -386,6 +389,9 @@ impl<'a> Turn<'a> {
             }
         }
         feed::tell(&self.ends.changes, &self.node, &records, before);
+        if !changed.is_empty() || !records.is_empty() {
+            self.ends.version.send_modify(|version| *version += 1);
+        }
         for (call, answer) in answers {
             let Some(waiter) = self.waiters.remove(&call) else { continue };
             self.ends.metrics.answered(waiter.what, &answer, waiter.since.elapsed());

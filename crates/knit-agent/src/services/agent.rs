@@ -119,7 +119,7 @@ impl Agent for Services {
             let message = format!("{object} is there already");
             return Err(Refusal::new(Reason::AlreadyPresent, message).about(object).call(&call.0).into());
         }
-        let made = wished.netns.is_empty() && known.is_none();
+        let made = wished.netns.is_empty() && wished.machine.is_none() && known.is_none();
         if made {
             let default = self.about.netns_dir.display().to_string();
             let of = [wished.namespace.as_str(), wished.pod.as_str(), wished.id.as_str()];
@@ -142,6 +142,7 @@ impl Agent for Services {
             notes: Default::default(),
             fail_if_present: false,
             ticket: 0,
+            began: 0,
         };
         let pod = {
             let id = id.clone();
@@ -166,8 +167,14 @@ impl Agent for Services {
         let deleted = found.is_some();
         if let Some(id) = found {
             let object = format!("sandbox {id}");
-            let detach =
-                Detach { call: call.clone(), sandbox: id, netns: String::new(), which: Which::Sandbox };
+            let detach = Detach {
+                call: call.clone(),
+                sandbox: id,
+                netns: String::new(),
+                which: Which::Sandbox,
+                forget: false,
+                began: 0,
+            };
             self.carry(&call, &object, Event::DetachRequested(detach), |_, answer| ok(answer)).await?;
             tracing::info!(call = %call, %object, "deleted");
         }
@@ -212,7 +219,8 @@ impl Agent for Services {
         request: Request<v1::DetachRequest>,
     ) -> Result<Response<v1::DetachResponse>, Status> {
         let call = self.call_id(request.metadata());
-        let v1::DetachRequest { pod, interfaces, all, dry_run } = request.into_inner();
+        let v1::DetachRequest { pod, interfaces, all, dry_run, netns_path, forget, began } =
+            request.into_inner();
         if interfaces.is_empty() != all {
             let message = "interfaces: name those to detach, or say all";
             return Err(Refusal::new(Reason::InvalidValue, message).field("interfaces").call(&call.0).into());
@@ -221,7 +229,10 @@ impl Agent for Services {
         let named = named.map(|(at, name)| request::interface(&format!("interfaces[{at}]"), name));
         let which = if all { Which::Called } else { Which::These(named.collect::<Checked<_>>()?) };
         let call_id = call.0.clone();
-        let Some(id) = self.find(pod).await? else {
+        let netns = request::path("netns_path", &netns_path)?;
+        // An attach that is still to come is meant, too.
+        let named = pod.as_ref().map(|pod| pod.id.clone()).filter(|id| began > 0 && !id.is_empty());
+        let Some(id) = self.find(pod).await?.or(named.map(SandboxId)) else {
             return Ok(answer(&call, v1::DetachResponse { call_id, ..Default::default() }));
         };
         let object = format!("sandbox {id}");
@@ -237,7 +248,7 @@ impl Agent for Services {
             })
             .await?
         };
-        let detach = Detach { call: call.clone(), sandbox: id, netns: String::new(), which };
+        let detach = Detach { call: call.clone(), sandbox: id, netns, which, forget, began };
         let event = Event::DetachRequested(detach);
         if dry_run {
             let plan = Some(self.rehearse(&call, &object, event).await?);
@@ -336,7 +347,7 @@ impl Agent for Services {
         request: Request<v1::GetReadinessRequest>,
     ) -> Result<Response<v1::GetReadinessResponse>, Status> {
         let asked = request.into_inner().pod;
-        let message = self
+        let mut message = self
             .see(move |node| {
                 let state = node.state();
                 let only = asked.map(|pod| find(state, &pod)).transpose()?;
@@ -356,6 +367,7 @@ impl Agent for Services {
                 Ok(v1::GetReadinessResponse { node, new_pods, pods: pods.collect() })
             })
             .await?;
+        nodes::add_outside(message.new_pods.get_or_insert_default(), &self.handle.outside());
         Ok(Response::new(message))
     }
 

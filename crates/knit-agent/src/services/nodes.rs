@@ -5,6 +5,7 @@ use knit_kni::v1;
 
 use super::pods;
 use crate::capacity::{Capacity, networks};
+use crate::daemon::Outside;
 use crate::node::Node;
 
 /// Every network of the node.
@@ -172,6 +173,18 @@ fn missing_extensions(state: &State) -> Vec<v1::Condition> {
         since: None,
     };
     missing.map(condition).collect()
+}
+
+/// What is in the way of new pods beside the node's own network.
+pub(super) fn add_outside(new_pods: &mut v1::Readiness, outside: &[Outside]) {
+    new_pods.ready &= outside.is_empty();
+    new_pods.conditions.extend(outside.iter().map(|one| v1::Condition {
+        r#type: one.what.to_owned(),
+        ok: false,
+        reason: one.reason.to_owned(),
+        message: one.message.clone(),
+        ..v1::Condition::default()
+    }));
 }
 
 /// Who this agent is.

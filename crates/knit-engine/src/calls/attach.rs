@@ -3,6 +3,7 @@
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
+use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Attaching, Stage, What, answer, extend, leave, problem, take_in};
@@ -15,16 +16,19 @@ use crate::{cluster, forward, resolve};
 pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &mut Effects) {
     let call = attach.call.clone();
     let id = SandboxId(attach.sandbox.id.clone());
-    let path = attach.sandbox.netns.clone();
+    let (path, is_machine) = (attach.sandbox.netns.clone(), attach.sandbox.machine.is_some());
     let known = state.sandboxes.get(&id);
     let found = known.map(|sandbox| Found { instance: sandbox.instance.clone(), number: sandbox.number });
-    let attaching =
-        Attaching { attach, found, added: Vec::new(), introduced: false, cleared: false, prepared: false };
+    let (added, before) = (Vec::new(), Vec::new());
+    let (introduced, cleared, prepared) = (false, false, false);
+    let attaching = Attaching { attach, found, added, before, introduced, cleared, prepared };
     let unknown = known.is_none();
     if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
         return;
     }
-    if !path.is_empty() {
+    if let Some(why) = super::late::refusal(state, &call) {
+        answer(state, &call, Answer::Failed(why), effects);
+    } else if !path.is_empty() || is_machine {
         effects.list.push(Effect::Inspect { call, path });
     } else if unknown {
         let message = format!("sandbox {id} is not known: say where its network namespace is");
@@ -85,14 +89,24 @@ fn clear(state: &mut State, call: &CallId, unit: Unit, effects: &mut Effects) {
     state.dirty.insert(unit);
 }
 
-/// The sandbox as the call describes it, and the attachments that it brings; or why not.
+/// What an attach puts into desired.
+struct Admission {
+    /// The sandbox as the call describes it.
+    sandbox: Sandbox,
+    /// Attachments that it brings, or changes.
+    fresh: Vec<Attachment>,
+    /// Those that it changes, as they were.
+    before: Vec<Attachment>,
+}
+
+/// What the call would put into desired, or why not.
 fn check(
     state: &State,
     call: &CallId,
     id: &SandboxId,
     found: &Found,
     now: Time,
-) -> Result<(Sandbox, Vec<Attachment>), Problem> {
+) -> Result<Admission, Problem> {
     let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
         return Err(problem("", Reason::Superseded, format!("call {call} is over")));
     };
@@ -105,16 +119,25 @@ fn check(
     let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
     forward::check(state, id, ports)?;
     let sandbox = described(state, id, found, &attach);
-    let mut fresh = Vec::new();
+    if state.sandboxes.get(id).is_some_and(|known| known.isolation != sandbox.isolation) {
+        let message = format!("sandbox {id} is known with other devices: detach it first");
+        return Err(problem("sandbox.isolation", Reason::Conflict, message));
+    }
+    let (mut fresh, mut before) = (Vec::new(), Vec::new());
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
         let field = format!("interfaces[{index}]");
         let place = find_network(state, &sandbox, network, &field)?;
-        if is_there(state, &sandbox, interface, (&place, asked), &attach, &field)? {
-            continue;
-        }
+        let there = is_there(state, &sandbox, interface, (&place, asked), &attach, &field)?;
         let (tenant, network) = place;
         check_addresses(state, &tenant, &network, asked, &field)?;
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
+        if let Some(there) = there {
+            if there.asked.limits != asked.limits {
+                fresh.push(Attachment { asked: asked.clone(), why, ..there.clone() });
+                before.push(there);
+            }
+            continue;
+        }
         fresh.push(Attachment {
             sandbox: id.clone(),
             interface: interface.clone(),
@@ -129,7 +152,7 @@ fn check(
             stood: false,
         });
     }
-    Ok((sandbox, fresh))
+    Ok(Admission { sandbox, fresh, before })
 }
 
 /// Puts what the call asks for into desired, or says why not; then nothing has changed.
@@ -141,13 +164,14 @@ fn admit(
     now: Time,
     effects: &mut Effects,
 ) -> Result<(), Problem> {
-    let (sandbox, fresh) = check(state, call, id, found, now)?;
+    let Admission { sandbox, fresh, before } = check(state, call, id, found, now)?;
     let introduced = !state.sandboxes.contains_key(id);
     if state.sandboxes.get(id) != Some(&sandbox) {
         effects.record(state, Record::SandboxSeen(sandbox));
     }
     state.calls.leaving.remove(id);
-    let added: Vec<IfName> = fresh.iter().map(|attachment| attachment.interface.clone()).collect();
+    let is_new = |fresh: &&Attachment| !before.iter().any(|there| there.interface == fresh.interface);
+    let added: Vec<IfName> = fresh.iter().filter(is_new).map(|fresh| fresh.interface.clone()).collect();
     for attachment in fresh {
         effects.record(state, Record::Attached(Box::new(attachment)));
     }
@@ -159,7 +183,7 @@ fn admit(
     if let Some(waiting) = state.calls.waiting.get_mut(call) {
         waiting.stage = Stage::Waiting;
         if let What::Attach(attaching) = &mut waiting.what {
-            attaching.added = added;
+            (attaching.added, attaching.before) = (added, before);
             attaching.introduced = introduced;
         }
     }
@@ -172,6 +196,7 @@ pub(super) fn described(state: &State, id: &SandboxId, found: &Found, attach: &A
     let mut sandbox = state.sandboxes.get(id).cloned().unwrap_or_else(|| Sandbox {
         id: id.clone(),
         instance: found.instance.clone(),
+        isolation: Isolation::Netns,
         netns: wished.netns.clone(),
         number: found.number,
         pod: id.0.clone(),
@@ -188,6 +213,9 @@ pub(super) fn described(state: &State, id: &SandboxId, found: &Found, attach: &A
     set(&mut sandbox.namespace, &wished.namespace);
     set(&mut sandbox.uid, &wished.uid);
     set(&mut sandbox.netns, &wished.netns);
+    if let Some(tap) = &wished.machine {
+        sandbox.isolation = Isolation::Machine(tap.clone());
+    }
     if !wished.labels.is_empty() {
         sandbox.labels.clone_from(&wished.labels);
     }
@@ -238,7 +266,8 @@ fn check_addresses(
     }
 }
 
-/// Whether the interface is attached already, as the call asks; if it is there in another way, the call fails.
+/// The interface if it is attached already, as the call asks but for its limits; if it is there in another way, the call
+/// fails.
 fn is_there(
     state: &State,
     sandbox: &Sandbox,
@@ -246,7 +275,7 @@ fn is_there(
     (place, asked): (&(String, String), &Asked),
     attach: &Attach,
     field: &str,
-) -> Result<bool, Problem> {
+) -> Result<Option<Attachment>, Problem> {
     let title = format!("interface {interface} of sandbox {}", sandbox.id);
     let field = format!("{field}.name");
     if let Some(there) = state.called.get(&sandbox.id, interface) {
@@ -254,12 +283,13 @@ fn is_there(
             let message = format!("{title} is attached already");
             return Err(problem(&field, Reason::AlreadyPresent, message));
         }
-        if (&there.tenant, &there.network) != (&place.0, &place.1) || there.asked != *asked {
+        let as_asked = Asked { limits: asked.limits, ..there.asked.clone() } == *asked;
+        if (&there.tenant, &there.network) != (&place.0, &place.1) || !as_asked {
             let message =
                 format!("{title} is attached already, to network {} and in another way", there.network);
             return Err(problem(&field, Reason::Conflict, message));
         }
-        return Ok(true);
+        return Ok(Some(there.clone()));
     }
     let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
     let mut others = made.into_iter().flat_map(|made| &made.interfaces);
@@ -267,7 +297,7 @@ fn is_there(
         Some((object, _)) if *object != Attachment::key(&sandbox.namespace, &sandbox.id, interface) => {
             Err(problem(&field, Reason::Conflict, format!("{title} is {object}'s")))
         }
-        _ => Ok(false),
+        _ => Ok(None),
     }
 }
 
@@ -349,6 +379,13 @@ pub(super) fn take_back(state: &mut State, call: &CallId, effects: &mut Effects)
     };
     let id = SandboxId(attaching.attach.sandbox.id.clone());
     let (added, introduced) = (attaching.added.clone(), attaching.introduced);
+    for before in attaching.before.clone() {
+        let there = state.called.get(&id, &before.interface);
+        // A later call may have changed it again.
+        if there.is_some_and(|there| there.why.call.as_ref() == Some(&call.0)) {
+            effects.record(state, Record::Attached(Box::new(before)));
+        }
+    }
     for interface in added {
         if state.called.get(&id, &interface).is_some() {
             effects.record(state, Record::Detached { sandbox: id.clone(), interface, call: call.clone() });

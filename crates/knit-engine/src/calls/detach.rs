@@ -15,6 +15,7 @@ pub(super) fn requested(state: &mut State, detach: Detach, effects: &mut Effects
     let elsewhere = state.sandboxes.get(&detach.sandbox).is_some_and(|known| known.netns != path);
     let stage = if elsewhere && !path.is_empty() { Stage::Host } else { Stage::Waiting };
     let asks = stage == Stage::Host;
+    state.calls.ended.note(&detach);
     if !take_in(state, &call, What::Detach(detach), stage, effects) {
         return;
     }
@@ -30,10 +31,12 @@ pub(super) fn go(state: &mut State, call: &CallId, effects: &mut Effects) {
     let Some(What::Detach(detach)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
         return;
     };
-    let Detach { sandbox: id, which, .. } = detach.clone();
+    let Detach { sandbox: id, which, forget, .. } = detach.clone();
     supersede(state, &id, &which, effects);
     let unit = Unit::Sandbox(id.clone());
-    if which.is_all() {
+    let stays = |there: &Attachment| !which.means(&there.interface);
+    let last = forget && state.called.of(&id).next().is_some() && !state.called.of(&id).any(stays);
+    if which.is_all() || last {
         let sandbox = state.sandboxes.get(&id).filter(|_| which == Which::Sandbox);
         let path = sandbox.map(|sandbox| sandbox.netns.clone()).unwrap_or_default();
         if let Some(waiting) = state.calls.waiting.get_mut(call) {
@@ -147,7 +150,9 @@ pub(super) fn collect(state: &mut State, collect: Collect, effects: &mut Effects
     }
     for one in &dead {
         let all = state.called.of(&one.sandbox).count() == one.interfaces.len();
-        if all {
+        // A group's garbage is what its calls made: what objects ask for stays while the sandbox lives.
+        let sandbox = state.sandboxes.get(&one.sandbox).filter(|_| !group.is_empty());
+        if all && sandbox.is_none_or(|sandbox| sandbox.labels.is_empty()) {
             leave(state, &call, &one.sandbox, effects);
             continue;
         }
@@ -183,7 +188,7 @@ pub(super) fn left(state: &mut State, call: &CallId, id: &SandboxId, effects: &m
 }
 
 impl Which {
-    fn means(&self, interface: &IfName) -> bool {
+    pub(super) fn means(&self, interface: &IfName) -> bool {
         match self {
             Self::These(interfaces) => interfaces.contains(interface),
             Self::Called | Self::All | Self::Sandbox => true,

@@ -279,12 +279,20 @@ impl Meshed {
             notes: Notes::default(),
             fail_if_present: false,
             ticket: self.ticket,
+            began: 0,
         })));
     }
 
     pub fn detach(&mut self, call: &str, id: &str, which: Which) {
         let (call, sandbox) = (CallId(call.to_owned()), SandboxId(id.to_owned()));
-        self.tell(Event::DetachRequested(Detach { call, sandbox, netns: String::new(), which }));
+        self.tell(Event::DetachRequested(Detach {
+            call,
+            sandbox,
+            netns: String::new(),
+            which,
+            forget: false,
+            began: 0,
+        }));
     }
 
     /// Cancels the newest attach.

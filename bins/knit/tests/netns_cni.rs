@@ -1,0 +1,170 @@
+//! What a container runtime asks of the agent through the CNI shim. Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod agent;
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod cni;
+}
+
+use std::time::Duration;
+
+use knit_kni::v1;
+use knit_testbed::{Dump, eventually};
+use serde_json::json;
+use support::agent::{Machine, attach, netns, ports};
+use support::cni::{Call, addresses};
+
+#[test]
+fn add_gives_an_interface_in_the_words_of_each_version_and_del_leaves_nothing() {
+    let machine = Machine::new("cni-add");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
+    let path = netns(&pod);
+    for version in ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"] {
+        let mut add = Call::new(&machine, "ADD", "c1", &path).with("cniVersion", version);
+        add.args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_UID=u1;K8S_POD_INFRA_CONTAINER_ID=c1"
+            .to_owned();
+        let result = add.done();
+        assert_eq!(result["cniVersion"], version);
+        assert_eq!(addresses(&result).len(), 2, "{result}");
+        assert_eq!(result["interfaces"][1]["name"], "eth0", "{result}");
+        assert_eq!(result["interfaces"][1]["sandbox"], path.as_str());
+        let routes = result["routes"].as_array().unwrap();
+        assert!(
+            routes.iter().any(|route| route["dst"] == "0.0.0.0/0" && route["gw"] == "10.75.0.1"),
+            "{result}"
+        );
+        pod.ping("10.75.0.1").unwrap();
+
+        let known = agent.pod("c1").unwrap();
+        assert_eq!(
+            (known.namespace.as_str(), known.name.as_str(), known.uid.as_str()),
+            ("shop", "web", "u1")
+        );
+        assert_eq!(known.interfaces[0].provenance.as_ref().unwrap().dialect, "cni");
+        if version >= "0.4.0" {
+            Call { command: "CHECK", ..add.clone().with("prevResult", result.clone()) }.done();
+        }
+        let del = Call { command: "DEL", began: knit_cni::since_boot(), ..add.with("prevResult", result) };
+        assert_eq!(del.outcome().output, "");
+        assert_eq!(agent.used(), 0);
+        assert!(agent.pod("c1").is_none(), "with its last interface the sandbox is forgotten");
+        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        inside.assert_unchanged(pod.namespace());
+        host.assert_unchanged(&machine.host);
+    }
+}
+
+#[test]
+fn what_a_runtime_asks_for_one_container_reaches_the_agent() {
+    let machine = Machine::new("cni-asked");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let asked = json!({
+        "portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}, {"containerPort": 81}],
+        "bandwidth": {"ingressRate": 8_000_000, "egressRate": 16_000_000},
+        "ips": ["10.75.7.7/16"], "mac": "02:00:00:00:07:07",
+        "dns": {"servers": ["10.96.0.10"], "searches": ["svc.cluster.local"], "options": ["ndots:5"]},
+        "aliases": ["db"], "infinibandGUID": "c2:11", "ipRanges": [[{"subnet": "10.9.0.0/16"}]],
+    });
+    let add = Call::new(&machine, "ADD", "c1", &netns(&pod)).with("runtimeConfig", asked).with("mtu", 1400);
+    let outcome = add.outcome();
+    let words = outcome.words.join("\n");
+    assert!(words.contains("infinibandGUID") && words.contains("ipRanges"), "{words}");
+    let result: serde_json::Value = serde_json::from_str(&outcome.output).unwrap();
+    assert!(addresses(&result).contains(&"10.75.7.7".to_owned()), "{result}");
+    assert_eq!(result["interfaces"][1]["mac"], "02:00:00:00:07:07");
+    assert_eq!(result["interfaces"][1]["mtu"], 1400);
+    assert_eq!(result["dns"]["nameservers"][0], "10.96.0.10");
+    let known = agent.pod("c1").unwrap();
+    let interface = &known.interfaces[0];
+    assert_eq!(interface.port_mappings.len(), 1);
+    let limits = interface.bandwidth.unwrap();
+    assert_eq!((limits.ingress_bits, limits.egress_bits), (8_000_000, 16_000_000));
+    assert_eq!(known.annotations["cni/aliases"], "db");
+}
+
+#[test]
+fn in_a_chain_it_adds_to_what_the_plugins_before_it_made() {
+    let machine = Machine::new("cni-chain");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let path = netns(&pod);
+    let prior = json!({
+        "cniVersion": "1.1.0",
+        "interfaces": [{"name": "br0"}, {"name": "eth0", "sandbox": path}],
+        "ips": [{"address": "192.0.2.2/24", "interface": 1}],
+    });
+    let chained = Call::new(&machine, "ADD", "c1", &path).with("prevResult", prior.clone());
+    let (code, message) = chained.failed();
+    assert_eq!(code, 100, "{message}");
+    assert!(message.contains("interface"), "{message}");
+
+    let add = chained.with("interface", "knit1").with("defaultRoute", false);
+    let result = add.done();
+    assert_eq!(result["interfaces"][0], prior["interfaces"][0]);
+    assert_eq!(result["interfaces"][3]["name"], "knit1");
+    assert_eq!(result["ips"][0], prior["ips"][0]);
+    assert_eq!(result["ips"][1]["interface"], 3);
+    Call { command: "CHECK", ..add.clone().with("prevResult", result.clone()) }.done();
+    Call { command: "DEL", began: knit_cni::since_boot(), ..add.with("prevResult", result) }.done();
+    assert_eq!(agent.used(), 0);
+}
+
+#[test]
+fn gc_takes_what_its_network_made_and_nothing_that_was_plugged_in_otherwise() {
+    let machine = Machine::new("cni-gc");
+    let pods = ["one", "two", "three"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    for (id, pod) in ["c1", "c2", "c3"].iter().zip(&pods) {
+        let name = if *id == "c3" { "other" } else { "test" };
+        Call::new(&machine, "ADD", id, &netns(pod)).with("name", name).done();
+    }
+    let mut plugged = attach("c2", &netns(&pods[1]));
+    plugged.interfaces = vec![v1::InterfaceSpec { name: "net1".to_owned(), ..Default::default() }];
+    agent.try_attach(plugged).unwrap();
+
+    let living = json!([{"containerID": "c1", "ifname": "eth0"}]);
+    let gc = Call::new(&machine, "GC", "", "").with("cni.dev/valid-attachments", living);
+    let words = gc.outcome().words.join("\n");
+    assert!(words.contains("collected eth0 of container c2"), "{words}");
+    let names = |id: &str| {
+        let pod = agent.pod(id).unwrap();
+        pod.interfaces.into_iter().map(|interface| interface.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names("c1"), ["eth0"]);
+    assert_eq!(names("c2"), ["net1"], "what someone plugged in stays");
+    assert_eq!(names("c3"), ["eth0"], "another network's");
+    let log = machine.log();
+    let audited = log.lines().any(|line| line.contains("collected") && line.contains("c2"));
+    assert!(audited, "{log}");
+
+    // Nothing of this network lives.
+    Call::new(&machine, "GC", "", "").done();
+    assert!(agent.pod("c1").is_none());
+    assert_eq!(names("c2"), ["net1"]);
+    assert_eq!(names("c3"), ["eth0"]);
+}
+
+#[test]
+fn status_follows_the_nodes_readiness() {
+    let machine = Machine::new("cni-status");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let ranges = ["--cluster-ranges", "10.75.0.0/30"];
+    let _agent = machine.agent_with(&ranges, &[]);
+    let status = Call::new(&machine, "STATUS", "", "");
+    status.done();
+    Call::new(&machine, "ADD", "c1", &netns(&pods[0])).done();
+    let (code, message) = status.failed();
+    assert_eq!(code, 50, "{message}");
+    assert!(message.contains("AddressesExhausted"), "{message}");
+    let (code, message) = Call::new(&machine, "ADD", "c2", &netns(&pods[1])).failed();
+    assert_eq!(code, 11, "an address may become free: {message}");
+    Call::new(&machine, "DEL", "c1", "").done();
+    status.done();
+    let (code, _) = status.with("cniVersion", "1.0.0").failed();
+    assert_eq!(code, 1, "1.0.0 has no STATUS");
+}

@@ -1,0 +1,82 @@
+use super::*;
+
+fn config(folder: &Path) -> CniConfig {
+    let shim = folder.join("source");
+    fs::write(&shim, format!("\x7fELF {SHIM_MARK} 1")).unwrap();
+    CniConfig { bin_dir: folder.join("bin"), conf_dir: folder.join("net.d"), shim, ..CniConfig::default() }
+}
+
+const SOCKET: &str = "/run/knit/cni.sock";
+
+#[test]
+fn both_files_are_put_in_place_once_and_removed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let socket = Path::new(SOCKET);
+    assert_eq!(config.install(socket).unwrap().len(), 2);
+    assert_eq!(config.install(socket).unwrap(), Vec::<String>::new());
+    let look = config.look(socket).unwrap();
+    assert_eq!((look.shim_stands, look.configuration_stands), (Standing::AsAsked, Standing::AsAsked));
+    assert_eq!((look.shadow(), look.wins.as_deref()), (None, Some(look.configuration.as_path())));
+    let files = |name: &str| fs::read_dir(folder.path().join(name)).unwrap().count();
+    assert_eq!((files("bin"), files("net.d")), (1, 1), "nothing unfinished is left beside them");
+
+    // A newer shim, and another socket.
+    fs::write(&config.shim, format!("\x7fELF {SHIM_MARK} 2")).unwrap();
+    assert_eq!(config.look(Path::new("/other")).unwrap().shim_stands, Standing::Outdated);
+    assert_eq!(config.install(Path::new("/other")).unwrap().len(), 2);
+
+    assert_eq!(config.remove_configuration().unwrap().len(), 1);
+    assert_eq!(config.remove_shim().unwrap().len(), 1);
+    assert_eq!((files("bin"), files("net.d")), (0, 0));
+    assert!(config.remove_configuration().unwrap().is_empty() && config.remove_shim().unwrap().is_empty());
+}
+
+#[test]
+fn files_of_others_are_neither_replaced_nor_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    for (name, place) in [(SHIM, &config.bin_dir), ("10-knit.conflist", &config.conf_dir)] {
+        fs::create_dir_all(place).unwrap();
+        fs::write(place.join(name), "{}").unwrap();
+        let why = config.install(Path::new(SOCKET)).unwrap_err().to_string();
+        assert!(why.contains(name) && why.contains("someone else"), "{why}");
+        fs::write(place.join(name), "{}").unwrap();
+        let kept = [config.remove_configuration().unwrap(), config.remove_shim().unwrap()].concat();
+        assert!(kept.iter().any(|line| line.starts_with("kept")), "{kept:?}");
+        assert_eq!(fs::read_to_string(place.join(name)).unwrap(), "{}");
+        fs::remove_file(place.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_configuration_that_runtimes_would_take_instead_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    config.install(Path::new(SOCKET)).unwrap();
+    let shadow = || config.look(Path::new(SOCKET)).unwrap().shadow().map(Path::to_owned);
+    for harmless in ["20-other.conflist", "00-note.txt", ".05-hidden.swp"] {
+        fs::write(config.conf_dir.join(harmless), "{}").unwrap();
+        assert_eq!(shadow(), None, "{harmless}");
+    }
+    fs::write(config.conf_dir.join("05-other.conf"), "{}").unwrap();
+    assert_eq!(shadow(), Some(config.conf_dir.join("05-other.conf")));
+}
+
+#[test]
+fn a_program_that_is_not_the_shim_is_not_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    fs::write(&config.shim, "something else").unwrap();
+    assert!(config.install(Path::new(SOCKET)).unwrap_err().to_string().contains("not Knit's CNI shim"));
+    assert!(!config.bin_dir.exists() && !config.conf_dir.exists());
+}
+
+#[test]
+fn names_that_runtimes_would_not_read_are_refused() {
+    for wrong in ["knit.txt", "a/b.conflist", ".hidden.conflist", "", "10-knit.conf"] {
+        let config = CniConfig { conf_name: wrong.to_owned(), ..CniConfig::default() };
+        assert!(config.check().unwrap_err().contains("cni.confName"), "{wrong}");
+    }
+    CniConfig::default().check().unwrap();
+}
