@@ -1,6 +1,7 @@
 //! `cargo xtask generate`: files that follow from the code, and the check that they do.
 
 mod api;
+mod chart;
 mod roles;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +16,17 @@ pub fn command(check: bool) -> Result<()> {
     let lock = std::fs::read_to_string(places::workspace().join(api::LOCK)).unwrap_or_default();
     api::refuse_breaks(&lock, &api::lock())?;
     let mut stale = Vec::new();
-    for (path, text) in files() {
+    let files = files();
+    for path in chart::strays(&files) {
+        if check {
+            stale.push(path.display().to_string());
+            continue;
+        }
+        let full = places::workspace().join(&path);
+        std::fs::remove_file(&full).with_context(|| format!("cannot remove {}", full.display()))?;
+        println!("removed {}", path.display());
+    }
+    for (path, text) in files {
         let full = places::workspace().join(&path);
         if std::fs::read_to_string(&full).ok().as_deref() == Some(text.as_str()) {
             continue;
@@ -51,6 +62,8 @@ fn files() -> Vec<(PathBuf, String)> {
     files.push((PathBuf::from("deploy/beside/roles.yaml"), roles::manifest()));
     files.push((PathBuf::from(api::LOCK), api::lock()));
     files.push((PathBuf::from("api/reasons.md"), api::reasons()));
+    let copies = chart::copies(&files);
+    files.extend(copies);
     files
 }
 

@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
 use crate::{
-    agent, ask, cni, completion, controller, doctor, man, objects, sandbox, show, status, support, version,
+    agent, ask, cni, completion, controller, doctor, man, objects, preflight, sandbox, show, status, support,
+    uninstall, version,
 };
 
 /// Pod networking for Kubernetes, and for plain network namespaces
@@ -36,6 +37,15 @@ enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
+    /// Say what would not work on a Kubernetes cluster, and why, before Knit is installed there
+    ///
+    /// It asks the API server of a kubeconfig and changes nothing: versions, what you may do, container runtimes, kernels,
+    /// the main network, the cluster's ranges and what overlaps them. What a node's kernel was built with only `knit
+    /// doctor` sees, on the node.
+    ///
+    /// Exit code: 0 when nothing is known to be in the way, 1 when the API server cannot be asked, 2 when something would
+    /// not work.
+    Preflight(preflight::Flags),
     /// Run the node's agent: pod networking over one gRPC interface
     ///
     /// It serves packages kni and knit.v1 on a unix socket that only root can open, keeps the node as objects and calls
@@ -51,6 +61,10 @@ enum Command {
     ///
     /// Several may run: the one that holds the lease works. It ends on SIGTERM; networks of pods go on without it.
     Controller(controller::Flags),
+    /// Remove Knit from a cluster: its objects, so that pods and nodes are as they were, then Knit itself
+    ///
+    /// Nothing is left that could hang on a finalizer, also when no controller runs. It needs an admin's kubeconfig.
+    Uninstall(uninstall::Flags),
     /// Add, list, enter and delete sandboxes: network namespaces that stand for pods
     #[command(subcommand)]
     Sandbox(sandbox::Task),
@@ -188,9 +202,11 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { place, command } = cli;
     match command {
         Command::Doctor { output } => doctor::run(output),
+        Command::Preflight(flags) => preflight::run(&flags),
         Command::Agent(flags) => agent::run(&place, *flags),
         Command::Cni(task) => cni::run(&task),
         Command::Controller(flags) => controller::run(flags),
+        Command::Uninstall(flags) => uninstall::run(&flags),
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {

@@ -1,6 +1,7 @@
-//! A crash at a chosen moment, for tests: `KNIT_FAULT_KILL_AT=3` has knit kill itself after three steps of its plans,
-//! before the next one. `KNIT_FAULT_KILL_AT_MOMENT=3` has it kill itself after three other moments: records that are
-//! written and extensions that are called. Only debug builds know them.
+//! A crash or a refusal at a chosen moment, for tests: `KNIT_FAULT_KILL_AT=3` has knit kill itself after three steps of its
+//! plans, before the next one; `KNIT_FAULT_FAIL_AT=3:EBUSY` has the kernel refuse that step, once;
+//! `KNIT_FAULT_KILL_AT_MOMENT=3` has knit kill itself after three other moments: records that are written and extensions
+//! that are called. Only debug builds know them.
 
 use anyhow::Result;
 use knit_agent::Standalone;
@@ -25,6 +26,11 @@ pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
 pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
     use anyhow::Context;
 
+    if let Ok(text) = std::env::var("KNIT_FAULT_FAIL_AT") {
+        let fault = armed::FailAt::parse(&text);
+        let fault = fault.with_context(|| format!("KNIT_FAULT_FAIL_AT: `{text}` is no step and errno"))?;
+        return Ok(Some(Box::new(fault)));
+    }
     let asked = |name: &str| {
         let number = std::env::var(name).ok();
         let parsed = number.map(|number| {
@@ -43,7 +49,33 @@ pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
 mod armed {
     use knit_kernel::fault::{Fault, Observer};
     use knit_model::plan::Planned;
+    use nix::errno::Errno;
     use nix::sys::signal::{Signal, raise};
+
+    /// Has the kernel refuse a step, once.
+    pub(super) struct FailAt {
+        /// How many steps are still carried out; `None` when it was refused.
+        left: Option<usize>,
+        errno: Errno,
+    }
+
+    impl FailAt {
+        /// `3:EBUSY`.
+        pub(super) fn parse(text: &str) -> Option<Self> {
+            let (number, name) = text.split_once(':')?;
+            let known = [Errno::EBUSY, Errno::EEXIST, Errno::ENOBUFS, Errno::ENODEV];
+            let errno = known.into_iter().find(|errno| format!("{errno:?}") == name)?;
+            Some(Self { left: Some(number.parse().ok()?), errno })
+        }
+    }
+
+    impl Observer for FailAt {
+        fn before(&mut self, _step: usize, _planned: &Planned) -> Option<Fault> {
+            let left = self.left?;
+            self.left = left.checked_sub(1);
+            (left == 0).then_some(Fault::Fail(self.errno))
+        }
+    }
 
     /// Kills this process before a step.
     pub(super) struct KillAt {

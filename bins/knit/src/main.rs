@@ -12,10 +12,12 @@ mod man;
 mod objects;
 mod output;
 mod place;
+mod preflight;
 mod sandbox;
 mod show;
 mod status;
 mod support;
+mod uninstall;
 mod version;
 
 use std::process::ExitCode;

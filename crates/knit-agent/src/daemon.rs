@@ -24,6 +24,7 @@ use std::time::Duration;
 use knit_engine::extension::Told;
 use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
+use knit_kernel::notices::Notice;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -67,6 +68,8 @@ enum Message {
     Fed(News),
     /// Someone wants to see or change the node.
     Ask(Box<dyn FnOnce(&mut Node) + Send>),
+    /// The kernel told something by itself.
+    Noticed(Notice),
     /// A job was done.
     Done(pool::Finished),
     /// An extension was called, for this life of the node.

@@ -257,6 +257,7 @@ impl Hands {
     ) -> Result<Done> {
         let mut wanted = knit_kernel::observe::Look::default();
         let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
+        (host.addresses, host.routes) = (!look.links_only, !look.links_only);
         host.rules = look.host_rules;
         host.vlans = look.vlans;
         if look.ports_of.is_some() || !look.lent.is_empty() {
@@ -272,10 +273,13 @@ impl Hands {
                 if !places.contains(id) {
                     return Ok(Done::with(Event::SandboxGone(id.clone())));
                 }
-                let inside = ScopeLook {
-                    sysctls: look.sysctls.clone(),
-                    only_if_marked: look.is_new,
-                    ..ScopeLook::everything()
+                let inside = match look.links_only {
+                    true => ScopeLook { links: Links::All, ..ScopeLook::nothing() },
+                    false => ScopeLook {
+                        sysctls: look.sysctls.clone(),
+                        only_if_marked: look.is_new,
+                        ..ScopeLook::everything()
+                    },
                 };
                 wanted.scopes.insert(scope, inside);
             }

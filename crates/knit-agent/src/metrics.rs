@@ -238,3 +238,44 @@ impl Metrics {
 fn capacity_number(value: u128) -> f64 {
     value as f64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALERTS: &str = include_str!("../../../deploy/alerts/knit.rules.yaml");
+
+    #[test]
+    fn the_example_alerts_ask_for_what_is_exported() {
+        let metrics = Metrics::default();
+        metrics.calls.get_or_create(&Call { call: "attach", result: "ok" }).observe(0.1);
+        metrics.failed(Reason::Conflict);
+        let (namespace, network) = ("shop".to_owned(), "blue".to_owned());
+        let _ =
+            metrics.addresses.get_or_create(&Addresses { namespace, network, family: "ipv4", state: "free" });
+        let exported = metrics.text();
+        let begins =
+            |line: &str, name: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let words = ALERTS.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let names: Vec<&str> = words.filter(|word| word.starts_with("knit_")).collect();
+        assert!(names.len() > 8, "{names:?}");
+        for name in names {
+            assert!(exported.lines().any(|line| begins(line, name)), "{name} is not in\n{exported}");
+        }
+    }
+
+    #[test]
+    fn the_example_alerts_are_rules_of_prometheus() {
+        let file: serde_json::Value = serde_saphyr::from_str(ALERTS).unwrap();
+        let rules = file["groups"][0]["rules"].as_array().unwrap();
+        for rule in rules {
+            for field in ["alert", "expr"] {
+                assert!(rule[field].is_string(), "{rule}");
+            }
+            assert!(
+                rule["annotations"]["summary"].is_string() && rule["labels"]["severity"].is_string(),
+                "{rule}"
+            );
+        }
+    }
+}

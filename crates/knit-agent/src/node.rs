@@ -1,5 +1,6 @@
 //! The engine's host: events in, effects carried out.
 
+mod older;
 mod repair;
 mod start;
 
@@ -12,7 +13,7 @@ use knit_ipam::Time;
 use knit_kernel::fault::Observer;
 use knit_kernel::{Places, memory};
 use knit_model::link::OwnerId;
-use knit_model::{Plan, Scope};
+use knit_model::{Plan, Sandbox, SandboxId, Scope};
 use knit_store::{Journal, Seq, Size};
 
 pub use repair::Repair;
@@ -38,6 +39,8 @@ pub struct Node {
     places: BTreeMap<Unit, Places>,
     /// Scopes where cut-off links wait to be deleted.
     to_reap: BTreeSet<Scope>,
+    /// The sandboxes among them: one may be forgotten before its links are deleted.
+    reaped: BTreeMap<SandboxId, Sandbox>,
 }
 
 /// Plans, each with the unit that it changes.
@@ -141,12 +144,26 @@ impl Node {
             _ => None,
         };
         let places = unit.and_then(|unit| self.places.remove(unit)).unwrap_or_default();
-        task.with(&self.state, places)
+        let is_reaping = matches!(task, Task::Reap(_));
+        let mut job = task.with(&self.state, places);
+        if is_reaping {
+            let known: BTreeSet<SandboxId> = job.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
+            let forgotten = std::mem::take(&mut self.reaped).into_iter();
+            job.sandboxes.extend(forgotten.filter(|(id, _)| !known.contains(id)).map(|(_, sandbox)| sandbox));
+        }
+        job
     }
 
     /// Takes in what hands have done; the events are to be heard next.
     pub fn end(&mut self, done: Done) -> Vec<Event> {
-        self.to_reap.extend(done.to_reap);
+        for scope in done.to_reap {
+            if let Scope::Sandbox(id) = &scope
+                && let Some(sandbox) = self.state.sandboxes.get(id)
+            {
+                self.reaped.insert(id.clone(), sandbox.clone());
+            }
+            self.to_reap.insert(scope);
+        }
         if let Some((unit, places)) = done.places {
             self.places.insert(unit, places);
         }
@@ -190,10 +207,9 @@ impl Node {
 
     /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
     pub fn tidy(&mut self) -> Result<()> {
-        for scope in self.take_reaping() {
-            let job = self.job(Task::Reap(BTreeSet::from([scope])));
-            self.hands.work(job)?;
-        }
+        let scopes = self.take_reaping();
+        let job = self.job(Task::Reap(scopes));
+        self.hands.work(job)?;
         self.shorten()
     }
 

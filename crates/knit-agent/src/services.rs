@@ -4,6 +4,7 @@
 //! decided is decided by the engine.
 
 mod agent;
+mod check;
 mod extensions;
 mod frames;
 mod kni;

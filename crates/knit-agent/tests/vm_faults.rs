@@ -9,11 +9,12 @@ mod support {
 
 use support::every_step::{Act, every_step};
 
-/// A VRF, and an interface that is its port.
+/// A VRF.
 const VRF: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Vrf, metadata: {name: red}, spec: {
-    selector: {matchLabels: {app: x}}, interfaceName: red, table: 1010}}
----
-{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Macvlan, metadata: {name: mv}, spec: {
+    selector: {matchLabels: {app: x}}, interfaceName: red, table: 1010}}";
+
+/// An interface that is its port.
+const PORT: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Macvlan, metadata: {name: mv}, spec: {
     selector: {matchLabels: {app: x}}, interfaceName: mv0, parent: eth0, vrf: red, addresses: ['10.62.0.2/24']}}";
 
 /// The same VRF with another table: it has to be made again.
@@ -43,25 +44,30 @@ const REROUTED: &str =
 
 #[test]
 fn routing_inside_a_vrf() {
-    every_step("f-vroute", [VRF], Act::Apply(ROUTING));
+    every_step("f-vroute", [VRF, PORT], Act::Apply(ROUTING));
 }
 
 #[test]
 fn routing_otherwise_inside_a_vrf() {
-    every_step("f-vreroute", [VRF, ROUTING], Act::Apply(REROUTED));
+    every_step("f-vreroute", [VRF, PORT, ROUTING], Act::Apply(REROUTED));
 }
 
 #[test]
 fn routing_no_more_inside_a_vrf() {
-    every_step("f-vunroute", [VRF, ROUTING], Act::Delete(ROUTING));
+    every_step("f-vunroute", [VRF, PORT, ROUTING], Act::Delete(ROUTING));
 }
 
 #[test]
 fn a_vrf_is_made_again_under_its_routes() {
-    every_step("f-vagain", [VRF, ROUTING], Act::Apply(OTHER_TABLE));
+    every_step("f-vagain", [VRF, PORT, ROUTING], Act::Apply(OTHER_TABLE));
 }
 
 #[test]
 fn a_vrf_goes_under_its_routes() {
-    every_step("f-vunder", [VRF, ROUTING], Act::Delete(VRF));
+    every_step("f-vunder", [VRF, PORT, ROUTING], Act::Delete(VRF));
+}
+
+#[test]
+fn a_port_goes_under_the_routes_of_its_vrf() {
+    every_step("f-vport", [VRF, PORT, ROUTING], Act::Delete(PORT));
 }

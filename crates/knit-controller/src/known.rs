@@ -18,6 +18,8 @@ pub struct Known {
     pub since: i64,
     /// When it was seen that someone deletes it.
     pub going_since: Option<i64>,
+    /// The version for which other finalizers were asked for: not twice for the same.
+    pub asked: Option<String>,
 }
 
 /// Everything that is known.

@@ -6,7 +6,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use knit_kube::kube::api::PostParams;
 use knit_kube::kube::{self, Api, Client};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// A holder that was silent for so long has lost it.
 pub const DURATION: Duration = Duration::from_secs(15);
@@ -66,10 +66,12 @@ impl Election {
         let mut renewed = Instant::now();
         while renewed.elapsed() < GIVE_UP {
             sleep(RENEW).await;
-            match self.try_hold().await {
-                Ok(true) => renewed = Instant::now(),
-                Ok(false) => return,
-                Err(why) => tracing::warn!(%why, "the lease could not be renewed"),
+            // An API server that only is slow must not hold up the decision to stop.
+            match timeout(RENEW, self.try_hold()).await {
+                Ok(Ok(true)) => renewed = Instant::now(),
+                Ok(Ok(false)) => return,
+                Ok(Err(why)) => tracing::warn!(%why, "the lease could not be renewed"),
+                Err(_) => tracing::warn!("the API server takes too long to renew the lease"),
             }
         }
     }

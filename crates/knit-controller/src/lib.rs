@@ -3,7 +3,8 @@
 //! - the status of an object, from what all agents say about pods and nodes ([`rollup`]);
 //! - finalizers, which go when no node has anything of an object any more;
 //! - `PodConfig.sampleDeployment`;
-//! - states of nodes and pods that are gone.
+//! - states of nodes and pods that are gone;
+//! - and the end of it all ([`uninstall`]).
 //!
 //! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock.
 
@@ -14,6 +15,7 @@ pub mod rollup;
 pub mod run;
 pub mod sample;
 pub mod step;
+pub mod uninstall;
 
 pub use known::{Known, State};
 pub use step::{Effect, Event, step};

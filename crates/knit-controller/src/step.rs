@@ -96,6 +96,7 @@ pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
             // What it has is not known any more.
             if let Some(known) = state.objects.get_mut(&key) {
                 known.object.forget_status();
+                known.asked = None;
             }
             state.dirty.insert(key);
         }
@@ -129,6 +130,7 @@ fn know(state: &mut State, object: Object, now: i64) {
     let known = Known {
         since: same.map_or(now, |old| old.since),
         going_since: is_going.then(|| old.and_then(|old| old.going_since).unwrap_or(now)),
+        asked: old.and_then(|old| old.asked.clone()),
         object,
     };
     state.objects.insert(key.clone(), known);
@@ -248,10 +250,11 @@ fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effec
                 "some agent did not answer in time: it takes back what it has when it is back".to_owned();
             effects.push(tell(&known.object, Severity::Warning, "AgentAway", note));
         }
-        effects.extend(finalizers(key, &known.object, false));
+        effects.extend(finalizers(state, key, false));
         return;
     }
-    effects.extend(finalizers(key, &known.object, true));
+    effects.extend(finalizers(state, key, true));
+    let Some(known) = state.objects.get(key) else { return };
     samples(state, key, &known.object, effects);
     let RollUp { report, is_early } = roll_up(state, key, &known.object);
     if is_early && now - known.since < EARLY {
@@ -266,7 +269,11 @@ fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effec
     }
     effects.push(Effect::WriteStatus(key.clone(), known.object.to_value()["status"].clone()));
     let after = condition(&known.object);
-    if let Some((status, reason, note)) = after.filter(|after| Some(after) != before.as_ref()) {
+    // How many pods it is by now is in the status; what is in the way, and that nothing is any more, is told.
+    let is_told = |after: &(String, String, String)| {
+        before.as_ref().is_some_and(|before| before == after || (after.0 == "True" && before.0 == "True"))
+    };
+    if let Some((status, reason, note)) = after.filter(|after| !is_told(after)) {
         // Nobody asks to be told that nothing has begun.
         let severity = match (status.as_str(), reason.as_str()) {
             ("True", _) => Severity::Normal,
@@ -296,9 +303,10 @@ pub fn finalizer(kind: &str) -> Option<&'static str> {
 }
 
 /// Has the object carry its kind's finalizer, or not.
-fn finalizers(key: &ObjectKey, object: &Object, wanted: bool) -> Option<Effect> {
+fn finalizers(state: &mut State, key: &ObjectKey, wanted: bool) -> Option<Effect> {
     let mine = finalizer(&key.kind)?;
-    let metadata = object.metadata();
+    let known = state.objects.get_mut(key)?;
+    let metadata = known.object.metadata();
     let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
     if finalizers.iter().any(|one| one == mine) == wanted {
         return None;
@@ -309,6 +317,9 @@ fn finalizers(key: &ObjectKey, object: &Object, wanted: bool) -> Option<Effect> 
         finalizers.retain(|one| one != mine);
     }
     let version = metadata.resource_version.clone().unwrap_or_default();
+    if known.asked.replace(version.clone()).as_ref() == Some(&version) {
+        return None;
+    }
     Some(Effect::SetFinalizers { key: key.clone(), finalizers, version })
 }
 

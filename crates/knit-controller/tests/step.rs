@@ -172,6 +172,8 @@ fn a_finalizer_comes_at_once_and_goes_when_no_node_has_anything() {
     };
     controller.apply(config(1, json!({"finalizers": ["other"]}), json!({})));
     assert_eq!(controller.look(0), [set(&["other", MINE], "7")]);
+    controller.apply(config(1, json!({"finalizers": ["other"]}), json!({})));
+    assert_eq!(controller.look(0), [], "it was asked for already");
     controller.pod("a", "node1", stands(1, 27, 2));
     let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "8", "finalizers": ["other", MINE]});
     controller.apply(config(1, going, json!({})));

@@ -32,4 +32,5 @@ pub use port::PortVlan;
 pub use routing::{Family, NeighbourEntry, PodNextHop, PodRule, Reach, RouteEntry, RouteType};
 pub use schema::manifests;
 pub use selector::{LabelCondition, LabelOperator, PodSelector};
+pub use sysctls::check as check_sysctl;
 pub use translate::{MAX_INTERFACES, Translation, Translator};

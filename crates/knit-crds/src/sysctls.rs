@@ -68,6 +68,11 @@ const POD: &[Safe] = &[
     ("net.ipv6.ip_nonlocal_bind", 0, 1),
 ];
 
+/// Whether a tenant may set a sysctl, by its name such as `net.ipv4.conf.net1.rp_filter`, to this value; or why not.
+pub fn check(name: &str, value: &str) -> Result<(), String> {
+    read(name, value).map(drop)
+}
+
 /// A sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, with its value; or why it is refused.
 pub(crate) fn read(name: &str, value: &str) -> Result<SysctlWant, String> {
     if name == "net.ipv4.conf.all.forwarding" {

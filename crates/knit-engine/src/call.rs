@@ -7,9 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use knit_ipam::Time;
-use knit_model::intent::Limits;
+use knit_model::intent::{InterfaceWant, Limits, RouteWant};
 use knit_model::link::{Attrs, Tap};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
@@ -37,7 +36,7 @@ pub struct Attachment {
     pub interface: IfName,
     /// The namespace of its network.
     pub tenant: String,
-    /// Its network.
+    /// Its network; empty when the caller describes a link of its own.
     pub network: String,
     /// The attachment as an asker.
     pub object: ObjectKey,
@@ -67,9 +66,15 @@ pub struct Asked {
     /// Addresses that are asked for by value, each in a range of the network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// Destinations that are reached through the network's gateway, beside the default.
+    /// Routes through it beside the default; on a network, one without a router goes through the network's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<(IpNet, Option<IpAddr>)>,
+    pub routes: Vec<RouteWant>,
+    /// Its sysctls by their last words, such as `ipv4/rp_filter`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sysctls: BTreeMap<String, String>,
+    /// A link that the caller describes, in place of one on a network; it has addresses, routes and sysctls of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Box<InterfaceWant>>,
     /// Whether the default routes go through this interface.
     #[serde(default)]
     pub default_route: bool,

@@ -108,6 +108,8 @@ pub enum Event {
     },
     /// Time has passed, and something that extensions have to be told may be due.
     Woken,
+    /// These units are to be compared with the kernel, and repaired where they differ.
+    Compare(BTreeSet<Unit>),
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }
@@ -202,8 +204,10 @@ pub struct Look {
     /// This sandbox, wholly.
     pub sandbox: Option<SandboxId>,
     /// Nothing of the sandbox is known, and nothing wanted there needs more than links, addresses and routes: the rest of
-    /// it matters only if a link there has Knit's mark.
+    /// it matters only if a link or a route there has Knit's mark.
     pub is_new: bool,
+    /// Only links, here and on the host: nothing else can change.
+    pub links_only: bool,
     /// These links of the host, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
     /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.

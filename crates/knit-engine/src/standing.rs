@@ -29,6 +29,12 @@ impl State {
         self.sandboxes.values().filter(|sandbox| !self.is_settled(sandbox))
     }
 
+    /// Whether no bridge is being worked on: one that lost its last port may be about to go.
+    pub fn bridges_are_settled(&self) -> bool {
+        let mut under_way = self.dirty.iter().chain(self.flights.keys());
+        !under_way.any(|unit| matches!(unit, Unit::Bridge(_)))
+    }
+
     fn is_settled(&self, sandbox: &Sandbox) -> bool {
         let unit = Unit::Sandbox(sandbox.id.clone());
         !self.dirty.contains(&unit) && !self.flights.contains_key(&unit)

@@ -21,6 +21,7 @@ use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::extensions::Extensions;
 use crate::forward::Forwards;
 use crate::made::AllMade;
+use crate::step::standing::Standing;
 
 /// So many changes can be taken back one after the other.
 const MOST_REVISIONS: usize = 50;
@@ -155,6 +156,9 @@ pub struct State {
     /// Units that are being worked on.
     #[serde(skip)]
     pub(crate) flights: BTreeMap<Unit, crate::step::Flight>,
+    /// What sandboxes were last seen to have, those of which that is known.
+    #[serde(skip)]
+    pub(crate) standing: BTreeMap<Unit, Standing>,
     /// Names of host links that units being worked on are about to take.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<IfName, Unit>,
@@ -228,6 +232,7 @@ impl State {
             settings: Settings::default(),
             dirty: BTreeSet::new(),
             flights: BTreeMap::new(),
+            standing: BTreeMap::new(),
             claims: BTreeMap::new(),
             calls: Calls::default(),
             forwards: Forwards::default(),

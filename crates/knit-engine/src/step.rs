@@ -1,6 +1,7 @@
 //! One event in, effects out.
 
 mod held;
+pub(crate) mod standing;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use knit_model::report::BridgeReport;
 use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState};
 
 use self::held::{given_back, held};
+use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
@@ -45,8 +47,17 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::SandboxGone(id) => sandbox_gone(state, &id, now, &mut effects),
         Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
+        Event::Compare(units) => {
+            let is_known = |unit: &Unit| match unit {
+                Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.made.contains_key(unit),
+                Unit::Bridge(_) => state.made.contains_key(unit),
+            };
+            let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
+            state.dirty.extend(known);
+        }
         Event::Resync => {
             state.lacking.clear();
+            state.standing.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
@@ -113,6 +124,7 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
     }
     calls::lost(state, id, effects);
     let unit = Unit::Sandbox(id.clone());
+    state.standing.remove(&unit);
     if let Some(flight) = state.flights.remove(&unit) {
         release_claims(state, &unit, &flight);
     }
@@ -197,7 +209,7 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
         if matches!(&unit, Unit::Bridge(key) if resolve::is_left(state, key)) {
             continue;
         }
-        let resolved = match &unit {
+        let mut resolved = match &unit {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
         };
@@ -207,6 +219,7 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
         if let Unit::Sandbox(id) = &unit {
             calls::begun(state, id);
         }
+        resolved.look.links_only = standing::suffices(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
     }
@@ -250,7 +263,18 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
     resolve::fill_keys(&mut flight.resolved, keys, &seen);
     resolve::settle(state, &mut flight.resolved, &seen);
-    let mut plan = diff(&flight.resolved.desired, &seen);
+    let small = flight.resolved.look.links_only.then(|| standing::plan(&mut flight.resolved.desired, &seen));
+    let mut plan = match small {
+        Some(Some(plan)) => plan,
+        Some(None) => {
+            // Someone has changed more by hand.
+            release_claims(state, unit, &flight);
+            state.standing.remove(unit);
+            state.dirty.insert(unit.clone());
+            return;
+        }
+        None => diff(&flight.resolved.desired, &seen),
+    };
     blame(unit, &plan, &mut flight.resolved);
     if matches!(unit, Unit::Bridge(_)) && !plan.problems.is_empty() {
         // A bridge is there wholly or not at all: the name is someone else's, or someone else still uses it.
@@ -279,6 +303,7 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     let Applied { unit, result } = applied;
     let Some(mut flight) = state.flights.remove(&unit) else { return };
     release_claims(state, &unit, &flight);
+    state.standing.remove(&unit);
     match result {
         Ok(()) => finish(state, &unit, flight, now, effects),
         Err(Failure { lacks: Some(lack), taken_back: true, .. }) if is_news(state, &unit, &lack) => {
@@ -335,6 +360,10 @@ fn is_news(state: &State, unit: &Unit, lack: &Lack) -> bool {
 /// The unit is as it should be.
 fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &mut Effects) {
     let Flight { resolved, given_back } = flight;
+    let has_links = !resolved.made.interfaces.is_empty();
+    if matches!(unit, Unit::Sandbox(_)) && has_links && resolved.problems.is_empty() {
+        state.standing.insert(unit.clone(), Standing::of(resolved.desired.state));
+    }
     let old = state.made.get(unit).cloned().unwrap_or_default();
     let unchanged = old == resolved.made && given_back.is_empty();
     let same_problems = state.problems.get(unit).map_or(&[][..], Vec::as_slice) == resolved.problems;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use knit_model::{IfName, PrivateKey, PublicKey, SandboxId, Scope};
 use nix::errno::Errno;
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Error, Result};
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Message, Protocol, Socket};
@@ -144,7 +144,6 @@ pub(crate) struct Room<'a> {
 pub(crate) enum By<'a> {
     Name(&'a str),
     AlternativeName(&'a str),
-    Index(u32),
 }
 
 impl Room<'_> {
@@ -184,17 +183,12 @@ impl Room<'_> {
 
     /// What the kernel says about one link: the message's body, or `None` when there is no such link.
     pub(crate) fn link_body(&mut self, scope: &Scope, by: By<'_>) -> Result<Option<Vec<u8>>> {
-        let context: Context = match by {
-            By::Name(name) | By::AlternativeName(name) => format!("look at link {name} on {scope}").into(),
-            By::Index(index) => format!("look at link number {index} on {scope}").into(),
-        };
-        let mut message = Message::new(RTM_GETLINK, 0, context);
-        let index = if let By::Index(index) = by { index as i32 } else { 0 };
-        message.header(&LinkHeader { index, ..Default::default() });
+        let (By::Name(name) | By::AlternativeName(name)) = by;
+        let mut message = Message::new(RTM_GETLINK, 0, format!("look at link {name} on {scope}"));
+        message.header(&LinkHeader::default());
         match by {
             By::Name(name) => message.put_str(IFLA_IFNAME, name),
             By::AlternativeName(name) => message.put_str(IFLA_ALT_IFNAME, name),
-            By::Index(_) => &mut message,
         };
         message.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         let body = self.socket(scope)?.request_reply(message, |_, body| Some(body.to_vec()));

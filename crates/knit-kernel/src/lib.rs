@@ -18,6 +18,7 @@ mod lent;
 pub mod memory;
 pub mod netlink;
 pub mod netns;
+pub mod notices;
 pub mod observe;
 mod reap;
 pub mod secrets;

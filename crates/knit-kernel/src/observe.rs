@@ -57,7 +57,8 @@ pub struct ScopeLook {
     pub sysctls: BTreeSet<String>,
     /// Only addresses and routes of IPv4 (false) or of IPv6 (true). `None`: of both.
     pub ipv6: Option<bool>,
-    /// Addresses, rules and neighbours only if a link has Knit's mark: Knit's own come after such a link and go before it.
+    /// Addresses, rules and neighbours only if a link or a route has Knit's mark: Knit's own come after such a one and go
+    /// before it.
     pub only_if_marked: bool,
 }
 
@@ -80,8 +81,7 @@ impl Look {
 
     /// What to look at in a scope, to add to it; nothing yet when it was not named before.
     fn scope(&mut self, scope: &Scope) -> &mut ScopeLook {
-        let nothing = || ScopeLook { addresses: false, routes: false, ..ScopeLook::named([]) };
-        self.scopes.entry(scope.clone()).or_insert_with(nothing)
+        self.scopes.entry(scope.clone()).or_insert_with(ScopeLook::nothing)
     }
 }
 
@@ -89,6 +89,11 @@ impl ScopeLook {
     /// Everything but sysctls, which have to be named.
     pub fn everything() -> Self {
         Self { links: Links::All, rules: true, neighbours: true, vlans: true, ..Self::named([]) }
+    }
+
+    /// Nothing at all yet.
+    pub fn nothing() -> Self {
+        Self { addresses: false, routes: false, ..Self::named([]) }
     }
 
     /// These links with their addresses and routes, and nothing else.
@@ -233,21 +238,22 @@ impl Room<'_> {
     pub(crate) fn observe_scope(&mut self, scope: &Scope, look: &ScopeLook) -> Result<Seen> {
         let mut seen = Seen::default();
         let mut found = links::look(self, scope, &look.links)?;
-        let is_of_interest = !look.only_if_marked || found.is_marked();
         if look.vlans {
             found.add_vlans(vlans::look(self, scope, &found.with_vlans())?);
         }
+        if look.routes {
+            for route in routes::look(self, scope, look, &found)? {
+                routes::insert(&mut seen.state, route);
+            }
+        }
+        let is_marked = || found.is_marked() || seen.state.routes.values().any(|route| route.owned);
+        let is_of_interest = !look.only_if_marked || is_marked();
         if look.addresses && is_of_interest {
             for address in addresses::look(self, scope, look, &found)? {
                 if address.tentative || address.duplicate {
                     seen.unready.insert(address.address.key(), address.duplicate);
                 }
                 seen.state.add_address(address.address);
-            }
-        }
-        if look.routes {
-            for route in routes::look(self, scope, look, &found)? {
-                routes::insert(&mut seen.state, route);
             }
         }
         if look.rules && is_of_interest {

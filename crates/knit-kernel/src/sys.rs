@@ -55,6 +55,16 @@ pub fn link_index(socket: BorrowedFd, name: &str) -> io::Result<c_int> {
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
 }
 
+/// The name of the link with a number in a socket's network namespace (`SIOCGIFNAME`): its bytes, without a closing zero.
+pub fn link_name(socket: BorrowedFd, index: c_int) -> io::Result<Vec<u8>> {
+    // SAFETY: all bytes zero are a request: it is made of integers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_ifindex = index;
+    // SAFETY: `request` is what this ioctl reads and writes, and outlives the call.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME as _, &raw mut request) })?;
+    Ok(request.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect())
+}
+
 /// The kind of namespace behind a descriptor, as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
 pub fn namespace_type(namespace: BorrowedFd) -> io::Result<c_int> {
     // SAFETY: this ioctl takes no argument and writes to no memory of ours.
@@ -159,6 +169,14 @@ mod tests {
         for name in ["", "exactly15bytes_", "more_than_fifteen_bytes"] {
             assert_eq!(link_index(socket.as_fd(), name).unwrap_err().raw_os_error(), Some(libc::ENODEV));
         }
+    }
+
+    #[test]
+    fn a_number_leads_to_the_name_it_came_from() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let index = link_index(socket.as_fd(), "lo").unwrap();
+        assert_eq!(link_name(socket.as_fd(), index).unwrap(), b"lo");
+        assert_eq!(link_name(socket.as_fd(), i32::MAX).unwrap_err().raw_os_error(), Some(libc::ENODEV));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Whether a plan that was carried out holds: links up with a carrier, no address still being tried, routes present.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use knit_model::link::{Attrs, Fields, Kind, Link, agrees};
+use knit_model::link::{Attrs, Difference, Fields, Kind, Link, agrees};
 use knit_model::plan::{Change, Item, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
@@ -63,25 +64,36 @@ impl<'a> Final<'a> {
         }
     }
 
-    /// Whether a link is so, without a word about what is not. Quick, where nothing needs to be said.
-    fn is(&self, link: &Link) -> bool {
-        let as_made = |(attrs, kind): &(Attrs, &Kind)| {
-            matches!(kind, Kind::Veth(_)) && attrs.clone().or(&link.attrs) == link.attrs
+    /// Says what a link is not. Of a pair the kernel does not tell the far end.
+    fn compare(&self, link: &Link, say: &mut dyn FnMut(String)) {
+        let mut differs = |field: &str, there: &Value, want: &Value| {
+            say(format!("link {}: {field} is {there}, not {want}", link.name));
         };
-        self.changed.is_empty() && self.made.as_ref().is_some_and(as_made)
-    }
-
-    /// What the link states and the kernel tells back.
-    fn fields(&self) -> Fields {
-        let mut fields = Fields::new();
         if let Some((attrs, kind)) = &self.made {
-            fields = attrs.fields();
-            if !matches!(kind, Kind::Veth(_)) {
-                fields.append(&mut kind.fields());
+            let of_attrs = attrs.differences(&link.attrs);
+            for Difference { field, seen, want } in of_attrs.iter().filter(|this| !self.changes(this.field)) {
+                differs(field, seen, want);
+            }
+            if !matches!(kind, Kind::Veth(_)) && **kind != link.kind {
+                let (wanted, seen) = (kind.fields(), link.kind.fields());
+                for (field, want) in wanted.iter().filter(|(field, _)| !self.changes(field)) {
+                    if let Some(there) = seen.get(field).filter(|there| !agrees(want, there)) {
+                        differs(field, there, want);
+                    }
+                }
             }
         }
-        fields.extend(self.changed.clone());
-        fields
+        for (field, want) in &self.changed {
+            let there = link.attrs.field(field).or_else(|| link.kind.fields().remove(field));
+            if let Some(there) = there.filter(|there| !agrees(want, there)) {
+                differs(field, &there, want);
+            }
+        }
+    }
+
+    /// Whether a field was changed after the link was made, or without its being made.
+    fn changes(&self, field: &str) -> bool {
+        self.changed.contains_key(field)
     }
 }
 
@@ -132,8 +144,7 @@ impl<'a> Expected<'a> {
         for ((_, name), expected) in self.links.iter().filter(|((here, _), _)| *here == scope) {
             match (expected, seen.state.links.get(*name)) {
                 (Some(_), None) => say(format!("link {name} is missing")),
-                (Some(expected), Some(link)) if expected.is(link) => {}
-                (Some(expected), Some(link)) => compare_fields(&expected.fields(), link, say),
+                (Some(expected), Some(link)) => expected.compare(link, say),
                 (None, Some(link)) if link.owner.is_some() => say(format!("link {name} is still there")),
                 (None, _) => {}
             }
@@ -167,47 +178,42 @@ impl<'a> Expected<'a> {
     }
 }
 
-fn compare_fields(fields: &Fields, link: &Link, say: &mut dyn FnMut(String)) {
-    let seen = link.fields();
-    for (field, want) in fields {
-        if let Some(there) = seen.get(field).filter(|there| !agrees(want, there)) {
-            say(format!("link {}: {field} is {there}, not {want}", link.name));
-        }
-    }
-}
-
 /// What is wrong with an item after its last step. What is not Knit's is not looked at.
 fn compare_item(step: &Step, seen: &ScopeState) -> Option<String> {
-    let missing = |is_there: bool, what: String| (!is_there).then(|| format!("{what} is missing"));
-    let remains = |is_there: bool, what: String| is_there.then(|| format!("{what} is still there"));
+    let missing = |is_there: bool, what: &str, which: &dyn Display| {
+        (!is_there).then(|| format!("{what} {which} is missing"))
+    };
+    let remains = |is_there: bool, what: &str, which: &dyn Display| {
+        is_there.then(|| format!("{what} {which} is still there"))
+    };
     match step {
         Step::AddAddress(address) if address.owned => {
             let there = seen.addresses.get(&address.key());
-            missing(there.is_some_and(|there| there.same_as(address)), format!("address {address}"))
+            missing(there.is_some_and(|there| there.same_as(address)), "address", address)
         }
         Step::RemoveAddress(address) => {
             let there = seen.addresses.get(&address.key());
-            remains(there.is_some_and(|there| there.owned), format!("address {address}"))
+            remains(there.is_some_and(|there| there.owned), "address", address)
         }
         Step::AddRoute(route) | Step::ReplaceRoute { after: route, .. } if route.owned => {
             let there = seen.routes.get(&route.key());
-            missing(there.is_some_and(|there| there.same_as(route)), format!("route {route}"))
+            missing(there.is_some_and(|there| there.same_as(route)), "route", route)
         }
         Step::RemoveRoute(route) => {
             let there = seen.routes.get(&route.key());
-            remains(there.is_some_and(|there| there.owned), format!("route {route}"))
+            remains(there.is_some_and(|there| there.owned), "route", route)
         }
-        Step::AddRule(rule) => missing(seen.rules.contains(rule), format!("rule {rule}")),
-        Step::RemoveRule(rule) => remains(seen.rules.contains(rule), format!("rule {rule}")),
+        Step::AddRule(rule) => missing(seen.rules.contains(rule), "rule", rule),
+        Step::RemoveRule(rule) => remains(seen.rules.contains(rule), "rule", rule),
         Step::AddNeighbour(neighbour) | Step::ReplaceNeighbour { after: neighbour, .. }
             if neighbour.owned =>
         {
             let there = seen.neighbours.get(&neighbour.key());
-            missing(there.is_some_and(|there| there.mac == neighbour.mac), format!("neighbour {neighbour}"))
+            missing(there.is_some_and(|there| there.mac == neighbour.mac), "neighbour", neighbour)
         }
         Step::RemoveNeighbour(neighbour) => {
             let there = seen.neighbours.get(&neighbour.key());
-            remains(there.is_some_and(|there| there.owned), format!("neighbour {neighbour}"))
+            remains(there.is_some_and(|there| there.owned), "neighbour", neighbour)
         }
         Step::SetSysctl { key, to, .. } if !to.is_empty() => match seen.sysctls.get(key) {
             Some(there) if there == to => None,

@@ -62,9 +62,17 @@ fn of_a_sandbox_without_a_mark_only_links_and_routes_are_seen() {
     assert!(unmarked.addresses.is_empty() && unmarked.rules.is_empty());
 
     // A mark left behind by a Knit that has lost its memory: everything is seen, so that all of it can go.
+    let everything =
+        || world.kernel().observe(&whole(&scope), &mut world.places()).unwrap().scopes[&scope].clone();
+    let left = ["blackhole", "10.78.0.0/16", "proto", &marks::PROTOCOL.to_string()];
+    pod.ip(&[&["route", "add"][..], &left[..]].concat());
+    let marked = seen();
+    assert_eq!((marked.rules.len(), &marked), (1, &everything()));
+    pod.ip(&[&["route", "del"][..], &left[..]].concat());
+    assert!(seen().rules.is_empty());
     pod.ip(&["link", "property", "add", "dev", "lo", "altname", "knit-left"]);
     let marked = seen();
-    assert_eq!(marked, world.kernel().observe(&whole(&scope), &mut world.places()).unwrap().scopes[&scope]);
+    assert_eq!(marked, everything());
     assert_eq!((marked.rules.len(), marked.addresses.is_empty()), (1, false));
 }
 

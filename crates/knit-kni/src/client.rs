@@ -68,6 +68,8 @@ calls! {
     detach(DetachRequest) -> DetachResponse;
     /// One pod.
     get_pod(GetPodRequest) -> GetPodResponse;
+    /// Whether a pod is as it was asked for.
+    check_pod(CheckPodRequest) -> CheckPodResponse;
     /// Pods.
     list_pods(ListPodsRequest) -> ListPodsResponse;
     /// Who the agent is.

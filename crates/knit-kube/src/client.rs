@@ -22,12 +22,27 @@ pub enum Error {
         /// What is missing.
         source: Box<kube::config::InClusterError>,
     },
+    /// No kubeconfig can be used.
+    #[error("no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG ({why})")]
+    NoConfig {
+        /// What is missing.
+        why: String,
+    },
     /// The client cannot be made.
     #[error("client of the API server: {source}")]
     Client {
         /// What happened.
         source: Box<kube::Error>,
     },
+}
+
+/// A client for a person: of the kubeconfig that is named or that kubectl would take.
+pub async fn connect_as_person(kubeconfig: Option<&Path>) -> Result<Client, Error> {
+    if kubeconfig.is_some() {
+        return connect(kubeconfig).await;
+    }
+    let config = Config::infer().await.map_err(|source| Error::NoConfig { why: source.to_string() })?;
+    Client::try_from(config).map_err(|source| Error::Client { source: Box::new(source) })
 }
 
 /// A client for the API server of a kubeconfig or, without one, for that of the cluster that this is a pod of. Nothing is

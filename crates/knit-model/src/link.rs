@@ -6,6 +6,7 @@
 mod attrs;
 mod bridge;
 mod compare;
+mod differences;
 mod dummy;
 mod geneve;
 mod gre;
@@ -35,6 +36,7 @@ use serde_json::Value;
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::{Bridge, DEFAULT_VLAN};
 pub use compare::agrees;
+pub use differences::Difference;
 pub use dummy::Dummy;
 pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
 pub use gre::{Gre, GreForm};
@@ -241,12 +243,16 @@ macro_rules! kinds {
                     $((Self::$name(seen), Self::$name(wanted)) => seen.cannot_become(wanted),)*
                     _ => None,
                 };
+                // What is the same, or was not seen, keeps nothing from becoming it.
+                if by_value.is_some() || self == wanted || matches!(self, Self::Veth(Veth { peer: None })) {
+                    return by_value;
+                }
                 let (seen, wanted_fields) = (self.fields(), wanted.fields());
                 let differs = |field: &&&str| match (wanted_fields.get(**field), seen.get(**field)) {
                     (Some(wanted), Some(seen)) => !agrees(wanted, seen),
                     _ => false,
                 };
-                by_value.or_else(|| wanted.recreate().iter().find(differs).copied())
+                wanted.recreate().iter().find(differs).copied()
             }
 
             /// Puts the link on another one.

@@ -8,8 +8,9 @@ mod support {
     pub mod kernel;
 }
 
+use knit_model::link::{Attrs, Dummy, Master, Vrf};
 use knit_model::plan::{Desired, diff};
-use knit_model::{Kind, NetState, Step};
+use knit_model::{Kind, Link, Mac, Neighbour, NetState, SandboxId, Scope, Step};
 use proptest::prelude::*;
 use support::generate;
 use support::kernel::Kernel;
@@ -245,4 +246,32 @@ fn a_nic_that_the_host_needs_is_not_lent() {
         said(&|state| drop(state.scope(&host).links.remove(&nic))),
         "link net1: there is no NIC nic0 on the host"
     );
+}
+
+#[test]
+fn neighbours_of_a_link_that_changes_its_vrf_go_before_and_come_back_after() {
+    let scope = Scope::Sandbox(SandboxId("a".to_owned()));
+    let state = |master: &str| {
+        let mut state = NetState::default();
+        let links = [("red", Kind::Vrf(Vrf { table: 10 })), ("blue", Kind::Vrf(Vrf { table: 11 }))];
+        for (name, kind) in links.into_iter().chain([("net1", Kind::Dummy(Dummy::default()))]) {
+            let mut link = Link::new(name.parse().unwrap(), kind);
+            link.owner = support::kernel::owner(name);
+            let master = if name == "net1" { Master::Of(master.parse().unwrap()) } else { Master::Nothing };
+            link.attrs = Attrs { master: Some(master), up: Some(true), ..Attrs::default() };
+            state.scope(&scope).add_link(link);
+        }
+        let mac = Some(Mac::from_bytes([2, 0, 0, 0, 0, 7]));
+        let address = "10.0.0.7".parse().unwrap();
+        let neighbour = Neighbour { link: "net1".parse().unwrap(), address, mac, owned: true };
+        state.scope(&scope).add_neighbour(neighbour);
+        state
+    };
+    let plan = diff(&Desired { state: state("blue"), ..Desired::default() }, &state("red"));
+    let place = |wanted: fn(&Step) -> bool| plan.steps.iter().position(|planned| wanted(&planned.step));
+    let goes = place(|step| matches!(step, Step::RemoveNeighbour(_))).unwrap();
+    let changes = place(|step| matches!(step, Step::ChangeLink { .. })).unwrap();
+    let comes = place(|step| matches!(step, Step::AddNeighbour(_))).unwrap();
+    assert!(goes < changes && changes < comes, "{plan}");
+    assert!(diff(&Desired { state: state("red"), ..Desired::default() }, &state("red")).is_empty());
 }

@@ -4,6 +4,7 @@
 //! Knit's part is the whole of it, from the event to the acknowledged answer: engine, journal, look, plan, apply, verify.
 //! A pod's label asks for the link, for another MTU of it, and for nothing again, so that no object has to reach the disk
 //! in between. A removal is acknowledged when the link is cut off; it is deleted behind that, as on a node.
+//! The bare messages lead to the same end and open the pod by its path, without any look, verification or journal.
 
 mod bare;
 mod knit;

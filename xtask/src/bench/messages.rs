@@ -54,6 +54,16 @@ pub fn veth(name: &str, peer_name: &str, peer_netns: Option<&Netns>, queues: Que
     message
 }
 
+/// Gives a link another name beside its own, by which whoever made it knows it again.
+pub fn mark(name: &str, alternative: &str) -> Message {
+    let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("mark link {name}"));
+    message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name);
+    message.nest(IFLA_PROP_LIST, |list| {
+        list.put_str(IFLA_ALT_IFNAME, alternative);
+    });
+    message
+}
+
 /// Puts a link under a bridge and sets it up.
 pub fn enslave(name: &str, bridge: i32) -> Message {
     let mut message = up(name);

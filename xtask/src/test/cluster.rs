@@ -9,6 +9,7 @@ use super::count::Count;
 use crate::cluster::conformance::{self, State};
 use crate::cluster::{self, Cluster, Network, Options};
 use crate::gotools::{self, Tool};
+use crate::image;
 use crate::machine::Snapshot;
 
 /// A name of its own, so that a cluster that someone works with stays as it is.
@@ -32,11 +33,20 @@ pub fn run(filter: Option<&str>) -> Result<Count> {
     let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
     if let Some(cluster) = count.check("two_nodes_with_the_reference_network_come_up", cluster::up(&options))
     {
+        count.check("the_image_is_built_and_loaded", load_image(&cluster));
         count += on(&cluster, filter)?;
     }
     count.check("the_cluster_goes_down", cluster::down(NAME));
     count.check("the_machine_is_as_before", as_before(&before));
     Ok(count)
+}
+
+/// The image of this checkout, in every node.
+fn load_image(cluster: &Cluster) -> Result<()> {
+    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let archive = folder.path().join("knit.tar");
+    image::command(Some(archive.clone()), false)?;
+    cluster::load_images(cluster, &archive)
 }
 
 fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {

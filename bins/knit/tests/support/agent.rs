@@ -2,10 +2,10 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use knit_kni::{Client, Error, v1};
+use knit_kni::{Client, Error, Reason, v1};
 use knit_testbed::{Namespace, Pod, Testbed, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -57,9 +57,24 @@ impl Machine {
 
     /// Starts an agent, ready or not.
     pub fn spawn(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
+        self.spawn_by(self.host.command(env!("CARGO_BIN_EXE_knit")), arguments, environment)
+    }
+
+    /// Starts an agent as the machine has it after a reboot: with another boot id, which is written in this file.
+    pub fn rebooted(&self, boot_id: &Path) -> Agent<'_> {
+        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        let mut command = self.host.command("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(boot_id).arg(env!("CARGO_BIN_EXE_knit"));
+        let _ = std::fs::remove_file(self.path("log"));
+        let agent = self.spawn_by(command, &[], &[]);
+        eventually("the agent is ready", Duration::from_secs(20), || self.log().contains("ready socket"));
+        eventually("the node is ready", Duration::from_secs(20), || agent.is_ready());
+        agent
+    }
+
+    fn spawn_by(&self, mut command: Command, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
         std::fs::create_dir_all(self.path("objects")).unwrap();
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut command = self.host.command(env!("CARGO_BIN_EXE_knit"));
         command
             .arg("agent")
             .envs([("KNIT_METRICS_ADDR", ""), ("KNIT_HEALTH_ADDR", "")])
@@ -149,6 +164,30 @@ impl Agent<'_> {
     pub fn delete(&self, id: &str) -> bool {
         let request = v1::DeleteSandboxRequest { pod: Some(reference(id)) };
         self.with(|mut client| async move { client.delete_sandbox(request).await }).unwrap().deleted
+    }
+
+    /// How a pod differs from what was asked for, each thing as `kind place item: what`.
+    pub fn check(&self, id: &str) -> Vec<String> {
+        let answer = (0..100).find_map(|_| {
+            let request = v1::CheckPodRequest { pod: Some(reference(id)) };
+            match self.with(|mut client| async move { client.check_pod(request).await }) {
+                Err(refused) if refused.reason() == Some(Reason::Busy) => {
+                    std::thread::sleep(Duration::from_millis(20));
+                    None
+                }
+                answer => Some(answer.unwrap()),
+            }
+        });
+        let answer = answer.expect("a change comes to its end");
+        assert_eq!(answer.as_asked, answer.differences.is_empty());
+        let word = |one: &v1::Difference| match one.kind() {
+            v1::DifferenceKind::Missing => "missing",
+            v1::DifferenceKind::Changed => "changed",
+            v1::DifferenceKind::LeftOver => "left over",
+            v1::DifferenceKind::Unspecified => "?",
+        };
+        let all = answer.differences.iter();
+        all.map(|one| format!("{} {} {}: {}", word(one), one.place, one.item, one.what)).collect()
     }
 
     pub fn pod(&self, id: &str) -> Option<v1::Pod> {

@@ -129,6 +129,10 @@ impl Agent for Service {
         not_here()
     }
 
+    async fn check_pod(&self, _: Request<v1::CheckPodRequest>) -> Answer<v1::CheckPodResponse> {
+        not_here()
+    }
+
     async fn get_pod(&self, request: Request<v1::GetPodRequest>) -> Answer<v1::GetPodResponse> {
         let wanted = request.get_ref().pod.clone().unwrap_or_default();
         let answers = self.hear(&request);

@@ -26,6 +26,8 @@ use crate::capacity::Capacity;
 const GROUP: Duration = Duration::from_millis(10);
 /// What could not be written is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(2);
+/// Bridges that are being worked on are looked at this often before they are told as they are.
+const SETTLING: usize = 20;
 /// So many requests are under way at once.
 const AT_ONCE: usize = 8;
 
@@ -135,7 +137,15 @@ impl Writer {
         all
     }
 
+    /// What there is to say. Bridges that are being worked on are waited for, but not forever: with many pods that come
+    /// and go there is always one.
     async fn wanted(&self) -> Option<Wanted> {
+        for _ in 0..SETTLING {
+            if self.shared.handle.ask(|node| node.state().bridges_are_settled()).await.ok()? {
+                break;
+            }
+            sleep(GROUP).await;
+        }
         let shared = self.shared.clone();
         let asked = self.shared.handle.ask(move |node| {
             let state = node.state();

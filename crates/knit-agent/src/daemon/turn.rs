@@ -3,6 +3,7 @@
 mod cluster;
 mod extensions;
 mod fed;
+mod notices;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -94,6 +95,7 @@ pub(super) fn run(
             if pool.is_none() {
                 let hands = (0..options.hands).map(|_| node.spare_hands()).collect::<Result<Vec<_>>>()?;
                 pool = Some(Pool::start(hands, &ends.sender)?);
+                notices::start(&ends)?;
             }
             Ok(node)
         });
@@ -236,6 +238,7 @@ impl<'a> Turn<'a> {
                 Ok(())
             }
             Message::Fed(news) => self.fed(news),
+            Message::Noticed(notice) => self.noticed(&notice),
             Message::Done(finished) => {
                 self.pool.under_way = self.pool.under_way.saturating_sub(1);
                 if finished.life == self.life { self.finished(finished) } else { Ok(()) }

@@ -13,7 +13,7 @@ use knit_model::Scope;
 use knit_store::{Finding, Format, Journal, Opened, Options, Part};
 use serde_json::Value;
 
-use super::{Node, no_faults, now};
+use super::{Node, no_faults, now, older};
 use crate::error::Result;
 use crate::hands::Hands;
 use crate::keys::KeyFolder;
@@ -26,11 +26,15 @@ const HISTORY: usize = 4;
 ///
 /// 2: objects may ask for routes, rules, neighbours and sysctls by themselves, and plans may replace a neighbour. All of
 /// that is only added, so that what format 1 has is read as it is.
-pub const FORMAT: Format = Format { version: 2, migrate };
+/// 3: what calls ask for has limits of each way together, and whole routes.
+pub const FORMAT: Format = Format { version: 3, migrate };
 
-fn migrate(from: u32, _: Part, value: Value) -> std::result::Result<Value, String> {
+fn migrate(from: u32, _: Part, mut value: Value) -> std::result::Result<Value, String> {
     match from {
-        1 => Ok(value),
+        1 | 2 => {
+            older::attachments(&mut value);
+            Ok(value)
+        }
         other => Err(format!("there is no format {other}")),
     }
 }
@@ -52,8 +56,9 @@ impl Node {
         may_visit()?;
         let keys = Arc::new(KeyFolder::new(folder));
         let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
-        let mut node =
-            Self { state, journal, hands, keys, places: BTreeMap::new(), to_reap: [Scope::Host].into() };
+        let (places, reaped) = (BTreeMap::new(), BTreeMap::new());
+        let to_reap = [Scope::Host].into();
+        let mut node = Self { state, journal, hands, keys, places, to_reap, reaped };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.
@@ -61,7 +66,8 @@ impl Node {
         }
         node.state.settings = node.settings()?;
         let taken_back = node.take_back_unfinished()?;
-        let gone = node.forget_dead_sandboxes()?;
+        let mut gone = node.forget_dead_sandboxes()?;
+        gone.extend(node.forget_dead_domains()?);
         node.hear(Event::Restarted)?;
         if !taken_back.is_empty() || !gone.is_empty() {
             node.hear(Event::Resync)?;
@@ -101,6 +107,24 @@ impl Node {
             let problems = self.state.problems.get(&began.unit).cloned().unwrap_or_default();
             let ended = Ended { unit: began.unit, made: None, problems, given_back: Vec::new(), at: now() };
             self.record(&Record::Ended(Box::new(ended)))?;
+        }
+        Ok(notes)
+    }
+
+    /// Namespaces that Knit made and that are none any more: a reboot leaves at most an empty file of one.
+    fn forget_dead_domains(&mut self) -> Result<Vec<String>> {
+        let known: Vec<String> = self.state.called.domains().map(|domain| domain.path.clone()).collect();
+        let mut notes = Vec::new();
+        for path in known {
+            // Anything else that keeps it from being looked at is no reason to give it up.
+            if !matches!(Netns::open(Path::new(&path)), Err(knit_kernel::Error::NotANamespace { .. })) {
+                continue;
+            }
+            if let Err(why) = Netns::delete(Path::new(&path)) {
+                notes.push(why.to_string());
+            }
+            notes.push(format!("namespace {path}: it is gone, so it is forgotten"));
+            self.record(&Record::DomainGone { path, instance: None })?;
         }
         Ok(notes)
     }

@@ -13,7 +13,7 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::request::{self, Checked};
-use super::{Services, answer, nodes, pods, refusal};
+use super::{Services, answer, check, nodes, pods, refusal};
 use crate::node::{Node, Plans};
 
 /// What a stream of answers is.
@@ -274,6 +274,19 @@ impl Agent for Services {
             })
             .await?;
         Ok(Response::new(v1::GetPodResponse { pod: Some(pod) }))
+    }
+
+    async fn check_pod(
+        &self,
+        request: Request<v1::CheckPodRequest>,
+    ) -> Result<Response<v1::CheckPodResponse>, Status> {
+        let pod = request.into_inner().pod.unwrap_or_default();
+        let name = if pod.id.is_empty() { pod.name.clone() } else { pod.id.clone() };
+        let unknown = || Refusal::new(Reason::NotFound, format!("there is no pod {name}")).field("pod");
+        let id = self.find(Some(pod)).await?.ok_or_else(unknown)?;
+        let differences = self.see(move |node| check::differences(node, &id)).await?;
+        let as_asked = differences.is_empty();
+        Ok(Response::new(v1::CheckPodResponse { as_asked, differences }))
     }
 
     async fn list_pods(

@@ -103,6 +103,7 @@ impl Services {
             "Detach" => carry(call, id, |request| Agent::detach(self, request)).await,
             "CollectGarbage" => carry(call, id, |request| Agent::collect_garbage(self, request)).await,
             "GetReadiness" => carry(call, id, |request| Agent::get_readiness(self, request)).await,
+            "CheckPod" => carry(call, id, |request| Agent::check_pod(self, request)).await,
             "GetPod" => carry(call, id, |request| Agent::get_pod(self, request)).await,
             other => {
                 let message = format!("there is no method `{}` here", other.escape_debug());

@@ -1,5 +1,7 @@
 //! Pods as knit.v1 shows them, read from the state.
 
+use std::collections::BTreeMap;
+
 use knit_engine::call::{ATTACHMENT, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
@@ -8,6 +10,7 @@ use knit_model::intent::{NetworkWant, RateWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
+use knit_model::route::MAIN_TABLE;
 use knit_model::sandbox::Isolation;
 use knit_model::{Sandbox, SandboxId};
 
@@ -126,7 +129,7 @@ fn interface(
         master: report.master.as_ref().map(ToString::to_string).unwrap_or_default(),
         bandwidth: there.and_then(bandwidth),
         port_mappings: there.map(ports).unwrap_or_default(),
-        sysctls: Default::default(),
+        sysctls: there.map(sysctls).unwrap_or_default(),
         provenance: origin(state, object, report, there),
         ready: report.ready,
         problems: mine.map(|(object, problem)| condition(object, problem)).collect(),
@@ -182,12 +185,32 @@ fn routes(
             ..v1::Route::default()
         }));
     }
-    for (to, via) in &there.asked.routes {
-        let of_family = || gateways().find(|gateway| gateway.contains(':') == to.addr().is_ipv6());
-        let gateway = via.map(|via| via.to_string()).or_else(of_family).unwrap_or_default();
-        routes.push(v1::Route { destination: to.to_string(), gateway, ..v1::Route::default() });
+    let link = there.asked.link.as_deref();
+    routes.extend(link.into_iter().flat_map(|link| &link.gateways).map(|gateway| v1::Route {
+        destination: if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" }.to_owned(),
+        gateway: gateway.to_string(),
+        ..v1::Route::default()
+    }));
+    for route in there.asked.routes.iter().chain(link.into_iter().flat_map(|link| &link.routes)) {
+        let of_family = || gateways().find(|gateway| gateway.contains(':') == route.to.addr().is_ipv6());
+        let hop = route.via.first();
+        let gateway = hop.and_then(|hop| hop.gateway).map(|gateway| gateway.to_string());
+        routes.push(v1::Route {
+            destination: route.to.to_string(),
+            gateway: gateway.or_else(of_family).unwrap_or_default(),
+            source: route.source.map(|source| source.to_string()).unwrap_or_default(),
+            metric: route.metric,
+            table: if route.table == MAIN_TABLE { 0 } else { route.table },
+            mtu: route.mtu.unwrap_or_default(),
+            onlink: hop.is_some_and(|hop| hop.onlink),
+        });
     }
     routes
+}
+
+fn sysctls(there: &Attachment) -> BTreeMap<String, String> {
+    let of_link = there.asked.link.iter().flat_map(|link| &link.sysctls);
+    there.asked.sysctls.iter().chain(of_link).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 fn bandwidth(there: &Attachment) -> Option<v1::Bandwidth> {

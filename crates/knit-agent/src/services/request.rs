@@ -2,13 +2,14 @@
 
 mod bandwidth;
 mod isolation;
+mod link;
 
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use knit_engine::CallId;
 use knit_engine::call::{Asked, Attach, Dns, Notes, PortMapping, Wished};
 use knit_kni::{Reason, Refusal, kni, v1};
+use knit_model::intent::InterfaceWant;
 use knit_model::link::{Attrs, OwnerId};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, Mac};
@@ -151,62 +152,33 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         (true, index) => format!("net{index}"),
     };
     let name = interface(&format!("{field}.name"), &named)?;
-    let network = match spec.to {
+    let network = match &spec.to {
         None => String::new(),
-        Some(v1::interface_spec::To::Network(network)) => word(&format!("{field}.network"), &network)?,
-        Some(v1::interface_spec::To::Link(_)) => {
-            let message = "a link of its own is asked for by an object: name a network here";
-            return Err(Refusal::new(Reason::Unsupported, message).field(format!("{field}.link")));
-        }
+        Some(v1::interface_spec::To::Network(network)) => word(&format!("{field}.network"), network)?,
+        Some(v1::interface_spec::To::Link(_)) => String::new(),
     };
-    if !spec.sysctls.is_empty() {
-        let message = "sysctls are asked for by an object: leave them out here";
-        return Err(Refusal::new(Reason::Unsupported, message).field(format!("{field}.sysctls")));
-    }
+    let own_link = matches!(spec.to, Some(v1::interface_spec::To::Link(_)));
     few(&format!("{field}.addresses"), spec.addresses.len())?;
     few(&format!("{field}.routes"), spec.routes.len())?;
+    few(&format!("{field}.sysctls"), spec.sysctls.len())?;
+    let describes = own_link || !spec.routes.is_empty() || !spec.sysctls.is_empty();
+    let described = describes.then(|| link::described(field, &name, &spec)).transpose()?;
+    if own_link {
+        return own(field, spec, name, described);
+    }
     let addresses = spec.addresses.iter().enumerate().map(|(at, text)| {
         let bare = text.split('/').next().unwrap_or_default();
         let wrong = |_| invalid(&format!("{field}.addresses[{at}]"), format!("`{text}` is no address"));
         bare.parse::<IpAddr>().map_err(wrong)
     });
-    let routes = spec.routes.iter().enumerate().map(|(at, route)| {
-        let field = format!("{field}.routes[{at}]");
-        let to = route.destination.parse::<IpNet>().map_err(|_| {
-            let message = format!("`{}` is no prefix", route.destination);
-            invalid(&format!("{field}.destination"), message)
-        })?;
-        let via = (!route.gateway.is_empty()).then(|| route.gateway.parse::<IpAddr>()).transpose();
-        let via = via.map_err(|_| {
-            invalid(&format!("{field}.gateway"), format!("`{}` is no address", route.gateway))
-        })?;
-        if let Some(via) = via.filter(|via| via.is_ipv4() != to.addr().is_ipv4()) {
-            let message = format!("{via} and the destination {to} are of different families");
-            return Err(invalid(&format!("{field}.gateway"), message));
-        }
-        let plain = v1::Route {
-            destination: route.destination.clone(),
-            gateway: route.gateway.clone(),
-            ..v1::Route::default()
-        };
-        if *route != plain {
-            let message = "a route with more than destination and gateway is asked for by an object";
-            return Err(Refusal::new(Reason::Unsupported, message).field(field));
-        }
-        Ok((to.trunc(), via))
-    });
+    let (routes, sysctls) = described.map(|want| (want.routes, want.sysctls)).unwrap_or_default();
     let mac = (!spec.mac.is_empty()).then(|| spec.mac.parse::<Mac>()).transpose();
     let attrs = Attrs {
         mtu: (spec.mtu > 0).then_some(spec.mtu),
         mac: mac.map_err(|why| invalid(&format!("{field}.mac"), why.to_string()))?,
         ..Attrs::default()
     };
-    let ports = spec.port_mappings.iter().enumerate().map(|(at, port)| {
-        let field = format!("{field}.port_mappings[{at}]");
-        let numbers = (i64::from(port.container_port), i64::from(port.host_port));
-        mapping(&field, port.protocol, numbers, &port.host_ip)
-    });
-    let ports = ports.collect::<Checked<_>>()?;
+    let ports = mappings(field, &spec)?;
     let mut problems = knit_model::Problems::default();
     attrs.check(field, &mut problems);
     if let Some(problem) = problems.0.first() {
@@ -215,12 +187,45 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
     let asked = Asked {
         attrs,
         addresses: addresses.collect::<Checked<_>>()?,
-        routes: routes.collect::<Checked<_>>()?,
+        routes,
+        sysctls,
+        link: None,
         default_route: spec.default_route.unwrap_or(named == FIRST),
         ports,
         limits: bandwidth::stated(field, spec.bandwidth.unwrap_or_default())?,
     };
     Ok((name, network, asked))
+}
+
+/// An interface whose link the caller describes.
+fn own(
+    field: &str,
+    spec: v1::InterfaceSpec,
+    name: IfName,
+    described: Option<InterfaceWant>,
+) -> Checked<(IfName, String, Asked)> {
+    let no_router = described.as_ref().is_none_or(|want| want.gateways.is_empty());
+    if spec.default_route == Some(true) && no_router {
+        let message = "a link is on no network whose router is known: name it in link.options, as `gateways`";
+        return Err(invalid(&format!("{field}.default_route"), message));
+    }
+    let asked = Asked {
+        default_route: spec.default_route.unwrap_or(name.as_str() == FIRST),
+        ports: mappings(field, &spec)?,
+        limits: bandwidth::stated(field, spec.bandwidth.unwrap_or_default())?,
+        link: described.map(Box::new),
+        ..Asked::default()
+    };
+    Ok((name, String::new(), asked))
+}
+
+fn mappings(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<PortMapping>> {
+    let ports = spec.port_mappings.iter().enumerate().map(|(at, port)| {
+        let field = format!("{field}.port_mappings[{at}]");
+        let numbers = (i64::from(port.container_port), i64::from(port.host_port));
+        mapping(&field, port.protocol, numbers, &port.host_ip)
+    });
+    ports.collect()
 }
 
 /// An attach of package kni: one interface, `eth0` on the cluster's network unless the extra data says otherwise.

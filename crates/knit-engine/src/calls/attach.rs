@@ -126,10 +126,15 @@ fn check(
     let (mut fresh, mut before) = (Vec::new(), Vec::new());
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
         let field = format!("interfaces[{index}]");
-        let place = find_network(state, &sandbox, network, &field)?;
+        let place = match &asked.link {
+            Some(_) => (sandbox.namespace.clone(), String::new()),
+            None => find_network(state, &sandbox, network, &field)?,
+        };
         let there = is_there(state, &sandbox, interface, (&place, asked), &attach, &field)?;
         let (tenant, network) = place;
-        check_addresses(state, &tenant, &network, asked, &field)?;
+        if asked.link.is_none() {
+            check_addresses(state, &tenant, &network, asked, &field)?;
+        }
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
         if let Some(there) = there {
             if there.asked.limits != asked.limits {
@@ -285,8 +290,7 @@ fn is_there(
         }
         let as_asked = Asked { limits: asked.limits, ..there.asked.clone() } == *asked;
         if (&there.tenant, &there.network) != (&place.0, &place.1) || !as_asked {
-            let message =
-                format!("{title} is attached already, to network {} and in another way", there.network);
+            let message = format!("{title} is attached already, and in another way");
             return Err(problem(&field, Reason::Conflict, message));
         }
         return Ok(Some(there.clone()));

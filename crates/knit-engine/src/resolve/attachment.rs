@@ -1,16 +1,17 @@
 //! What calls asked for, as wants: the same rooms follow as for what objects ask for.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use knit_ipam::Pool;
-use knit_model::intent::{HopWant, InterfaceWant, NameRule, NetworkWant, RouteWant, Selector};
+use knit_model::intent::{InterfaceWant, NameRule, NetworkWant, PortWant, RouteWant, Selector};
 use knit_model::link::{Attrs, Kind, Link, Veth};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
-use knit_model::route::{Action, MAIN_TABLE};
 use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope, marks};
 
 use super::Resolved;
-use super::interface::Wanted;
+use super::interface::{Wanted, bridge_of};
 use crate::call::Attachment;
 use crate::state::{BridgeKey, State};
 
@@ -20,14 +21,24 @@ pub(super) fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
 }
 
 fn wanted(state: &State, there: &Attachment) -> Wanted {
+    let want = match &there.asked.link {
+        Some(link) => InterfaceWant {
+            name: NameRule::Exact(there.interface.clone()),
+            limits: there.asked.limits,
+            ..(**link).clone()
+        },
+        None => on_network(state, there),
+    };
+    Wanted { object: there.object.clone(), why: there.why.clone(), want, tenant: there.tenant.clone() }
+}
+
+/// A pair on the bridge of a network.
+fn on_network(state: &State, there: &Attachment) -> InterfaceWant {
     let network = state.network(&there.tenant, &there.network);
     let ranges = network.map_or(&[][..], |network| &network.ranges);
     let gateways: Vec<_> = network.filter(|network| !network.isolated).map_or_else(Vec::new, gateways);
-    let routes = there.asked.routes.iter().map(|(to, via)| {
-        let of_family = gateways.iter().find(|gateway| gateway.is_ipv4() == to.addr().is_ipv4());
-        route(*to, via.or(of_family.copied()))
-    });
-    let want = InterfaceWant {
+    let routes = there.asked.routes.iter().map(|route| through(route, &gateways));
+    InterfaceWant {
         pods: Selector::default(),
         name: NameRule::Exact(there.interface.clone()),
         kind: Kind::Veth(Veth::default()),
@@ -40,17 +51,29 @@ fn wanted(state: &State, there: &Attachment) -> Wanted {
         routes: routes.collect(),
         rules: Vec::new(),
         gateways: if there.asked.default_route { gateways.clone() } else { Vec::new() },
-        sysctls: Default::default(),
+        sysctls: there.asked.sysctls.clone(),
         limits: there.asked.limits,
         port: None,
         remote_pod: None,
         vrf: None,
-    };
-    Wanted { object: there.object.clone(), why: there.why.clone(), want, tenant: there.tenant.clone() }
+    }
 }
 
-/// The bridge of an attachment's network on this node.
+/// A route that says no router goes through the network's.
+fn through(route: &RouteWant, gateways: &[IpAddr]) -> RouteWant {
+    let of_family = gateways.iter().find(|gateway| gateway.is_ipv4() == route.to.addr().is_ipv4());
+    let mut route = route.clone();
+    for hop in &mut route.via {
+        hop.gateway = hop.gateway.or(of_family.copied());
+    }
+    route
+}
+
+/// The bridge of an attachment's network on this node, or of the link that it describes.
 pub(super) fn bridge(state: &State, there: &Attachment) -> Option<BridgeKey> {
+    if let Some(link) = &there.asked.link {
+        return bridge_of(link, &there.tenant);
+    }
     let name = match state.cluster() {
         Some(cluster) if cluster.is(&there.tenant, &there.network) => cluster.bridge.clone(),
         _ => IfName::new(NetworkWant::bridge_name(&there.network)).ok()?,
@@ -58,8 +81,17 @@ pub(super) fn bridge(state: &State, there: &Attachment) -> Option<BridgeKey> {
     Some(BridgeKey { namespace: there.tenant.clone(), name })
 }
 
+/// Whether an attachment needs its bridge to filter VLANs.
+pub(super) fn needs_filter(there: &Attachment) -> bool {
+    let port = there.asked.link.as_ref().and_then(|link| link.port.as_ref());
+    port.is_some_and(PortWant::needs_filter)
+}
+
 /// The ranges whose first address an attachment's bridge has.
 pub(super) fn bridge_ranges(state: &State, there: &Attachment) -> Vec<IpNet> {
+    if let Some(link) = &there.asked.link {
+        return link.ranges.clone();
+    }
     let network = state.network(&there.tenant, &there.network).filter(|network| !network.isolated);
     network.map_or_else(Vec::new, |network| network.ranges.clone())
 }
@@ -108,26 +140,13 @@ pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], why: &Provenance, r
 }
 
 /// The bridge's address of each range: the way out.
-fn gateways(network: &NetworkWant) -> Vec<std::net::IpAddr> {
+fn gateways(network: &NetworkWant) -> Vec<IpAddr> {
     let pools = network.ranges.iter().map(|range| Pool::with_gateway("", *range));
     pools.filter_map(|pool| pool.gateway_address()).map(|address| address.addr()).collect()
 }
 
 /// An address with the prefix length of the range that it is in.
-fn in_range(ranges: &[IpNet], address: std::net::IpAddr) -> Option<IpNet> {
+fn in_range(ranges: &[IpNet], address: IpAddr) -> Option<IpNet> {
     let range = ranges.iter().find(|range| range.contains(&address))?;
     IpNet::new(address, range.prefix_len()).ok()
-}
-
-fn route(to: IpNet, via: Option<std::net::IpAddr>) -> RouteWant {
-    RouteWant {
-        to,
-        action: Action::Forward,
-        via: vec![HopWant { gateway: via, link: None, weight: 1, onlink: false }],
-        table: MAIN_TABLE,
-        metric: 0,
-        source: None,
-        scope: None,
-        mtu: None,
-    }
 }

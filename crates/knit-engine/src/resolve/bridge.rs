@@ -13,6 +13,7 @@ use knit_model::report::BridgeReport;
 use knit_model::{Address, IfName, Route, Rule, Scope, marks};
 
 use super::{DEFAULT_MTU, Resolved, attachment, with_defaults};
+use crate::call::Attachment;
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State};
 
@@ -148,13 +149,16 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
             }
         }
     }
-    // All attachments of a network bring the same to its bridge, so one speaks for all.
-    let attached = state.called.all().find(|there| attachment::bridge(state, there).as_ref() == Some(key));
-    wishes.extend(attached.map(|there| Wish {
+    // All attachments of a network bring the same to its bridge, so one speaks for all; links that callers describe each
+    // speak for themselves.
+    let is_port = |there: &&Attachment| attachment::bridge(state, there).as_ref() == Some(key);
+    let on_network = state.called.all().filter(|there| there.asked.link.is_none()).find(is_port);
+    let described = state.called.all().filter(|there| there.asked.link.is_some()).filter(is_port);
+    wishes.extend(on_network.into_iter().chain(described).map(|there| Wish {
         object: &there.object,
         why: &there.why,
         ranges: attachment::bridge_ranges(state, there),
-        needs_filter: false,
+        needs_filter: attachment::needs_filter(there),
         says: None,
     }));
     wishes

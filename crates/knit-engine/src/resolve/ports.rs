@@ -4,8 +4,10 @@ use knit_model::intent::PortWant;
 use knit_model::link::PortVlans;
 use knit_model::problem::Reason;
 
+use super::attachment;
 use super::bridge::is_to_filter;
 use super::interface::{Builder, Wanted, bridge_of, interfaces_for};
+use crate::call::Attachment;
 use crate::event::Unit;
 use crate::state::{BridgeKey, State};
 
@@ -13,13 +15,17 @@ use crate::state::{BridgeKey, State};
 pub(crate) fn needs_filter(state: &State, id: &knit_model::SandboxId, key: &BridgeKey) -> bool {
     let Some(sandbox) = state.sandboxes.get(id) else { return false };
     let bridge = state.made.get(&Unit::Bridge(key.clone())).and_then(|made| made.bridge.as_ref());
+    let is_asked = |there: &Attachment| {
+        attachment::needs_filter(there) && attachment::bridge(state, there).as_ref() == Some(key)
+    };
     bridge.is_some_and(|bridge| bridge.default_vlan.is_none())
-        && state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored)).any(
-            |(_, want)| {
-                want.port.as_ref().is_some_and(PortWant::needs_filter)
-                    && bridge_of(want, &sandbox.namespace).as_ref() == Some(key)
-            },
-        )
+        && (state.called.of(id).any(is_asked)
+            || state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored)).any(
+                |(_, want)| {
+                    want.port.as_ref().is_some_and(PortWant::needs_filter)
+                        && bridge_of(want, &sandbox.namespace).as_ref() == Some(key)
+                },
+            ))
         && is_to_filter(state, key)
 }
 

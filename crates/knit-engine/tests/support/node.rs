@@ -11,7 +11,7 @@ use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::Instance;
-use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, Step, marks};
+use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, ScopeState, Step, marks};
 
 use super::kernel::Kernel;
 
@@ -30,6 +30,8 @@ pub struct Node {
     pub steps: usize,
     /// Secrets that are there.
     pub secrets: BTreeSet<KeyRef>,
+    /// Of each look at a sandbox, whether it was at links alone.
+    pub links_only: Vec<bool>,
 }
 
 impl Node {
@@ -44,6 +46,7 @@ impl Node {
             without: None,
             steps: 0,
             secrets: BTreeSet::new(),
+            links_only: Vec::new(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Node {
                 None
             }
             Effect::Observe { unit, look } => {
+                self.links_only.extend(look.sandbox.is_some().then_some(look.links_only));
                 Some(Event::Observed { unit, seen: self.look(&look), keys: self.keys_of(&look) })
             }
             Effect::Apply { unit, plan } => {
@@ -118,10 +122,15 @@ impl Node {
         });
         let is_marked = |link: &Link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP);
         for (scope, state) in &mut seen.scopes {
-            if look.is_new && *scope != Scope::Host && !state.links.values().any(is_marked) {
+            let has_mark =
+                state.links.values().any(is_marked) || state.routes.values().any(|route| route.owned);
+            if look.is_new && *scope != Scope::Host && !has_mark {
                 state.addresses.clear();
                 state.rules.clear();
                 state.neighbours.clear();
+            }
+            if look.links_only {
+                *state = ScopeState { links: std::mem::take(&mut state.links), ..ScopeState::default() };
             }
         }
         for scope in seen.scopes.values_mut() {

@@ -260,3 +260,33 @@ fn a_nearly_full_range_costs_no_more_than_an_empty_one() {
     ask(&mut leases, &pool, 3 * total, Want::Any).unwrap_err();
     assert!(LOOKUPS.get() - before <= 8);
 }
+
+/// The clock is only shown to people: whatever it does, the same is given, kept and freed in the same order.
+#[test]
+fn a_clock_that_jumps_frees_nothing_early_and_changes_no_address() {
+    let pool = pool("192.168.100.0/29");
+    let clocks: [fn(u64) -> u64; 4] =
+        [|now| now, |_| 0, |now| u64::MAX - now, |now| now % 3 * (u64::MAX / 4)];
+    let histories = clocks.map(|clock| {
+        let (mut leases, mut given) = (Leases::default(), Vec::new());
+        for now in 0..40_u64 {
+            let number = u32::try_from(now % 7).unwrap();
+            if now % 3 == 2 {
+                leases.release(&owner(number), Time(clock(now)));
+            } else {
+                let answer = leases.allocate(&pool, &owner(number), &life(1), Want::Any, Time(clock(now)));
+                given.push(answer.map(|net| net.to_string()).map_err(|error| error.to_string()));
+            }
+            let live: Vec<_> = leases.iter().filter(|(_, _, lease)| lease.is_live()).collect();
+            let mut owners: Vec<_> = live.iter().map(|(_, address, _)| *address).collect();
+            owners.sort();
+            owners.dedup();
+            assert_eq!(owners.len(), live.len(), "an address has one live lease");
+            given.push(Ok(live.len().to_string()));
+        }
+        given
+    });
+    for history in &histories[1..] {
+        assert_eq!(*history, histories[0]);
+    }
+}

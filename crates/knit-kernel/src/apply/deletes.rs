@@ -109,12 +109,10 @@ fn cut_off(
 /// Moves a link into another group.
 fn set_group(by: By<'_>, group: u32, context: String) -> Message {
     let mut message = Message::new(RTM_SETLINK, 0, context);
-    let index = if let By::Index(index) = by { index as i32 } else { 0 };
-    message.header(&LinkHeader { index, ..Default::default() });
+    message.header(&LinkHeader::default());
     match by {
         By::Name(name) => message.put_str(IFLA_IFNAME, name),
         By::AlternativeName(name) => message.put_str(IFLA_ALT_IFNAME, name),
-        By::Index(_) => &mut message,
     };
     message.put_u32(IFLA_GROUP, group);
     message

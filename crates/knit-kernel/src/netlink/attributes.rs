@@ -16,6 +16,19 @@ pub struct Attributes<'a> {
     broken: bool,
 }
 
+/// Attributes by kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a, const N: usize> {
+    first: [Option<Attribute<'a>>; N],
+}
+
+impl<'a, const N: usize> Table<'a, N> {
+    /// The first attribute of a kind. There is none of a kind that the table has no place for.
+    pub fn first(&self, kind: u16) -> Option<Attribute<'a>> {
+        self.first.get(usize::from(kind)).copied().flatten()
+    }
+}
+
 /// One attribute: its kind without the flag bits, and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
@@ -39,6 +52,17 @@ impl<'a> Attributes<'a> {
     /// The first attribute of a kind.
     pub fn first(mut self, kind: u16) -> Option<Attribute<'a>> {
         self.find(|attribute| attribute.kind == kind)
+    }
+
+    /// The first attribute of each kind below `N`, found in one walk: for a message of which many are wanted.
+    pub fn table<const N: usize>(self) -> Table<'a, N> {
+        let mut first = [None; N];
+        for attribute in self {
+            if let Some(place @ None) = first.get_mut(usize::from(attribute.kind)) {
+                *place = Some(attribute);
+            }
+        }
+        Table { first }
     }
 
     fn take(&mut self) -> Option<Attribute<'a>> {
@@ -184,6 +208,15 @@ mod tests {
             let kinds: Vec<_> = Attributes::new(&whole[..cut.min(whole.len())]).map(|a| a.kind).collect();
             prop_assert!([1, 2, 3, 4].starts_with(&kinds));
         }
+    }
+
+    #[test]
+    fn a_table_holds_the_first_of_each_kind_that_it_has_a_place_for() {
+        let mut message = Message::new(1, 0, "test");
+        message.put_u32(3, 7).put_u32(2, 8).put_u32(3, 9).put_u32(4, 10);
+        let table = Attributes::new(&message.as_bytes()[16..]).table::<4>();
+        let numbers: Vec<_> = (0..6).map(|kind| table.first(kind)?.u32()).collect();
+        assert_eq!(numbers, [None, None, Some(8), Some(7), None, None]);
     }
 
     #[test]

@@ -105,6 +105,15 @@ impl Socket {
         }
     }
 
+    /// The name of the link with this number; `None` if there is none. Cheaper than any netlink message.
+    pub fn link_name(&self, index: u32) -> Result<Option<String>> {
+        match sys::link_name(self.fd.as_fd(), index as i32) {
+            Ok(name) => Ok(String::from_utf8(name).ok()),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(Error::system(format!("link number {index}"), "find its name", error)),
+        }
+    }
+
     /// Asks for the notices of a group (`RTNLGRP_*`). They are read with [`Socket::recv_event`].
     pub fn subscribe(&self, group: u32) -> Result<()> {
         let option = libc::NETLINK_ADD_MEMBERSHIP;

@@ -11,9 +11,13 @@ use crate::error::Result;
 use crate::kernel::{By, Room, absent_is_none};
 use crate::kinds::{self, At};
 use crate::lent;
+use crate::netlink::attributes::Table;
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NamespaceHeader};
 use crate::netlink::{Attributes, Header, Message};
+
+/// Attributes of links that are read have lower numbers than this.
+const WANTED: usize = IFLA_ALT_IFNAME as usize + 1;
 
 /// A link, and what the model does not hold of it.
 #[derive(Debug)]
@@ -116,10 +120,11 @@ fn index_and_name(body: &[u8]) -> Option<(u32, IfName)> {
 
 /// Reads one link. `None` for what the model cannot name, and for links on their way out.
 fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Option<SeenLink>> {
-    let (Some((index, name)), Some((header, attributes))) = (index_and_name(body), LinkHeader::split(body))
-    else {
-        return Ok(None);
-    };
+    let Some((header, attributes)) = LinkHeader::split(body) else { return Ok(None) };
+    let index = header.index as u32;
+    // What has no name that the model could hold is not in the list.
+    let Some(Some(name)) = names.near.get(&index).cloned() else { return Ok(None) };
+    let attributes = attributes.table::<WANTED>();
     let group = attributes.first(IFLA_GROUP).and_then(|group| group.u32());
     if group == Some(marks::REAP_GROUP) {
         return Ok(None);
@@ -165,7 +170,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         limit: None,
     };
     let mut kind: Kind = kinds::decode(kind_name, data, parent);
-    let (owner, lent) = mark(attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
+    let (owner, lent) = mark(&attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
     if let Some(lent) = lent {
         kind = Kind::HostDevice(HostDevice(lent));
     }
@@ -187,7 +192,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
 
 /// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC
 /// was before it was lent.
-fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<Lent>)> {
+fn mark(attributes: &Table<'_, WANTED>) -> Option<(OwnerId, Option<Lent>)> {
     let list = attributes.first(IFLA_PROP_LIST)?.nested();
     let mut names = list.filter(|name| name.kind == IFLA_ALT_IFNAME).filter_map(|name| name.str());
     let id = names.find_map(|name| name.strip_prefix(marks::ALTNAME_PREFIX))?;
@@ -231,8 +236,8 @@ impl Names<'_> {
 }
 
 fn name_of(room: &mut Room<'_>, scope: &Scope, index: u32) -> Result<Option<IfName>> {
-    let body = room.link_body(scope, By::Index(index))?;
-    Ok(body.and_then(|body| index_and_name(&body)).map(|(_, name)| name))
+    let name = room.socket(scope)?.link_name(index)?;
+    Ok(name.and_then(|name| IfName::new(name).ok()))
 }
 
 /// Dumps a table for each link of a look that is named, or once for all.

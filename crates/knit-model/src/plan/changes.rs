@@ -3,27 +3,36 @@
 use serde_json::Value;
 
 use super::Change;
-use crate::link::{Attrs, Link, agrees};
+use crate::link::{Kind, Link, Veth, agrees};
 
 /// Stated fields that differ, but for going up. What either side does not state is left alone.
 pub(super) fn changes(want: &Link, seen: &Link) -> Vec<Change> {
     let goes_up = going_up(want, seen).is_some();
-    // Most links are as they should be, and a newborn one is but for going up: fields are costly to compare by name.
-    let up = if goes_up { seen.attrs.up } else { want.attrs.up };
-    if want.kind == seen.kind && (Attrs { up, ..want.attrs.clone() }) == seen.attrs {
-        return Vec::new();
-    }
-    let seen_fields = seen.fields();
-    let differing = want.fields().into_iter().filter_map(|(field, to)| {
-        let from = seen_fields.get(&field)?.clone();
-        let is_left = agrees(&to, &from) || (goes_up && field == "up");
-        (!is_left).then_some(Change { field, from, to })
+    let of_attrs = want.attrs.differences(&seen.attrs).into_iter().map(|differs| Change {
+        field: differs.field.to_owned(),
+        from: differs.seen,
+        to: differs.want,
     });
-    let mut differing: Vec<Change> = differing.collect();
+    let mut differing: Vec<Change> = of_attrs.filter(|change| !(goes_up && change.field == "up")).collect();
+    differing.extend(changes_of_kind(&want.kind, &seen.kind));
+    differing.sort_by(|a, b| a.field.cmp(&b.field));
     if differing.iter().any(|change| change.field == "master") {
         differing.extend(lost_vlans(want, seen).filter(|_| !differing.iter().any(is_of_vlans)));
     }
     differing
+}
+
+/// The same of the kind's own fields. Of a pair the kernel does not tell the far end, which is the only field it has.
+fn changes_of_kind(want: &Kind, seen: &Kind) -> Vec<Change> {
+    if want == seen || matches!(seen, Kind::Veth(Veth { peer: None })) {
+        return Vec::new();
+    }
+    let seen = seen.fields();
+    let differing = want.fields().into_iter().filter_map(|(field, to)| {
+        let from = seen.get(&field)?.clone();
+        (!agrees(&to, &from)).then_some(Change { field, from, to })
+    });
+    differing.collect()
 }
 
 /// A port that leaves its bridge loses its VLANs, also those that it is to have on the next one: what it loses is part of

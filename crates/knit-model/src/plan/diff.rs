@@ -52,7 +52,9 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
         }
         for (key, neighbour) in &seen.neighbours {
             let with_link = removal.goes(scope, &neighbour.link);
-            if with_link || (neighbour.owned && !want.neighbours.contains_key(key)) {
+            let stays = want.neighbours.contains_key(key)
+                && !changes_vrf(removal, desired, observed, (scope, &neighbour.link));
+            if with_link || (neighbour.owned && !stays) {
                 removal.now.scope(scope).neighbours.remove(key);
                 removal.push(scope, Step::RemoveNeighbour(neighbour.clone()), with_link, None);
             }
@@ -88,8 +90,8 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
 }
 
 /// Whether a living link becomes a port of another VRF, or leaves one, or its VRF is made again: the kernel takes it down
-/// and up again, and drops its routes and IPv6 addresses. So they are taken away before and come back after, in the
-/// table where they belong.
+/// and up again, and drops its routes, neighbours and IPv6 addresses. So they are taken away before and come back after, in
+/// the table where they belong.
 fn changes_vrf(
     removal: &Removal<'_>,
     desired: &NetState,
@@ -140,7 +142,8 @@ impl Building<'_> {
     }
 
     fn is_blocked(&self, scope: &Scope, link: &IfName) -> bool {
-        self.blocked.contains(&(scope.clone(), link.clone()))
+        // Asked for every item of every plan, and hardly ever is there any.
+        !self.blocked.is_empty() && self.blocked.contains(&(scope.clone(), link.clone()))
     }
 
     /// Makes missing links, each after those it needs. A veth comes with its far end.
@@ -244,29 +247,25 @@ impl Building<'_> {
     /// A link that gets smaller comes before the one that it sits on, all others after it: neither way is a link ever
     /// asked to be larger than what it sits on, nor when it is taken back.
     fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<Change>) {
-        let mut places: Vec<(bool, usize, Place)> = Vec::new();
-        for (scope, state) in &self.desired.state.scopes {
+        let desired = self.desired;
+        let mut places: Vec<(bool, usize, (&Scope, &IfName))> = Vec::new();
+        for (scope, state) in &desired.state.scopes {
             for (name, want) in &state.links {
                 let Some(seen) = self.now.link(scope, name).filter(|_| !self.is_blocked(scope, name)) else {
                     continue;
                 };
                 let depth = depth(&self.now, scope, want);
                 let shrinks = want.attrs.mtu < seen.attrs.mtu;
-                places.push((
-                    !shrinks,
-                    if shrinks { usize::MAX - depth } else { depth },
-                    (scope.clone(), name.clone()),
-                ));
+                places.push((!shrinks, if shrinks { usize::MAX - depth } else { depth }, (scope, name)));
             }
         }
         places.sort();
         for (_, _, (scope, name)) in places {
-            let (Some(want), Some(seen)) =
-                (self.desired.state.link(&scope, &name), self.now.link(&scope, &name))
+            let (Some(want), Some(seen)) = (desired.state.link(scope, name), self.now.link(scope, name))
             else {
                 continue;
             };
-            let waits = want.kind.parent().is_some() || self.has_addresses(&scope, &name);
+            let waits = want.kind.parent().is_some() || self.has_addresses(scope, name);
             let changes = changes(want, seen, waits);
             if changes.is_empty() {
                 continue;
@@ -277,11 +276,12 @@ impl Building<'_> {
             if let Some(mtu) = along {
                 let place = (scope.clone(), name.clone());
                 self.steps.extend(moved_along(&mut self.now, &place, mtu));
-                if let Some(link) = self.now.scope(&scope).links.get_mut(&name) {
+                if let Some(link) = self.now.scope(scope).links.get_mut(name) {
                     link.attrs.mtu = u32::try_from(mtu).ok();
                 }
             }
-            self.push(&scope, Item::Link(name.clone()), Step::ChangeLink { name, kind, changes });
+            let step = Step::ChangeLink { name: name.clone(), kind, changes };
+            self.push(scope, Item::Link(name.clone()), step);
         }
     }
 

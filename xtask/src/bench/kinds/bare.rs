@@ -1,12 +1,19 @@
 //! The same by bare netlink: a pod with an `eth0`, and the messages of each kind.
+//!
+//! The end is the same as with Knit: the link has a mark by which it is known again, an MTU, an address, is up, and takes no
+//! router advertisements. The pod is opened by its path, as by any program that is told of it; nothing is looked at before
+//! or after, nothing is written down, and nothing is taken back.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use knit_kernel::netlink::Protocol;
 use knit_kernel::netlink::constants::*;
 use knit_kernel::netlink::header::LinkHeader;
 use knit_kernel::{Message, Netns, Socket};
+use nix::sched::{CloneFlags, setns};
 
 use super::{Case, Data, is_lacking};
 use crate::bench::ground::index_of;
@@ -20,14 +27,22 @@ pub const OTHER_MTU: u32 = 1300;
 pub const LINK: &str = "link0";
 /// The name of a veth's end on the host.
 const HOST_END: &str = "host0";
+/// The mark of either end.
+const MARK: &str = "bench-link0";
 /// The link's address.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
 
 /// A scratch host with a bridge, and a pod. A socket of the pod lives for one operation, as Knit's does.
 pub struct Bare {
+    netns: Netns,
     host: Socket,
     bridge: i32,
-    pod: Netns,
+    /// Keeps the pod's namespace.
+    _pod: Netns,
+    /// Where the pod's namespace is.
+    path: String,
+    /// The namespace of the calling thread.
+    home: Netns,
 }
 
 impl Bare {
@@ -36,7 +51,9 @@ impl Bare {
         let mut host = Socket::open_in(&netns, Protocol::Route)?;
         host.batch(&[messages::up("lo"), messages::bridge("bench0")])?;
         let bridge = index_of(&mut host, "bench0")?;
-        Ok(Self { host, bridge, pod: pod()? })
+        let pod = pod()?;
+        let path = path_of(&pod);
+        Ok(Self { netns, host, bridge, _pod: pod, path, home: Netns::current()? })
     }
 
     /// Whether this kernel has a kind: a link of it can be made.
@@ -48,23 +65,25 @@ impl Bare {
         }
     }
 
-    /// A link with an MTU and an address, up.
+    /// A link with a mark, an MTU and an address, up.
     pub fn make(&mut self, case: &Case) -> Result<()> {
+        let pod = self.pod()?;
         if case.name == "veth" {
-            let mut veth = messages::veth(HOST_END, LINK, Some(&self.pod), messages::Queues::One);
+            let mut veth = messages::veth(HOST_END, LINK, Some(&pod), messages::Queues::One);
             veth.put_u32(IFLA_MTU, MTU);
             self.host.request(veth)?;
-            self.host.request(messages::enslave(HOST_END, self.bridge))?;
+            self.host.batch(&[messages::mark(HOST_END, MARK), messages::enslave(HOST_END, self.bridge)])?;
         }
-        let mut socket = self.socket()?;
+        let mut socket = Socket::open_in(&pod, Protocol::Route)?;
         if case.name != "veth" {
             let parent = if case.on_eth0 { Some(index_of(&mut socket, "eth0")?) } else { None };
             socket.request(born(case, parent))?;
         }
+        self.refuse_router_advertisements(&pod)?;
         let index = index_of(&mut socket, LINK)?;
-        let mut rest = vec![messages::address(index, ADDRESS, 24, 0)];
+        let mut rest = vec![messages::mark(LINK, MARK), messages::address(index, ADDRESS, 24, 0)];
         if case.name == "veth" {
-            rest.insert(0, mtu(LINK, MTU));
+            rest.push(mtu(LINK, MTU));
         }
         rest.push(messages::up(LINK));
         Ok(socket.batch(&rest)?)
@@ -72,22 +91,36 @@ impl Bare {
 
     /// Another MTU; of a pair, at both ends.
     pub fn change(&mut self, case: &Case) -> Result<()> {
+        let pod = self.pod()?;
         if case.name == "veth" {
             self.host.request(mtu(HOST_END, OTHER_MTU))?;
         }
-        Ok(self.socket()?.request(mtu(LINK, OTHER_MTU))?)
+        Ok(Socket::open_in(&pod, Protocol::Route)?.request(mtu(LINK, OTHER_MTU))?)
     }
 
     pub fn remove(&mut self, case: &Case) -> Result<()> {
         if case.name == "veth" {
             return Ok(self.host.request(messages::delete(HOST_END))?);
         }
-        Ok(self.socket()?.request(messages::delete(LINK))?)
+        Ok(Socket::open_in(&self.pod()?, Protocol::Route)?.request(messages::delete(LINK))?)
     }
 
-    fn socket(&self) -> Result<Socket> {
-        Ok(Socket::open_in(&self.pod, Protocol::Route)?)
+    /// The pod's namespace, by its path.
+    fn pod(&self) -> Result<Netns> {
+        Ok(Netns::open_sandbox(Path::new(&self.path), &self.netns)?)
     }
+
+    fn refuse_router_advertisements(&self, pod: &Netns) -> Result<()> {
+        setns(pod, CloneFlags::CLONE_NEWNET)?;
+        let written = std::fs::write(format!("/proc/sys/net/ipv6/conf/{LINK}/accept_ra"), "0");
+        setns(&self.home, CloneFlags::CLONE_NEWNET)?;
+        Ok(written?)
+    }
+}
+
+/// A namespace by the path of its descriptor in /proc: no mount to make, none to leave behind.
+pub fn path_of(netns: &Netns) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
 /// A namespace with `lo` and an `eth0` of others.

@@ -1,6 +1,5 @@
 //! Knit as a node runs it, with a pod whose label says which link it has.
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -9,7 +8,7 @@ use knit_engine::{Event, Unit};
 use knit_kernel::Netns;
 use knit_model::{Sandbox, SandboxId};
 
-use super::bare::{LINK, MTU, OTHER_MTU, pod};
+use super::bare::{LINK, MTU, OTHER_MTU, path_of, pod};
 use super::{Case, expect};
 
 /// The label that says which link.
@@ -42,8 +41,7 @@ impl Knit {
         node.apply(standalone::read_objects(&manifest)?, "bench")?;
         let pod = pod()?;
         let instance = sandboxes::instance_of(&pod)?;
-        // The descriptor's own path in /proc: no mount to make, none to leave behind.
-        let netns = format!("/proc/{}/fd/{}", std::process::id(), pod.as_fd().as_raw_fd());
+        let netns = path_of(&pod);
         let sandbox = Sandbox {
             id: SandboxId("bench/pod".to_owned()),
             uid: format!("{}-{}", instance.boot, instance.cookie),

@@ -1,4 +1,4 @@
-//! The cluster's network, as the configuration says it.
+//! The cluster's network, as the configuration says.
 
 use knit_engine::Event;
 

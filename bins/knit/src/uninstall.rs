@@ -1,0 +1,32 @@
+//! `knit uninstall`: Knit out of a cluster.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use knit_controller::uninstall::uninstall;
+
+/// Which cluster, and how long to wait.
+#[derive(Clone, Debug, Args)]
+pub struct Flags {
+    /// The kubeconfig [default: as kubectl finds it]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// How long agents have to take back what they made, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+}
+
+/// Removes Knit.
+pub fn run(flags: &Flags) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let client = knit_kube::connect_as_person(flags.kubeconfig.as_deref()).await?;
+        uninstall(client, Duration::from_secs(flags.patience), |line| println!("{line}"))
+            .await
+            .context("Knit could not be removed wholly: run it again")?;
+        Ok(ExitCode::SUCCESS)
+    })
+}

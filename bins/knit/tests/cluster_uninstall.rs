@@ -1,0 +1,47 @@
+//! Knit out of a cluster by one command, with objects of tenants still there.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+#[allow(dead_code, reason = "shared by the cluster's tests")]
+#[path = "../../../xtask/tests/support/kubectl.rs"]
+mod kubectl;
+
+use std::process::Command;
+
+use kubectl::{Namespace, kubectl, run, text};
+
+const OPERATOR: &str = "pod-network-operator";
+
+fn knit(words: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_knit")).args(words).output().unwrap();
+    assert!(output.status.success(), "knit {}: {}", words.join(" "), text(&output));
+    text(&output)
+}
+
+#[test]
+fn preflight_finds_nothing_wrong_and_uninstall_leaves_nothing_behind() {
+    assert!(knit(&["preflight"]).contains("you may install it"));
+    kubectl(&["apply", "-k", concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/beside")]);
+    for what in ["daemonset/knit-agent", "deployment/knit-controller"] {
+        kubectl(&["-n", OPERATOR, "rollout", "status", what, "--timeout=120s"]);
+    }
+    let namespace = Namespace::new("leaving");
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Bridge
+metadata: {name: leaving}
+spec: {name: leavebr0, cidr: 192.168.130.0/24}
+",
+    );
+    namespace.kubectl(&["wait", "--for=condition=Ready", "bridge/leaving", "--timeout=30s"]);
+    let said = knit(&["uninstall"]);
+    assert!(said.contains("1 bridges deleted") && said.contains("nodes and pods are as they were"), "{said}");
+    kubectl(&["wait", "--for=delete", "crd", "-l", "app.kubernetes.io/part-of=knit", "--timeout=60s"]);
+    kubectl(&["wait", "--for=delete", &format!("namespace/{OPERATOR}"), "--timeout=60s"]);
+    for kind in ["clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "crds"] {
+        let left = text(&run(&["get", kind, "-l", "app.kubernetes.io/part-of=knit", "-o", "name"]));
+        assert_eq!(left, "", "{kind}");
+    }
+    // Once more, where there is nothing: that is no error.
+    knit(&["uninstall"]);
+}

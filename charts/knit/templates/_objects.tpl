@@ -1,0 +1,45 @@
+{{/* The objects of one file of deploy/, as they are there but for what the values change. */}}
+{{- define "knit.file" -}}
+{{- $root := .root -}}
+{{- range $part := splitList "\n---\n" (.root.Files.Get .path | replace "pod-network-operator" .root.Values.namespace.name) }}
+{{- $object := fromYaml $part }}
+{{- if hasKey $object "Error" }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
+{{- include "knit.label" (dict "root" $root "object" $object) }}
+{{- if eq $object.kind "DaemonSet" }}
+{{- include "knit.workload" (dict "root" $root "object" $object "values" $root.Values.agent) }}
+{{- $container := first $object.spec.template.spec.containers }}
+{{- $address := dict "name" "KNIT_METRICS_ADDR" "value" $root.Values.agent.metricsAddress }}
+{{- $_ := set $container "env" (append $container.env $address) }}
+{{- else if eq $object.kind "Deployment" }}
+{{- include "knit.workload" (dict "root" $root "object" $object "values" $root.Values.controller) }}
+{{- $_ := set $object.spec "replicas" (int $root.Values.controller.replicas) }}
+{{- end }}
+{{- if or (ne $object.kind "Namespace") $root.Values.namespace.create }}
+---
+{{ toYaml $object }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The labels that tell whose an object is. */}}
+{{- define "knit.labels" -}}
+app.kubernetes.io/part-of: knit
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "knit.label" -}}
+{{- $labels := fromYaml (include "knit.labels" .root) }}
+{{- $_ := set .object.metadata "labels" (merge (default dict .object.metadata.labels) $labels) }}
+{{- end }}
+
+{{/* Image, resources and place of the one container that a workload of Knit's has. */}}
+{{- define "knit.workload" -}}
+{{- $image := .root.Values.image }}
+{{- $container := first .object.spec.template.spec.containers }}
+{{- $_ := set $container "image" (printf "%s:%s" $image.repository (default .root.Chart.AppVersion $image.tag)) }}
+{{- $_ := set $container "imagePullPolicy" $image.pullPolicy }}
+{{- if .values.resources }}{{ $_ := set $container "resources" .values.resources }}{{ end }}
+{{- if .values.nodeSelector }}{{ $_ := set .object.spec.template.spec "nodeSelector" .values.nodeSelector }}{{ end }}
+{{- end }}

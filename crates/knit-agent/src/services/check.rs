@@ -1,0 +1,120 @@
+//! Whether one pod is as it was asked for: everything that is missing, changed or left over, by name. Nothing is changed.
+
+use std::collections::BTreeSet;
+
+use knit_engine::{Event, State, Unit};
+use knit_ipam::AttachmentId;
+use knit_kni::{Reason, Refusal, v1};
+use knit_model::plan::{Planned, Step};
+use knit_model::{IfName, Plan, SandboxId, Scope};
+
+use super::request::Checked;
+use crate::node::Node;
+
+/// Compares a sandbox, and the bridges that it is on, with the kernel; and its addresses with their leases.
+pub(super) fn differences(node: &mut Node, id: &SandboxId) -> Checked<Vec<v1::Difference>> {
+    let unit = Unit::Sandbox(id.clone());
+    let made = node.state().made.get(&unit);
+    let bridges = made.into_iter().flat_map(|made| &made.uses).cloned().map(Unit::Bridge);
+    let units: BTreeSet<Unit> = bridges.chain([unit.clone()]).collect();
+    if let Some(busy) = units.iter().find(|unit| node.state().is_busy(unit)) {
+        return Err(Refusal::new(Reason::Busy, format!("{busy}: a change is under way: ask again")));
+    }
+    let mut found = leases(node.state(), &unit, id);
+    let rehearsed = node.rehearse([Event::Compare(units)]);
+    let (after, outcome) = rehearsed.map_err(|why| Refusal::new(Reason::Internal, why.to_string()))?;
+    if !after.sandboxes.contains_key(id) {
+        return Ok(vec![difference(
+            v1::DifferenceKind::Missing,
+            "host",
+            "namespace",
+            "its network namespace",
+        )]);
+    }
+    for (_, plan) in &outcome.plans {
+        found.extend(of_plan(plan));
+    }
+    for (_, problem) in after.problems.get(&unit).into_iter().flatten() {
+        let text = problem.to_string();
+        if !found.iter().any(|one| one.what == text) {
+            found.push(difference(v1::DifferenceKind::Missing, "pod", "interface", text));
+        }
+    }
+    Ok(found)
+}
+
+fn difference(kind: v1::DifferenceKind, place: &str, item: &str, what: impl Into<String>) -> v1::Difference {
+    v1::Difference { kind: kind.into(), place: place.to_owned(), item: item.to_owned(), what: what.into() }
+}
+
+/// Addresses of interfaces for which no lease is held any more.
+fn leases(state: &State, unit: &Unit, id: &SandboxId) -> Vec<v1::Difference> {
+    let interfaces = state.made.get(unit).into_iter().flat_map(|made| &made.interfaces);
+    let missing = interfaces.flat_map(|(_, report)| {
+        let owner = AttachmentId { sandbox: id.clone(), interface: report.name.clone() };
+        let held: BTreeSet<_> = state.leases.held_by(&owner).map(|key| key.address).collect();
+        let lost = report.addresses.iter().filter(move |address| !held.contains(&address.addr()));
+        lost.map(move |address| format!("lease of {address} for {}", report.name))
+    });
+    missing.map(|what| difference(v1::DifferenceKind::Missing, "host", "lease", what)).collect()
+}
+
+/// Every step that would be needed is something that is not as asked for.
+fn of_plan(plan: &Plan) -> Vec<v1::Difference> {
+    let born: BTreeSet<(&Scope, &IfName)> = plan
+        .steps
+        .iter()
+        .filter_map(|planned| match &planned.step {
+            Step::CreateLink { link, .. } => Some((&planned.scope, &link.name)),
+            _ => None,
+        })
+        .collect();
+    let far: BTreeSet<(&Scope, &IfName)> = plan
+        .steps
+        .iter()
+        .filter_map(|planned| match &planned.step {
+            Step::CreateLink { peer: Some((scope, link)), .. } => Some((scope, &link.name)),
+            _ => None,
+        })
+        .collect();
+    // That a link that is missing has to go up as well is no news.
+    let is_news = |planned: &&Planned| match &planned.step {
+        Step::ChangeLink { name, .. } => {
+            !born.contains(&(&planned.scope, name)) && !far.contains(&(&planned.scope, name))
+        }
+        _ => !planned.implied,
+    };
+    let mut found: Vec<v1::Difference> = plan.steps.iter().filter(is_news).flat_map(of_step).collect();
+    found.extend(plan.problems.iter().map(|(scope, problem)| {
+        difference(v1::DifferenceKind::Missing, place(scope), "link", problem.to_string())
+    }));
+    found
+}
+
+fn of_step(planned: &Planned) -> Vec<v1::Difference> {
+    let item = match &planned.step {
+        Step::CreateLink { .. } | Step::DeleteLink { .. } | Step::ChangeLink { .. } => "link",
+        Step::AddAddress(_) | Step::RemoveAddress(_) => "address",
+        Step::AddRoute(_) | Step::RemoveRoute(_) | Step::ReplaceRoute { .. } => "route",
+        Step::AddRule(_) | Step::RemoveRule(_) => "rule",
+        Step::AddNeighbour(_) | Step::RemoveNeighbour(_) | Step::ReplaceNeighbour { .. } => "neighbour",
+        Step::SetSysctl { .. } => "sysctl",
+    };
+    let kind = match planned.step.mark() {
+        '+' => v1::DifferenceKind::Missing,
+        '-' => v1::DifferenceKind::LeftOver,
+        _ => v1::DifferenceKind::Changed,
+    };
+    let at = place(&planned.scope);
+    match &planned.step {
+        Step::ChangeLink { name, changes, .. } => {
+            let each = changes.iter().map(|change| format!("link {name}: {change}"));
+            each.map(|what| difference(kind, at, item, what)).collect()
+        }
+        step => vec![difference(kind, at, item, step.to_string())],
+    }
+}
+
+fn place(scope: &Scope) -> &'static str {
+    if *scope == Scope::Host { "host" } else { "pod" }
+}

@@ -1,0 +1,269 @@
+//! Links, routes and sysctls that a caller describes. They are read as an object of the link's kind would be: the same
+//! fields, the same rules, the same words; only the names of fields are the request's.
+
+use std::collections::BTreeMap;
+
+use knit_crds::Object;
+use knit_kni::v1;
+use knit_model::intent::{InterfaceWant, Want};
+use knit_model::provenance::Dialect;
+use knit_model::{IfName, Problem};
+use serde_json::{Map, Value, json};
+
+use super::{Checked, invalid};
+
+/// The kinds of objects that make one link each, by their names.
+const KINDS: [&str; 13] = [
+    "Veth",
+    "Macvlan",
+    "Ipvlan",
+    "Vlan",
+    "Vxlan",
+    "Geneve",
+    "Gre",
+    "IpTunnel",
+    "WireGuard",
+    "Vrf",
+    "Tap",
+    "Dummy",
+    "HostDevice",
+];
+/// Fields of objects that a request says otherwise, or not at all.
+const NOT_OPTIONS: [&str; 12] = [
+    "selector",
+    "interfaceName",
+    "namePrefix",
+    "network",
+    "parent",
+    "master",
+    "cidr",
+    "addresses",
+    "mtu",
+    "hardwareAddr",
+    "routes",
+    "sysctls",
+];
+
+/// What an interface's spec describes, as an object would: a link of its own, or only routes and sysctls of one on a
+/// network.
+pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) -> Checked<InterfaceWant> {
+    let none = v1::LinkSpec::default();
+    let link = match &spec.to {
+        Some(v1::interface_spec::To::Link(link)) => Some(link),
+        _ => None,
+    };
+    let kind = link.map_or(Ok("Veth"), |link| known(field, &link.kind))?;
+    let mut fields = common(spec, link.is_some());
+    let options = &link.unwrap_or(&none).options;
+    if let Some(link) = link {
+        for (key, text) in options {
+            if NOT_OPTIONS.contains(&key.as_str()) {
+                let message = "this is said by a field of the interface or of the link, or not at all";
+                return Err(invalid(&format!("{field}.link.options[{key}]"), message));
+            }
+            fields.insert(key.clone(), scalar(text));
+        }
+        let text = |text: &String| (!text.is_empty()).then(|| Value::from(text.clone()));
+        fields.extend(text(&link.parent).map(|parent| ("parent".to_owned(), parent)));
+        fields.extend(text(&link.master).map(|master| ("master".to_owned(), master)));
+        fields.extend(text(&link.ranges.join(",")).map(|ranges| ("cidr".to_owned(), ranges)));
+    } else {
+        // Whatever it is a port of its network says.
+        fields.insert("master".to_owned(), "br".into());
+    }
+    let want = read(kind, fields).map_err(|problem| {
+        let place = place(field, &problem.field, options);
+        invalid(&place, problem.message)
+    })?;
+    check_sysctls(field, name, &want)?;
+    Ok(want)
+}
+
+/// The object's kind by the link's, however it is written.
+fn known(field: &str, kind: &str) -> Checked<&'static str> {
+    let plain = kind.replace('-', "");
+    let is_meant =
+        |known: &&&str| known.eq_ignore_ascii_case(&plain) || (plain.is_empty() && **known == "Veth");
+    KINDS.iter().find(is_meant).copied().ok_or_else(|| {
+        let known = KINDS.map(str::to_lowercase).join(", ");
+        let message = format!("there is no kind of link `{}`, only {known}", kind.escape_debug());
+        invalid(&format!("{field}.link.kind"), message)
+    })
+}
+
+/// The fields that every link has.
+fn common(spec: &v1::InterfaceSpec, own_link: bool) -> Map<String, Value> {
+    let mut fields = Map::new();
+    // The real name may be `eth0`, which an object may not ask for.
+    fields.insert("interfaceName".to_owned(), "link".into());
+    if own_link {
+        // On a network these are the network's business.
+        let mac = (!spec.mac.is_empty()).then(|| spec.mac.clone().into());
+        fields.extend(mac.map(|mac| ("hardwareAddr".to_owned(), mac)));
+        fields.extend((spec.mtu > 0).then(|| ("mtu".to_owned(), spec.mtu.into())));
+        fields.insert("addresses".to_owned(), spec.addresses.clone().into());
+    }
+    let routes: Vec<Value> = spec.routes.iter().map(route).collect();
+    fields.insert("routes".to_owned(), routes.into());
+    let sysctls = spec.sysctls.iter().map(|(name, value)| (name.clone(), value.clone().into()));
+    fields.insert("sysctls".to_owned(), sysctls.collect::<Map<_, _>>().into());
+    fields
+}
+
+fn route(route: &v1::Route) -> Value {
+    let mut entry = json!({ "to": route.destination });
+    for (key, text) in [("via", &route.gateway), ("src", &route.source)] {
+        if !text.is_empty() {
+            entry[key] = text.clone().into();
+        }
+    }
+    for (key, number) in [("metric", route.metric), ("table", route.table), ("mtu", route.mtu)] {
+        if number > 0 {
+            entry[key] = number.into();
+        }
+    }
+    if route.onlink {
+        entry["onlink"] = true.into();
+    }
+    entry
+}
+
+/// A value as it is meant: a number, a boolean, a list or a map where it reads as one, else a text.
+fn scalar(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(Value::String(_) | Value::Null) | Err(_) => text.into(),
+        Ok(value) => value,
+    }
+}
+
+/// What an object of this kind with these fields asks for, or the first thing that is wrong with it.
+fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Problem> {
+    let wrong = |field: String, message: String| Problem {
+        field,
+        reason: knit_model::problem::Reason::InvalidValue,
+        message,
+    };
+    let version = Object::kinds().iter().find(|info| info.kind == kind).map(|info| info.api_version());
+    let manifest = json!({
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": { "name": "call" },
+        "spec": fields,
+    });
+    let object =
+        Object::parse(&manifest.to_string()).map_err(|errors| match errors.0.into_iter().next() {
+            Some(error) => wrong(error.field, error.message),
+            None => wrong(String::new(), "it cannot be read".to_owned()),
+        })?;
+    let translation = object.intents(Dialect::Kni).map_err(|problems| {
+        let first = problems.0.into_iter().next();
+        first.unwrap_or_else(|| wrong(String::new(), "it cannot be read".to_owned()))
+    })?;
+    let interfaces = translation.intents.into_iter().filter_map(|intent| match intent.want {
+        Want::Interface(want) => Some(*want),
+        _ => None,
+    });
+    let none = || wrong(String::new(), format!("a {kind} makes no interface"));
+    interfaces.last().ok_or_else(none)
+}
+
+/// Only those that are safe in a pod.
+fn check_sysctls(field: &str, name: &IfName, want: &InterfaceWant) -> Checked<()> {
+    for (key, value) in &want.sysctls {
+        let full = match key.split_once('/') {
+            Some((family, last)) => format!("net.{family}.conf.{name}.{last}"),
+            None => key.clone(),
+        };
+        knit_crds::check_sysctl(&full, value)
+            .map_err(|why| invalid(&format!("{field}.sysctls[{key}]"), why))?;
+    }
+    Ok(())
+}
+
+/// Where a request says what an object says in this field.
+fn place(field: &str, of_object: &str, options: &BTreeMap<String, String>) -> String {
+    let path = of_object.strip_prefix("spec").unwrap_or(of_object).trim_start_matches('.');
+    let end = path.find(['.', '[']).unwrap_or(path.len());
+    let (head, rest) = path.split_at(end);
+    match head {
+        "" => format!("{field}.link"),
+        "interfaceName" => format!("{field}.name"),
+        "parent" | "master" => format!("{field}.link.{head}"),
+        "cidr" => format!("{field}.link.ranges"),
+        "hardwareAddr" => format!("{field}.mac"),
+        "mtu" | "addresses" | "sysctls" => format!("{field}.{head}{rest}"),
+        "routes" => {
+            let rest =
+                rest.replace(".to", ".destination").replace(".via", ".gateway").replace(".src", ".source");
+            format!("{field}.routes{rest}")
+        }
+        _ if options.contains_key(head) => format!("{field}.link.options[{head}]{rest}"),
+        _ => format!("{field}.link.options[{path}]"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use knit_model::Kind;
+
+    use super::*;
+
+    fn spec(kind: &str, options: &[(&str, &str)]) -> v1::InterfaceSpec {
+        let options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let link = v1::LinkSpec { kind: kind.to_owned(), options, ..Default::default() };
+        v1::InterfaceSpec { to: Some(v1::interface_spec::To::Link(link)), ..Default::default() }
+    }
+
+    #[track_caller]
+    fn assert_refused(spec: &v1::InterfaceSpec, field: &str) {
+        let refusal = described("interfaces[0]", &"net1".parse().unwrap(), spec).unwrap_err();
+        let said = refusal.message();
+        assert!(said.starts_with(&format!("interfaces[0].{field}: ")), "{said}");
+    }
+
+    #[test]
+    fn every_kind_is_one_of_the_objects_kinds() {
+        for kind in KINDS {
+            assert!(Object::kinds().iter().any(|info| info.kind == kind), "{kind}");
+            assert_eq!(known("x", &kind.to_lowercase()).unwrap(), kind);
+        }
+        assert_eq!(known("x", "").unwrap(), "Veth");
+        assert_eq!(known("x", "host-device").unwrap(), "HostDevice");
+    }
+
+    #[test]
+    fn a_link_is_read_as_its_object_would_be() {
+        let want = described(
+            "interfaces[0]",
+            &"net1".parse().unwrap(),
+            &spec("vxlan", &[("vni", "77"), ("learning", "false")]),
+        );
+        let Kind::Vxlan(vxlan) = want.unwrap().kind else { panic!("another kind") };
+        assert_eq!((vxlan.vni, vxlan.learning), (77, Some(false)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_the_requests_own_fields() {
+        for (kind, options, field) in [
+            ("vxlan", &[][..], "link"),
+            ("vxlan", &[("vni", "99999999")], "link.options[vni]"),
+            ("dummy", &[("colour", "red")], "link.options[colour]"),
+            ("dummy", &[("selector", "{}")], "link.options[selector]"),
+            ("bridge", &[], "link.kind"),
+            ("veth", &[], "link.master"),
+        ] {
+            assert_refused(&spec(kind, options), field);
+        }
+        let dummy = spec("dummy", &[]);
+        let routes = vec![v1::Route { destination: "10.0.0.0/40".to_owned(), ..Default::default() }];
+        assert_refused(&v1::InterfaceSpec { routes, ..dummy.clone() }, "routes[0].destination");
+        let sysctls = [("ipv4/route_localnet".to_owned(), "1".to_owned())].into();
+        assert_refused(&v1::InterfaceSpec { sysctls, ..dummy.clone() }, "sysctls[ipv4/route_localnet]");
+        let mac = "01:00:00:00:00:01".to_owned();
+        assert_refused(&v1::InterfaceSpec { mac, ..dummy }, "mac");
+        let mut veth = spec("veth", &[]);
+        let Some(v1::interface_spec::To::Link(link)) = &mut veth.to else { unreachable!() };
+        (link.master, link.ranges) = ("br0".to_owned(), vec!["10.0.0.1/24".to_owned()]);
+        assert_refused(&veth, "link.ranges");
+    }
+}

@@ -1,0 +1,315 @@
+//! Knit beside the reference network, on a real cluster: the walkthroughs of both predecessors with kubectl, and what must
+//! hold while they run.
+//!
+//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_beside`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod beside;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod kubectl;
+}
+
+use serde_json::{Value, json};
+use support::beside::{IMAGE, Only, eventually, installed, of_others, on_node};
+use support::kubectl::{Namespace, run, text};
+
+const NODES: [&str; 2] = ["node1", "node2"];
+
+/// The predecessor's `podconfig_v1alpha1_podconfig-a.yaml`.
+const SAMPLE: &str = "
+apiVersion: podconfig.opdev.io/v1alpha1
+kind: PodConfig
+metadata: {name: podconfig-sample-a}
+spec:
+  sampleDeployment: {create: true, name: cnf-example-a}
+  networkAttachments:
+    - {name: pc0, linkType: veth, master: pcbr0, parent: pc0, cidr: 192.168.100.0/24}
+    - {name: pc1, linkType: veth, master: pcbr1, parent: pc1, cidr: 192.168.99.0/24}
+";
+
+fn pod(name: &str, node: &str, labels: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{{labels}}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  securityContext: {{runAsUser: 65532, runAsNonRoot: true}}
+  containers:
+  - name: main
+    image: {IMAGE}
+    imagePullPolicy: Never
+    args: [pause]
+    securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
+---
+"
+    )
+}
+
+/// An object as the API server has it.
+fn get(namespace: &Namespace, kind: &str, name: &str) -> Value {
+    serde_json::from_str(&namespace.kubectl(&["get", kind, name, "-o", "json"])).unwrap()
+}
+
+/// A link as `ip -j` shows it, in a pod.
+fn link(namespace: &Namespace, pod: &str, name: &str) -> Value {
+    let shown: Value = serde_json::from_str(
+        &namespace.kubectl(&["exec", pod, "--", "ip", "-j", "addr", "show", "dev", name]),
+    )
+    .unwrap();
+    shown[0].clone()
+}
+
+fn node_link(node: &str, name: &str) -> Option<Value> {
+    let all: Value = serde_json::from_str(&on_node(node, &["ip", "-j", "addr"])).unwrap();
+    all.as_array().unwrap().iter().find(|link| link["ifname"] == name).cloned()
+}
+
+fn links(namespace: &Namespace, pod: &str) -> Vec<String> {
+    let shown: Value =
+        serde_json::from_str(&namespace.kubectl(&["exec", pod, "--", "ip", "-j", "link"])).unwrap();
+    shown.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
+}
+
+fn ipv4(link: &Value) -> Vec<String> {
+    let all = link["addr_info"].as_array().unwrap().iter().filter(|one| one["family"] == "inet");
+    all.map(|one| format!("{}/{}", one["local"].as_str().unwrap(), one["prefixlen"])).collect()
+}
+
+fn ping(namespace: &Namespace, from: &str, to: &str) {
+    let output = run(&["-n", &namespace.name, "exec", from, "--", "ping", "-c", "1", "-W", "2", to]);
+    assert!(output.status.success(), "{from} to {to}: {}", text(&output));
+}
+
+/// What was cut off is deleted a moment later, with others.
+fn gone(node: &str, name: &str) {
+    eventually("it is gone", || node_link(node, name), Option::is_none);
+}
+
+fn wait_ready(namespace: &Namespace, object: &str) {
+    namespace.kubectl(&["wait", "--for=condition=Ready", object, "--timeout=30s"]);
+}
+
+/// Deletes an object and waits until its finalizer is gone.
+fn delete(namespace: &Namespace, kind: &str, name: &str) {
+    namespace.kubectl(&["delete", kind, name, "--timeout=20s"]);
+}
+
+#[test]
+fn podconfig_sample_a_with_its_deployment_as_the_walkthrough_shows_it() {
+    let _turn = installed();
+    let namespace = Namespace::new("cnf-test");
+    let _one_node = Only::on("node1", &NODES);
+    let before = of_others(&NODES);
+
+    namespace.apply(SAMPLE);
+    let status = eventually(
+        "two pods are configured",
+        || get(&namespace, "podconfig", "podconfig-sample-a")["status"].clone(),
+        |status| status["phase"] == "configured" && status["readyPods"] == 2,
+    );
+    wait_ready(&namespace, "podconfig/podconfig-sample-a");
+    let object = get(&namespace, "podconfig", "podconfig-sample-a");
+    assert_eq!(object["metadata"]["finalizers"], json!(["podconfig.finalizers.opdev.io"]));
+    namespace.kubectl(&["wait", "--for=condition=Available", "deployment/cnf-example-a", "--timeout=60s"]);
+
+    let pods = status["podConfigurations"].as_array().unwrap().clone();
+    let mut last_numbers = Vec::new();
+    for entry in &pods {
+        let pod = entry["podName"].as_str().unwrap();
+        assert!(pod.starts_with("cnf-example-a-"), "{pod}");
+        let lines: Vec<&str> =
+            entry["configList"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+        let first = lines[0].split_whitespace().next().unwrap();
+        let number = first.strip_prefix("{podVethName:pc0").unwrap();
+        let last = link(&namespace, pod, &format!("pc0{number}"))["addr_info"][0]["local"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let last = last.rsplit('.').next().unwrap().to_owned();
+        for (index, network) in [(0, 100), (1, 99)] {
+            let name = format!("pc{index}{number}");
+            let line = format!(
+                "{{podVethName:{name} podIPAddr:192.168.{network}.{last}/24 peerVethName:h{name} bridge:pcbr{index}}}"
+            );
+            assert_eq!(lines[index], line);
+            let inside = link(&namespace, pod, &name);
+            assert_eq!(ipv4(&inside), [format!("192.168.{network}.{last}/24")]);
+            assert_eq!((&inside["mtu"], &inside["operstate"]), (&json!(1500), &json!("UP")));
+            assert_eq!(node_link("node1", &format!("h{name}")).unwrap()["master"], format!("pcbr{index}"));
+            let bridge = node_link("node1", &format!("pcbr{index}")).unwrap();
+            assert_eq!(
+                (ipv4(&bridge), &bridge["mtu"]),
+                (vec![format!("192.168.{network}.1/24")], &json!(1500))
+            );
+        }
+        for to in [
+            "192.168.100.1",
+            "192.168.99.1",
+            "192.168.100.2",
+            "192.168.100.3",
+            "192.168.99.2",
+            "192.168.99.3",
+        ] {
+            ping(&namespace, pod, to);
+        }
+        last_numbers.push(last);
+    }
+    last_numbers.sort();
+    assert_eq!(last_numbers, ["2", "3"]);
+    assert_eq!(of_others(&NODES), before, "what others own has changed");
+    let described = namespace.kubectl(&["describe", "podconfig", "podconfig-sample-a"]);
+    assert!(described.contains("Configured"), "an Event says so: {described}");
+
+    delete(&namespace, "podconfig", "podconfig-sample-a");
+    for name in ["pcbr0", "pcbr1"] {
+        gone("node1", name);
+    }
+    assert_eq!(namespace.kubectl(&["get", "podnetworkstates", "-o", "name"]), "");
+    eventually(
+        "the Deployment goes with the object",
+        || namespace.kubectl(&["get", "pods", "-o", "name"]),
+        |pods| pods.is_empty(),
+    );
+    assert_eq!(of_others(&NODES), before, "what others own has changed");
+}
+
+#[test]
+fn a_bridge_and_a_podnetworkconfig_change_running_pods_and_give_everything_back() {
+    let _turn = installed();
+    let namespace = Namespace::new("cnf-telco");
+    let labels = "podNetworkConfig: cnf-a";
+    namespace.apply(&format!("{}{}", pod("a", "node1", labels), pod("b", "node1", labels)));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
+    let before = of_others(&NODES);
+    let mtu = link(&namespace, "a", "eth0")["mtu"].clone();
+
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Bridge
+metadata: {name: pnobr0}
+spec: {name: pnobr0, cidr: 192.168.110.0/24, mtu: 1400}
+---
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: PodNetworkConfig
+metadata: {name: cnf-a}
+spec:
+  eth0: {mtu: 1300}
+  additionalNetworks:
+    - {networkName: net1, linkType: veth, master: pnobr0, mtu: 1400, cidr: 192.168.110.0/24}
+",
+    );
+    wait_ready(&namespace, "podnetworkconfig/cnf-a");
+    wait_ready(&namespace, "bridge/pnobr0");
+    let config = get(&namespace, "podnetworkconfig", "cnf-a");
+    assert_eq!(config["status"]["phase"], "configured");
+    assert_eq!(config["metadata"]["finalizers"], json!(["podnetworkconfig.finalizers.opdev.io"]));
+    for (entry, (pod, other)) in
+        config["status"]["PodNetworkConfigs"].as_array().unwrap().iter().zip([("a", "b"), ("b", "a")])
+    {
+        assert_eq!(entry["podName"], pod);
+        let name = links(&namespace, pod).into_iter().find(|name| name.starts_with("net1")).unwrap();
+        let inside = link(&namespace, pod, &name);
+        let address = ipv4(&inside).remove(0);
+        let line = format!("{{podVethName:{name} podIPAddr:{address} peerVethName:h{name} bridge:pnobr0}}");
+        assert!(entry["configList"].as_array().unwrap().contains(&json!(line)), "{line} in {entry}");
+        assert_eq!(inside["mtu"], 1400);
+        assert_eq!(link(&namespace, pod, "eth0")["mtu"], 1300);
+        ping(&namespace, pod, "192.168.110.1");
+        let far = links(&namespace, other).into_iter().find(|name| name.starts_with("net1")).unwrap();
+        let far = ipv4(&link(&namespace, other, &far)).remove(0);
+        ping(&namespace, pod, far.split('/').next().unwrap());
+    }
+    assert_eq!(node_link("node1", "pnobr0").unwrap()["mtu"], 1400);
+    assert_eq!(of_others(&NODES), before);
+
+    // A field changes on the living interface.
+    let patch = r#"{"spec":{"eth0":{"mtu":1280}}}"#;
+    namespace.kubectl(&["patch", "podnetworkconfig", "cnf-a", "--type=merge", "-p", patch]);
+    eventually("the new MTU", || link(&namespace, "a", "eth0")["mtu"].clone(), |mtu| *mtu == 1280);
+    wait_ready(&namespace, "podnetworkconfig/cnf-a");
+
+    // Without its label a pod loses exactly that.
+    namespace.kubectl(&["label", "pod", "a", "podNetworkConfig-"]);
+    eventually("a has what it had", || links(&namespace, "a"), |links| *links == ["lo", "eth0"]);
+    assert_eq!(link(&namespace, "a", "eth0")["mtu"], mtu);
+    assert_eq!(link(&namespace, "b", "eth0")["mtu"], 1280);
+    ping(&namespace, "b", "192.168.110.1");
+    eventually(
+        "one pod is left in the status",
+        || get(&namespace, "podnetworkconfig", "cnf-a")["status"]["pods"].clone(),
+        |pods| *pods == 1,
+    );
+
+    delete(&namespace, "podnetworkconfig", "cnf-a");
+    eventually("b has what it had", || links(&namespace, "b"), |links| *links == ["lo", "eth0"]);
+    assert_eq!(link(&namespace, "b", "eth0")["mtu"], mtu);
+    assert!(node_link("node1", "pnobr0").is_some(), "the Bridge is still asked for");
+    delete(&namespace, "bridge", "pnobr0");
+    NODES.iter().for_each(|node| gone(node, "pnobr0"));
+    assert_eq!(of_others(&NODES), before);
+}
+
+#[test]
+fn pods_of_two_nodes_share_one_status_and_a_pod_on_the_nodes_network_is_refused_in_words() {
+    let _turn = installed();
+    let namespace = Namespace::new("spread");
+    namespace.apply(&SAMPLE.replace("  sampleDeployment: {create: true, name: cnf-example-a}\n", ""));
+    let labels = "podconfig: podconfig-sample-a";
+    namespace.apply(&format!("{}{}", pod("a", "node1", labels), pod("b", "node2", labels)));
+    let status = || get(&namespace, "podconfig", "podconfig-sample-a")["status"].clone();
+    eventually("both pods", status, |status| status["readyPods"] == 2 && status["phase"] == "configured");
+    let nodes = namespace.kubectl(&["get", "podnetworkstates", "-o", "jsonpath={.items[*].status.node}"]);
+    assert_eq!(nodes, "node1 node2");
+
+    let host = pod("h", "node2", labels).replace("spec:\n", "spec:\n  hostNetwork: true\n");
+    namespace.apply(&host);
+    let refused = eventually("it is refused", status, |status| status["pods"] == 3);
+    let message = refused["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("pod h uses the node's own network"), "{message}");
+    namespace.kubectl(&["delete", "pod", "h"]);
+    eventually("the others are as before", status, |status| {
+        status["pods"] == 2 && status["phase"] == "configured"
+    });
+
+    // A pod that goes takes its part with it; an object without pods goes at once.
+    namespace.kubectl(&["delete", "pod", "a", "b"]);
+    eventually(
+        "nothing is left on the nodes",
+        || NODES.map(|node| node_link(node, "pcbr0")),
+        |seen| seen.iter().all(Option::is_none),
+    );
+    eventually("no pods", status, |status| status["pods"] == 0);
+    delete(&namespace, "podconfig", "podconfig-sample-a");
+}
+
+#[test]
+fn a_tenant_may_do_with_kinds_what_was_granted_and_no_more() {
+    let _turn = installed();
+    let namespace = Namespace::new("grants");
+    namespace.kubectl(&["create", "serviceaccount", "tenant"]);
+    let account = format!("--serviceaccount={}:tenant", namespace.name);
+    namespace.kubectl(&["create", "rolebinding", "vlans", "--clusterrole=knit-vlan-editor", &account]);
+    let token = namespace.kubectl(&["create", "token", "tenant"]);
+    let may = |verb: &str, what: &str| {
+        let words = ["-n", &namespace.name, "--token", token.trim(), "auth", "can-i", verb, what];
+        text(&run(&words)).trim().lines().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(may("create", "vlans.podnetwork.opdev.io"), "yes");
+    assert_eq!(may("list", "podnetworkstates.podnetwork.opdev.io"), "yes");
+    for (verb, what) in [
+        ("create", "bridges.podnetwork.opdev.io"),
+        ("create", "podconfigs.podconfig.opdev.io"),
+        ("create", "uplinks.podnetwork.opdev.io"),
+        ("patch", "podnetworkstates.podnetwork.opdev.io"),
+        ("patch", "vlans.podnetwork.opdev.io/status"),
+    ] {
+        assert_eq!(may(verb, what), "no", "{verb} {what}");
+    }
+}
