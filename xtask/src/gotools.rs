@@ -30,6 +30,7 @@ pub enum Tool {
     ContainerdShim,
     Ctr,
     Coredns,
+    Cnitool,
 }
 
 impl Tool {
@@ -48,6 +49,7 @@ impl Tool {
             Self::ContainerdShim => "containerd-shim-runc-v2",
             Self::Ctr => "ctr",
             Self::Coredns => "coredns",
+            Self::Cnitool => "cnitool",
         }
     }
 
@@ -59,6 +61,7 @@ impl Tool {
                 format!("github.com/containerd/containerd/v2/cmd/{}", self.program())
             }
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
+            Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
     }
@@ -68,6 +71,7 @@ impl Tool {
         match self {
             Self::Containerd | Self::ContainerdShim | Self::Ctr => Module::Containerd,
             Self::Coredns => Module::Coredns,
+            Self::Cnitool => Module::Cnitool,
             _ => Module::Kubernetes,
         }
     }
@@ -79,6 +83,7 @@ pub enum Module {
     Kubernetes,
     Containerd,
     Coredns,
+    Cnitool,
 }
 
 impl Module {
@@ -87,6 +92,7 @@ impl Module {
             Self::Kubernetes => "kubernetes",
             Self::Containerd => "containerd",
             Self::Coredns => "coredns",
+            Self::Cnitool => "cnitool",
         }
     }
 
@@ -95,6 +101,7 @@ impl Module {
             Self::Kubernetes => "k8s.io/kubernetes",
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Coredns => "github.com/coredns/coredns",
+            Self::Cnitool => "github.com/containernetworking/cni",
         }
     }
 
@@ -120,7 +127,7 @@ impl Module {
                 format!(" -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
             }
             Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
-            Self::Coredns => String::new(),
+            Self::Coredns | Self::Cnitool => String::new(),
         };
         format!("-s -w{stamp}")
     }

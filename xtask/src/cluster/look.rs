@@ -111,6 +111,7 @@ fn version_of(cluster: &Cluster, tool: Tool) -> String {
         Module::Kubernetes => "kubernetes-",
         Module::Containerd => "containerd-",
         Module::Coredns => "coredns-",
+        Module::Cnitool => "cnitool-",
     };
     let folder = cluster.tool(tool).ok().and_then(|path| path.parent()).and_then(|folder| folder.file_name());
     let folder = folder.unwrap_or_default().to_string_lossy().into_owned();
@@ -172,7 +173,7 @@ pub fn shell(cluster: &Cluster, name: &str, command: &[String]) -> Result<ExitCo
 
 fn path_with_tools(cluster: &Cluster) -> Result<String> {
     let mut folders = Vec::new();
-    for tool in [Tool::Kubectl, Tool::Ctr] {
+    for tool in [Tool::Kubectl, Tool::Ctr, Tool::Cnitool] {
         folders.extend(cluster.tool(tool)?.parent().map(|folder| folder.display().to_string()));
     }
     folders.push(std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()));
