@@ -13,6 +13,7 @@ mod outside;
 mod pool;
 mod turn;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use knit_engine::chain::Chain;
 use knit_engine::{Answer, CallId, Event, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
@@ -48,6 +50,8 @@ pub struct Options {
     pub resync: Duration,
     /// The network that calls mean when they name none.
     pub cluster: Option<Cluster>,
+    /// Networks that chains of CNI plugins make, by name.
+    pub chains: BTreeMap<String, Chain>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.

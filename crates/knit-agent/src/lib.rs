@@ -5,6 +5,7 @@
 //! a socket; [`run`] makes a program of it.
 
 pub mod capacity;
+pub mod chain;
 pub mod cluster_network;
 pub mod cni;
 pub mod config;

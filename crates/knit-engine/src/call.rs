@@ -258,6 +258,8 @@ pub enum Answer {
     Detached,
     /// This was not alive, and is gone.
     Collected(Vec<Collected>),
+    /// Plugins made the interface.
+    Chained,
     /// The namespace is there.
     Domain(Domain),
     /// Nothing of what was asked for is there.

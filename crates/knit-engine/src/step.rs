@@ -45,6 +45,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),
         Event::Resync => {
+            calls::chain::try_again(state);
             state.lacking.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
@@ -53,6 +54,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         about_a_call => calls::hear(state, about_a_call, now, &mut effects),
     }
     start_what_can(state, now, &mut effects);
+    calls::chain::start_what_can(state, &mut effects);
     effects.list
 }
 

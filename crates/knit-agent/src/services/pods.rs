@@ -34,7 +34,10 @@ fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
     let unit = Unit::Sandbox(sandbox.id.clone());
     let made = state.made.get(&unit);
     let reports = made.into_iter().flat_map(|made| &made.interfaces);
-    let interfaces = reports.map(|(object, report)| interface(state, sandbox, object, report)).collect();
+    let mut interfaces: Vec<v1::Interface> =
+        reports.map(|(object, report)| interface(state, sandbox, object, report)).collect();
+    let chained = state.called.all_chained().filter(|there| there.sandbox == sandbox.id);
+    interfaces.extend(chained.map(super::chained::interface));
     let first = state.called.of(&sandbox.id).next();
     let since = state.called.of(&sandbox.id).map(|there| there.since).min();
     let dns = first.map(|there| &there.notes.dns).filter(|dns| !dns.is_empty());

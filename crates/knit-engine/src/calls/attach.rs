@@ -93,6 +93,10 @@ fn admit(
         let message = format!("sandbox {id} was deleted: this call comes too late");
         return Err(problem("id", Reason::Superseded, message));
     }
+    if super::chain::meant(state, &attach).is_some() {
+        let sandbox = described(state, id, found, &attach);
+        return super::chain::admit(state, call, &attach, &sandbox, now, effects);
+    }
     let asked = attach.interfaces.iter();
     let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
     forward::check(state, id, ports)?;
@@ -239,6 +243,10 @@ fn is_there(
             return Err(problem(&field, Reason::Conflict, message));
         }
         return Ok(true);
+    }
+    if state.called.chained(&(sandbox.id.clone(), interface.clone())).is_some() {
+        let message = format!("{title} is attached already, to a network of CNI plugins");
+        return Err(problem(&field, Reason::AlreadyPresent, message));
     }
     let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
     let mut others = made.into_iter().flat_map(|made| &made.interfaces);
