@@ -37,6 +37,7 @@ pages! {
     virtualnetwork => "docs/kinds/virtualnetwork.md",
     podroute => "docs/kinds/podroute.md",
     standalone => "docs/standalone.md",
+    migrate_from_cni => "docs/migrate-from-cni.md",
 }
 
 #[test]
