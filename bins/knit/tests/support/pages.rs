@@ -139,7 +139,9 @@ impl Session {
     fn end_what_runs(&self) {
         for file in fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.path()) {
             let pid = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<i32>().ok());
-            let Some(pid) = pid.filter(|_| file.extension().is_some_and(|end| end == "pid")) else { continue };
+            let Some(pid) = pid.filter(|_| file.extension().is_some_and(|end| end == "pid")) else {
+                continue;
+            };
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
