@@ -31,6 +31,7 @@ pub enum Tool {
     Ctr,
     Coredns,
     Cnitool,
+    Helm,
 }
 
 impl Tool {
@@ -50,6 +51,7 @@ impl Tool {
             Self::Ctr => "ctr",
             Self::Coredns => "coredns",
             Self::Cnitool => "cnitool",
+            Self::Helm => "helm",
         }
     }
 
@@ -62,6 +64,7 @@ impl Tool {
             }
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
             Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
+            Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
     }
@@ -72,6 +75,7 @@ impl Tool {
             Self::Containerd | Self::ContainerdShim | Self::Ctr => Module::Containerd,
             Self::Coredns => Module::Coredns,
             Self::Cnitool => Module::Cnitool,
+            Self::Helm => Module::Helm,
             _ => Module::Kubernetes,
         }
     }
@@ -84,6 +88,7 @@ pub enum Module {
     Containerd,
     Coredns,
     Cnitool,
+    Helm,
 }
 
 impl Module {
@@ -93,6 +98,7 @@ impl Module {
             Self::Containerd => "containerd",
             Self::Coredns => "coredns",
             Self::Cnitool => "cnitool",
+            Self::Helm => "helm",
         }
     }
 
@@ -102,6 +108,7 @@ impl Module {
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Coredns => "github.com/coredns/coredns",
             Self::Cnitool => "github.com/containernetworking/cni",
+            Self::Helm => "helm.sh/helm/v4",
         }
     }
 
@@ -128,6 +135,7 @@ impl Module {
             }
             Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
             Self::Coredns | Self::Cnitool => String::new(),
+            Self::Helm => format!(" -X {}/internal/version.version={version}", self.path()),
         };
         format!("-s -w{stamp}")
     }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
     pub mod kubectl;
 }
 

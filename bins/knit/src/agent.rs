@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use knit_agent::config::{Config, LogFormat};
+use knit_agent::config::{Config, LogFormat, Profile};
 use knit_agent::run::{self, Source};
 
 use crate::place::Place;
@@ -23,6 +23,18 @@ pub struct Flags {
     /// Watch a folder with objects instead of an API server
     #[arg(long, env = "KNIT_STANDALONE", value_name = "DIR")]
     standalone: Option<PathBuf>,
+    /// How the agent runs [default: standalone]
+    #[arg(long, env = "KNIT_PROFILE", value_enum)]
+    profile: Option<Kind>,
+    /// The kubeconfig, with `--profile beside` [default: the pod's service account]
+    #[arg(long, env = "KNIT_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The container runtime's socket, with `--profile beside` [default: containerd's or CRI-O's]
+    #[arg(long, env = "KNIT_CRI_SOCKET", value_name = "PATH")]
+    cri_socket: Option<PathBuf>,
+    /// Where the kernel's sysctls are, if `/proc/sys` can only be read [default: /proc/sys]
+    #[arg(long, env = "KNIT_SYSCTL_DIR", value_name = "DIR")]
+    sysctl_dir: Option<PathBuf>,
     /// The unix socket of the gRPC services [default: /run/knit/kni.sock]
     #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
@@ -44,7 +56,7 @@ pub struct Flags {
     /// Which log lines are written: error, warn, info, debug or trace [default: info]
     #[arg(long, env = "KNIT_LOG_LEVEL", value_name = "LEVEL")]
     log_level: Option<String>,
-    /// The node's name [default: the machine's host name]
+    /// The node's name, as the cluster knows it [default: NODE_NAME, or the machine's host name]
     #[arg(long, env = "KNIT_NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
     /// The cluster network's ranges [default: 10.75.0.0/16,fd75:6b6e:6974::/64]
@@ -79,6 +91,15 @@ pub struct Flags {
     census_seconds: Option<u64>,
 }
 
+/// How the agent runs.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    /// Without an API server
+    Standalone,
+    /// Next to the CNI plugin of a cluster
+    Beside,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Form {
@@ -92,6 +113,8 @@ enum Form {
 pub fn run(place: &Place, flags: Flags) -> Result<ExitCode> {
     let state_dir = place.named().map(PathBuf::from);
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    // As manifests usually call it.
+    let host = std::env::var("NODE_NAME").ok().or(host);
     let (file, print) = (flags.config.clone(), flags.print_config);
     let over = move |config: Config| flags.over(config, state_dir.clone(), host.clone());
     let config = file.as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
@@ -115,6 +138,15 @@ impl Flags {
         }
         set(&mut config.state_dir, &state_dir);
         set(&mut config.standalone, &self.standalone);
+        set(&mut config.kubeconfig, &self.kubeconfig);
+        set(&mut config.cri_socket, &self.cri_socket);
+        set(&mut config.sysctl_dir, &self.sysctl_dir);
+        if let Some(profile) = self.profile {
+            config.profile = match profile {
+                Kind::Standalone => Profile::Standalone,
+                Kind::Beside => Profile::Beside,
+            };
+        }
         set(&mut config.kni_socket, &self.kni_socket);
         set(&mut config.cni_socket, &self.cni_socket);
         set(&mut config.netns_dir, &self.netns_dir);

@@ -7,7 +7,9 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::place::{DEFAULT_NAMESPACE, Place};
-use crate::{agent, ask, cni, completion, doctor, man, objects, sandbox, show, status, support, version};
+use crate::{
+    agent, ask, cni, completion, controller, doctor, man, objects, sandbox, show, status, support, version,
+};
 
 /// Pod networking for Kubernetes, and for plain network namespaces
 #[derive(Debug, Parser)]
@@ -45,6 +47,10 @@ enum Command {
     /// An agent does the same by itself with `cni.install: true`, and keeps it so.
     #[command(subcommand)]
     Cni(cni::Task),
+    /// Run the cluster's controller: status of objects, finalizers, sample Deployments
+    ///
+    /// Several may run: the one that holds the lease works. It ends on SIGTERM; networks of pods go on without it.
+    Controller(controller::Flags),
     /// Add, list, enter and delete sandboxes: network namespaces that stand for pods
     #[command(subcommand)]
     Sandbox(sandbox::Task),
@@ -184,6 +190,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Doctor { output } => doctor::run(output),
         Command::Agent(flags) => agent::run(&place, *flags),
         Command::Cni(task) => cni::run(&task),
+        Command::Controller(flags) => controller::run(flags),
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {

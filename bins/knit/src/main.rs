@@ -5,6 +5,7 @@ mod ask;
 mod cli;
 mod cni;
 mod completion;
+mod controller;
 mod doctor;
 mod fault;
 mod man;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use knit_engine::chain::{Chained, Verb};
+use knit_model::intent::RateWant;
 use knit_model::problem::{Problem, Reason};
 use serde_json::{Value, json};
 
@@ -118,12 +119,14 @@ fn runtime_config(config: &Value, chained: &Chained) -> Option<Value> {
             .collect();
         all.insert("portMappings".to_owned(), json!(ports));
     }
-    if can("bandwidth") && (asked.ingress.is_some() || asked.egress.is_some()) {
+    if can("bandwidth") && (asked.limits.ingress.is_some() || asked.limits.egress.is_some()) {
+        let rate = |limit: Option<RateWant>| limit.map_or(0, |limit| limit.bits);
         // The burst of the reference plugin is in bits, and must not be 0 beside a rate.
-        let burst = |rate: Option<u64>| rate.map_or(0, |rate| rate.min(u64::from(u32::MAX)));
+        let burst = |limit| rate(limit).min(u64::from(u32::MAX));
+        let (ingress, egress) = (asked.limits.ingress, asked.limits.egress);
         let limits = json!({
-            "ingressRate": asked.ingress.unwrap_or_default(), "ingressBurst": burst(asked.ingress),
-            "egressRate": asked.egress.unwrap_or_default(), "egressBurst": burst(asked.egress),
+            "ingressRate": rate(ingress), "ingressBurst": burst(ingress),
+            "egressRate": rate(egress), "egressBurst": burst(egress),
         });
         all.insert("bandwidth".to_owned(), limits);
     }

@@ -24,6 +24,14 @@ use crate::error::{Error, Result};
 pub struct Config {
     /// The node's name. Default: the machine's host name. Needs a restart.
     pub node_name: String,
+    /// How it runs: `standalone` without an API server, or `beside` the CNI plugin of a cluster. Needs a restart.
+    pub profile: Profile,
+    /// The kubeconfig, for the profile `beside`. Empty: the pod's service account. Needs a restart.
+    pub kubeconfig: PathBuf,
+    /// The container runtime's socket, for the profile `beside`. Empty: containerd's or CRI-O's. Needs a restart.
+    pub cri_socket: PathBuf,
+    /// Where the kernel's sysctls are. In a container `/proc/sys` can only be read. Needs a restart.
+    pub sysctl_dir: PathBuf,
     /// The folder that holds what the agent knows. One agent at a time works in it. Needs a restart.
     pub state_dir: PathBuf,
     /// A folder with objects (`.yaml`, `.yml`, `.json`) that is watched: what is in it is applied, what is no longer in it
@@ -59,6 +67,17 @@ pub struct Config {
     pub census_seconds: u64,
 }
 
+/// How the agent runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Without an API server.
+    #[default]
+    Standalone,
+    /// Next to the CNI plugin of a cluster.
+    Beside,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -89,6 +108,10 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             node_name: String::new(),
+            profile: Profile::Standalone,
+            kubeconfig: PathBuf::new(),
+            cri_socket: PathBuf::new(),
+            sysctl_dir: "/proc/sys".into(),
             state_dir: "/var/lib/knit/standalone".into(),
             standalone: PathBuf::new(),
             kni_socket: knit_kni::DEFAULT_SOCKET.into(),
@@ -118,6 +141,16 @@ impl Default for ClusterNetworkConfig {
             ranges: vec![range("10.75.0.0/16"), range("fd75:6b6e:6974::/64")],
             bridge: BRIDGE.to_owned(),
             mtu: None,
+        }
+    }
+}
+
+impl Profile {
+    /// The profile's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Standalone => "standalone",
+            Self::Beside => "beside",
         }
     }
 }
@@ -170,13 +203,24 @@ impl Config {
         for (name, network) in &self.cni_networks {
             network.check(name)?;
         }
+        if self.profile == Profile::Beside {
+            if self.node_name.is_empty() {
+                return Err("nodeName: the node's name in the cluster is needed".to_owned());
+            }
+            if !self.standalone.as_os_str().is_empty() {
+                return Err(
+                    "standalone: objects come from a folder or from an API server, not from both".to_owned()
+                );
+            }
+        }
         self.cluster().map(|_| ())
     }
 
     /// The cluster's network, if there is one.
     pub fn cluster(&self) -> Result<Option<Cluster>, String> {
         let network = &self.cluster_network;
-        if !network.enabled {
+        // Beside another network, no pod's first interface is Knit's to give.
+        if !network.enabled || self.profile == Profile::Beside {
             return Ok(None);
         }
         let at = |key: &str, why: String| format!("clusterNetwork.{key}: {why}");
@@ -276,6 +320,8 @@ mod tests {
             ("healthAddr: nowhere\n", "healthAddr"),
             ("logLevel: loud\n", "logLevel"),
             ("cni:\n  confName: knit.txt\n", "cni.confName"),
+            ("profile: beside\n", "nodeName"),
+            ("{profile: beside, nodeName: a, standalone: /objects}", "not from both"),
         ] {
             let why = Config::parse(text).unwrap().check().unwrap_err();
             assert!(why.contains(word), "{text}: {why}");

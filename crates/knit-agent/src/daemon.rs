@@ -22,10 +22,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use knit_engine::chain::Chain;
-use knit_engine::{Answer, CallId, Event, StoredObject};
+use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 
 pub use feed::{Change, about};
 pub use outside::Outside;
@@ -64,6 +64,8 @@ enum Message {
     Call { call: CallId, event: Event, done: Reply },
     /// Someone does not wait any more.
     Cancel(CallId, u64),
+    /// Someone who watches elsewhere has news.
+    Fed(News),
     /// Someone wants to see or change the node.
     Ask(Box<dyn FnOnce(&mut Node) + Send>),
     /// A job was done.
@@ -73,6 +75,9 @@ enum Message {
     /// End, once nobody waits.
     Stop,
 }
+
+/// What news from elsewhere mean depends on what is known when they are heard.
+type News = Box<dyn FnOnce(&State) -> Vec<Event> + Send>;
 
 /// Called on the loop's thread with the answer.
 type Reply = Box<dyn FnOnce(&Node, Answer) + Send>;
@@ -88,6 +93,7 @@ pub struct Daemon {
 pub struct Handle {
     sender: Sender<Message>,
     changes: broadcast::Sender<Arc<Change>>,
+    version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     /// Numbers of calls, no two alike, also not those of an earlier agent.
     tickets: Arc<AtomicU64>,
@@ -104,11 +110,13 @@ impl Daemon {
         let (changes, _) = broadcast::channel(feed::KEPT);
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
+        let (counted, version) = watch::channel(0);
         let loop_ends = turn::Ends {
             incoming,
             sender: sender.clone(),
             changes: changes.clone(),
             metrics: Arc::clone(&metrics),
+            version: counted,
         };
         let folder = options.state_dir.clone();
         let thread = std::thread::Builder::new()
@@ -121,7 +129,7 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        Ok(Self { handle: Handle { sender, changes, metrics, tickets, epoch, outside }, thread })
+        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch, outside }, thread })
     }
 
     /// The way to it.
@@ -175,6 +183,17 @@ impl Handle {
         };
         self.sender.send(Message::Ask(Box::new(ask))).map_err(|_| ended())?;
         answered.await.map_err(|_| ended())
+    }
+
+    /// Tells news from elsewhere. They are heard one after the other, in this order.
+    pub fn feed(&self, news: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
+        // A loop that has ended hears nothing any more.
+        let _ = self.sender.send(Message::Fed(Box::new(news)));
+    }
+
+    /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
+    pub fn version(&self) -> watch::Receiver<u64> {
+        self.version.clone()
     }
 
     /// Changes the cluster's network, or says why not.

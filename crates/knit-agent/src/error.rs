@@ -13,6 +13,9 @@ pub enum Error {
     /// The kernel could not be asked.
     #[error(transparent)]
     Kernel(#[from] knit_kernel::Error),
+    /// There is no way to an API server.
+    #[error(transparent)]
+    Api(#[from] knit_kube::Error),
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     File {

@@ -210,8 +210,12 @@ impl Hands {
         }
     }
 
-    /// Whether a sandbox's namespace is there and still the one it was.
+    /// Whether a sandbox's namespace is there and still the one it was. A virtual machine has none, and is there as long as
+    /// nobody says otherwise and the node has not begun anew.
     pub(crate) fn is_there(&mut self, sandbox: &Sandbox) -> bool {
+        if !sandbox.isolation.is_netns() {
+            return sandbox.instance.boot == self.boot;
+        }
         let mut places = Places::new();
         let scopes = BTreeSet::from([Scope::Sandbox(sandbox.id.clone())]);
         self.reach(std::slice::from_ref(sandbox), &scopes, &mut places);
@@ -342,8 +346,12 @@ impl Hands {
         Ok(reaped?)
     }
 
-    /// Which life of a sandbox is at a path.
+    /// Which life of a sandbox is at a path; without one, of a virtual machine.
     fn inspect(&self, path: &str) -> Result<Found, Problem> {
+        if path.is_empty() {
+            let instance = Instance { boot: self.boot.clone(), cookie: 0 };
+            return Ok(Found { instance, number: 0 });
+        }
         let open = || -> Result<u64> {
             let netns = Netns::open_sandbox(Path::new(path), self.kernel.host())?;
             Ok(netns.cookie()?)

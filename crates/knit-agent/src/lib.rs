@@ -2,8 +2,9 @@
 //!
 //! [`Node`] carries out the engine's effects. [`Standalone`] is a node whose objects come from files and whose pods are
 //! network namespaces: Knit on one machine, without a cluster. [`daemon::Daemon`] is a node that runs on and is asked over
-//! a socket; [`run`] makes a program of it.
+//! a socket; [`run`] makes a program of it. [`beside`] feeds it from an API server and a container runtime.
 
+pub mod beside;
 pub mod capacity;
 pub mod chain;
 pub mod cluster_network;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
-use knit_kernel::Places;
 use knit_kernel::fault::Observer;
+use knit_kernel::{Places, memory};
 use knit_model::link::OwnerId;
 use knit_model::{Plan, Scope};
 use knit_store::{Journal, Seq, Size};
@@ -203,6 +203,7 @@ impl Node {
         self.forget_keys()?;
         if self.journal.size().records > MOST_RECORDS {
             self.journal.compact(&self.state.remembered(), self.journal.last())?;
+            memory::give_back();
         }
         Ok(())
     }

@@ -12,7 +12,8 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::config::{Config, LogFormat};
+use crate::beside;
+use crate::config::{Config, LogFormat, Profile};
 use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
 use crate::log::Lines;
@@ -40,6 +41,7 @@ type Level = reload::Handle<LevelFilter, Registry>;
 pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<()> {
     let lines = Lines::default();
     let level = start_log(&source.config, lines.clone())?;
+    knit_kernel::use_sysctls_at(&source.config.sysctl_dir);
     let daemon = Daemon::start(source.config.options()?, faults)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -93,7 +95,10 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
         http::serve_health(&config.health_addr, handle.clone(), stopped.clone()).await?;
     }
     let listener = listen(&config.kni_socket).await?;
-    let about = About::new(config.node_name.clone(), "standalone", config.netns_dir.clone());
+    if config.profile == Profile::Beside {
+        beside::start(config, &handle).await?;
+    }
+    let about = About::new(config.node_name.clone(), config.profile.name(), config.netns_dir.clone());
     let services = Services::new(handle.clone(), about, lines);
     let frames = listen(&config.cni_socket()).await?;
     let mut framed = tokio::spawn(services.clone().serve_frames(frames, stopped.clone()));

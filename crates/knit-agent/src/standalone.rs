@@ -9,6 +9,7 @@ use std::path::Path;
 use knit_crds::Object;
 use knit_engine::{Event, ObjectKey, Record, Revision, State};
 use knit_kernel::Netns;
+use knit_model::sandbox::Isolation;
 use knit_model::{Sandbox, SandboxId};
 
 pub use files::read_objects;
@@ -85,7 +86,8 @@ impl Standalone {
         let instance = sandboxes::instance_of(&handle)?;
         let uid = format!("{}-{}", instance.boot, instance.cookie);
         let (pod, namespace) = (name.to_owned(), namespace.to_owned());
-        let sandbox = Sandbox { id, instance, netns, number: holder, pod, namespace, uid, labels };
+        let isolation = Isolation::Netns;
+        let sandbox = Sandbox { id, instance, isolation, netns, number: holder, pod, namespace, uid, labels };
         self.node.hear(Event::SandboxSeen(sandbox))?;
         self.node.tidy()
     }

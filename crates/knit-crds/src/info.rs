@@ -32,7 +32,7 @@ pub struct KindInfo {
 pub struct Column {
     /// Its head.
     pub name: &'static str,
-    /// What it holds: `string`, `integer` or `date`.
+    /// What it holds: `string`, `integer`, `boolean` or `date`.
     pub type_: &'static str,
     /// Where the value is, such as `.spec.mtu`.
     pub path: &'static str,

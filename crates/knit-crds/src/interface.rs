@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{InterfaceWant, NameRule, Selector};
+use knit_model::intent::{InterfaceWant, Limits, NameRule, Selector};
 use knit_model::link::{Attrs, Kind, Veth};
 use knit_model::{IfName, Problems};
 use schemars::JsonSchema;
@@ -66,7 +66,11 @@ pub struct InterfaceFields {
     /// Routers of default routes through this interface, at most one of each family. Default: no default route, so
     /// that the pod's first interface keeps it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 2, "x-kubernetes-list-type" = "set"))]
+    #[schemars(extend(
+        "maxItems" = 2,
+        "x-kubernetes-list-type" = "set",
+        "x-kubernetes-validations" = rule_list(&crate::rules::GATEWAYS),
+    ))]
     pub gateways: Vec<IpText>,
     /// Routes in the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -122,6 +126,7 @@ impl InterfaceFields {
             rules: each(&self.rules, &at("rules"), |rule, at| rule.read(at, problems)),
             gateways: self.gateways(&at("gateways"), problems),
             sysctls,
+            limits: Limits::default(),
         }
     }
 
@@ -140,6 +145,7 @@ impl InterfaceFields {
             arp: self.arp,
             master: None,
             vlans: None,
+            limit: None,
         };
         attrs.check(path, problems);
         attrs
@@ -193,7 +199,7 @@ pub(crate) fn read_name(
 const ONE_NAME: &str = "state exactly one of `interfaceName` and `namePrefix`";
 
 /// The API server's rules for a kind that makes one interface.
-pub(crate) const RULES: [Rule<'_>; 3] = [
+const RULES: [Rule<'_>; 3] = [
     ("has(self.interfaceName) != has(self.namePrefix)", ONE_NAME),
     (
         "!has(self.interfaceName) || !(self.interfaceName in ['eth0', 'lo'])",
@@ -201,6 +207,11 @@ pub(crate) const RULES: [Rule<'_>; 3] = [
     ),
     ("!has(self.cidr) || !has(self.network)", "`network` stands in place of `cidr`: state one of them"),
 ];
+
+/// The same with more, as the schema has them.
+pub(crate) fn rules_with(more: &[Rule<'_>]) -> serde_json::Value {
+    rule_list(&[&RULES[..], more].concat())
+}
 
 fn reserved(name: &IfName, field: &str, problems: &mut Problems) {
     match name.as_str() {

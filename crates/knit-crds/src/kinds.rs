@@ -177,6 +177,11 @@ macro_rules! kinds {
                 })* }
             }
 
+            /// Takes the status out, when what it is in the cluster is not known.
+            pub fn forget_status(&mut self) {
+                match self { $(Self::$kind(object) => *object.status_mut() = None,)* }
+            }
+
             /// What may not become of an object that exists.
             pub fn check_change(&self, old: &Self) -> Problems {
                 let mut problems = Problems::default();

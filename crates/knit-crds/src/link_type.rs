@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 pub use details::{LinkDetails, LinkMode};
 pub(crate) use known::plain_vlan;
 
-use crate::fields::{DeviceName, FarEnd, InterfaceName, NamePrefix};
+use crate::fields::{DeviceName, FarEnd, InterfaceName, NamePrefix, rule_list, same_family};
 use crate::interface::InterfaceFields;
+use crate::rules::{LISTED_FAMILIES, LISTED_MODES, LISTED_MULTICAST};
 use crate::translate::{Entry, Translator, article};
 use details::Details;
 use known::{KNOWN, Shape, Sits};
@@ -76,7 +77,10 @@ pub(crate) fn rules(has_parent: bool) -> serde_json::Value {
             format!("!has(self.{field}) || !has(self.linkType) || self.linkType in [{}]", list.join(", "));
         serde_json::json!({ "rule": rule, "message": format!("`{field}` is for {}", kinds.join(", ")) })
     });
-    seats.chain(fields).chain(strangers).collect()
+    let multicast = LISTED_MULTICAST[usize::from(!has_parent)];
+    let more = [&LISTED_MODES[..], &LISTED_FAMILIES, &[same_family(), multicast]].concat();
+    let more = rule_list(&more);
+    seats.chain(fields).chain(strangers).chain(more.as_array().into_iter().flatten().cloned()).collect()
 }
 
 /// An entry of a list of links.

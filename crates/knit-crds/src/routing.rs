@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::fields::{
     HardwareAddr, InterfaceName, IpText, Mark, Metric, Mtu, PrefixText, Priority, TableId, Weight,
 };
+use crate::rules;
 
 /// A route in the pod. Changing a field changes the route in place; taking the entry away takes the route away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +19,8 @@ use crate::fields::{
      "name one next hop with `via` and `dev`, or several with `nextHops`, not both"),
     ("!has(self.type) || self.type == 'forward' || (!has(self.via) && !has(self.dev) && (!has(self.nextHops) || size(self.nextHops) == 0))",
      "a route that drops packets has no next hop"),
+    rules::ONLINK,
+    rules::SAME_FAMILY_ROUTE,
 ])))]
 pub struct RouteEntry {
     /// Where packets go: a prefix such as `10.0.0.0/8`. `0.0.0.0/0` and `::/0` are the default routes.
@@ -59,6 +62,7 @@ pub struct RouteEntry {
 /// One of several next hops.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[rules::ONLINK])))]
 pub struct PodNextHop {
     /// The router's address. Left out: the destination is directly on the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,6 +103,7 @@ pub enum Reach {
 /// A policy rule in the pod: which table a packet's route is looked up in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&rules::POLICY)))]
 pub struct PodRule {
     /// Rules are asked in this order, the smallest first.
     pub priority: Priority,

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
-use knit_model::link::Attrs;
+use knit_model::intent::Limits;
+use knit_model::link::{Attrs, Tap};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -75,12 +76,9 @@ pub struct Asked {
     /// Ports of the node that lead to ports of the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortMapping>,
-    /// Bits per second into the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ingress: Option<u64>,
-    /// Bits per second out of the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub egress: Option<u64>,
+    /// How fast packets may come and go. A later attach may change it.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
 }
 
 /// What a call says that the interface itself does not show.
@@ -147,8 +145,10 @@ pub struct Attach {
 pub struct Wished {
     /// Its id.
     pub id: String,
-    /// Where its namespace is; empty when the sandbox is known already.
+    /// Where its namespace is; empty when the sandbox is known already, and for a virtual machine.
     pub netns: String,
+    /// It is a virtual machine, whose taps are made so.
+    pub machine: Option<Tap>,
     /// The pod's name.
     pub pod: String,
     /// The pod's namespace.

@@ -15,7 +15,7 @@ use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, SandboxId};
 
-use crate::call::{Answer, Attach, CallId, Collected, Detach, Domain, Found};
+use crate::call::{Answer, Attach, Attachment, CallId, Collected, Detach, Domain, Found};
 use crate::event::{Event, Record, Unit};
 use crate::forward;
 use crate::state::State;
@@ -69,6 +69,8 @@ struct Attaching {
     found: Option<Found>,
     /// Interfaces that this call brought; others were there before it.
     added: Vec<IfName>,
+    /// Interfaces that were there and whose limits it changes, as they were.
+    before: Vec<Attachment>,
     /// Whether nobody knew the sandbox before.
     introduced: bool,
     /// Whether an older life of it was to be taken away.

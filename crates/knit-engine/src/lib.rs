@@ -3,6 +3,8 @@
 //! A host (the standalone command, the agent, a simulation) feeds [`Event`]s to [`step`] and carries out the
 //! [`Effect`]s. The engine never sees a clock, a socket or a file. All of its memory is [`State`], and `State` changes
 //! only by [`Record`]s, which the host journals: replaying them gives the same state again.
+//!
+//! What a cluster tells (pods, sandboxes, objects) becomes events in [`pods`] and [`objects`].
 
 pub mod call;
 pub mod called;
@@ -12,8 +14,11 @@ pub mod cluster;
 pub mod event;
 pub mod forward;
 pub mod made;
+pub mod objects;
+pub mod pods;
 pub mod reports;
 mod resolve;
+mod standing;
 pub mod state;
 mod step;
 

@@ -46,7 +46,7 @@ impl State {
         pods
     }
 
-    fn bridges(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<BridgeReport> {
+    pub(crate) fn bridges(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<BridgeReport> {
         let names = stored.intents.iter().filter_map(|intent| match &intent.want {
             Want::Bridge(want) => Some(want.name.clone()),
             Want::Interface(want) => want.master.as_ref().and_then(|name| name.parse().ok()),
@@ -73,7 +73,7 @@ impl State {
 }
 
 /// Whether any of the object's entries means this sandbox.
-fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
+pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     let namespace = &stored.object.namespace;
     stored.intents.iter().any(|intent| match &intent.want {
         Want::Interface(want) => want.pods.matches(namespace, sandbox),
@@ -83,12 +83,14 @@ fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     })
 }
 
+/// How many things a pod has when it has all of the object.
+pub(crate) fn entries(stored: &StoredObject) -> usize {
+    let wants = stored.intents.iter().map(|intent| &intent.want);
+    wants.filter(|want| matches!(want, Want::Interface(_) | Want::Change(_) | Want::Routing(_))).count()
+}
+
 fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], problems: &[Problem]) -> Phase {
-    let entries = stored
-        .intents
-        .iter()
-        .filter(|intent| matches!(intent.want, Want::Interface(_) | Want::Change(_) | Want::Routing(_)))
-        .count();
+    let entries = entries(stored);
     let stands = |pod: &PodReport| {
         pod.interfaces.len() + pod.items.len() == entries
             && pod.interfaces.iter().all(|interface| interface.ready)

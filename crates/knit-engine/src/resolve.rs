@@ -6,6 +6,8 @@ mod change;
 mod devices;
 mod interface;
 mod keys;
+mod limits;
+mod machine;
 mod nesting;
 mod ports;
 mod routing;
@@ -14,7 +16,7 @@ mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::link::{Attrs, Kind, Master};
+use knit_model::link::{Attrs, Kind, Limit, Master};
 use knit_model::plan::{Desired, Item};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
@@ -82,7 +84,7 @@ impl Resolved {
 /// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
 /// Without `mtu` it follows the link that it sits on. `seed` gives an Ethernet link its address, the same each time it is made.
 fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
-    if matches!(kind, Kind::HostDevice(_)) {
+    if kind.lent().is_some() {
         // A NIC keeps what it has.
         let master = Some(master.map_or(Master::Nothing, Master::Of));
         return Attrs { up: asked.up.or(Some(true)), master, ..asked.clone() };
@@ -102,5 +104,6 @@ fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<If
         arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
         vlans: asked.vlans.clone(),
+        limit: asked.limit.or(Some(Limit::Nothing)),
     }
 }

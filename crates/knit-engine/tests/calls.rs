@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use knit_engine::call::{Asked, Collect, Detach, Domain, DomainDone, Found, Notes, Which, Wished};
 use knit_engine::{Answer, Applied, Attach, CallId, Effect, Event, Failure, Record, State, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{NetworkWant, RateWant, Want};
 use knit_model::link::Veth;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
@@ -213,6 +213,56 @@ fn an_attach_is_answered_once_it_stands_and_again_with_the_same() {
     node.tell(detach("3", "s", Which::All));
     node.rest();
     assert_eq!(node.answer("3"), Answer::Detached);
+    node.assert_nothing();
+}
+
+/// An attach of `eth0` with a limit on what leaves the pod.
+fn limited(call: &str, bits: u64) -> Event {
+    let Event::AttachRequested(mut attach) = attach(call, "s", "/s", &["eth0"]) else { unreachable!() };
+    attach.interfaces[0].2.limits.egress = Some(RateWant { bits, burst: None });
+    Event::AttachRequested(attach)
+}
+
+#[test]
+fn another_limit_changes_the_living_interface_and_a_change_that_fails_or_is_cancelled_comes_back() {
+    let mut node = Slow::new();
+    let bits = |node: &Slow| {
+        let link = node.kernel.observe().link(&scope("s"), &"eth0".parse().unwrap()).cloned();
+        link.unwrap().attrs.limit.unwrap().rate().map(|rate| rate.bits)
+    };
+    for (call, asked) in [("1", 8_000), ("2", 16_000)] {
+        node.tell(limited(call, asked));
+        node.rest();
+        assert_eq!(addresses(node.answer(call)), ["10.75.0.2/29"]);
+        assert_eq!(bits(&node), Some(asked));
+    }
+    for moment in 0..4 {
+        node.tell(limited("3", 32_000));
+        node.work_at_most(moment);
+        node.tell(Event::CallCancelled { call: CallId("3".to_owned()), ticket: 0 });
+        node.rest();
+        node.answers.clear();
+        // What was answered before nobody listened any more stands: it can be asked for again.
+        let now = bits(&node);
+        assert!(now == Some(16_000) || (moment == 3 && now == Some(32_000)), "{moment}: {now:?}");
+    }
+    node.tell(limited("4", 16_000));
+    node.rest();
+    node.answers.clear();
+    node.broken = true;
+    node.tell(limited("5", 64_000));
+    node.rest();
+    assert_eq!(node.refused("5").reason, Reason::KernelRefused);
+    node.broken = false;
+    node.tell(Event::Resync);
+    node.rest();
+    assert_eq!(bits(&node), Some(16_000));
+    node.tell(attach("6", "s", "/s", &["eth0"]));
+    node.rest();
+    assert_eq!((bits(&node), addresses(node.answer("6")).len()), (None, 1));
+    node.tell(detach("7", "s", Which::All));
+    node.rest();
+    assert_eq!(node.answer("7"), Answer::Detached);
     node.assert_nothing();
 }
 

@@ -10,7 +10,7 @@ mod support {
 
 use knit_engine::{Event, StoredObject};
 use knit_model::intent::{NameRule, UplinkWant, Want};
-use knit_model::link::{Attrs, HostDevice, Kind, Link};
+use knit_model::link::{Attrs, HostDevice, Kind, Lent, Link};
 use knit_model::report::Phase;
 use knit_model::{NetState, SandboxId, Scope};
 use support::node::{Node, key, object, sandbox, veth};
@@ -19,7 +19,7 @@ use support::node::{Node, key, object, sandbox, veth};
 fn node() -> Node {
     let mut state = NetState::default();
     let mut nic = Link::new("eno1".parse().unwrap(), Kind::Other { name: String::new() });
-    nic.attrs = HostDevice::returned(&Attrs::full_for_tests());
+    nic.attrs = Lent::returned(&Attrs::full_for_tests());
     state.scope(&Scope::Host).add_link(nic);
     let mut node = Node::holding(state);
     node.hear(Event::SandboxSeen(sandbox("a", 1, "cnf", "x")));

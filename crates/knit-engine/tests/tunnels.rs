@@ -42,6 +42,7 @@ fn tunnel(pod: &str, kind: Kind) -> InterfaceWant {
         rules: Vec::new(),
         gateways: Vec::new(),
         sysctls: [].into(),
+        limits: Default::default(),
     }
 }
 

@@ -7,6 +7,7 @@
 mod addresses;
 mod deletes;
 mod devices;
+mod limits;
 mod links;
 mod neighbours;
 mod routes;

@@ -7,7 +7,7 @@ mod bridge;
 mod dummy;
 mod geneve;
 mod gre;
-pub(crate) mod host_device;
+mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;

@@ -6,6 +6,7 @@
 //! Links on their way out (see [`crate::reap`]) are not seen: for Knit they are gone.
 
 mod addresses;
+mod limits;
 mod links;
 mod neighbours;
 mod routes;
@@ -17,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
+pub use sysctls::use_sysctls_at;
 
 use ipnet::IpNet;
-use knit_model::link::{HostDevice, Kind};
 use knit_model::plan::{Planned, Step};
 use knit_model::state::AddressKey;
 use knit_model::{IfName, NetState, Route, Scope, ScopeState};
@@ -147,7 +148,7 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
             Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } => {
                 here.add_link(&link.name);
                 here.vlans |= link.attrs.vlans.is_some();
-                if let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &link.kind {
+                if let Some(device) = link.device() {
                     look.scope(&Scope::Host).add_link(device);
                 }
                 if let Some((scope, far)) = peer {

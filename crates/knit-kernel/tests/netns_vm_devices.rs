@@ -13,7 +13,7 @@ mod support {
 
 use knit_kernel::Deletes;
 use knit_kernel::fault::Unobserved;
-use knit_model::link::{HostDevice, Kind};
+use knit_model::link::{HostDevice, Kind, Lent};
 use knit_model::plan::{Desired, diff, settle_devices};
 use knit_model::{Address, NetState, Scope};
 use support::edits::{Edit, change_each, forget_neighbours};
@@ -38,7 +38,7 @@ fn world(test: &str) -> World {
 /// The NIC in sandbox `a` under this name, with an address.
 fn lent(text: &str) -> NetState {
     let mut state = NetState::default();
-    let kind = Kind::HostDevice(HostDevice { device: Some(name("nic0")), was: None });
+    let kind = Kind::HostDevice(HostDevice(Lent { device: Some(name("nic0")), was: None }));
     let mut nic = link(&sandbox("a"), text, kind);
     nic.born_from = Some(Scope::Host);
     let pod = state.scope(&sandbox("a"));

@@ -3,6 +3,7 @@
 //! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
+mod limits;
 mod port;
 mod route;
 mod routing;
@@ -13,6 +14,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use limits::{Limits, RateWant};
 pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
 pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
@@ -106,6 +108,9 @@ pub struct InterfaceWant {
     pub gateways: Vec<IpAddr>,
     /// Sysctls of the interface by their last words, such as `ipv6/accept_ra` or `ipv4/proxy_arp`.
     pub sysctls: BTreeMap<String, String>,
+    /// How fast packets may come and go.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
 }
 
 /// A change of an interface that others made. Old values come back when it is no longer asked for.
@@ -273,6 +278,7 @@ mod tests {
         Sandbox {
             id: SandboxId("s".to_owned()),
             instance: Instance { boot: "b".to_owned(), cookie: 1 },
+            isolation: Default::default(),
             netns: "/run/netns/s".to_owned(),
             number: 2_841_804,
             pod: "p".to_owned(),

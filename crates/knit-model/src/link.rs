@@ -13,6 +13,8 @@ mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod kind;
+mod lent;
+mod limit;
 mod macvlan;
 mod or_none;
 mod port;
@@ -40,6 +42,8 @@ pub use host_device::HostDevice;
 pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use kind::{Enforcement, LinkKind};
+pub use lent::Lent;
+pub use limit::{GRAIN as BURST_GRAIN, LEAST as LEAST_LIMIT, Limit, MOST as MOST_LIMIT, Rate};
 pub use macvlan::{Macvlan, MacvlanMode};
 pub use or_none::OrNone;
 pub use port::{MAX_VLAN, NotVlans, PortVlans, VlanSet};
@@ -205,6 +209,22 @@ macro_rules! kinds {
                 }
             }
 
+            /// The NIC of the host that it is, where it is not made but lent.
+            pub fn lent(&self) -> Option<&Lent> {
+                match self {
+                    $(Self::$name(kind) => kind.lent(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
+            /// The same, to fill in what it was.
+            pub fn lent_mut(&mut self) -> Option<&mut Lent> {
+                match self {
+                    $(Self::$name(kind) => kind.lent_mut(),)*
+                    Self::Other { .. } => None,
+                }
+            }
+
             /// The same with the kernel's own value wherever nothing is stated and it can be set back.
             #[must_use]
             pub fn with_defaults(self) -> Self {
@@ -327,6 +347,11 @@ impl Link {
         Self { name, kind, attrs: Attrs::default(), born_from: None, owner: None }
     }
 
+    /// The name that it has on the host, if it is a NIC that is lent.
+    pub fn device(&self) -> Option<&IfName> {
+        self.kind.lent()?.device.as_ref()
+    }
+
     /// All stated fields: the common ones by their name, the kind's own too (their names never clash; a test holds that).
     pub fn fields(&self) -> Fields {
         let mut all = self.attrs.fields();
@@ -369,7 +394,7 @@ mod tests {
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
             Kind::WireGuard(WireGuard::full_for_tests()).fields(),
             Kind::Tap(Tap::full_for_tests()).fields(),
-            Kind::HostDevice(HostDevice::full_for_tests()).fields(),
+            Kind::HostDevice(HostDevice(Lent::full_for_tests())).fields(),
             Kind::Vlan(Vlan::full_for_tests()).fields(),
             Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
             Kind::Vrf(Vrf { table: 10 }).fields(),

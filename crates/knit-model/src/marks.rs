@@ -16,6 +16,9 @@ pub const REAP_GROUP: u32 = 0x6b6e_6975;
 /// Alternative names with this prefix are Knit's mark on a link; the owner's id follows.
 pub const ALTNAME_PREFIX: &str = "knit-";
 
+/// The handle of the queueing discipline that limits a link, `7500:`. One with another handle is somebody else's.
+pub const LIMIT_HANDLE: u32 = 0x7500_0000;
+
 /// The host's routing table for the connected routes of Knit's bridges.
 pub const HOST_TABLE: u32 = 7_500;
 

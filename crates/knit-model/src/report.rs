@@ -8,7 +8,7 @@ use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problem;
 use crate::provenance::ObjectRef;
-use crate::sandbox::SandboxId;
+use crate::sandbox::{Sandbox, SandboxId};
 
 /// What became of one object on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,34 @@ pub struct PodReport {
     /// What it has beside interfaces, in the object's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<ItemReport>,
+}
+
+/// Everything that applies to one pod, by the object that asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodState {
+    /// The pod's sandbox.
+    pub sandbox: Sandbox,
+    /// What each object has there.
+    pub objects: Vec<AppliedReport>,
+}
+
+/// What became of one object in one pod, or on one node outside of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedReport {
+    /// The object, and the generation that this is about.
+    pub object: ObjectRef,
+    /// Whether all of it stands there.
+    pub ready: bool,
+    /// Interfaces, in the object's order.
+    pub interfaces: Vec<InterfaceReport>,
+    /// What there is beside interfaces, in the object's order.
+    pub items: Vec<ItemReport>,
+    /// Bridges of the node.
+    pub bridges: Vec<BridgeReport>,
+    /// What stands in the way.
+    pub problems: Vec<Problem>,
+    /// What works, but not as a person would expect.
+    pub warnings: Vec<String>,
 }
 
 /// A route, rule, neighbour or sysctl of a pod that an object asked for by itself.

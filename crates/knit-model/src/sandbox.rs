@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::link::Tap;
+
 /// A sandbox's identity, as the runtime (or `knit sandbox add`) gave it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -15,8 +17,19 @@ pub struct SandboxId(pub String);
 pub struct Instance {
     /// The kernel's boot id.
     pub boot: String,
-    /// The network namespace's cookie, never reused within a boot.
+    /// The network namespace's cookie, never reused within a boot; 0 for a virtual machine.
     pub cookie: u64,
+}
+
+/// What isolates a sandbox from the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// A network namespace.
+    #[default]
+    Netns,
+    /// A virtual machine: its interfaces are taps on the host, each made so.
+    Machine(Tap),
 }
 
 /// A pod's network isolation domain.
@@ -26,7 +39,10 @@ pub struct Sandbox {
     pub id: SandboxId,
     /// Which life of it.
     pub instance: Instance,
-    /// Where its network namespace is found.
+    /// What isolates it.
+    #[serde(default, skip_serializing_if = "Isolation::is_netns")]
+    pub isolation: Isolation,
+    /// Where its network namespace is found; empty for a virtual machine, which has none.
     pub netns: String,
     /// The process that held the namespace at the first attach; part of the names of interfaces, never changed.
     pub number: u32,
@@ -48,6 +64,13 @@ pub enum Scope {
     Host,
     /// A sandbox's.
     Sandbox(SandboxId),
+}
+
+impl Isolation {
+    /// Whether it is a network namespace.
+    pub fn is_netns(&self) -> bool {
+        *self == Self::Netns
+    }
 }
 
 impl Sandbox {

@@ -173,8 +173,8 @@ fn a_parent_of_the_same_name_in_another_place_is_another_parent() {
 
 /// A host with a NIC, and a sandbox that is to have it under this name and MTU.
 fn lent(name: &str, mtu: Option<u32>, kernel: &Kernel) -> Desired {
-    use knit_model::link::{HostDevice, Link, OwnerId};
-    let kind = Kind::HostDevice(HostDevice { device: Some("nic0".parse().unwrap()), was: None });
+    use knit_model::link::{HostDevice, Lent, Link, OwnerId};
+    let kind = Kind::HostDevice(HostDevice(Lent { device: Some("nic0".parse().unwrap()), was: None }));
     let mut link = Link { owner: Some(OwnerId::derived(name)), ..Link::new(name.parse().unwrap(), kind) };
     link.attrs.up = Some(true);
     link.attrs.mtu = mtu;
@@ -186,10 +186,10 @@ fn lent(name: &str, mtu: Option<u32>, kernel: &Kernel) -> Desired {
 }
 
 fn host_with_nic() -> Kernel {
-    use knit_model::link::{Attrs, HostDevice, Link};
+    use knit_model::link::{Attrs, Lent, Link};
     let mut state = NetState::default();
     let mut nic = Link::new("nic0".parse().unwrap(), Kind::Other { name: String::new() });
-    nic.attrs = Attrs { group: Some(7), ..HostDevice::returned(&Attrs::full_for_tests()) };
+    nic.attrs = Attrs { group: Some(7), ..Lent::returned(&Attrs::full_for_tests()) };
     state.scope(&knit_model::Scope::Host).add_link(nic);
     Kernel::holding(state)
 }

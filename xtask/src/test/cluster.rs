@@ -8,6 +8,7 @@ use super::binaries::{self, Selection, Where};
 use super::count::Count;
 use crate::cluster::conformance::{self, State};
 use crate::cluster::{self, Cluster, Network, Options};
+use crate::gotools::{self, Tool};
 use crate::machine::Snapshot;
 
 /// A name of its own, so that a cluster that someone works with stays as it is.
@@ -57,6 +58,8 @@ fn kubectl_of(cluster: &Cluster) -> Result<Vec<(String, String)>> {
         ("KNIT_TEST_KUBECTL".to_owned(), words(kubectl.get_program())),
         ("KNIT_TEST_CLUSTER".to_owned(), cluster.names().name().to_owned()),
     ];
+    let tools = gotools::ensure(&[Tool::Helm])?;
+    environment.push(("KNIT_TEST_HELM".to_owned(), words(tools.path(Tool::Helm).as_os_str())));
     environment.extend(kubectl.get_envs().filter_map(|(key, value)| Some((words(key), words(value?)))));
     Ok(environment)
 }

@@ -19,10 +19,18 @@ impl Namespace {
     }
 
     pub fn apply(&self, manifest: &str) {
-        let mut child =
-            command(&["-n", &self.name, "apply", "-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-        std::io::Write::write_all(child.stdin.as_mut().unwrap(), manifest.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success(), "kubectl apply of\n{manifest}");
+        let (accepted, said) = self.try_apply(manifest);
+        assert!(accepted, "kubectl apply of\n{manifest}\n{said}");
+    }
+
+    /// Applies a manifest and returns what kubectl says, good or bad.
+    pub fn try_apply(&self, manifest: &str) -> (bool, String) {
+        self.feed(&["apply", "-f", "-"], manifest)
+    }
+
+    /// Runs kubectl with this on its standard input.
+    pub fn feed(&self, words: &[&str], input: &str) -> (bool, String) {
+        feed(&[&["-n", &self.name], words].concat(), input)
     }
 }
 
@@ -44,6 +52,28 @@ pub fn command(words: &[&str]) -> Command {
     let mut command = Command::new(kubectl);
     command.args(words);
     command
+}
+
+/// Runs kubectl with this on its standard input, and returns what it says, good or bad.
+pub fn feed(words: &[&str], input: &str) -> (bool, String) {
+    let mut child = command(words);
+    let mut child =
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let output = std::thread::scope(|scope| {
+        // kubectl answers while it still reads: what it says must not wait for the end of what it is told.
+        scope.spawn(move || std::io::Write::write_all(&mut stdin, input.as_bytes()).unwrap());
+        child.wait_with_output().unwrap()
+    });
+    (output.status.success(), text(&output))
+}
+
+/// The definitions of the kinds, and waits until the API server serves them.
+pub fn install_kinds() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/crds");
+    kubectl(&["apply", "--server-side", "--force-conflicts", "-f", folder]);
+    let label = "app.kubernetes.io/part-of=knit";
+    kubectl(&["wait", "--for=condition=Established", "crd", "--timeout=60s", "-l", label]);
 }
 
 pub fn run(words: &[&str]) -> Output {

@@ -1,5 +1,7 @@
 //! The loop: one message after the other, and what follows from each.
 
+mod fed;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::time::{Duration, Instant};
 use knit_engine::{Answer, Applied, CallId, Event, Failure, Record, Unit};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use super::feed::{self, Change};
 use super::folder::Folder;
@@ -39,6 +41,7 @@ pub(super) struct Ends {
     pub(super) sender: Sender<Message>,
     pub(super) changes: broadcast::Sender<Arc<Change>>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) version: watch::Sender<u64>,
 }
 
 struct Waiter {
@@ -229,6 +232,7 @@ impl<'a> Turn<'a> {
                 question(&mut self.node);
                 Ok(())
             }
+            Message::Fed(news) => self.fed(news),
             Message::Done(finished) => {
                 self.pool.under_way = self.pool.under_way.saturating_sub(1);
                 if finished.life == self.life { self.finished(finished) } else { Ok(()) }
@@ -356,7 +360,7 @@ impl<'a> Turn<'a> {
     /// Decides, writes down, answers and tells; returns what is to be done.
     fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
         let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
-        let Heard { tasks, answers, records, .. } = self.node.begin(event)?;
+        let Heard { tasks, answers, records, changed } = self.node.begin(event)?;
         for task in &tasks {
             if let Task::Apply { unit, plan } = task
                 && self.compared.remove(unit)
@@ -377,6 +381,9 @@ impl<'a> Turn<'a> {
             }
         }
         feed::tell(&self.ends.changes, &self.node, &records, before);
+        if !changed.is_empty() || !records.is_empty() {
+            self.ends.version.send_modify(|version| *version += 1);
+        }
         for (call, answer) in answers {
             let Some(waiter) = self.waiters.remove(&call) else { continue };
             self.ends.metrics.answered(waiter.what, &answer, waiter.since.elapsed());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use knit_engine::event::Ended;
 use knit_engine::{Event, Record, Settings, State, Unit};
-use knit_kernel::Netns;
 use knit_kernel::netns::may_visit;
+use knit_kernel::{Netns, memory};
 use knit_model::Scope;
 use knit_store::{Finding, Format, Journal, Opened, Options, Part};
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl Node {
         let Opened { journal, snapshot, records, findings } =
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
-        records.iter().for_each(|(_, record)| state.record(record));
+        records.into_iter().for_each(|(_, record)| state.record(&record));
         may_visit()?;
         let keys = Arc::new(KeyFolder::new(folder));
         let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
@@ -69,6 +69,8 @@ impl Node {
         notes.extend(taken_back);
         notes.extend(gone);
         node.tidy()?;
+        // What the journal was read into is free, and nothing as large comes again.
+        memory::give_back();
         Ok((node, notes))
     }
 

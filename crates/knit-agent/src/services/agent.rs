@@ -119,7 +119,7 @@ impl Agent for Services {
             let message = format!("{object} is there already");
             return Err(Refusal::new(Reason::AlreadyPresent, message).about(object).call(&call.0).into());
         }
-        let made = wished.netns.is_empty() && known.is_none();
+        let made = wished.netns.is_empty() && wished.machine.is_none() && known.is_none();
         if made {
             let default = self.about.netns_dir.display().to_string();
             let of = [wished.namespace.as_str(), wished.pod.as_str(), wished.id.as_str()];

@@ -85,6 +85,19 @@ impl Kni for Services {
     ) -> Result<Response<kni::DeleteNetworkResponse>, Status> {
         let call = self.call_id(request.metadata());
         let kni::DeleteNetworkRequest { id, name, namespace, netns_path, .. } = request.into_inner();
+        let machine = SandboxId(id.clone());
+        let is_machine = {
+            let id = machine.clone();
+            let is_one = |sandbox: &knit_model::Sandbox| !sandbox.isolation.is_netns();
+            self.kni_see(move |node| node.state().sandboxes.get(&id).is_some_and(is_one)).await?
+        };
+        if is_machine {
+            let (netns, which) = (String::new(), Which::Sandbox);
+            let detach =
+                Detach { call: call.clone(), sandbox: machine, netns, which, forget: false, began: 0 };
+            self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
+            return Ok(answer(&call, kni::DeleteNetworkResponse {}));
+        }
         let known = self
             .kni_see(move |node| {
                 let state = node.state();

@@ -4,10 +4,11 @@ use knit_engine::call::{ATTACHMENT, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
 use knit_kni::v1;
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{NetworkWant, RateWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
+use knit_model::sandbox::Isolation;
 use knit_model::{Sandbox, SandboxId};
 
 /// One pod; `None` if the agent does not know the sandbox.
@@ -23,7 +24,10 @@ pub(super) fn gone(sandbox: &Sandbox) -> v1::Pod {
         namespace: sandbox.namespace.clone(),
         uid: sandbox.uid.clone(),
         netns_path: sandbox.netns.clone(),
-        isolation: v1::IsolationKind::Netns.into(),
+        isolation: match sandbox.isolation {
+            Isolation::Netns => v1::IsolationKind::Netns.into(),
+            Isolation::Machine(_) => v1::IsolationKind::Tap.into(),
+        },
         netns_cookie: sandbox.instance.cookie,
         labels: sandbox.labels.clone(),
         ..v1::Pod::default()
@@ -191,11 +195,14 @@ fn routes(
 }
 
 fn bandwidth(there: &Attachment) -> Option<v1::Bandwidth> {
-    let (ingress, egress) = (there.asked.ingress, there.asked.egress);
-    (ingress.is_some() || egress.is_some()).then(|| v1::Bandwidth {
-        ingress_bits: ingress.unwrap_or_default(),
-        egress_bits: egress.unwrap_or_default(),
-        ..v1::Bandwidth::default()
+    let limits = there.asked.limits;
+    let bits = |rate: Option<RateWant>| rate.map_or(0, |rate| rate.bits);
+    let burst = |rate: Option<RateWant>| rate.and_then(|rate| rate.burst).unwrap_or_default();
+    (!limits.is_empty()).then(|| v1::Bandwidth {
+        ingress_bits: bits(limits.ingress),
+        egress_bits: bits(limits.egress),
+        ingress_burst_bytes: burst(limits.ingress),
+        egress_burst_bytes: burst(limits.egress),
     })
 }
 

@@ -1,5 +1,8 @@
 //! From requests to the engine's words. Every value is checked here, with the name of its field; nothing is decided.
 
+mod bandwidth;
+mod isolation;
+
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -16,9 +19,6 @@ const MOST_ENTRIES: usize = 256;
 const LONGEST: usize = 253;
 /// The interface that a pod has first.
 pub(super) const FIRST: &str = "eth0";
-/// Kubernetes' annotations that limit a pod's bandwidth.
-const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
-const EGRESS: &str = "kubernetes.io/egress-bandwidth";
 
 pub(super) type Checked<T> = Result<T, Refusal>;
 
@@ -90,21 +90,11 @@ pub(super) fn sandbox(spec: Option<v1::SandboxSpec>) -> Checked<Wished> {
     let Some(spec) = spec else { return Err(invalid("sandbox", "it is missing")) };
     few("sandbox.labels", spec.labels.len())?;
     few("sandbox.annotations", spec.annotations.len())?;
-    let netns = match spec.isolation.and_then(|isolation| isolation.domain) {
-        None | Some(v1::isolation::Domain::Made(_)) => String::new(),
-        Some(v1::isolation::Domain::NetnsPath(netns)) => path("sandbox.isolation.netns_path", &netns)?,
-        Some(v1::isolation::Domain::Pid(0)) => {
-            return Err(invalid("sandbox.isolation.pid", "there is no process 0"));
-        }
-        Some(v1::isolation::Domain::Pid(pid)) => crate::sandboxes::netns_of(pid),
-        Some(v1::isolation::Domain::Tap(_)) => {
-            let message = "this agent makes no tap devices: give a network namespace";
-            return Err(Refusal::new(Reason::Unsupported, message).field("sandbox.isolation.tap"));
-        }
-    };
+    let (netns, machine) = isolation::of_sandbox(spec.isolation)?;
     Ok(Wished {
         id: id("sandbox.id", &spec.id)?,
         netns,
+        machine,
         pod: word("sandbox.name", &spec.name)?,
         namespace: word("sandbox.namespace", &spec.namespace)?,
         uid: word("sandbox.uid", &spec.uid)?,
@@ -133,8 +123,7 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
         let mut interface = asked(&field, index, spec)?;
         if index == 0 {
             // A pod's annotations mean its first interface, unless that says otherwise.
-            interface.2.ingress = interface.2.ingress.or(limit(&notes, INGRESS)?);
-            interface.2.egress = interface.2.egress.or(limit(&notes, EGRESS)?);
+            interface.2.limits = bandwidth::or_annotated(interface.2.limits, &notes)?;
         }
         interfaces.push(interface);
     }
@@ -218,8 +207,6 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         mapping(&field, port.protocol, numbers, &port.host_ip)
     });
     let ports = ports.collect::<Checked<_>>()?;
-    let limits = spec.bandwidth.unwrap_or_default();
-    let some = |bits: u64| (bits > 0).then_some(bits);
     let mut problems = knit_model::Problems::default();
     attrs.check(field, &mut problems);
     if let Some(problem) = problems.0.first() {
@@ -231,8 +218,7 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         routes: routes.collect::<Checked<_>>()?,
         default_route: spec.default_route.unwrap_or(named == FIRST),
         ports,
-        ingress: some(limits.ingress_bits),
-        egress: some(limits.egress_bits),
+        limits: bandwidth::stated(field, spec.bandwidth.unwrap_or_default())?,
     };
     Ok((name, network, asked))
 }
@@ -243,11 +229,7 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     few("annotations", request.annotations.len())?;
     few("port_mappings", request.port_mappings.len())?;
     let extra = |key: &str| request.extradata.get(key).map(String::as_str).unwrap_or_default();
-    let isolation = request.isolation.clone().unwrap_or_default();
-    let (field, netns) = match isolation.path.as_str() {
-        "" => ("extradata.netns", extra("netns")),
-        given => ("isolation.path", given),
-    };
+    let (netns, machine) = isolation::of_kni(&request.isolation.clone().unwrap_or_default(), extra("netns"))?;
     let name = match extra("ifname") {
         "" => FIRST,
         name => name,
@@ -264,8 +246,7 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     let asked = Asked {
         default_route: name == FIRST,
         ports: ports.collect::<Checked<_>>()?,
-        ingress: limit(&notes, INGRESS)?,
-        egress: limit(&notes, EGRESS)?,
+        limits: bandwidth::or_annotated(Default::default(), &notes)?,
         ..Asked::default()
     };
     Ok(Attach {
@@ -273,7 +254,8 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
         dialect: Dialect::Kni,
         sandbox: Wished {
             id: id("id", &request.id)?,
-            netns: path(field, netns)?,
+            netns,
+            machine,
             pod: word("name", &request.name)?,
             namespace: word("namespace", &request.namespace)?,
             uid: word("extradata.uid", extra("uid"))?,
@@ -293,38 +275,8 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
 
 /// Where a detach of package kni says that the namespace is.
 pub(super) fn kni_netns(request: &kni::DetachInterfaceRequest) -> Checked<String> {
-    let given = request.isolation.as_ref().map(|isolation| isolation.path.as_str()).unwrap_or_default();
     let extra = request.extradata.get("netns").map(String::as_str).unwrap_or_default();
-    path("isolation.path", if given.is_empty() { extra } else { given })
-}
-
-/// A limit that an annotation states.
-fn limit(notes: &Notes, key: &str) -> Checked<Option<u64>> {
-    let text = notes.annotations.get(key).filter(|text| !text.is_empty());
-    let wrong = |text: &String| {
-        let message = format!("`{text}` is no amount of bits per second, such as 10M");
-        invalid(&format!("annotations[{key}]"), message)
-    };
-    text.map(|text| bits(text).ok_or_else(|| wrong(text))).transpose()
-}
-
-/// A quantity as Kubernetes writes it: `10M`, `1Gi`, `500k`, `1000000`.
-fn bits(text: &str) -> Option<u64> {
-    let split = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let factor: u64 = match unit {
-        "" => 1,
-        "k" | "K" => 1_000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor).filter(|bits| *bits > 0)
+    isolation::of_kni(&request.isolation.clone().unwrap_or_default(), extra).map(|(netns, _)| netns)
 }
 
 fn mapping(field: &str, protocol: i32, (container, host): (i64, i64), host_ip: &str) -> Checked<PortMapping> {
@@ -359,16 +311,6 @@ mod tests {
             assert!(refusal.message().contains("sandbox.id"), "{}", refusal.message());
         }
         assert!(id("id", &"a1".repeat(32)).is_ok());
-    }
-
-    #[test]
-    fn quantities_are_read_as_kubernetes_writes_them() {
-        assert_eq!(bits("10M"), Some(10_000_000));
-        assert_eq!(bits("1Gi"), Some(1 << 30));
-        assert_eq!(bits("7"), Some(7));
-        for wrong in ["", "M", "10m", "-1", "0", "99999999999T", "1.5G"] {
-            assert_eq!(bits(wrong), None, "{wrong}");
-        }
     }
 
     #[test]

@@ -5,15 +5,41 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_model::Problems;
 
-use super::{text, values};
+use super::{Rule, text, values};
 
 /// More ranges on one interface than anyone has asked for.
 const MAX_RANGES: usize = 4;
+
+/// See [`not_mapped`].
+const MAPPED: Rule<'_> = (
+    "!self.matches('(^|,)::[fF]{4}:([0-9]+[.]|[0-9a-fA-F]+:[0-9a-fA-F]+(/|,|$))')",
+    "this is an IPv4 address written as IPv6: write it as IPv4",
+);
+
+/// Two ranges of a list have no address in common, if there are so many.
+macro_rules! apart {
+    ($a:literal, $b:literal) => {
+        concat!(
+            "(self.split(',').size() <= ",
+            $b,
+            " || (!cidr(self.split(',')[",
+            $a,
+            "]).containsCIDR(cidr(self.split(',')[",
+            $b,
+            "])) && !cidr(self.split(',')[",
+            $b,
+            "]).containsCIDR(cidr(self.split(',')[",
+            $a,
+            "]))))",
+        )
+    };
+}
 
 values! {
     /// One range.
     Cidr(String) = text(43, &[
         ("isCIDR(self)", "expected a range such as 192.168.100.0/24 or fd00:100::/64"),
+        MAPPED,
         (
             "!isCIDR(self) || cidr(self) == cidr(self).masked()",
             "a range has no host bits set: 192.168.100.0/24, not 192.168.100.7/24",
@@ -28,7 +54,7 @@ values! {
             "a range is of ordinary addresses, not multicast, loopback or link-local",
         ),
     ]);
-    /// One range, or several that are separated by commas. It is short, because an API server counts the cost of the
+    /// One range, or several, at most four, that are separated by commas. It is short, because an API server counts the cost of the
     /// rules for the longest text and the longest list around it.
     CidrList(String) = text(128, &[
         (
@@ -48,10 +74,32 @@ values! {
             "self.split(',').all(r, !isCIDR(r) || cidr(r).prefixLength() == 0 || cidr(r).ip().isGlobalUnicast())",
             "a range is of ordinary addresses, not multicast, loopback or link-local",
         ),
+        MAPPED,
+        ("self.split(',').size() <= 4", "at most 4 ranges are allowed"),
+        (
+            // Every pair by itself: a loop in a loop would cost an API server too much.
+            concat!(
+                "!self.split(',').all(x, isCIDR(x)) || (",
+                apart!(0, 1), " && ", apart!(0, 2), " && ", apart!(0, 3), " && ",
+                apart!(1, 2), " && ", apart!(1, 3), " && ", apart!(2, 3), ")",
+            ),
+            "ranges of one list do not overlap",
+        ),
     ]);
     /// An address with its prefix length.
     AddressText(String) = text(49, &[
         ("isCIDR(self)", "expected an address with its prefix length, such as 192.168.100.7/24"),
+        MAPPED,
+        ("!isCIDR(self) || cidr(self).prefixLength() > 0", "this puts every address there is on the link"),
+        (
+            "!isCIDR(self) || cidr(self).ip().isGlobalUnicast() || cidr(self).ip().isLinkLocalUnicast()",
+            "no interface can have such an address: it is for multicast, the loopback's, or none",
+        ),
+        (
+            "!isCIDR(self) || !(cidr(self) == cidr(self).masked()) \
+             || cidr(self).prefixLength() >= (cidr(self).ip().family() == 4 ? 31 : 127)",
+            "this is the network itself, not an address in it",
+        ),
     ]);
     /// A destination.
     PrefixText(String) = text(49, &[

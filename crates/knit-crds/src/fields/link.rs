@@ -3,7 +3,7 @@
 use knit_model::intent::MAX_PREFIX_BYTES;
 use knit_model::{IfName, Mac, Problems};
 
-use super::{Rule, text, values};
+use super::{Rule, rule_list, text, values};
 
 /// What neither a name nor the beginning of one may contain.
 const LETTERS: Rule<'_> =
@@ -45,6 +45,11 @@ values! {
 }
 
 impl InterfaceName {
+    /// The rules of a field with more of its own.
+    pub(crate) fn rules_with(more: &[Rule<'_>]) -> serde_json::Value {
+        rule_list(&[&[NAME_LENGTH, LETTERS, DOTS], more].concat())
+    }
+
     pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<IfName> {
         problems.check(field, IfName::new(self.0.as_str()))
     }

@@ -39,7 +39,7 @@ use crate::translate::Translator;
 pub struct BridgeSpec {
     /// The bridge's name on the node, 1 to 15 bytes. If another namespace has a bridge of that name, this one gets a
     /// derived name and the status says so. It does not change: make another Bridge instead.
-    #[schemars(extend("x-kubernetes-validations" = name_rules()))]
+    #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self == oldSelf", NAME_STAYS)])))]
     pub name: InterfaceName,
     /// The address range on the bridge, such as `192.168.100.0/24`, or several separated by commas. The bridge has the
     /// first address of each. Default: the bridge has no address.
@@ -105,15 +105,6 @@ pub struct BridgeSpec {
 const NO_FILTER: &str = "a bridge with `vlanFiltering: false` has no VLANs";
 const NAME_STAYS: &str = "a bridge does not change its name: make another Bridge";
 
-fn name_rules() -> serde_json::Value {
-    let mut schema = schemars::schema_for!(InterfaceName).to_value();
-    let mut rules = schema["x-kubernetes-validations"].take();
-    if let Some(rules) = rules.as_array_mut() {
-        rules.push(serde_json::json!({ "rule": "self == oldSelf", "message": NAME_STAYS }));
-    }
-    rules
-}
-
 impl Kind for Bridge {
     const COLUMNS: &'static [Column] = &[
         Column { name: "Bridge", type_: "string", path: ".spec.name", wide: false },
@@ -136,6 +127,7 @@ impl Kind for Bridge {
             arp: spec.arp,
             master: None,
             vlans: None,
+            limit: None,
         };
         attrs.check("spec", problems);
         let seconds = |field: &Option<Seconds>, name, problems: &mut Problems| {

@@ -28,7 +28,7 @@ const POD_LABEL: &str = "podnetwork.opdev.io/dummy";
     shortname = "kdm"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::interface::RULES)))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE])))]
 pub struct DummySpec {
     /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/dummy: <name of this object>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

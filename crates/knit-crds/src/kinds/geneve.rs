@@ -7,8 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{FarEnd, FlowLabel, InterfaceName, NamePrefix, Port, Remote, Tos, Ttl, Vni, rule_list};
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::fields::{FarEnd, FlowLabel, InterfaceName, NamePrefix, Port, Remote, Rule, Tos, Ttl, Vni};
+use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::rules::{PORT_OF_ONE, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -29,7 +30,7 @@ const POD_LABEL: &str = "podnetwork.opdev.io/geneve";
     shortname = "kgnv"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = rule_list(&RULES)))]
+#[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct GeneveSpec {
     /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/geneve: <name of this object>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,6 +88,19 @@ pub enum Df {
 
 fn default_port() -> Port {
     Port(link::GENEVE_PORT.into())
+}
+
+const ONE_TTL: Rule<'_> = (
+    "!has(self.ttlInherit) || !self.ttlInherit || !has(self.ttl) || self.ttl == 0",
+    "the TTL is stated by `ttl`: state one of them",
+);
+const NO_LABEL: Rule<'_> = (
+    "!has(self.flowLabel) || self.flowLabel == 0 || !isIP(self.remote) || ip(self.remote).family() == 6",
+    "a far end of IPv4 has no flow labels",
+);
+
+fn rules() -> serde_json::Value {
+    rules_with(&[PORT_OF_ONE, UNICAST_REMOTE, ONE_TTL, NO_LABEL])
 }
 
 impl GeneveSpec {

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::{Column, Kind};
 use crate::fields::{
     DeviceName, EncapLimit, FarEnd, FlowLabel, GreKey, InterfaceName, IpText, Mark, NamePrefix, Remote, Rule,
-    Tos, Ttl, local_over_ipv6, rule_list, same_family,
+    Tos, Ttl, local_over_ipv6, same_family,
 };
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::rules::PORT_OF_ONE;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -119,8 +120,13 @@ const ONE_KEY: &str = "`key` is for both directions: state it, or `ikey` and `ok
 
 const KEYS: Rule<'_> = ("!has(self.key) || (!has(self.ikey) && !has(self.okey))", ONE_KEY);
 
+const ONLY_ETHERNET: Rule<'_> = (
+    "!has(self.hardwareAddr) || (has(self.carries) && self.carries == 'ethernet')",
+    "a gre that carries no Ethernet has no hardware address of its own",
+);
+
 fn rules() -> serde_json::Value {
-    rule_list(&[&RULES[..], &[same_family(), local_over_ipv6(), KEYS]].concat())
+    rules_with(&[same_family(), local_over_ipv6(), KEYS, PORT_OF_ONE, ONLY_ETHERNET])
 }
 
 impl GreSpec {

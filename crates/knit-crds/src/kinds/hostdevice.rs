@@ -6,8 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{DeviceName, InterfaceName, NamePrefix, rule_list};
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::fields::{DeviceName, InterfaceName, NamePrefix};
+use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::rules::PORT_OF_ONE;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, NO_ALIAS, Translator};
@@ -50,7 +51,7 @@ pub struct HostDeviceSpec {
 }
 
 fn rules() -> serde_json::Value {
-    rule_list(&[&RULES[..], &[("!has(self.alias)", NO_ALIAS)]].concat())
+    rules_with(&[("!has(self.alias)", NO_ALIAS), PORT_OF_ONE])
 }
 
 impl Kind for HostDevice {

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
 use crate::fields::{
-    DeviceName, EncapLimit, FarEnd, FlowLabel, InterfaceName, IpText, Mark, NamePrefix, Remote, Tos, Ttl,
-    local_over_ipv6, rule_list, same_family,
+    DeviceName, EncapLimit, FarEnd, FlowLabel, InterfaceName, IpText, Mark, NamePrefix, Remote, Rule, Tos,
+    Ttl, local_over_ipv6, same_family,
 };
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::rules::{PORT_OF_ONE, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -111,8 +112,30 @@ pub enum Inner {
     Any,
 }
 
+/// What the kinds of tunnels do not have in common.
+const FORMS: [Rule<'_>; 5] = [
+    (
+        "!has(self.remote) || !isIP(self.remote) \
+         || (has(self.mode) && self.mode == 'ip6tnl') == (ip(self.remote).family() == 6)",
+        "ipip and sit go over IPv4, ip6tnl over IPv6: `remote` is of the other family",
+    ),
+    (
+        "!has(self.mode) || self.mode != 'ip6tnl' || !has(self.pmtuDisc)",
+        "ip6tnl goes over IPv6, which has no `pmtuDisc`",
+    ),
+    (
+        "(has(self.mode) && self.mode == 'ip6tnl') || (!has(self.encapLimit) && !has(self.flowLabel))",
+        "ipip and sit go over IPv4, which has neither `encapLimit` nor `flowLabel`",
+    ),
+    (
+        "!has(self.pmtuDisc) || self.pmtuDisc || !has(self.ttl) || self.ttl == 0",
+        "packets with a TTL of their own are never fragmented: leave `ttl` out, or state 0",
+    ),
+    ("!has(self.hardwareAddr)", "an IP tunnel has no hardware address of its own"),
+];
+
 fn rules() -> serde_json::Value {
-    rule_list(&[&RULES[..], &[same_family(), local_over_ipv6()]].concat())
+    rules_with(&[&[same_family(), local_over_ipv6(), PORT_OF_ONE, UNICAST_REMOTE], &FORMS[..]].concat())
 }
 
 impl IpTunnelSpec {

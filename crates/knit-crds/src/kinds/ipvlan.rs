@@ -6,12 +6,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{DeviceName, InterfaceName, NamePrefix};
+use crate::fields::{DeviceName, InterfaceName, NamePrefix, Rule};
 use crate::interface::{InterfaceFields, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
 
+const NO_HARDWARE: Rule<'_> = ("!has(self.hardwareAddr)", "an ipvlan has no hardware address of its own");
 const POD_LABEL: &str = "podnetwork.opdev.io/ipvlan";
 
 /// An ipvlan for each of the pods that are labelled `podnetwork.opdev.io/ipvlan: <name of this object>`, or that
@@ -28,7 +29,7 @@ const POD_LABEL: &str = "podnetwork.opdev.io/ipvlan";
     shortname = "kiv"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::interface::RULES)))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE, NO_HARDWARE])))]
 pub struct IpvlanSpec {
     /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/ipvlan: <name of this object>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -28,7 +28,7 @@ const POD_LABEL: &str = "podnetwork.opdev.io/macvlan";
     shortname = "kmv"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::interface::RULES)))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE])))]
 pub struct MacvlanSpec {
     /// Which pods of this namespace. Default: those with the label
     /// `podnetwork.opdev.io/macvlan: <name of this object>`.

@@ -30,6 +30,7 @@ use crate::translate::Translator;
     shortname = "pcfg"
 )]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::rules::TAGGED)))]
 pub struct PodConfigSpec {
     /// Which pods of this namespace. Default: those with the label `podconfig: <name of this object>`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -53,7 +53,11 @@ pub struct PodRouteSpec {
     pub vrf: Option<InterfaceName>,
     /// Routes. Without `dev` a route leaves by the interface whose network has the router.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
+    #[schemars(extend(
+        "maxItems" = 64,
+        "x-kubernetes-list-type" = "atomic",
+        "x-kubernetes-validations" = rule_list(&crate::rules::ROUTES_ALONE),
+    ))]
     pub routes: Vec<RouteEntry>,
     /// Policy rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

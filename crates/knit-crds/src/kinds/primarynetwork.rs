@@ -40,6 +40,7 @@ pub struct PrimaryNetworkSpec {
     pub selector: Option<PodSelector>,
     /// The interface that the main CNI plugin made. Default: `eth0`.
     #[serde(default = "first_interface")]
+    #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self != 'lo'", LOOPBACK)])))]
     pub interface_name: InterfaceName,
     #[serde(flatten)]
     #[allow(missing_docs)]
@@ -75,6 +76,7 @@ pub struct PrimaryFields {
     pub routes: Vec<RouteEntry>,
 }
 
+const LOOPBACK: &str = "`lo` is the pod's loopback, it stays as it is";
 const NOTHING: &str = "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes";
 
 fn first_interface() -> InterfaceName {
@@ -115,7 +117,7 @@ impl Kind for PrimaryNetwork {
         let name = spec.interface_name.read("spec.interfaceName", &mut to.problems);
         let Some(name) = name else { return };
         if name.as_str() == "lo" {
-            to.problems.invalid("spec.interfaceName", "`lo` is the pod's loopback, it stays as it is");
+            to.problems.invalid("spec.interfaceName", LOOPBACK);
         }
         spec.change.declare("spec", name, pods, to);
     }

@@ -6,8 +6,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{InterfaceName, NamePrefix, UserId, rule_list};
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::fields::{InterfaceName, NamePrefix, UserId};
+use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::rules::PORT_OF_ONE;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -28,7 +29,7 @@ const POD_LABEL: &str = "podnetwork.opdev.io/tap";
     shortname = "ktap"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = rule_list(&RULES)))]
+#[schemars(extend("x-kubernetes-validations" = rules_with(&[PORT_OF_ONE])))]
 pub struct TapSpec {
     /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/tap: <name of this object>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

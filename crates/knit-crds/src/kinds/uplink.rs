@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{InterfaceName, Mtu, VlanRange};
+use crate::fields::{InterfaceName, Mtu, VlanRange, is_object_name};
 use crate::interface::each;
 use crate::status::PlainStatus;
 use crate::translate::Translator;
@@ -26,11 +26,12 @@ use crate::translate::Translator;
 #[serde(rename_all = "camelCase")]
 pub struct UplinkSpec {
     /// The NIC's name on the nodes, 1 to 15 bytes. With another NIC, links on it are made again.
+    #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self != 'lo'", LOOPBACK)])))]
     pub link: InterfaceName,
     /// Namespaces that may use it; `*` is every namespace. Links of a namespace that is taken away go away.
     /// Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set"))]
+    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
     pub namespaces: Vec<String>,
     /// Kinds of links that may sit on it, such as `macvlan`. `host-device` lends the NIC itself, to one pod at a time.
     /// Default: every kind that has a parent, but not `host-device`.
@@ -44,6 +45,15 @@ pub struct UplinkSpec {
     /// The largest MTU of a link on it, in bytes, 68 to 65535. Default: the NIC's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_mtu: Option<Mtu>,
+}
+
+const LOOPBACK: &str = "`lo` is the node's loopback, not a NIC";
+const NAMESPACE: &str =
+    "a namespace's name has 1 to 63 lower case letters, digits and `-`, and `*` is every namespace";
+
+fn namespace_schema() -> serde_json::Value {
+    let rule = ("self == '*' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE);
+    crate::fields::text(63, &[rule]).to_value()
 }
 
 /// Kinds that may sit on a link of the node.
@@ -76,11 +86,18 @@ impl Kind for Uplink {
                 problems.invalid(format!("spec.kinds[{index}]"), message);
             }
         }
+        for (index, namespace) in spec.namespaces.iter().enumerate() {
+            let is_name = namespace.len() <= 63 && !namespace.contains('.') && is_object_name(namespace);
+            if namespace != "*" && !is_name {
+                let message = format!("`{}` is none: {NAMESPACE}", namespace.escape_debug());
+                problems.invalid(format!("spec.namespaces[{index}]"), message);
+            }
+        }
         let vlans = each(&spec.vlans, "spec.vlans", |range, at| range.read(at, problems));
         let max_mtu = spec.max_mtu.as_ref().and_then(|mtu| mtu.read("spec.maxMtu", problems));
         let Some(link) = spec.link.read("spec.link", problems) else { return };
         if link.as_str() == "lo" {
-            problems.invalid("spec.link", "`lo` is the node's loopback, not a NIC");
+            problems.invalid("spec.link", LOOPBACK);
         }
         let want = UplinkWant {
             name: to.object_name().to_owned(),

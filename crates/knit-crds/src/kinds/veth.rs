@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind, virtualnetwork};
-use crate::fields::{InterfaceName, NamePrefix, rule_list};
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::fields::{InterfaceName, NamePrefix};
+use crate::interface::{InterfaceFields, read_name, rules_with};
 use crate::link_type::needs_master;
 use crate::port::PortVlan;
 use crate::selector::PodSelector;
@@ -60,7 +60,7 @@ fn rules() -> serde_json::Value {
         "has(self.master) || has(self.network)",
         "a veth needs `master`, a bridge on the node for its other end, or `network`",
     );
-    rule_list(&[&RULES[..], &[master]].concat())
+    rules_with(&[master])
 }
 
 impl Kind for Veth {

@@ -12,6 +12,7 @@ use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
 
+const NO_PORT: &str = "a VRF is no port of another";
 const POD_LABEL: &str = "podnetwork.opdev.io/vrf";
 
 /// A VRF for each of the pods that are labelled `podnetwork.opdev.io/vrf: <name of this object>`, or that `selector`
@@ -28,7 +29,7 @@ const POD_LABEL: &str = "podnetwork.opdev.io/vrf";
     shortname = "kvrf"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::interface::RULES)))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[("!has(self.vrf)", NO_PORT)])))]
 pub struct VrfSpec {
     /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/vrf: <name of this object>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,7 +58,7 @@ impl Kind for Vrf {
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         if spec.interface.vrf.is_some() {
-            to.problems.invalid("spec.vrf", "a VRF is no port of another");
+            to.problems.invalid("spec.vrf", NO_PORT);
         }
         let Some(table) = spec.table.read("spec.table", &mut to.problems) else { return };
         let vrf = link::Vrf { table };

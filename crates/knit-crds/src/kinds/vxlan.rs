@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
 use crate::fields::{
-    DeviceName, FarEnd, InterfaceName, IpText, NamePrefix, Port, Remote, Seconds, Ttl, Vni, rule_list,
-    same_family,
+    DeviceName, FarEnd, InterfaceName, IpText, NamePrefix, Port, Remote, Seconds, Ttl, Vni, same_family,
 };
-use crate::interface::{InterfaceFields, RULES, read_name};
+use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::rules::{MULTICAST_NEEDS_PARENT, PORT_OF_ONE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -82,7 +82,7 @@ fn default_port() -> Port {
 }
 
 fn rules() -> serde_json::Value {
-    rule_list(&[&RULES[..], &[same_family()]].concat())
+    rules_with(&[same_family(), PORT_OF_ONE, MULTICAST_NEEDS_PARENT])
 }
 
 impl VxlanSpec {

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::{Column, Kind};
 use crate::fields::{
     EndpointText, InterfaceName, Mark, NamePrefix, Port, PrefixText, PublicKeyText, Seconds, SecretEntry,
-    rule_list,
 };
-use crate::interface::{InterfaceFields, RULES, each, read_name};
+use crate::interface::{InterfaceFields, each, read_name, rules_with};
+use crate::rules::PORT_OF_ONE;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{Entry, Translator};
@@ -99,7 +99,7 @@ fn default_port() -> Port {
 
 fn rules() -> serde_json::Value {
     let hardware = ("!has(self.hardwareAddr)", NO_HARDWARE);
-    rule_list(&[&RULES[..], &[hardware]].concat())
+    rules_with(&[hardware, PORT_OF_ONE])
 }
 
 impl WireGuardSpec {

@@ -3,6 +3,7 @@
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
+use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Attaching, Stage, What, answer, leave, problem, take_in};
@@ -15,17 +16,18 @@ use crate::{cluster, forward, resolve};
 pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &mut Effects) {
     let call = attach.call.clone();
     let id = SandboxId(attach.sandbox.id.clone());
-    let path = attach.sandbox.netns.clone();
+    let (path, is_machine) = (attach.sandbox.netns.clone(), attach.sandbox.machine.is_some());
     let known = state.sandboxes.get(&id);
     let found = known.map(|sandbox| Found { instance: sandbox.instance.clone(), number: sandbox.number });
-    let attaching = Attaching { attach, found, added: Vec::new(), introduced: false, cleared: false };
+    let (added, before) = (Vec::new(), Vec::new());
+    let attaching = Attaching { attach, found, added, before, introduced: false, cleared: false };
     let unknown = known.is_none();
     if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
         return;
     }
     if let Some(why) = super::late::refusal(state, &call) {
         answer(state, &call, Answer::Failed(why), effects);
-    } else if !path.is_empty() {
+    } else if !path.is_empty() || is_machine {
         effects.list.push(Effect::Inspect { call, path });
     } else if unknown {
         let message = format!("sandbox {id} is not known: say where its network namespace is");
@@ -101,16 +103,25 @@ fn admit(
     let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
     forward::check(state, id, ports)?;
     let sandbox = described(state, id, found, &attach);
-    let mut fresh = Vec::new();
+    if state.sandboxes.get(id).is_some_and(|known| known.isolation != sandbox.isolation) {
+        let message = format!("sandbox {id} is known with other devices: detach it first");
+        return Err(problem("sandbox.isolation", Reason::Conflict, message));
+    }
+    let (mut fresh, mut before) = (Vec::new(), Vec::new());
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
         let field = format!("interfaces[{index}]");
         let place = find_network(state, &sandbox, network, &field)?;
-        if is_there(state, &sandbox, interface, (&place, asked), &attach, &field)? {
-            continue;
-        }
+        let there = is_there(state, &sandbox, interface, (&place, asked), &attach, &field)?;
         let (tenant, network) = place;
         check_addresses(state, &tenant, &network, asked, &field)?;
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
+        if let Some(there) = there {
+            if there.asked.limits != asked.limits {
+                fresh.push(Attachment { asked: asked.clone(), why, ..there.clone() });
+                before.push(there);
+            }
+            continue;
+        }
         fresh.push(Attachment {
             sandbox: id.clone(),
             interface: interface.clone(),
@@ -130,7 +141,8 @@ fn admit(
         effects.record(state, Record::SandboxSeen(sandbox));
     }
     state.calls.leaving.remove(id);
-    let added: Vec<IfName> = fresh.iter().map(|attachment| attachment.interface.clone()).collect();
+    let is_new = |fresh: &&Attachment| !before.iter().any(|there| there.interface == fresh.interface);
+    let added: Vec<IfName> = fresh.iter().filter(is_new).map(|fresh| fresh.interface.clone()).collect();
     for attachment in fresh {
         effects.record(state, Record::Attached(Box::new(attachment)));
     }
@@ -142,7 +154,7 @@ fn admit(
     if let Some(waiting) = state.calls.waiting.get_mut(call) {
         waiting.stage = Stage::Waiting;
         if let What::Attach(attaching) = &mut waiting.what {
-            attaching.added = added;
+            (attaching.added, attaching.before) = (added, before);
             attaching.introduced = introduced;
         }
     }
@@ -155,6 +167,7 @@ fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> S
     let mut sandbox = state.sandboxes.get(id).cloned().unwrap_or_else(|| Sandbox {
         id: id.clone(),
         instance: found.instance.clone(),
+        isolation: Isolation::Netns,
         netns: wished.netns.clone(),
         number: found.number,
         pod: id.0.clone(),
@@ -171,6 +184,9 @@ fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> S
     set(&mut sandbox.namespace, &wished.namespace);
     set(&mut sandbox.uid, &wished.uid);
     set(&mut sandbox.netns, &wished.netns);
+    if let Some(tap) = &wished.machine {
+        sandbox.isolation = Isolation::Machine(tap.clone());
+    }
     if !wished.labels.is_empty() {
         sandbox.labels.clone_from(&wished.labels);
     }
@@ -221,7 +237,8 @@ fn check_addresses(
     }
 }
 
-/// Whether the interface is attached already, as the call asks; if it is there in another way, the call fails.
+/// The interface if it is attached already, as the call asks but for its limits; if it is there in another way, the call
+/// fails.
 fn is_there(
     state: &State,
     sandbox: &Sandbox,
@@ -229,7 +246,7 @@ fn is_there(
     (place, asked): (&(String, String), &Asked),
     attach: &Attach,
     field: &str,
-) -> Result<bool, Problem> {
+) -> Result<Option<Attachment>, Problem> {
     let title = format!("interface {interface} of sandbox {}", sandbox.id);
     let field = format!("{field}.name");
     if let Some(there) = state.called.get(&sandbox.id, interface) {
@@ -237,12 +254,13 @@ fn is_there(
             let message = format!("{title} is attached already");
             return Err(problem(&field, Reason::AlreadyPresent, message));
         }
-        if (&there.tenant, &there.network) != (&place.0, &place.1) || there.asked != *asked {
+        let as_asked = Asked { limits: asked.limits, ..there.asked.clone() } == *asked;
+        if (&there.tenant, &there.network) != (&place.0, &place.1) || !as_asked {
             let message =
                 format!("{title} is attached already, to network {} and in another way", there.network);
             return Err(problem(&field, Reason::Conflict, message));
         }
-        return Ok(true);
+        return Ok(Some(there.clone()));
     }
     if state.called.chained(&(sandbox.id.clone(), interface.clone())).is_some() {
         let message = format!("{title} is attached already, to a network of CNI plugins");
@@ -254,7 +272,7 @@ fn is_there(
         Some((object, _)) if *object != Attachment::key(&sandbox.namespace, &sandbox.id, interface) => {
             Err(problem(&field, Reason::Conflict, format!("{title} is {object}'s")))
         }
-        _ => Ok(false),
+        _ => Ok(None),
     }
 }
 
@@ -332,6 +350,13 @@ pub(super) fn take_back(state: &mut State, call: &CallId, effects: &mut Effects)
     };
     let id = SandboxId(attaching.attach.sandbox.id.clone());
     let (added, introduced) = (attaching.added.clone(), attaching.introduced);
+    for before in attaching.before.clone() {
+        let there = state.called.get(&id, &before.interface);
+        // A later call may have changed it again.
+        if there.is_some_and(|there| there.why.call.as_ref() == Some(&call.0)) {
+            effects.record(state, Record::Attached(Box::new(before)));
+        }
+    }
     for interface in added {
         if state.called.get(&id, &interface).is_some() {
             effects.record(state, Record::Detached { sandbox: id.clone(), interface, call: call.clone() });

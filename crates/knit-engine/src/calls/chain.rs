@@ -57,6 +57,10 @@ pub(super) fn admit(
         let message = "an interface on a network of CNI plugins is asked for alone, in a call of its own";
         return Err(problem("interfaces", Reason::InvalidValue, message));
     };
+    if attach.sandbox.machine.is_some() || sandbox.netns.is_empty() {
+        let message = "CNI plugins work in network namespaces: a virtual machine has none";
+        return Err(problem("interfaces[0].network", Reason::InvalidValue, message));
+    }
     let Some(chain) = state.called.chains().get(network).cloned() else { return Ok(()) };
     let title = format!("interface {interface} of sandbox {}", sandbox.id);
     let key = (sandbox.id.clone(), interface.clone());

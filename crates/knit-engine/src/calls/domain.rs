@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
+use knit_model::{Sandbox, SandboxId};
 
 use super::{Stage, Then, What, answer, leave, problem, take_in};
 use crate::call::{Answer, CallId, Domain, DomainDone};
@@ -31,7 +31,9 @@ pub(super) fn requested(state: &mut State, call: CallId, domain: Domain, effects
 
 /// First everything of the sandboxes inside goes, then the namespace.
 pub(super) fn unwanted(state: &mut State, call: CallId, path: String, effects: &mut Effects) {
-    let inside = state.sandboxes.values().filter(|sandbox| sandbox.netns == path);
+    // Virtual machines are in no namespace, and have no path.
+    let is_inside = |sandbox: &&Sandbox| sandbox.isolation.is_netns() && sandbox.netns == path;
+    let inside = state.sandboxes.values().filter(is_inside);
     let inside: BTreeSet<SandboxId> = inside.map(|sandbox| sandbox.id.clone()).collect();
     let what = What::Leave { left: inside.clone(), then: Then::RemoveDomain(path.clone()) };
     if !take_in(state, &call, what, Stage::Waiting, effects) {

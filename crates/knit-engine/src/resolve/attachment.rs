@@ -41,6 +41,7 @@ fn wanted(state: &State, there: &Attachment) -> Wanted {
         rules: Vec::new(),
         gateways: if there.asked.default_route { gateways.clone() } else { Vec::new() },
         sysctls: Default::default(),
+        limits: there.asked.limits,
         port: None,
         remote_pod: None,
         vrf: None,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use knit_model::link::{HostDevice, Kind, Link, LinkKind, OwnerId};
+use knit_model::link::{HostDevice, Link, LinkKind, OwnerId};
 use knit_model::plan::settle_devices;
 use knit_model::problem::Reason;
-use knit_model::{IfName, NetState, SandboxId, Scope};
+use knit_model::{NetState, SandboxId, Scope};
 
 use super::Resolved;
 use super::interface::{Builder, Wanted};
@@ -30,7 +30,8 @@ impl Builder<'_> {
         let unit = Unit::Sandbox(self.sandbox.id.clone());
         let scope = self.scope();
         let mine = self.resolved.desired.state.scope(&scope).links.values();
-        if self.state.is_taken(&device, &unit) || mine.filter_map(device_of).any(|other| *other == device) {
+        if self.state.is_taken(&device, &unit) || mine.filter_map(Link::device).any(|other| *other == device)
+        {
             let message = format!("NIC {device} of uplink {name} is lent already: one pod at a time has it");
             return Err((Reason::Conflict, message));
         }
@@ -38,14 +39,6 @@ impl Builder<'_> {
         link.born_from = Some(Scope::Host);
         self.resolved.look.host_links.insert(device);
         Ok(())
-    }
-}
-
-/// The NIC that a link is.
-pub(super) fn device_of(link: &Link) -> Option<&IfName> {
-    match &link.kind {
-        Kind::HostDevice(lent) => lent.device.as_ref(),
-        _ => None,
     }
 }
 
@@ -61,7 +54,7 @@ pub(super) fn lent_to(id: &SandboxId, had: &Made) -> BTreeSet<OwnerId> {
 pub(super) fn settle(resolved: &mut Resolved, seen: &NetState) {
     settle_devices(&mut resolved.desired.state, seen);
     let links = resolved.desired.state.scopes.values().flat_map(|state| state.links.values());
-    for nic in links.filter(|link| matches!(link.kind, Kind::HostDevice(_))) {
+    for nic in links.filter(|link| link.kind.lent().is_some()) {
         let reports = resolved.made.interfaces.iter_mut().map(|(_, report)| report);
         for report in reports.filter(|report| report.name == nic.name) {
             (report.mtu, report.mac) = (nic.attrs.mtu, nic.attrs.mac);

@@ -5,19 +5,20 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
-use knit_model::intent::{InterfaceWant, NameRule, Want, default_of};
+use knit_model::intent::{InterfaceWant, NameRule, NetworkWant, RateWant, Want, default_of};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::InterfaceReport;
 use knit_model::route::{MAIN_TABLE, NextHop};
+use knit_model::sandbox::Isolation;
 use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
 
 use super::attachment;
 use super::bridge::name_of;
 use super::keys::{self, shown};
-use super::{DEFAULT_MTU, Resolved, change, devices, nesting, routing, with_defaults};
+use super::{DEFAULT_MTU, Resolved, change, devices, machine, nesting, routing, with_defaults};
 use crate::event::Unit;
 use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
 
@@ -27,7 +28,8 @@ pub(crate) const MAX_INTERFACES: usize = 32;
 /// The bridges that a sandbox's interfaces are to be ports of.
 pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
-    let wants = state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
+    let objects = state.objects.iter().filter(|_| sandbox.isolation.is_netns());
+    let wants = objects.flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
     let of_objects = wants.filter_map(|(_, want)| bridge_of(want, &sandbox.namespace));
     of_objects.chain(state.called.of(id).filter_map(|there| attachment::bridge(state, there))).collect()
 }
@@ -47,8 +49,12 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         resolved.look.lent = lent;
         return resolved;
     };
-    resolved.look.sandbox = Some(id.clone());
     resolved.title = sandbox.title();
+    if let Isolation::Machine(tap) = &sandbox.isolation {
+        machine::all(state, &sandbox, tap, &mut resolved, now);
+        return resolved;
+    }
+    resolved.look.sandbox = Some(id.clone());
     let mut wants = wants_of(state, &sandbox);
     // What a tunnel to a pod goes over must have its address before the tunnel.
     wants.sort_by_key(|wanted| wanted.want.remote_pod.is_some());
@@ -148,7 +154,7 @@ pub(super) struct Builder<'a> {
     /// Interfaces so far whose packets leave by an uplink as they are, and the uplink's name.
     pub(super) uplinks: &'a mut BTreeMap<IfName, String>,
     pub(super) resolved: &'a mut Resolved,
-    now: Time,
+    pub(super) now: Time,
 }
 
 impl Builder<'_> {
@@ -166,39 +172,11 @@ impl Builder<'_> {
     fn try_interface(&mut self, wanted: &Wanted) -> Result<(), (Reason, String)> {
         let want = &wanted.want;
         let scope = self.scope();
-        let name = want.name.name_in(self.sandbox).map_err(|why| (Reason::InvalidValue, why.to_string()))?;
-        if self.resolved.desired.state.link(&scope, &name).is_some() {
-            let first = self.resolved.made.interfaces.iter().find(|(_, interface)| interface.name == name);
-            let who = first.map_or_else(String::new, |(object, _)| format!(" by {object}, which was first"));
-            return Err((
-                Reason::Conflict,
-                format!("interface {name} of pod {} is asked for already{who}", self.sandbox.title()),
-            ));
-        }
-        if self.resolved.made.interfaces.len() >= MAX_INTERFACES {
-            let message =
-                format!("pod {} has {MAX_INTERFACES} interfaces of Knit's already", self.sandbox.title());
-            return Err((Reason::InvalidValue, message));
-        }
+        let name = self.free_name(wanted)?;
         let id = format!("{}/{name}", self.sandbox.id);
-        let network = match &want.network {
-            None => None,
-            Some(network) => match self.state.network(&wanted.tenant, network) {
-                Some(network) => Some(network.clone()),
-                None => {
-                    let namespace = &wanted.tenant;
-                    return Err((
-                        Reason::NotFound,
-                        format!("there is no VirtualNetwork {network} in namespace {namespace}"),
-                    ));
-                }
-            },
-        };
+        let network = self.network(wanted)?;
         let kind = self.with_far_end(wanted)?.with_defaults();
-        if let Some(words) = self.state.lacking.get(kind.name()) {
-            let message = format!("interface {name} of pod {} cannot be made: {words}", self.sandbox.title());
-            return Err((Reason::KernelLacks, message));
-        }
+        self.check_kernel(&kind, &name)?;
         let mut link = Link::new(name.clone(), kind);
         let owner = OwnerId::derived(&id);
         keys::name_made(&mut link, &owner, &mut self.resolved.look.keys);
@@ -216,6 +194,7 @@ impl Builder<'_> {
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
+        self.limit(wanted, &mut link)?;
         self.check_uplink(wanted, &link)?;
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let ranges = if wanted.is_call() { attachment::open_ranges(want, ranges) } else { ranges };
@@ -241,7 +220,7 @@ impl Builder<'_> {
             },
         ));
         self.resolved.made.uses.extend(wanted.bridge());
-        self.resolved.made.host_links.extend(devices::device_of(&link).cloned());
+        self.resolved.made.host_links.extend(link.device().cloned());
         self.fill(wanted, &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
         for (key, value) in want.kind.sysctls() {
@@ -252,8 +231,47 @@ impl Builder<'_> {
         Ok(())
     }
 
+    /// The name of an interface that nobody has asked for yet.
+    pub(super) fn free_name(&self, wanted: &Wanted) -> Result<IfName, (Reason, String)> {
+        let title = self.sandbox.title();
+        let name = wanted.want.name.name_in(self.sandbox);
+        let name = name.map_err(|why| (Reason::InvalidValue, why.to_string()))?;
+        let made = &self.resolved.made.interfaces;
+        let first = made.iter().find(|(_, interface)| interface.name == name);
+        if first.is_some() || self.resolved.desired.state.link(&self.scope(), &name).is_some() {
+            let who = first.map_or_else(String::new, |(object, _)| format!(" by {object}, which was first"));
+            let message = format!("interface {name} of pod {title} is asked for already{who}");
+            return Err((Reason::Conflict, message));
+        }
+        if made.len() >= MAX_INTERFACES {
+            let message = format!("pod {title} has {MAX_INTERFACES} interfaces of Knit's already");
+            return Err((Reason::InvalidValue, message));
+        }
+        Ok(name)
+    }
+
+    /// The network that an interface is on, if it names one.
+    pub(super) fn network(&self, wanted: &Wanted) -> Result<Option<NetworkWant>, (Reason, String)> {
+        let Some(name) = &wanted.want.network else { return Ok(None) };
+        let namespace = &wanted.tenant;
+        let network = self.state.network(namespace, name).cloned();
+        let message = || format!("there is no VirtualNetwork {name} in namespace {namespace}");
+        network.map(Some).ok_or_else(|| (Reason::NotFound, message()))
+    }
+
+    /// Refuses a kind that the kernel was found to lack.
+    pub(super) fn check_kernel(&self, kind: &Kind, name: &IfName) -> Result<(), (Reason, String)> {
+        let Some(words) = self.state.lacking.get(kind.name()) else { return Ok(()) };
+        let message = format!("interface {name} of pod {} cannot be made: {words}", self.sandbox.title());
+        Err((Reason::KernelLacks, message))
+    }
+
     /// Finds what the interface sits on or is a port of; returns its master.
-    fn place(&mut self, wanted: &Wanted, link: &mut Link) -> Result<Option<IfName>, (Reason, String)> {
+    pub(super) fn place(
+        &mut self,
+        wanted: &Wanted,
+        link: &mut Link,
+    ) -> Result<Option<IfName>, (Reason, String)> {
         if let Some(key) = wanted.bridge() {
             if self.state.made.contains_key(&Unit::Bridge(key.clone())) {
                 return Ok(Some(name_of(self.state, &key)));
@@ -265,8 +283,8 @@ impl Builder<'_> {
             return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
         }
         let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
-        match (parent, &link.kind) {
-            (_, Kind::HostDevice(_)) => self.find_device(wanted, link)?,
+        match (parent, link.kind.lent()) {
+            (_, Some(_)) => self.find_device(wanted, link)?,
             (Some(parent), _) => self.set_parent(parent, link)?,
             (None, _) => {}
         }
@@ -308,7 +326,7 @@ impl Builder<'_> {
     }
 
     /// One address of each range, and those that are asked for by value. Asking again gives the same.
-    fn addresses(
+    pub(super) fn addresses(
         &mut self,
         wanted: &Wanted,
         name: &IfName,
@@ -364,7 +382,8 @@ impl Builder<'_> {
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
         let (mtu, txqueuelen) = (link.attrs.mtu, link.attrs.txqueuelen);
-        let asked = Attrs { mtu, txqueuelen, vlans, ..Attrs::default() };
+        let limit = Some(RateWant::on(wanted.want.limits.ingress, mtu));
+        let asked = Attrs { mtu, txqueuelen, vlans, limit, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);
         host_end.owner = Some(owner);
@@ -377,7 +396,7 @@ impl Builder<'_> {
 
     /// The name of an interface's end on the host. `pc` of sandbox 12 and `pc1` of sandbox 2 would both be `hpc12`: the
     /// second gets a derived name. An end that is there keeps its name, because a new one would be a new pair.
-    fn host_name(&self, rule: &NameRule, interface: &IfName, owner: &OwnerId) -> Option<IfName> {
+    pub(super) fn host_name(&self, rule: &NameRule, interface: &IfName, owner: &OwnerId) -> Option<IfName> {
         let unit = Unit::Sandbox(self.sandbox.id.clone());
         let had = self.state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
         let mut had = had.map(|(_, had)| had).filter(|had| had.name == *interface && had.ready);

@@ -160,6 +160,7 @@ pub fn sandbox(name: &str, number: u32, namespace: &str, label: &str) -> Sandbox
     Sandbox {
         id: SandboxId(name.to_owned()),
         instance: Instance { boot: "boot".to_owned(), cookie: u64::from(number) },
+        isolation: Default::default(),
         netns: format!("/run/netns/{name}"),
         number,
         pod: name.to_owned(),
@@ -218,6 +219,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         rules: Vec::new(),
         gateways: Vec::new(),
         sysctls: [].into(),
+        limits: Default::default(),
     }))
 }
 

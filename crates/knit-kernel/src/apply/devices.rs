@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, HostDevice, Kind, Link};
+use knit_model::link::{Attrs, Lent, Link};
 use knit_model::{IfName, Mac, Scope};
 use nix::errno::Errno;
 
@@ -14,24 +14,24 @@ use super::links::{flags, set};
 use super::transaction::{Failure, Op, Tolerate, Transaction};
 use crate::error::{Error, Result};
 use crate::kernel::By;
-use crate::kinds::host_device;
+use crate::lent;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message};
 
 /// What is needed of a lent NIC.
-struct Lent<'a> {
+struct Known<'a> {
     device: &'a IfName,
     was: &'a Attrs,
     mark: String,
 }
 
 /// What is lent, if the link is a NIC; an error if it is not known whose it is or what it was.
-fn lent<'a>(link: &'a Link, step: usize) -> Option<Result<Lent<'a>, Failure>> {
-    let Kind::HostDevice(kind) = &link.kind else { return None };
+fn known<'a>(link: &'a Link, step: usize) -> Option<Result<Known<'a>, Failure>> {
+    let nic = link.kind.lent()?;
     let known = (|| {
-        let HostDevice { device: Some(device), was: Some(was) } = kind else { return None };
-        Some(Lent { device, was, mark: host_device::mark(link.owner.as_ref()?, kind)? })
+        let Lent { device: Some(device), was: Some(was) } = nic else { return None };
+        Some(Known { device, was, mark: lent::mark(link.owner.as_ref()?, nic)? })
     })();
     Some(known.ok_or_else(|| {
         let context = format!("lend a NIC as link {}", link.name).into();
@@ -47,7 +47,7 @@ pub(super) fn lend(
     scope: &Scope,
     link: &Link,
 ) -> Option<Result<(), Failure>> {
-    Some(match lent(link, step)? {
+    Some(match known(link, step)? {
         Ok(lent) => move_in(transaction, step, scope, link, &lent),
         Err(failure) => Err(failure),
     })
@@ -58,7 +58,7 @@ fn move_in(
     step: usize,
     scope: &Scope,
     link: &Link,
-    lent: &Lent<'_>,
+    lent: &Known<'_>,
 ) -> Result<(), Failure> {
     let fail = |error| Failure { step, error };
     let (host, device) = (&Scope::Host, lent.device);
@@ -75,13 +75,13 @@ fn move_in(
         transaction.flush()?;
         transaction.forget(host, device);
     }
-    let attrs = Attrs { vlans: None, ..link.attrs.clone() };
+    let attrs = Attrs { vlans: None, limit: None, ..link.attrs.clone() };
     set(transaction, step, scope, &link.name, &attrs, None)
 }
 
 /// Marks a NIC on the host, and says its number. One that has the mark already is it, whatever its name: another link may
 /// have taken the name meanwhile.
-fn mark(transaction: &mut Transaction<'_, '_>, step: usize, lent: &Lent<'_>) -> Result<i32, Failure> {
+fn mark(transaction: &mut Transaction<'_, '_>, step: usize, lent: &Known<'_>) -> Result<i32, Failure> {
     let (host, device) = (&Scope::Host, lent.device);
     let marked = transaction.room.link_body(host, By::AlternativeName(&lent.mark));
     let marked = marked.map_err(|error| Failure { step, error })?;
@@ -107,7 +107,7 @@ pub(super) fn give_back(
     scope: &Scope,
     link: &Link,
 ) -> Option<Result<(), Failure>> {
-    Some(match lent(link, step)? {
+    Some(match known(link, step)? {
         Ok(lent) => move_home(transaction, step, scope, link, &lent),
         Err(failure) => Err(failure),
     })
@@ -118,7 +118,7 @@ fn move_home(
     step: usize,
     scope: &Scope,
     link: &Link,
-    lent: &Lent<'_>,
+    lent: &Known<'_>,
 ) -> Result<(), Failure> {
     let fail = |error| Failure { step, error };
     let (host, device) = (&Scope::Host, lent.device);
@@ -175,5 +175,5 @@ fn move_home(
 
 /// Whether a link that is on the host is this NIC on its way: marked and not yet moved, or come home by itself.
 pub(super) fn is_this(seen: &Link, made: &Link) -> bool {
-    seen.owner.is_some() && seen.owner == made.owner && matches!(seen.kind, Kind::HostDevice(_))
+    seen.owner.is_some() && seen.owner == made.owner && seen.kind.lent().is_some()
 }

@@ -8,7 +8,7 @@ use knit_model::{IfName, Scope, marks};
 use nix::errno::Errno;
 
 use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
-use super::{alternative_name, devices, rules, vlans};
+use super::{alternative_name, devices, limits, rules, vlans};
 use crate::error::{Error, Result};
 use crate::kernel::By;
 use crate::kinds::{self, Around, At, Wanted};
@@ -31,6 +31,7 @@ const COMMON: &[&str] = &[
     "arp",
     "master",
     "vlans",
+    "limit",
 ];
 
 /// Makes a link where it will live, and the far end of a veth with it.
@@ -121,6 +122,7 @@ pub(super) fn create(
         if let Some(vlans) = &end.attrs.vlans {
             vlans::set(transaction, step, scope, &end.name, vlans)?;
         }
+        limits::set_newborn(transaction, step, scope, end)?;
     }
     if kinds::is_told(link.kind.name()) {
         transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
@@ -140,10 +142,15 @@ fn keep(
         mtu: link.attrs.mtu,
         mac: link.attrs.mac,
         txqueuelen: link.attrs.txqueuelen,
+        master: link.attrs.master.clone().filter(|master| *master != Master::Nothing),
         ..Attrs::default()
     };
     set(transaction, step, scope, &link.name, &born, None)?;
     mark(transaction, step, scope, link, End::Near)?;
+    if let Some(vlans) = &link.attrs.vlans {
+        vlans::set(transaction, step, scope, &link.name, vlans)?;
+    }
+    limits::set_newborn(transaction, step, scope, link)?;
     transaction.flush()?;
     kinds::keep(&link.kind, made).map_err(|error| {
         let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
@@ -211,7 +218,7 @@ fn mark(
             transaction.push(scope, op)?;
         }
     }
-    let mut rest = Attrs { mac: None, txqueuelen: None, vlans: None, ..link.attrs.clone() };
+    let mut rest = Attrs { mac: None, txqueuelen: None, vlans: None, limit: None, ..link.attrs.clone() };
     rest.group = Some(rest.group.unwrap_or(0));
     rest.alias = rest.alias.filter(|alias| !alias.is_empty());
     rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
@@ -263,13 +270,16 @@ pub(super) fn change(
         common.into_iter().map(|change| (change.field.clone(), change.to.clone())).collect();
     let mut attrs: Attrs =
         serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
-    let (vlans, said_mtu) = (attrs.vlans.take(), attrs.mtu);
+    let (vlans, limit, said_mtu) = (attrs.vlans.take(), attrs.limit.take(), attrs.mtu);
     // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
     if attrs != Attrs::default() {
         set(transaction, step, scope, name, &attrs, None)?;
     }
     if let Some(vlans) = vlans {
         vlans::set(transaction, step, scope, name, &vlans)?;
+    }
+    if let Some(limit) = limit {
+        limits::set(transaction, step, scope, name, limit)?;
     }
     if own.is_empty() {
         return Ok(());

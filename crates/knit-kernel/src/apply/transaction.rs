@@ -67,6 +67,8 @@ pub(super) enum Tolerate {
     Absence,
     /// It is there already.
     Presence,
+    /// It is gone already, or another has its place, which the kernel calls invalid.
+    AnotherQueue,
 }
 
 /// The step that failed, and why.
@@ -93,6 +95,7 @@ impl Op {
             Tolerate::Nothing => false,
             Tolerate::Absence => is_absence(errno),
             Tolerate::Presence => errno == Errno::EEXIST,
+            Tolerate::AnotherQueue => is_absence(errno) || errno == Errno::EINVAL,
         }
     }
 }

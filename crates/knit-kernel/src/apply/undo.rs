@@ -3,7 +3,7 @@
 //! How far the steps came is not known after a crash, so that each inverse is carried out only where there is something
 //! to take back: what is to be removed must be there with Knit's mark, what is to be brought back may be there already.
 
-use knit_model::link::{HostDevice, Kind, Link};
+use knit_model::link::Link;
 use knit_model::plan::{Planned, Step};
 use knit_model::{NetState, Scope, ScopeState, marks};
 
@@ -68,7 +68,7 @@ fn give_back(
     made: &Link,
     seen: &NetState,
 ) -> Option<Result<(), Failure>> {
-    let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &made.kind else { return None };
+    let device = made.device()?;
     let places = [(&planned.scope, &made.name), (&Scope::Host, device)];
     let found = places.into_iter().find_map(|(scope, name)| {
         Some((scope, seen.link(scope, name).filter(|seen| devices::is_this(seen, made))?))

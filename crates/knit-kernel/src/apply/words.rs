@@ -8,12 +8,20 @@ use crate::kinds;
 
 /// The kernel's build option for VLANs of bridges.
 const VLANS: &str = "CONFIG_BRIDGE_VLAN_FILTERING";
+/// The kernel's build option for limits.
+const LIMITS: &str = "CONFIG_NET_SCH_TBF";
 
 /// Names the build option that is missing, where that is the reason.
 pub(super) fn explain(step: &Step, error: Error) -> Error {
     if needs_vlans(step) && is_refusal_of_a_part(&error) {
         let Error::Refused { context, .. } = error else { return error };
         return Error::Lacks { context, what: "VLAN filtering on bridges".to_owned(), config: VLANS };
+    }
+    if let Error::Refused { context, message: Some(message), .. } = &error
+        && message == "Specified qdisc kind is unknown"
+    {
+        let what = "token bucket, which limits bandwidth".to_owned();
+        return Error::Lacks { context: context.clone(), what, config: LIMITS };
     }
     let Step::CreateLink { link, .. } = step else { return error };
     let Some(config) = kinds::config(link.kind.name()) else { return error };

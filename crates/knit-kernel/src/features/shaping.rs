@@ -10,7 +10,6 @@ use crate::netlink::constants::*;
 use crate::netlink::header::TrafficHeader;
 
 // pkt_sched.h
-const TC_H_ROOT: u32 = 0xffff_ffff;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 

@@ -47,6 +47,8 @@ pub const RTM_NEWRULE: u16 = 32;
 pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
 pub const RTM_NEWQDISC: u16 = 36;
+pub const RTM_DELQDISC: u16 = 37;
+pub const RTM_GETQDISC: u16 = 38;
 pub const RTM_NEWNSID: u16 = 88;
 pub const RTM_GETNSID: u16 = 90;
 pub const RTM_NEWLINKPROP: u16 = 108;
@@ -98,6 +100,15 @@ pub const RTN_PROHIBIT: u8 = 8;
 pub const TCA_KIND: u16 = 1;
 pub const TCA_OPTIONS: u16 = 2;
 
+// pkt_sched.h
+pub const TC_H_ROOT: u32 = 0xffff_ffff;
+pub const TCA_TBF_PARMS: u16 = 1;
+pub const TCA_TBF_RATE64: u16 = 4;
+pub const TCA_TBF_BURST: u16 = 6;
+pub const TC_LINKLAYER_ETHERNET: u8 = 1;
+/// The kernel's word for a token bucket.
+pub const TBF: &str = "tbf";
+
 // if_link.h, if.h
 pub const IFF_UP: u32 = 1;
 pub const IFF_NOARP: u32 = 0x80;
@@ -110,6 +121,7 @@ pub const IFLA_ADDRESS: u16 = 1;
 pub const IFLA_BROADCAST: u16 = 2;
 pub const IFLA_IFNAME: u16 = 3;
 pub const IFLA_MTU: u16 = 4;
+pub const IFLA_QDISC: u16 = 6;
 pub const IFLA_LINK: u16 = 5;
 pub const IFLA_MASTER: u16 = 10;
 pub const IFLA_TXQLEN: u16 = 13;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Link, LinkKind, Master, OwnerId, PortVlans};
+use knit_model::link::{Attrs, Bridge, HostDevice, Kind, Lent, Link, LinkKind, Master, OwnerId, PortVlans};
 use knit_model::{IfName, Mac, Scope, marks};
 
-use super::Links;
+use super::{Links, limits};
 use crate::error::Result;
 use crate::kernel::{By, Room, absent_is_none};
 use crate::kinds::{self, At};
+use crate::lent;
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NamespaceHeader};
 use crate::netlink::{Attributes, Header, Message};
@@ -146,7 +147,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         Some(master) => names.near(room, master)?.map(Master::Of),
     };
     let is_set = |flag: u32| Some(header.flags & flag != 0);
-    let attrs = Attrs {
+    let mut attrs = Attrs {
         mtu: number(IFLA_MTU),
         mac: attributes.first(IFLA_ADDRESS).and_then(|mac| mac.mac()).map(Mac::from_bytes),
         txqueuelen: number(IFLA_TXQLEN),
@@ -161,11 +162,12 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         arp: is_set(IFF_NOARP).map(|is_off| !is_off),
         master,
         vlans: None,
+        limit: None,
     };
     let mut kind: Kind = kinds::decode(kind_name, data, parent);
     let (owner, lent) = mark(attributes).map_or((None, None), |(owner, lent)| (Some(owner), lent));
     if let Some(lent) = lent {
-        kind = Kind::HostDevice(lent);
+        kind = Kind::HostDevice(HostDevice(lent));
     }
     // What a stranger's link says beside its message is nobody's business.
     if owner.is_some() || group == Some(marks::BIRTH_GROUP) {
@@ -173,6 +175,8 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         if absent_is_none(asked)?.is_none() {
             return Ok(None);
         }
+        let queue = attributes.first(IFLA_QDISC).and_then(|queue| queue.str());
+        attrs.limit = Some(limits::look(room, names.scope, index, queue)?);
     }
     let link = Link { name, kind, attrs, born_from, owner };
     let carrier = header.flags & IFF_LOWER_UP != 0;
@@ -183,12 +187,12 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
 
 /// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC
 /// was before it was lent.
-fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<HostDevice>)> {
+fn mark(attributes: Attributes<'_>) -> Option<(OwnerId, Option<Lent>)> {
     let list = attributes.first(IFLA_PROP_LIST)?.nested();
     let mut names = list.filter(|name| name.kind == IFLA_ALT_IFNAME).filter_map(|name| name.str());
     let id = names.find_map(|name| name.strip_prefix(marks::ALTNAME_PREFIX))?;
     let (id, rest) = id.split_once('.').unwrap_or((id, ""));
-    Some((OwnerId(id.to_owned()), kinds::host_device::of_mark(rest)))
+    Some((OwnerId(id.to_owned()), lent::of_mark(rest)))
 }
 
 /// Names of links around those of a look, asked for at most once.

@@ -4,11 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::OnceLock;
 
 use knit_model::Scope;
 
 use crate::error::{Error, Result};
 use crate::kernel::Room;
+
+/// Where the files are, if not at the usual place.
+static ROOT: OnceLock<String> = OnceLock::new();
+
+/// From now on sysctls are below this folder: in a container `/proc/sys` can only be read, and the host's is mounted
+/// elsewhere. The first folder that is named holds.
+pub fn use_sysctls_at(folder: &Path) {
+    ROOT.get_or_init(|| folder.display().to_string());
+}
 
 /// No sysctl of the network is longer. One read takes it all, as of one moment.
 const LONGEST: usize = 4096;
@@ -68,7 +79,7 @@ fn link_of(key: &str) -> Option<&str> {
 pub(crate) fn path(key: &str) -> Result<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     if key.starts_with("net/") && key.split('/').all(is_plain) {
-        return Ok(format!("/proc/sys/{key}"));
+        return Ok(format!("{}/{key}", ROOT.get().map_or("/proc/sys", String::as_str)));
     }
     let why = "only sysctls below net/ belong to a network namespace".to_owned();
     Err(Error::Unsayable { context: format!("sysctl {key}").into(), why })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::PortVlans;
+use super::{Limit, PortVlans};
 use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problems;
@@ -54,6 +54,9 @@ pub struct Attrs {
     /// The VLANs of a bridge's port, or of a bridge itself. They go when the master does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlans: Option<PortVlans>,
+    /// How fast packets may leave it. Observed of Knit's own links alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
 }
 
 /// A link's master. That it has none is a statement of its own, different from not saying anything.
@@ -113,6 +116,7 @@ impl Attrs {
             arp: self.arp.or(other.arp),
             master: self.master.or_else(|| other.master.clone()),
             vlans: self.vlans.or_else(|| other.vlans.clone()),
+            limit: self.limit.or(other.limit),
         }
     }
 
@@ -132,6 +136,7 @@ impl Attrs {
             arp: Some(true),
             master: Some(Master::Nothing),
             vlans: Some(PortVlans::access(100)),
+            limit: Some(Limit::Nothing),
         }
     }
 }
@@ -146,20 +151,20 @@ impl Master {
     }
 }
 
-/// `""` on the wire for [`Master::Nothing`]; an empty text is no interface name, so the two never meet.
-mod empty {
+/// `""` on the wire for [`Master::Nothing`] and the like; an empty text is no value otherwise, so the two never meet.
+pub(super) mod empty {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(to: S) -> Result<S::Ok, S::Error> {
+    pub(in crate::link) fn serialize<S: Serializer>(to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str("")
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    pub(in crate::link) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
         if String::deserialize(from)?.is_empty() {
             Ok(())
         } else {
-            Err(D::Error::custom("not an interface name"))
+            Err(D::Error::custom("not a value that is known here"))
         }
     }
 }

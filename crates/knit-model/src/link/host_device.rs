@@ -2,34 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attrs, Enforcement, LinkKind};
+use super::{Enforcement, Lent, LinkKind};
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// What is known of a NIC that is lent.
+/// The NIC, and what it was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostDevice {
-    /// Its name on the host, which it gets back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<IfName>,
-    /// What it had there, and gets back. It is part of the mark that a lent NIC carries.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub was: Option<Box<Attrs>>,
-}
-
-impl HostDevice {
-    /// What a NIC gets back: all that a pod may change of it.
-    pub fn returned(nic: &Attrs) -> Attrs {
-        Attrs { alias: None, master: None, vlans: None, ..nic.clone() }
-    }
-
-    /// Every field stated, for tests that go over all fields.
-    #[doc(hidden)]
-    pub fn full_for_tests() -> Self {
-        let was = Self::returned(&Attrs::full_for_tests());
-        Self { device: IfName::new("nic0").ok(), was: Some(Box::new(was)) }
-    }
-}
+#[serde(transparent)]
+pub struct HostDevice(pub Lent);
 
 impl LinkKind for HostDevice {
     /// The kernel has no word for it: it is whatever kind of link the NIC is.
@@ -37,13 +17,21 @@ impl LinkKind for HostDevice {
     const RECREATE: &'static [&'static str] = &["device"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
+    fn lent(&self) -> Option<&Lent> {
+        Some(&self.0)
+    }
+
+    fn lent_mut(&mut self) -> Option<&mut Lent> {
+        Some(&mut self.0)
+    }
+
     /// It is the NIC that it comes from. It sits on nothing.
     fn set_parent(&mut self, parent: IfName) {
-        self.device = Some(parent);
+        self.0.device = Some(parent);
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
-        if self.device.is_none() {
+        if self.0.device.is_none() {
             problems.invalid(format!("{path}.parent"), "a host-device needs the Uplink whose NIC it is");
         }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::Attrs;
+use super::{Attrs, Lent};
 use crate::key::SecretKey;
 use crate::name::IfName;
 use crate::problem::Problems;
@@ -83,6 +83,16 @@ pub trait LinkKind: Serialize {
 
     /// The link of the same scope that this one sits on.
     fn parent(&self) -> Option<&IfName> {
+        None
+    }
+
+    /// The NIC of the host that it is, where it is not made but lent.
+    fn lent(&self) -> Option<&Lent> {
+        None
+    }
+
+    /// The same, to fill in what it was.
+    fn lent_mut(&mut self) -> Option<&mut Lent> {
         None
     }
 

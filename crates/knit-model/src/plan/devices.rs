@@ -2,7 +2,7 @@
 
 use super::removal::Place;
 use super::verdicts::Verdicts;
-use crate::link::{HostDevice, Kind, Link, Master};
+use crate::link::{Attrs, Kind, Lent, Link, Master};
 use crate::name::IfName;
 use crate::problem::Reason;
 use crate::sandbox::Scope;
@@ -13,16 +13,15 @@ use crate::state::NetState;
 pub fn settle_devices(desired: &mut NetState, seen: &NetState) {
     for (scope, state) in &mut desired.scopes {
         for link in state.links.values_mut() {
-            let Kind::HostDevice(lent) = &mut link.kind else { continue };
-            let Some(device) = &lent.device else { continue };
+            let Some(device) = link.device() else { continue };
             let here = seen.link(scope, &link.name).filter(|here| here.owner == link.owner);
             let was = here.and_then(|here| had(here, device)).or_else(|| {
                 let elsewhere = seen.scopes.values().flat_map(|state| state.links.values());
                 let mut elsewhere = elsewhere.filter_map(|other| had(other, device));
                 let at_home = seen.link(&Scope::Host, device).filter(|nic| nic.owner.is_none());
-                elsewhere.next().or_else(|| at_home.map(|nic| HostDevice::returned(&nic.attrs)))
+                elsewhere.next().or_else(|| at_home.map(|nic| Lent::returned(&nic.attrs)))
             });
-            if let Some(was) = was {
+            if let (Some(was), Some(lent)) = (was, link.kind.lent_mut()) {
                 link.attrs = std::mem::take(&mut link.attrs).or(&was);
                 lent.was = Some(Box::new(was));
             }
@@ -31,18 +30,14 @@ pub fn settle_devices(desired: &mut NetState, seen: &NetState) {
 }
 
 /// What this NIC had, if this link is it.
-fn had(link: &Link, device: &IfName) -> Option<crate::link::Attrs> {
-    match &link.kind {
-        Kind::HostDevice(lent) if lent.device.as_ref() == Some(device) => lent.was.as_deref().cloned(),
-        _ => None,
-    }
+fn had(link: &Link, device: &IfName) -> Option<Attrs> {
+    let lent = link.kind.lent().filter(|lent| lent.device.as_ref() == Some(device))?;
+    lent.was.as_deref().cloned()
 }
 
 /// The NIC as it is on the host once it is back.
 pub(super) fn returned(link: &Link) -> Option<Link> {
-    let Kind::HostDevice(HostDevice { device: Some(device), was: Some(was) }) = &link.kind else {
-        return None;
-    };
+    let Lent { device: Some(device), was: Some(was) } = link.kind.lent()? else { return None };
     Some(Link { attrs: (**was).clone(), ..Link::new(device.clone(), Kind::Other { name: String::new() }) })
 }
 
@@ -51,7 +46,7 @@ impl Verdicts {
     pub(super) fn block_devices(&mut self, desired: &NetState, observed: &NetState) {
         for (scope, state) in &desired.scopes {
             for link in state.links.values().filter(|link| link.owner.is_some()) {
-                let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &link.kind else { continue };
+                let Some(device) = link.device() else { continue };
                 let place: Place = (scope.clone(), link.name.clone());
                 if self.blocked.contains(&place) || self.is_at_hand(observed, device, &place) {
                     continue;

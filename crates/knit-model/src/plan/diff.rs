@@ -7,7 +7,7 @@ use super::changes::{changes, going_up};
 use super::removal::{Place, Removal};
 use super::verdicts::judge;
 use super::{Change, Desired, Item, Plan, Planned, Step};
-use crate::link::{HostDevice, Kind, Link, Master};
+use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
 use crate::provenance::Provenance;
 use crate::route::{NextHop, Route};
@@ -180,7 +180,7 @@ impl Building<'_> {
             let step = Step::CreateLink { link: ends[0].1.clone(), peer: ends.get(1).cloned() };
             self.push(&place.0, Item::Link(place.1.clone()), step);
             for (scope, mut made) in ends {
-                if let Kind::HostDevice(HostDevice { device: Some(device), .. }) = &made.kind {
+                if let Some(device) = made.device() {
                     self.now.scope(&Scope::Host).links.remove(device);
                 }
                 made.attrs.up = Some(false);

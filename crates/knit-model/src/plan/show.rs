@@ -11,7 +11,7 @@ use crate::name::IfName;
 use crate::sandbox::Scope;
 
 /// What every link has unless someone asks for something else.
-const USUAL: [(&str, &str); 19] = [
+const USUAL: [(&str, &str); 20] = [
     ("ageing", "300"),
     ("alias", "nothing"),
     ("allmulticast", "false"),
@@ -20,6 +20,7 @@ const USUAL: [(&str, &str); 19] = [
     ("fdb_ageing", "300"),
     ("group", "0"),
     ("learning", "true"),
+    ("limit", "nothing"),
     ("master", "nothing"),
     ("multicast", "true"),
     ("multicast_snooping", "true"),

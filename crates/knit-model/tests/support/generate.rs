@@ -2,7 +2,8 @@
 
 use ipnet::IpNet;
 use knit_model::link::{
-    Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, Peer, PortVlans, Veth, VlanSet, Vxlan,
+    Attrs, Bridge, Kind, Limit, Link, Macvlan, MacvlanMode, Master, Peer, PortVlans, Rate, Veth, VlanSet,
+    Vxlan,
 };
 use knit_model::route::{MAIN_TABLE, NextHop, Route};
 use knit_model::{Address, IfName, Mac, Neighbour, NetState, Rule, SandboxId, Scope};
@@ -124,6 +125,8 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
         host_end.attrs.master = Some(Master::Of(name(&format!("br{bridge}"))));
         let trunk = |native| PortVlans::trunk(VlanSet::new([(100, 100), (200, 200 + native)]), native);
         host_end.attrs.vlans = wish.vlan.map(trunk);
+        let rate = wish.mtu.filter(|_| wish.gateway).map(|mtu| Limit::To(Rate::new(8_000, None, mtu)));
+        host_end.attrs.limit = Some(rate.unwrap_or(Limit::Nothing));
         state.scope(&Scope::Host).add_link(host_end);
         state.scope(&scope).add_link(link(&near, pair(&Scope::Host, &far), &id, wish.mtu));
         state.scope(&scope).add_address(Address::new(

@@ -1,7 +1,7 @@
 //! A kernel made of plain data. It refuses what the real one refuses: a second link of a name, a port of a bridge that
 //! is not there, an address without its link, a route over a link that is down.
 
-use knit_model::link::{DEFAULT_VLAN, HostDevice, Kind, Link, Master, OwnerId, Peer, PortVlans};
+use knit_model::link::{DEFAULT_VLAN, Kind, Lent, Link, Master, OwnerId, Peer, PortVlans};
 use knit_model::plan::{Plan, Planned, Step};
 use knit_model::{IfName, NetState, Scope};
 
@@ -188,10 +188,10 @@ impl Kernel {
         if let Some(parent) = link.kind.parent() {
             self.link(&link.born_from.clone().unwrap_or(scope.clone()), parent)?;
         }
-        if let Kind::HostDevice(lent) = &link.kind {
+        if let Some(lent) = link.kind.lent() {
             let device = lent.device.as_ref().ok_or("a NIC has a name")?;
             let nic = self.state.scope(&Scope::Host).links.remove(device).ok_or("no such NIC")?;
-            if lent.was.as_deref() != Some(&HostDevice::returned(&nic.attrs)) {
+            if lent.was.as_deref() != Some(&Lent::returned(&nic.attrs)) {
                 return Err(format!("{device} was not as it is said"));
             }
         }
@@ -239,7 +239,7 @@ impl Kernel {
         {
             self.delete(&peer.scope.clone(), &peer.name.clone())?;
         }
-        if let Kind::HostDevice(HostDevice { device: Some(device), was: Some(was) }) = &link.kind {
+        if let Some(Lent { device: Some(device), was: Some(was) }) = link.kind.lent() {
             let kind = Kind::Other { name: String::new() };
             let nic = Link { attrs: (**was).clone(), ..Link::new(device.clone(), kind) };
             self.state.scope(&Scope::Host).add_link(nic);

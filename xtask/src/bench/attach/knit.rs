@@ -78,6 +78,7 @@ impl Knit {
         Ok(Sandbox {
             id: SandboxId(format!("bench/{name}")),
             instance: pod.instance.clone(),
+            isolation: Default::default(),
             netns,
             number: self.count,
             uid: format!("{}-{}", pod.instance.boot, self.count),

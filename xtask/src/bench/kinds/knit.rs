@@ -48,6 +48,7 @@ impl Knit {
             id: SandboxId("bench/pod".to_owned()),
             uid: format!("{}-{}", instance.boot, instance.cookie),
             instance,
+            isolation: Default::default(),
             netns,
             number: 1,
             pod: "pod".to_owned(),

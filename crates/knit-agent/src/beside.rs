@@ -1,0 +1,74 @@
+//! Beside the CNI plugin of a cluster: objects come from the API server, pods from there and from the container runtime.
+//!
+//! Four watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
+//! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
+//! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
+
+mod objects;
+mod pods;
+mod runtime;
+mod states;
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use knit_crds::Object;
+use knit_engine::pods::Pods;
+use knit_kube::kube::Client;
+use tokio::sync::Notify;
+
+use crate::config::Config;
+use crate::daemon::Handle;
+use crate::error::Result;
+
+/// What the watchers share.
+#[derive(Clone)]
+struct Shared {
+    client: Client,
+    handle: Handle,
+    node: Arc<str>,
+    pods: Arc<Mutex<Pods>>,
+    /// Pods may have a sandbox by now.
+    look: Arc<Notify>,
+    /// Pods changed in a way that the loop does not hear of.
+    tell: Arc<Notify>,
+}
+
+impl Shared {
+    fn pods(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the loop hear what pods and sandboxes mean for what it knows.
+    fn feed_pods(&self) {
+        let shared = self.clone();
+        self.handle.feed(move |state| shared.pods().events(state));
+        self.tell.notify_one();
+    }
+}
+
+/// Starts to watch. It goes on for as long as the runtime of the calling task does.
+pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
+    let client = knit_kube::connect(named(&config.kubeconfig)).await?;
+    let shared = Shared {
+        client,
+        handle: handle.clone(),
+        node: config.node_name.as_str().into(),
+        pods: Arc::default(),
+        look: Arc::default(),
+        tell: Arc::default(),
+    };
+    tracing::info!(node = config.node_name, "watches the API server and the container runtime");
+    for kind in Object::kinds() {
+        tokio::spawn(objects::follow(shared.clone(), kind));
+    }
+    tokio::spawn(pods::follow(shared.clone()));
+    tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));
+    tokio::spawn(states::follow(shared));
+    Ok(())
+}
+
+fn named(path: &Path) -> Option<&Path> {
+    (!path.as_os_str().is_empty()).then_some(path)
+}

@@ -1,0 +1,65 @@
+//! What the controller knows: all of it comes from watches, nothing of it is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use knit_crds::Object;
+use knit_crds::states::{AppliedObject, NodeNetworkStateStatus, PodNetworkStateStatus};
+use knit_engine::ObjectKey;
+
+/// Something in a namespace, by namespace and name.
+pub type Name = (String, String);
+
+/// An object of a tenant's or an admin's.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The object, with the status that it has or is about to get.
+    pub object: Object,
+    /// When this generation of it was first seen, in milliseconds.
+    pub since: i64,
+    /// When it was seen that someone deletes it.
+    pub going_since: Option<i64>,
+}
+
+/// Everything that is known.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Objects.
+    pub objects: BTreeMap<ObjectKey, Known>,
+    /// What agents say about pods.
+    pub pods: BTreeMap<Name, PodNetworkStateStatus>,
+    /// What agents say about nodes.
+    pub nodes: BTreeMap<String, NodeNetworkStateStatus>,
+    /// Nodes that there are.
+    pub alive: BTreeSet<String>,
+    /// Sample Deployments, each with the PodConfig that it belongs to.
+    pub samples: BTreeMap<Name, String>,
+    /// What was listed once. Before all of it was, nothing is decided.
+    pub(crate) listed: BTreeSet<String>,
+    /// Objects to look at.
+    pub(crate) dirty: BTreeSet<ObjectKey>,
+}
+
+impl State {
+    /// Whether anything waits to be looked at.
+    pub fn is_waiting(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// What agents of nodes that there are say about an object in pods, with the pod.
+    pub fn in_pods<'a>(&'a self, key: &'a ObjectKey) -> impl Iterator<Item = (&'a Name, &'a AppliedObject)> {
+        let here = self.pods.iter().filter(move |(name, _)| name.0 == key.namespace);
+        let here = here.filter(|(_, pod)| self.alive.contains(&pod.node));
+        here.flat_map(|(name, pod)| pod.objects.iter().map(move |object| (name, object)))
+            .filter(move |(_, object)| is_about(object, key))
+    }
+
+    /// What agents of nodes that there are say about an object outside of pods.
+    pub fn on_nodes<'a>(&'a self, key: &'a ObjectKey) -> impl Iterator<Item = &'a AppliedObject> {
+        let nodes = self.nodes.iter().filter(|(name, _)| self.alive.contains(*name));
+        nodes.flat_map(|(_, node)| &node.objects).filter(move |object| is_about(object, key))
+    }
+}
+
+fn is_about(object: &AppliedObject, key: &ObjectKey) -> bool {
+    object.kind == key.kind && object.namespace == key.namespace && object.name == key.name
+}

@@ -1,0 +1,19 @@
+//! Knit for a whole cluster. What happens on a node is done by that node's agent; here is what no single node can say.
+//!
+//! - the status of an object, from what all agents say about pods and nodes ([`rollup`]);
+//! - finalizers, which go when no node has anything of an object any more;
+//! - `PodConfig.sampleDeployment`;
+//! - states of nodes and pods that are gone.
+//!
+//! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock.
+
+mod effects;
+mod known;
+pub mod lease;
+pub mod rollup;
+pub mod run;
+pub mod sample;
+pub mod step;
+
+pub use known::{Known, State};
+pub use step::{Effect, Event, step};

@@ -1,0 +1,245 @@
+//! What the controller decides, without an API server.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use knit_controller::{Effect, Event, State, step};
+use knit_crds::Object;
+use knit_crds::states::{NodeNetworkStateStatus, PodNetworkStateStatus};
+use knit_kube::Seen;
+use serde_json::{Value, json};
+
+const MINE: &str = "podconfig.finalizers.opdev.io";
+
+/// A controller that has listed everything, with one node.
+struct Controller {
+    state: State,
+    now: i64,
+}
+
+impl Controller {
+    fn new() -> Self {
+        let mut controller = Self { state: State::default(), now: 1_000_000 };
+        for kind in Object::kinds() {
+            controller.hear(Event::Objects(&kind.kind, Box::new(Seen::Listed(Vec::new()))));
+        }
+        controller.hear(Event::Pods(Seen::Listed(Vec::new())));
+        controller.hear(Event::Nodes(Seen::Listed(Vec::new())));
+        controller.hear(Event::Samples(Seen::Listed(Vec::new())));
+        assert_eq!(controller.look(0), [], "nothing is decided before nodes are known");
+        controller.hear(Event::Alive(Seen::Listed(vec!["node1".to_owned(), "node2".to_owned()])));
+        controller
+    }
+
+    fn hear(&mut self, event: Event) {
+        assert_eq!(step(&mut self.state, event, self.now), []);
+    }
+
+    fn look(&mut self, later: i64) -> Vec<Effect> {
+        self.now += later;
+        step(&mut self.state, Event::Look, self.now)
+    }
+
+    fn apply(&mut self, object: Value) {
+        let object = Object::from_manifest(&object).unwrap();
+        let kind = Object::find_kind(object.kind()).unwrap();
+        self.hear(Event::Objects(&kind.kind, Box::new(Seen::Applied(object))));
+    }
+
+    /// What an agent says about a pod.
+    fn pod(&mut self, name: &str, node: &str, objects: Value) {
+        let status = json!({"node": node, "podUID": name, "objects": objects});
+        let status: PodNetworkStateStatus = serde_json::from_value(status).unwrap();
+        self.hear(Event::Pods(Seen::Applied((("tenant".to_owned(), name.to_owned()), status))));
+    }
+}
+
+fn config(generation: i64, metadata: Value, spec: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "podconfig.opdev.io/v1alpha1",
+        "kind": "PodConfig",
+        "metadata": {"name": "a", "namespace": "tenant", "uid": "u", "generation": generation, "resourceVersion": "7",
+            "finalizers": [MINE]},
+        "spec": {"networkAttachments": [{"name": "pc0", "master": "pcbr0", "cidr": "192.168.100.0/24"}]},
+    });
+    merge(&mut object["metadata"], metadata);
+    merge(&mut object["spec"], spec);
+    object
+}
+
+fn merge(to: &mut Value, from: Value) {
+    to.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
+}
+
+fn stands(generation: i64, number: u32, last: u32) -> Value {
+    json!([{"kind": "PodConfig", "namespace": "tenant", "name": "a", "uid": "u", "generation": generation, "ready": true,
+        "interfaces": [{"field": "spec.networkAttachments[0]", "name": format!("pc0{number}"), "linkType": "veth",
+            "addresses": [format!("192.168.100.{last}/24")], "peer": format!("hpc0{number}"), "master": "pcbr0",
+            "ready": true}]}])
+}
+
+fn status(effects: &[Effect]) -> Value {
+    let written = effects.iter().find_map(|effect| match effect {
+        Effect::WriteStatus(_, status) => Some(status.clone()),
+        _ => None,
+    });
+    written.unwrap_or_else(|| panic!("no status in {effects:?}"))
+}
+
+fn ready(status: &Value) -> (&str, &str, &str) {
+    let ready = &status["conditions"][0];
+    let text = |field: &str| ready[field].as_str().unwrap();
+    (text("status"), text("reason"), text("message"))
+}
+
+#[test]
+fn two_nodes_pods_make_one_status_in_the_predecessors_words() {
+    let mut controller = Controller::new();
+    controller.apply(config(1, json!({}), json!({})));
+    controller.pod("b", "node2", stands(1, 28, 2));
+    controller.pod("a", "node1", stands(1, 27, 2));
+    let effects = controller.look(0);
+    let status = status(&effects);
+    assert_eq!(status["phase"], "configured");
+    assert_eq!(
+        status["podConfigurations"],
+        json!([
+            {"podName": "a", "configList": ["{podVethName:pc027 podIPAddr:192.168.100.2/24 peerVethName:hpc027 bridge:pcbr0}"]},
+            {"podName": "b", "configList": ["{podVethName:pc028 podIPAddr:192.168.100.2/24 peerVethName:hpc028 bridge:pcbr0}"]},
+        ])
+    );
+    assert_eq!(ready(&status), ("True", "Configured", "2 pods configured"));
+    assert!(matches!(&effects[1], Effect::Tell { reason, .. } if reason == "Configured"), "{effects:?}");
+    // What was written is not written again, also before the watch brings it back.
+    controller.pod("a", "node1", stands(1, 27, 2));
+    assert_eq!(controller.look(0), []);
+}
+
+#[test]
+fn a_status_waits_for_agents_but_not_forever() {
+    let mut controller = Controller::new();
+    controller.apply(config(1, json!({}), json!({})));
+    assert_eq!(controller.look(0), [], "agents have had no time yet");
+    assert_eq!(ready(&status(&controller.look(1_000))).1, "NoPods");
+    controller.pod("a", "node1", stands(1, 27, 2));
+    assert_eq!(ready(&status(&controller.look(0))).0, "True");
+    controller.apply(config(2, json!({}), json!({})));
+    assert_eq!(controller.look(500), [], "the agent speaks of the generation before");
+    let late = status(&controller.look(500));
+    assert_eq!((ready(&late).0, late["observedGeneration"].as_i64()), ("False", Some(2)));
+    controller.pod("a", "node1", stands(2, 27, 2));
+    assert_eq!(ready(&status(&controller.look(0))).0, "True");
+}
+
+#[test]
+fn a_problem_on_any_node_is_in_the_status_and_told_once() {
+    let mut controller = Controller::new();
+    controller.apply(config(1, json!({}), json!({})));
+    let problem = json!({"reason": "NotOwned", "message": "link pcbr0 exists, and Knit did not make it"});
+    let object = json!({"kind": "PodConfig", "namespace": "tenant", "name": "a", "uid": "u", "generation": 1,
+        "ready": false, "problems": [problem]});
+    let node: NodeNetworkStateStatus = serde_json::from_value(json!({"objects": [object]})).unwrap();
+    for name in ["node1", "node2"] {
+        controller.hear(Event::Nodes(Seen::Applied((name.to_owned(), node.clone()))));
+    }
+    let effects = controller.look(0);
+    assert_eq!(
+        ready(&status(&effects)),
+        ("False", "NotOwned", "link pcbr0 exists, and Knit did not make it")
+    );
+    assert!(matches!(&effects[1], Effect::Tell { reason, .. } if reason == "NotOwned"), "{effects:?}");
+}
+
+#[test]
+fn an_object_that_cannot_be_says_so_in_its_status() {
+    let mut controller = Controller::new();
+    let bad = json!({"networkAttachments": [{"name": "pc0", "master": "pcbr0", "cidr": "192.168.100.7/24"}]});
+    controller.apply(config(1, json!({}), bad));
+    let status = status(&controller.look(0));
+    assert_eq!(ready(&status).1, "InvalidValue");
+    assert!(ready(&status).2.contains("spec.networkAttachments[0].cidr"), "{status}");
+}
+
+#[test]
+fn a_finalizer_comes_at_once_and_goes_when_no_node_has_anything() {
+    let mut controller = Controller::new();
+    let set = |finalizers: &[&str], version: &str| Effect::SetFinalizers {
+        key: knit_engine::ObjectKey {
+            kind: "PodConfig".to_owned(),
+            namespace: "tenant".to_owned(),
+            name: "a".to_owned(),
+        },
+        finalizers: finalizers.iter().map(ToString::to_string).collect(),
+        version: version.to_owned(),
+    };
+    controller.apply(config(1, json!({"finalizers": ["other"]}), json!({})));
+    assert_eq!(controller.look(0), [set(&["other", MINE], "7")]);
+    controller.pod("a", "node1", stands(1, 27, 2));
+    let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "resourceVersion": "8", "finalizers": ["other", MINE]});
+    controller.apply(config(1, going, json!({})));
+    assert_eq!(controller.look(0), [], "a pod still has it");
+    controller.pod("a", "node1", json!([]));
+    assert_eq!(controller.look(0), [set(&["other"], "8")]);
+}
+
+#[test]
+fn an_object_without_pods_goes_at_once() {
+    let mut controller = Controller::new();
+    controller.apply(config(1, json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!({})));
+    assert!(
+        matches!(&controller.look(0)[..], [Effect::SetFinalizers { finalizers, .. }] if finalizers.is_empty())
+    );
+}
+
+#[test]
+fn neither_a_node_that_is_gone_nor_an_agent_that_is_silent_holds_an_object_forever() {
+    let going = || config(1, json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), json!({}));
+    let mut controller = Controller::new();
+    controller.pod("a", "node1", stands(1, 27, 2));
+    controller.apply(going());
+    assert_eq!(controller.look(0), []);
+    controller.hear(Event::Alive(Seen::Deleted("node1".to_owned())));
+    assert!(matches!(&controller.look(0)[..], [Effect::SetFinalizers { .. }]));
+
+    let mut controller = Controller::new();
+    controller.pod("a", "node1", stands(1, 27, 2));
+    controller.apply(going());
+    assert!(controller.look(29_999).is_empty());
+    let effects = controller.look(30_000);
+    assert!(matches!(&effects[..], [Effect::Tell { .. }, Effect::SetFinalizers { .. }]), "{effects:?}");
+}
+
+#[test]
+fn what_a_node_said_goes_with_it() {
+    let mut controller = Controller::new();
+    controller.hear(Event::Nodes(Seen::Applied(("old".to_owned(), NodeNetworkStateStatus::default()))));
+    assert_eq!(controller.look(0), [Effect::DeleteNodeState("old".to_owned())]);
+}
+
+#[test]
+fn a_sample_deployment_is_made_once_and_deleted_when_it_is_not_asked_for() {
+    let mut controller = Controller::new();
+    let made = |effects: Vec<Effect>| {
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::MakeSample { name, .. } => Some(format!("+{name}")),
+            Effect::DeleteSample(_, (_, name)) => Some(format!("-{name}")),
+            _ => None,
+        })
+    };
+    controller.apply(config(1, json!({}), json!({"sampleDeployment": {"create": true, "name": "cnf"}})));
+    assert_eq!(made(controller.look(0)), Some("+cnf".to_owned()));
+    let sample = (("tenant".to_owned(), "cnf".to_owned()), "a".to_owned());
+    controller.hear(Event::Samples(Seen::Applied(sample)));
+    assert_eq!(made(controller.look(0)), None);
+    controller.apply(config(2, json!({}), json!({"sampleDeployment": {"create": false, "name": "cnf"}})));
+    assert_eq!(made(controller.look(0)), Some("-cnf".to_owned()));
+}
+
+#[test]
+fn a_write_that_failed_is_tried_again() {
+    let mut controller = Controller::new();
+    controller.apply(config(1, json!({}), json!({})));
+    controller.pod("a", "node1", stands(1, 27, 2));
+    let effects = controller.look(0);
+    let Effect::WriteStatus(key, first) = &effects[0] else { panic!("{effects:?}") };
+    controller.hear(Event::Failed(key.clone()));
+    assert_eq!(status(&controller.look(0)), *first);
+}

@@ -1,0 +1,230 @@
+//! Pods of a cluster: the API server knows their labels, the runtime their sandboxes. Both together make a sandbox.
+//!
+//! Nothing is taken away because someone is silent: only a runtime that answers can say that a sandbox is gone.
+
+use std::collections::BTreeMap;
+
+use knit_model::problem::{Problem, Reason};
+use knit_model::report::{AppliedReport, PodState};
+use knit_model::sandbox::{Instance, Isolation};
+use knit_model::{Sandbox, SandboxId};
+
+use crate::event::Event;
+use crate::state::State;
+
+/// A pod as the API server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its uid.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it uses the node's own network.
+    pub host_network: bool,
+    /// Whether all of its containers have ended for good.
+    pub ended: bool,
+}
+
+/// A sandbox that the runtime runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The pod's uid.
+    pub uid: String,
+    /// Which life of it.
+    pub instance: Instance,
+    /// Where its network namespace is found.
+    pub netns: String,
+    /// The process that holds it.
+    pub number: u32,
+}
+
+/// What API server and runtime said last.
+#[derive(Clone, Debug, Default)]
+pub struct Pods {
+    pods: BTreeMap<String, Pod>,
+    /// `None` until the runtime has answered once.
+    running: Option<BTreeMap<SandboxId, Running>>,
+}
+
+impl Pods {
+    /// All pods of the node, as of one moment.
+    pub fn list(&mut self, pods: Vec<Pod>) {
+        self.pods = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+    }
+
+    /// A pod is new, or has changed.
+    pub fn apply(&mut self, pod: Pod) {
+        self.pods.insert(pod.uid.clone(), pod);
+    }
+
+    /// A pod is no longer in the API. Its sandbox may live on for a moment, and keeps what it has.
+    pub fn delete(&mut self, uid: &str) {
+        self.pods.remove(uid);
+    }
+
+    /// All sandboxes that run, as of one moment.
+    pub fn run(&mut self, running: BTreeMap<SandboxId, Running>) {
+        self.running = Some(running);
+    }
+
+    /// The pod with this uid.
+    pub fn get(&self, uid: &str) -> Option<&Pod> {
+        self.pods.get(uid)
+    }
+
+    /// What has to be heard so that the state has exactly the sandboxes that run, with their pods' labels.
+    pub fn events(&self, state: &State) -> Vec<Event> {
+        let Some(running) = &self.running else { return Vec::new() };
+        let is_called = |id: &SandboxId| state.called.all().any(|attachment| attachment.sandbox == *id);
+        let gone = state.sandboxes.keys().filter(|id| !running.contains_key(*id) && !is_called(id));
+        let mut events: Vec<Event> = gone.map(|id| Event::SandboxGone(id.clone())).collect();
+        for (id, running) in running {
+            // Who it is for is not known yet: what it has stays.
+            let Some(pod) = self.pods.get(&running.uid) else { continue };
+            let known = state.sandboxes.get(id);
+            let same_life = known.filter(|known| known.instance == running.instance);
+            if known.is_some() && same_life.is_none() {
+                events.push(Event::SandboxGone(id.clone()));
+            }
+            let sandbox = match same_life {
+                // The number is part of names: the process that holds the namespace may be another by now.
+                Some(known) => Sandbox { labels: pod.labels.clone(), ..known.clone() },
+                None => sandbox(id.clone(), running, pod),
+            };
+            if same_life != Some(&sandbox) {
+                events.push(Event::SandboxSeen(sandbox));
+            }
+        }
+        events
+    }
+
+    /// Pods that objects mean and that cannot have anything: they use the node's own network.
+    pub fn refused(&self, state: &State) -> Vec<PodState> {
+        let refused = self.pods.values().filter(|pod| pod.host_network && !pod.ended).map(|pod| {
+            let running = Running {
+                uid: pod.uid.clone(),
+                instance: Instance { boot: String::new(), cookie: 0 },
+                netns: String::new(),
+                number: 0,
+            };
+            let sandbox = sandbox(SandboxId(String::new()), &running, pod);
+            let message =
+                format!("pod {} uses the node's own network (hostNetwork): nothing is added there", pod.name);
+            let problem = Problem { field: String::new(), reason: Reason::NotAllowed, message };
+            let objects = state.asking(&sandbox).map(|object| AppliedReport {
+                object: object.object.clone(),
+                ready: false,
+                interfaces: Vec::new(),
+                items: Vec::new(),
+                bridges: Vec::new(),
+                problems: vec![problem.clone()],
+                warnings: Vec::new(),
+            });
+            PodState { objects: objects.collect(), sandbox }
+        });
+        refused.filter(|pod| !pod.objects.is_empty()).collect()
+    }
+}
+
+fn sandbox(id: SandboxId, running: &Running, pod: &Pod) -> Sandbox {
+    Sandbox {
+        id,
+        instance: running.instance.clone(),
+        isolation: Isolation::default(),
+        netns: running.netns.clone(),
+        number: running.number,
+        pod: pod.name.clone(),
+        namespace: pod.namespace.clone(),
+        uid: pod.uid.clone(),
+        labels: pod.labels.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Record;
+
+    fn pod(uid: &str, label: &str) -> Pod {
+        Pod {
+            uid: uid.to_owned(),
+            namespace: "default".to_owned(),
+            name: format!("pod-{uid}"),
+            labels: BTreeMap::from([("podconfig".to_owned(), label.to_owned())]),
+            host_network: false,
+            ended: false,
+        }
+    }
+
+    fn running(uid: &str, cookie: u64, number: u32) -> Running {
+        let instance = Instance { boot: "boot".to_owned(), cookie };
+        Running { uid: uid.to_owned(), instance, netns: format!("/proc/{number}/ns/net"), number }
+    }
+
+    fn all(sandboxes: &[(&str, Running)]) -> BTreeMap<SandboxId, Running> {
+        sandboxes.iter().map(|(id, running)| (SandboxId((*id).to_owned()), running.clone())).collect()
+    }
+
+    /// Has the state follow, and says what it heard.
+    fn hear(pods: &Pods, state: &mut State) -> Vec<String> {
+        let mut words = Vec::new();
+        for event in pods.events(state) {
+            match event {
+                Event::SandboxSeen(sandbox) => {
+                    words.push(format!("+{} {}{}", sandbox.id, sandbox.labels["podconfig"], sandbox.number));
+                    state.record(&Record::SandboxSeen(sandbox));
+                }
+                Event::SandboxGone(id) => {
+                    words.push(format!("-{id}"));
+                    state.record(&Record::SandboxGone { id, at: knit_ipam::Time(0) });
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn a_sandbox_needs_both_its_pod_and_its_process_in_any_order() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.run(all(&[("s1", running("u1", 1, 100))]));
+        assert_eq!(hear(&pods, &mut state), [""; 0]);
+        pods.apply(pod("u1", "a"));
+        assert_eq!(hear(&pods, &mut state), ["+s1 a100"]);
+        assert_eq!(hear(&pods, &mut state), [""; 0]);
+        pods.apply(pod("u1", "b"));
+        assert_eq!(hear(&pods, &mut state), ["+s1 b100"]);
+    }
+
+    #[test]
+    fn nothing_goes_because_someone_is_silent() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.apply(pod("u1", "a"));
+        pods.run(all(&[("s1", running("u1", 1, 100))]));
+        hear(&pods, &mut state);
+        // A program that began anew and heard neither of the two.
+        assert_eq!(hear(&Pods::default(), &mut state), [""; 0]);
+        pods.list(Vec::new());
+        assert_eq!(hear(&pods, &mut state), [""; 0], "the sandbox outlives the pod's object for a moment");
+        pods.run(BTreeMap::new());
+        assert_eq!(hear(&pods, &mut state), ["-s1"]);
+    }
+
+    #[test]
+    fn a_recreated_sandbox_is_another_and_a_new_process_is_not() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.apply(pod("u1", "a"));
+        pods.run(all(&[("s1", running("u1", 1, 100))]));
+        hear(&pods, &mut state);
+        pods.run(all(&[("s1", running("u1", 1, 101))]));
+        assert_eq!(hear(&pods, &mut state), [""; 0], "names keep the number of the first process");
+        pods.run(all(&[("s2", running("u1", 2, 102))]));
+        assert_eq!(hear(&pods, &mut state), ["-s1", "+s2 a102"]);
+        pods.run(all(&[("s2", running("u1", 3, 103))]));
+        assert_eq!(hear(&pods, &mut state), ["-s2", "+s2 a103"]);
+    }
+}

@@ -1,0 +1,116 @@
+//! What stands where, read from the state: by pod, and on the node outside of pods.
+
+use knit_model::Sandbox;
+use knit_model::intent::Want;
+use knit_model::problem::Problem;
+use knit_model::provenance::ObjectRef;
+use knit_model::report::{AppliedReport, PodState};
+
+use crate::event::Unit;
+use crate::reports::{entries, is_meant};
+use crate::state::{Made, ObjectKey, State, StoredObject};
+
+impl State {
+    /// Objects that mean this sandbox.
+    pub fn asking<'a>(&'a self, sandbox: &'a Sandbox) -> impl Iterator<Item = &'a StoredObject> {
+        self.objects.values().filter(move |stored| is_meant(stored, sandbox))
+    }
+
+    /// Everything that applies to each pod that an object means or that has something. A pod that is being worked on is
+    /// left out: what there is to say about it follows in a moment.
+    pub fn pod_states(&self) -> Vec<PodState> {
+        let settled = self.sandboxes.values().filter(|sandbox| self.is_settled(sandbox));
+        let states = settled.map(|sandbox| self.pod_state(sandbox));
+        states.filter(|state| !state.objects.is_empty()).collect()
+    }
+
+    /// Pods that are being worked on.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandboxes.values().filter(|sandbox| !self.is_settled(sandbox))
+    }
+
+    fn is_settled(&self, sandbox: &Sandbox) -> bool {
+        let unit = Unit::Sandbox(sandbox.id.clone());
+        !self.dirty.contains(&unit) && !self.flights.contains_key(&unit)
+    }
+
+    fn pod_state(&self, sandbox: &Sandbox) -> PodState {
+        let unit = Unit::Sandbox(sandbox.id.clone());
+        let made = self.made.get(&unit);
+        let problems = self.problems.get(&unit).map_or(&[][..], Vec::as_slice);
+        let mut objects: Vec<AppliedReport> =
+            self.asking(sandbox).map(|stored| in_pod(stored, made, problems)).collect();
+        // What calls asked for has no object.
+        let called = made.into_iter().flat_map(|made| &made.interfaces);
+        for (key, _) in called.filter(|(key, _)| !self.objects.contains_key(key)) {
+            if !objects.iter().any(|one| ObjectKey::of(&one.object) == *key) {
+                objects.push(of_key(key, made, problems));
+            }
+        }
+        PodState { sandbox: sandbox.clone(), objects }
+    }
+
+    /// What objects have on the node outside of pods: their bridges, and what stands in the way of those.
+    pub fn node_states(&self) -> Vec<AppliedReport> {
+        let states = self.objects.iter().map(|(key, stored)| self.on_node(key, stored));
+        states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
+    }
+
+    fn on_node(&self, key: &ObjectKey, stored: &StoredObject) -> AppliedReport {
+        let is_bridge = |unit: &Unit| matches!(unit, Unit::Bridge(_));
+        let asks = stored.intents.iter().any(|intent| matches!(intent.want, Want::Bridge(_)));
+        let bridges = if asks { self.bridges(key, stored) } else { Vec::new() };
+        let units =
+            self.problems.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, problems)| problems);
+        let made = self.made.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, made)| &made.warnings);
+        let problems = about(key, units);
+        AppliedReport {
+            object: stored.object.clone(),
+            ready: asks && problems.is_empty() && !bridges.is_empty(),
+            interfaces: Vec::new(),
+            items: Vec::new(),
+            bridges,
+            problems,
+            warnings: made.filter(|(object, _)| object == key).map(|(_, warning)| warning.clone()).collect(),
+        }
+    }
+}
+
+fn in_pod(stored: &StoredObject, made: Option<&Made>, problems: &[(ObjectKey, Problem)]) -> AppliedReport {
+    let mut applied = of_key(&stored.key(), made, problems);
+    applied.object = stored.object.clone();
+    let is_whole = applied.interfaces.len() + applied.items.len() == entries(stored);
+    applied.ready &= is_whole && applied.problems.is_empty();
+    applied
+}
+
+fn of_key(key: &ObjectKey, made: Option<&Made>, problems: &[(ObjectKey, Problem)]) -> AppliedReport {
+    let ObjectKey { kind, namespace, name } = key.clone();
+    let object = ObjectRef { kind, namespace, name, uid: String::new(), generation: 0 };
+    let made = made.into_iter();
+    let interfaces = made.clone().flat_map(|made| &made.interfaces).filter(|(of, _)| of == key);
+    let interfaces: Vec<_> = interfaces.map(|(_, interface)| interface.clone()).collect();
+    let items = made.clone().flat_map(|made| &made.items).filter(|(of, _)| of == key);
+    let items: Vec<_> = items.map(|(_, item)| item.clone()).collect();
+    let warnings = made.flat_map(|made| &made.warnings).filter(|(of, _)| of == key);
+    AppliedReport {
+        object,
+        ready: interfaces.iter().all(|one| one.ready) && items.iter().all(|one| one.ready),
+        interfaces,
+        items,
+        bridges: Vec::new(),
+        problems: about(key, problems.iter()),
+        warnings: warnings.map(|(_, warning)| warning.clone()).collect(),
+    }
+}
+
+/// The problems of one object, each once.
+fn about<'a>(key: &ObjectKey, problems: impl Iterator<Item = &'a (ObjectKey, Problem)>) -> Vec<Problem> {
+    let mut mine: Vec<Problem> = Vec::new();
+    for (_, problem) in problems.filter(|(object, _)| object == key) {
+        if !mine.contains(problem) {
+            mine.push(problem.clone());
+        }
+    }
+    mine
+}
