@@ -113,7 +113,7 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
     let interface = &of("a")["interfaces"][0];
     assert_eq!(interface["provenance"]["dialect"], "cni");
     assert_eq!(interface["addresses"][0]["address"], a[0].as_str());
-    assert_eq!(interface["bandwidth"]["egressBits"], "10000000", "{interface}");
+    assert_eq!(interface["bandwidth"]["egressBits"], 10_000_000, "{interface}");
     assert_eq!(interface["portMappings"][0]["hostPort"], 31080);
 
     namespace.kubectl(&["delete", "pod", "a", "--wait=true", "--timeout=60s"]);
