@@ -14,6 +14,7 @@ mod outside;
 mod pool;
 mod turn;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use knit_engine::chain::Chain;
 use knit_engine::extension::Told;
 use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
@@ -52,6 +54,8 @@ pub struct Options {
     pub resync: Duration,
     /// The network that calls mean when they name none.
     pub cluster: Option<Cluster>,
+    /// Networks that chains of CNI plugins make, by name.
+    pub chains: BTreeMap<String, Chain>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.

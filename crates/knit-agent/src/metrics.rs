@@ -166,6 +166,7 @@ impl Metrics {
             Errand::Apply(Unit::Bridge(_)) => ("change", "bridge"),
             Errand::Call => ("namespace", "sandbox"),
             Errand::Forward => ("ports", "node"),
+            Errand::Chain => ("plugins", "sandbox"),
             Errand::Reap => ("reap", "node"),
             Errand::Census => ("census", "node"),
         };

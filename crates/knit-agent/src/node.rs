@@ -19,6 +19,7 @@ use knit_store::{Journal, Seq, Size};
 pub use repair::Repair;
 pub use start::FORMAT;
 
+use crate::chain;
 use crate::error::{Error, Result};
 use crate::hands::{Done, Hands, Job, Task};
 use crate::keys::KeyFolder;
@@ -193,6 +194,10 @@ impl Node {
                         }
                         // Nothing is made for a rehearsal, and nothing goes.
                         Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
+                        Effect::RunChain { verb, chained } => {
+                            let result = chained.result.clone().ok_or_else(chain::not_rehearsed);
+                            queue.push_back(Event::ChainDone { key: chained.key(), verb, result });
+                        }
                         effect => {
                             if let Some(task) = task(effect, false) {
                                 queue.extend(self.hands.work(task.with(&state, Places::new()))?.events);
@@ -326,6 +331,7 @@ fn task(effect: Effect, make_keys: bool) -> Option<Task> {
         Effect::Inspect { call, path } => Some(Task::Inspect { call, path }),
         Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
+        Effect::RunChain { verb, chained } => Some(Task::Chain { verb, chained }),
         Effect::Forward(forwards) => Some(Task::Forward(forwards)),
         Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } | Effect::Invoke(_) => None,
     }

@@ -4,6 +4,7 @@
 //! decided is decided by the engine.
 
 mod agent;
+mod chained;
 mod check;
 mod extensions;
 mod frames;

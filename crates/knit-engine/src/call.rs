@@ -263,6 +263,8 @@ pub enum Answer {
     Detached,
     /// This was not alive, and is gone.
     Collected(Vec<Collected>),
+    /// Plugins made the interface.
+    Chained,
     /// The namespace is there.
     Domain(Domain),
     /// The extension is registered.

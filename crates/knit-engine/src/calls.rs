@@ -4,6 +4,7 @@
 //! sandbox must not take back what this one was told is there.
 
 mod attach;
+pub(crate) mod chain;
 mod detach;
 mod domain;
 mod extend;
@@ -35,6 +36,8 @@ pub(crate) struct Calls {
     leaving: BTreeSet<SandboxId>,
     /// Detaches that attaches may come too late for.
     ended: late::Ended,
+    /// Plugins that are being run.
+    chaining: chain::Chaining,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +106,10 @@ enum Stage {
     Abandoned,
     /// The namespace is being removed.
     Removing,
+    /// Plugins are being run for it.
+    Chaining,
+    /// It is answered with this once plugins have taken its interfaces away.
+    Held(Box<Answer>),
 }
 
 impl Calls {
@@ -139,6 +146,10 @@ pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Eff
         Event::ExtensionUnwanted(asked) => extensions::remove(state, asked, effects),
         Event::Invoked { id, told } => extend::invoked(state, &id, told, now, effects),
         Event::Woken => extensions::woken(state, now, effects),
+        Event::ChainsConfigured(chains) if chains != *state.called.chains() => {
+            effects.record(state, Record::Chains(chains));
+        }
+        Event::ChainDone { key, verb, result } => chain::done(state, &key, verb, result, now, effects),
         Event::Restarted => restarted(state, effects),
         Event::Reforward => forward::refresh_all(state, effects),
         Event::Forwarded(result) => forwarded(state, &result, now, effects),
@@ -190,6 +201,16 @@ pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
             (What::Attach(_), Stage::TakingBack { why, .. }) => {
                 let why = why.clone();
                 answer(state, &call, Answer::Failed(why), effects);
+            }
+            (What::Attach(_), Stage::Chaining) => {
+                let message = format!("sandbox {id}: its namespace is gone");
+                chain::abandon(state, &call, effects);
+                answer(
+                    state,
+                    &call,
+                    Answer::Failed(problem("sandbox", Reason::SandboxGone, message)),
+                    effects,
+                );
             }
             (
                 What::Attach(_),
@@ -248,6 +269,10 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
             attach::take_back(state, call, effects);
             state.calls.waiting.remove(call);
         }
+        (What::Attach(_), Stage::Chaining) => {
+            chain::abandon(state, call, effects);
+            state.calls.waiting.remove(call);
+        }
         (What::Attach(attaching), Stage::Before) => {
             // What extensions did before it is undone.
             state.extensions.stale.insert(SandboxId(attaching.attach.sandbox.id.clone()));
@@ -263,6 +288,7 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
 
 /// The answer was given, and nobody was there to hear it: what the call brought is taken back all the same.
 fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects) {
+    chain::unheard(state, ticket, effects);
     let brought = state.called.all().filter(|there| ticket != 0 && there.ticket == ticket);
     let brought: Vec<(SandboxId, IfName)> =
         brought.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
@@ -293,6 +319,7 @@ fn forwarded(state: &mut State, result: &Result<(), Problem>, now: Time, effects
 fn restarted(state: &mut State, effects: &mut Effects) {
     forward::remember(state);
     extend::restarted(state, &CallId("restart".to_owned()), effects);
+    chain::restarted(state, effects);
     let never_stood = state.called.all().filter(|there| !there.stood);
     let never_stood: Vec<(SandboxId, IfName)> =
         never_stood.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
@@ -326,6 +353,9 @@ fn take_in(state: &mut State, call: &CallId, what: What, stage: Stage, effects: 
 }
 
 fn answer(state: &mut State, call: &CallId, answer: Answer, effects: &mut Effects) {
+    if state.calls.chaining.holds(call) {
+        return state.calls.stage(call, Stage::Held(Box::new(answer)));
+    }
     if state.calls.waiting.remove(call).is_some() {
         effects.answer(call, answer);
     }
@@ -333,6 +363,9 @@ fn answer(state: &mut State, call: &CallId, answer: Answer, effects: &mut Effect
 
 /// Takes everything of a sandbox back that lies inside it; when that is done the sandbox is forgotten.
 fn leave(state: &mut State, call: &CallId, id: &SandboxId, effects: &mut Effects) {
+    for key in chain::of(state, id) {
+        chain::leave(state, &key, Some(call), effects);
+    }
     let interfaces: Vec<IfName> =
         state.called.of(id).map(|attachment| attachment.interface.clone()).collect();
     for interface in interfaces {

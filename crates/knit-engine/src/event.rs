@@ -11,6 +11,7 @@ use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
+use crate::chain::{Chain, ChainKey, Chained, Verb};
 use crate::extension::{Invocation, Outcome, Receipt, Registered, Told};
 use crate::extensions::{ReceiptsEnded, Registration, Removal};
 use crate::forward::Forward;
@@ -110,6 +111,17 @@ pub enum Event {
     Woken,
     /// These units are to be compared with the kernel, and repaired where they differ.
     Compare(BTreeSet<Unit>),
+    /// Networks that chains of plugins make, by name: these and no others.
+    ChainsConfigured(BTreeMap<String, Chain>),
+    /// Plugins were run, as asked: the result of an ADD, or why it failed.
+    ChainDone {
+        /// For this interface.
+        key: ChainKey,
+        /// What they were run for.
+        verb: Verb,
+        /// What came of it.
+        result: Result<String, Problem>,
+    },
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }
@@ -189,6 +201,13 @@ pub enum Effect {
     Forward(Vec<Forward>),
     /// Call this extension within its deadline and answer with [`Event::Invoked`].
     Invoke(Box<Invocation>),
+    /// Run the plugins of a chain and answer with [`Event::ChainDone`].
+    RunChain {
+        /// What for.
+        verb: Verb,
+        /// The interface, with everything that plugins are told.
+        chained: Box<Chained>,
+    },
     /// Tell whoever made the call.
     Answer {
         /// The call.
@@ -264,6 +283,33 @@ pub enum Record {
         interface: IfName,
         /// The call that says so.
         call: CallId,
+    },
+    /// Which networks chains of plugins make.
+    Chains(BTreeMap<String, Chain>),
+    /// Plugins are about to be run for an interface: from here on there may be something to take away.
+    Chained(Box<Chained>),
+    /// They made it.
+    ChainStands {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
+        /// What they answered, as JSON.
+        result: String,
+    },
+    /// They are to take it away.
+    ChainLeaves {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
+    },
+    /// They took it away.
+    ChainGone {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
     },
     /// A call asks for a network namespace.
     Domain(Domain),

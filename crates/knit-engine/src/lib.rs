@@ -9,6 +9,7 @@
 pub mod call;
 pub mod called;
 mod calls;
+pub mod chain;
 pub mod cluster;
 pub mod event;
 pub mod extension;

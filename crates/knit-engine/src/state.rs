@@ -213,6 +213,13 @@ impl State {
             Record::Attached(attachment) => self.called.attach((**attachment).clone()),
             Record::Detached { sandbox, interface, .. } => self.called.detach(sandbox, interface),
             Record::Domain(domain) => self.called.add_domain(domain.clone()),
+            Record::Chains(chains) => self.called.set_chains(chains.clone()),
+            Record::Chained(chained) => self.called.begin_chain((**chained).clone()),
+            Record::ChainStands { sandbox, interface, result } => {
+                self.called.chain_stands(sandbox, interface, result);
+            }
+            Record::ChainLeaves { sandbox, interface } => self.called.chain_leaves(sandbox, interface),
+            Record::ChainGone { sandbox, interface } => self.called.end_chain(sandbox, interface),
             Record::DomainGone { path, instance } => self.called.remove_domain(path, instance.as_ref()),
             Record::ExtensionRegistered(one) => self.extensions.registered(one),
             Record::ExtensionRemoved { name, .. } => self.extensions.removed(name),

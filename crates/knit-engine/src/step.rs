@@ -56,6 +56,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(known);
         }
         Event::Resync => {
+            calls::chain::try_again(state);
             state.lacking.clear();
             state.standing.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -66,6 +67,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     }
     extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
+    calls::chain::start_what_can(state, &mut effects);
     effects.list
 }
 

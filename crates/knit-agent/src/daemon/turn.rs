@@ -185,7 +185,9 @@ impl<'a> Turn<'a> {
 
     fn run(mut self) -> End {
         let cluster = self.options.cluster.clone();
-        let mut outcome = self.begin_cluster(cluster);
+        let chains = self.options.chains.clone();
+        let mut outcome =
+            self.begin_cluster(cluster).and_then(|()| self.hear(Event::ChainsConfigured(chains)));
         loop {
             if let Err(why) = outcome {
                 return End::Failed(why);
@@ -352,7 +354,8 @@ impl<'a> Turn<'a> {
             while let Ok(message) = self.ends.incoming.try_recv() {
                 self.pending.push_back(message);
             }
-            let alone = tasks.len() == 1 && self.pool.under_way == 0 && self.pending.is_empty();
+            let quick = !matches!(tasks.first(), Some(Task::Chain { .. }));
+            let alone = quick && tasks.len() == 1 && self.pool.under_way == 0 && self.pending.is_empty();
             for task in tasks.drain(..) {
                 let job = self.node.job(task);
                 if alone {

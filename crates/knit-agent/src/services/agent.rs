@@ -201,7 +201,11 @@ impl Agent for Services {
         }
         let mine = call.0.clone();
         let seen = move |node: &Node, answer| {
-            let Answer::Attached { interfaces, .. } = ok(answer)? else { return Ok((None, false)) };
+            let interfaces = match ok(answer)? {
+                Answer::Attached { interfaces, .. } => interfaces,
+                Answer::Chained => return Ok((pods::pod(node.state(), &id), true)),
+                _ => return Ok((None, false)),
+            };
             let is_mine = |why: &knit_model::Provenance| why.call.as_deref() == Some(mine.as_str());
             let changed = interfaces.iter().any(|(there, _)| is_mine(&there.why));
             Ok((pods::pod(node.state(), &id), changed))
@@ -243,7 +247,10 @@ impl Agent for Services {
                 _ => true,
             };
             self.see(move |node| {
-                let there = node.state().called.of(&id).map(|there| &there.interface);
+                let called = &node.state().called;
+                let chained = called.all_chained().filter(|there| there.sandbox == id);
+                let there = called.of(&id).map(|there| &there.interface);
+                let there = there.chain(chained.map(|there| &there.interface));
                 Ok(there.filter(|name| is_meant(name)).map(ToString::to_string).collect::<Vec<_>>())
             })
             .await?

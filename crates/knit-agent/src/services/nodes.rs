@@ -49,6 +49,7 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
             }
         })
         .collect();
+    all.extend(super::chained::networks(state));
     all.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
     all
 }

@@ -6,7 +6,7 @@ use knit_model::provenance::Provenance;
 use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
-use super::{Attaching, Stage, What, answer, extend, leave, problem, take_in};
+use super::{Attaching, Stage, What, answer, chain, extend, leave, problem, take_in};
 use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
@@ -47,6 +47,7 @@ pub(super) fn try_clear(state: &mut State, call: &CallId, now: Time, effects: &m
     };
     let (id, found) = (SandboxId(attaching.attach.sandbox.id.clone()), attaching.found.clone());
     let (prepared, nothing) = (attaching.prepared, attaching.attach.interfaces.is_empty());
+    let chained = chain::meant(state, &attaching.attach).map(|_| attaching.attach.clone());
     let Some(found) = found else { return };
     let unit = Unit::Sandbox(id.clone());
     let is_other = state.sandboxes.get(&id).is_some_and(|known| known.instance != found.instance);
@@ -60,6 +61,12 @@ pub(super) fn try_clear(state: &mut State, call: &CallId, now: Time, effects: &m
             return clear(state, call, unit, effects);
         }
         state.dirty.remove(&unit);
+    }
+    if let Some(attach) = chained {
+        let sandbox = described(state, &id, &found, &attach);
+        let admitted = check_instance(state, &id, &found)
+            .and_then(|()| chain::admit(state, call, &attach, &sandbox, now, effects));
+        return admitted.unwrap_or_else(|why| answer(state, call, Answer::Failed(why), effects));
     }
     let admitted = match (prepared, nothing) {
         (false, false) => match state.check_required().and_then(|()| check(state, call, &id, &found, now)) {
@@ -111,10 +118,7 @@ fn check(
         return Err(problem("", Reason::Superseded, format!("call {call} is over")));
     };
     let attach = attaching.attach.clone();
-    if state.called.is_deleted(&found.instance) {
-        let message = format!("sandbox {id} was deleted: this call comes too late");
-        return Err(problem("id", Reason::Superseded, message));
-    }
+    check_instance(state, id, found)?;
     let asked = attach.interfaces.iter();
     let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
     forward::check(state, id, ports)?;
@@ -158,6 +162,15 @@ fn check(
         });
     }
     Ok(Admission { sandbox, fresh, before })
+}
+
+/// A sandbox that was deleted is not attached to any more.
+fn check_instance(state: &State, id: &SandboxId, found: &Found) -> Result<(), Problem> {
+    if state.called.is_deleted(&found.instance) {
+        let message = format!("sandbox {id} was deleted: this call comes too late");
+        return Err(problem("id", Reason::Superseded, message));
+    }
+    Ok(())
 }
 
 /// Puts what the call asks for into desired, or says why not; then nothing has changed.
@@ -294,6 +307,10 @@ fn is_there(
             return Err(problem(&field, Reason::Conflict, message));
         }
         return Ok(Some(there.clone()));
+    }
+    if state.called.chained(&(sandbox.id.clone(), interface.clone())).is_some() {
+        let message = format!("{title} is attached already, to a network of CNI plugins");
+        return Err(problem(&field, Reason::AlreadyPresent, message));
     }
     let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
     let mut others = made.into_iter().flat_map(|made| &made.interfaces);
