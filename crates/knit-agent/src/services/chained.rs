@@ -35,9 +35,9 @@ pub(super) fn interface(there: &Chained) -> v1::Interface {
         .find(|one| text(one, "name") == there.interface.as_str() && is_inside(one))
         .cloned()
         .unwrap_or_default();
-    let host = interfaces.iter().filter(|one| !is_inside(one)).map(|one| text(one, "name"));
+    let mut host = interfaces.iter().filter(|one| !is_inside(one)).map(|one| text(one, "name"));
     // Plugins name the bridge first and the container's end on the node last.
-    let host_link = host.last().unwrap_or_default();
+    let host_link = host.next_back().unwrap_or_default();
     let mtu = inside.get("mtu").and_then(Value::as_u64).unwrap_or_default();
     v1::Interface {
         name: there.interface.to_string(),
