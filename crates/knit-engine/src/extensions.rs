@@ -284,7 +284,7 @@ impl State {
         }
         let attaches = |phase: &&Phase| **phase != Phase::AfterDetach;
         // What counts is the last moment before the attach was answered.
-        let phase = spec.and_then(|spec| spec.phases.iter().filter(attaches).next_back().copied());
+        let phase = spec.and_then(|spec| spec.phases.iter().rfind(attaches).copied());
         let mine = || {
             let all = self.extensions.receipts(id).filter(|receipt| receipt.extension == name);
             all.filter(|receipt| phase.is_none_or(|phase| receipt.phase == phase))
