@@ -27,7 +27,7 @@ kind: PodConfig
 metadata: {{name: net}}
 spec:
   networkAttachments:
-    - {{name: n, master: {bridge}, cidr: 192.168.120.0/24}}
+    - {{name: net, master: {bridge}, cidr: 192.168.120.0/24}}
 "
     )
 }

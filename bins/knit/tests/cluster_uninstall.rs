@@ -19,7 +19,7 @@ fn knit(words: &[&str]) -> String {
 
 #[test]
 fn preflight_finds_nothing_wrong_and_uninstall_leaves_nothing_behind() {
-    assert!(knit(&["preflight"]).contains("you may install it"));
+    assert!(knit(&["preflight"]).contains("Knit would work here"));
     kubectl(&["apply", "-k", concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/beside")]);
     for what in ["daemonset/knit-agent", "deployment/knit-controller"] {
         kubectl(&["-n", OPERATOR, "rollout", "status", what, "--timeout=120s"]);

@@ -35,6 +35,10 @@ impl Observer for Shared {
     fn before(&mut self, step: usize, planned: &Planned) -> Option<Fault> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).before(step, planned)
     }
+
+    fn moment(&mut self, what: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).moment(what);
+    }
 }
 
 /// What the hands are asked to do.

@@ -11,6 +11,8 @@ pub mod called;
 mod calls;
 pub mod cluster;
 pub mod event;
+pub mod extension;
+pub mod extensions;
 pub mod forward;
 pub mod made;
 pub mod objects;

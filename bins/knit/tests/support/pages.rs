@@ -114,6 +114,9 @@ impl Session {
             .current_dir(self.folder.path())
             .env("PATH", format!("{}:{search}", programs.display()))
             .env("KNIT_STATE_DIR", self.folder.path().join("state"))
+            .env("KNIT_KNI_SOCKET", self.folder.path().join("kni.sock"))
+            .env("KNIT_NETNS_DIR", self.folder.path().join("netns"))
+            .envs([("KNIT_METRICS_ADDR", ""), ("KNIT_HEALTH_ADDR", "")])
             .output()
             .unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
@@ -135,6 +138,13 @@ impl Drop for Session {
             if words.ends_with(b"\0sandbox\0hold\0") {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
+        }
+        // Programs that a page left in the background, and namespaces that its agent made.
+        for (pid, _) in self.host.processes() {
+            let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL));
+        }
+        for made in fs::read_dir(self.folder.path().join("netns")).into_iter().flatten().flatten() {
+            let _ = nix::mount::umount2(&made.path(), nix::mount::MntFlags::MNT_DETACH);
         }
     }
 }

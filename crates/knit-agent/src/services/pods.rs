@@ -55,6 +55,7 @@ fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
             options: dns.options.clone(),
         }),
         readiness: Some(readiness(state, sandbox)),
+        extensions: super::extensions::receipts(state, &sandbox.id),
         since: since.map(timestamp),
         ..gone(sandbox)
     }

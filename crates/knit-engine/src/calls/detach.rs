@@ -75,7 +75,11 @@ fn supersede(state: &mut State, id: &SandboxId, which: &Which, effects: &mut Eff
         let why = problem("", Reason::Superseded, message);
         match waiting.stage {
             Stage::Host | Stage::Clearing => answer(state, &call, Answer::Failed(why), effects),
-            Stage::Waiting | Stage::Flying | Stage::Forwarding => {
+            Stage::Before => {
+                state.extensions.stale.insert(id.clone());
+                answer(state, &call, Answer::Failed(why), effects);
+            }
+            Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After => {
                 attach::take_back(state, &call, effects);
                 state.calls.stage(&call, Stage::TakingBack { why, flying: false });
             }
