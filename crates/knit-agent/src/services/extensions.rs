@@ -188,7 +188,8 @@ mod tests {
     #[test]
     fn every_bad_value_is_refused_by_its_field() {
         assert_eq!(checked(Some(good())).map(|spec| spec.deadline), Ok(5_000));
-        let bad: [(&str, fn(&mut v1::ExtensionSpec)); 9] = [
+        type Change = fn(&mut v1::ExtensionSpec);
+        let bad: [(&str, Change); 9] = [
             ("extension.name", |spec| spec.name = "Mesh".to_owned()),
             ("extension.name", |spec| spec.name = "-mesh".to_owned()),
             ("extension.name", |spec| spec.name = "m".repeat(64)),
