@@ -4,6 +4,7 @@
 //! machine; numbers of another day or machine are never compared with.
 
 mod attach;
+mod cni;
 mod floor;
 mod ground;
 mod kinds;
@@ -31,6 +32,8 @@ pub enum Bench {
     /// Calls through the agent's socket against bare netlink and the reference CNI plugin; 200 at once; memory; growth
     /// (needs root)
     Kni(Options),
+    /// Calls through the CNI shim against the reference CNI plugin, and what the shim itself costs (needs root)
+    Cni(Options),
     /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
     Kinds(Options),
 }
@@ -56,6 +59,7 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Floor(options) => floor::run(options.rounds)?.print(options.json),
         Bench::Attach(options) => attach::run(options.rounds)?.print(options.json),
         Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
+        Bench::Cni(options) => cni::run(options.rounds)?.print(options.json),
         Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
     }
 }

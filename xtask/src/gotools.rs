@@ -30,6 +30,7 @@ pub enum Tool {
     ContainerdShim,
     Ctr,
     Coredns,
+    Cnitool,
     Helm,
 }
 
@@ -49,6 +50,7 @@ impl Tool {
             Self::ContainerdShim => "containerd-shim-runc-v2",
             Self::Ctr => "ctr",
             Self::Coredns => "coredns",
+            Self::Cnitool => "cnitool",
             Self::Helm => "helm",
         }
     }
@@ -61,6 +63,7 @@ impl Tool {
                 format!("github.com/containerd/containerd/v2/cmd/{}", self.program())
             }
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
+            Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
             Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
@@ -71,6 +74,7 @@ impl Tool {
         match self {
             Self::Containerd | Self::ContainerdShim | Self::Ctr => Module::Containerd,
             Self::Coredns => Module::Coredns,
+            Self::Cnitool => Module::Cnitool,
             Self::Helm => Module::Helm,
             _ => Module::Kubernetes,
         }
@@ -83,6 +87,7 @@ pub enum Module {
     Kubernetes,
     Containerd,
     Coredns,
+    Cnitool,
     Helm,
 }
 
@@ -92,6 +97,7 @@ impl Module {
             Self::Kubernetes => "kubernetes",
             Self::Containerd => "containerd",
             Self::Coredns => "coredns",
+            Self::Cnitool => "cnitool",
             Self::Helm => "helm",
         }
     }
@@ -101,6 +107,7 @@ impl Module {
             Self::Kubernetes => "k8s.io/kubernetes",
             Self::Containerd => "github.com/containerd/containerd/v2",
             Self::Coredns => "github.com/coredns/coredns",
+            Self::Cnitool => "github.com/containernetworking/cni",
             Self::Helm => "helm.sh/helm/v4",
         }
     }
@@ -127,7 +134,7 @@ impl Module {
                 format!(" -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
             }
             Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
-            Self::Coredns => String::new(),
+            Self::Coredns | Self::Cnitool => String::new(),
             Self::Helm => format!(" -X {}/internal/version.version={version}", self.path()),
         };
         format!("-s -w{stamp}")

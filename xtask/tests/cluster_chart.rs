@@ -99,6 +99,7 @@ fn the_chart_is_linted_and_says_what_the_values_say() {
         "namespace: elsewhere",
         "count/podconfigs.podconfig.opdev.io: \"3\"",
         "count/bridges.podnetwork.opdev.io: \"4\"",
+        "system:serviceaccount:elsewhere:knit-agent",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

@@ -67,8 +67,8 @@ impl Capabilities {
                 "labels" => {
                     let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
                     for label in all {
-                        let part = |name| label.get(name).and_then(Value::as_str).unwrap_or_default();
-                        self.labels.insert(part("key").to_owned(), part("value").to_owned());
+                        let word = |name| part(label, name).and_then(Value::as_str).unwrap_or_default();
+                        self.labels.insert(word("key").to_owned(), word("value").to_owned());
                     }
                 }
                 // Arguments are for whoever understands them.
@@ -99,6 +99,14 @@ impl Capabilities {
     }
 }
 
+/// A field of an object. Runtimes spell the same field with a small or a capital first letter.
+pub(crate) fn part<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+    let fields = value.as_object()?;
+    let other_case =
+        || fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(key)).map(|(_, part)| part);
+    fields.get(key).or_else(other_case)
+}
+
 fn text(field: &str, value: &Value) -> Result<String, Failure> {
     let text = value.as_str().map(str::to_owned);
     text.ok_or_else(|| Failure::config(field, format!("{value} is no text")))
@@ -110,7 +118,7 @@ fn texts(field: &str, value: &Value) -> Result<Vec<String>, Failure> {
 }
 
 fn number(field: &str, value: &Value, key: &str) -> Result<u64, Failure> {
-    match value.get(key) {
+    match part(value, key) {
         None | Some(Value::Null) => Ok(0),
         Some(number) => {
             let whole = number.as_u64();
@@ -130,7 +138,7 @@ fn ports(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, Failure> {
             let fits = u16::try_from(number).ok().map(u32::from);
             fits.ok_or_else(|| Failure::config(&format!("{field}.{key}"), format!("{number} is no port")))
         };
-        let protocol = value.get("protocol").and_then(Value::as_str).unwrap_or("tcp");
+        let protocol = part(value, "protocol").and_then(Value::as_str).unwrap_or("tcp");
         let protocol = match protocol.to_ascii_lowercase().as_str() {
             "tcp" | "" => v1::Protocol::Tcp,
             "udp" => v1::Protocol::Udp,
@@ -140,7 +148,7 @@ fn ports(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, Failure> {
                 return Err(Failure::config(&format!("{field}.protocol"), why));
             }
         };
-        let host_ip = value.get("hostIP").and_then(Value::as_str).unwrap_or_default();
+        let host_ip = part(value, "hostIP").and_then(Value::as_str).unwrap_or_default();
         let mapping = v1::PortMapping {
             protocol: protocol.into(),
             container_port: port("containerPort")?,
@@ -154,13 +162,19 @@ fn ports(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, Failure> {
     Ok(ports)
 }
 
-/// Rates and bursts are bits here, and bursts are bytes to the agent.
+/// Rates and bursts are bits here, and bursts are bytes to the agent. What containerd says of every pod means that nobody
+/// said anything: a burst like that would be no limit.
 fn bandwidth(field: &str, value: &Value) -> Result<v1::Bandwidth, Failure> {
+    const UNSAID: u64 = u32::MAX as u64;
+    let burst = |key: &str| {
+        let bits = number(field, value, key)?;
+        Ok(if bits == UNSAID { 0 } else { bits / 8 })
+    };
     Ok(v1::Bandwidth {
         ingress_bits: number(field, value, "ingressRate")?,
         egress_bits: number(field, value, "egressRate")?,
-        ingress_burst_bytes: number(field, value, "ingressBurst")? / 8,
-        egress_burst_bytes: number(field, value, "egressBurst")? / 8,
+        ingress_burst_bytes: burst("ingressBurst")?,
+        egress_burst_bytes: burst("egressBurst")?,
     })
 }
 
@@ -194,6 +208,25 @@ mod tests {
         for word in ["ipRanges", "deviceID", "infinibandGUID", "cgroupPath", "new"] {
             assert!(asked.words.iter().any(|words| words.contains(word)), "{word}");
         }
+    }
+
+    #[test]
+    fn what_containerd_writes_is_understood() {
+        let mut asked = Capabilities::default();
+        let value = json!({
+            "bandwidth": {
+                "IngressRate": 20_000_000, "IngressBurst": 4_294_967_295_u32,
+                "EgressRate": 10_000_000, "EgressBurst": 4_294_967_295_u32,
+            },
+            "dns": {"Servers": ["10.96.0.10"], "Searches": null, "Options": ["ndots:5"]},
+            "portMappings": [{"HostPort": 31080, "ContainerPort": 8080, "Protocol": "tcp", "HostIP": ""}],
+        });
+        asked.read_runtime(&value).unwrap();
+        assert_eq!((asked.ports[0].host_port, asked.ports[0].container_port), (31080, 8080));
+        let limits = asked.bandwidth.unwrap();
+        assert_eq!((limits.ingress_bits, limits.egress_bits), (20_000_000, 10_000_000));
+        assert_eq!((limits.ingress_burst_bytes, limits.egress_burst_bytes), (0, 0));
+        assert_eq!(asked.dns.servers, ["10.96.0.10"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::capabilities::Capabilities;
+use crate::capabilities::{Capabilities, part};
 use crate::environment;
 use crate::failure::{DECODING, Failure, INCOMPATIBLE, UNSUPPORTED};
 use crate::prior::Prior;
@@ -157,8 +157,8 @@ fn living(key: &str, value: &Value) -> Result<Vec<(String, String)>, Failure> {
     }
     let all = value.as_array().ok_or_else(|| wrong(value))?;
     let one = |value: &Value| {
-        let container = value.get("containerID").and_then(Value::as_str).unwrap_or_default();
-        let interface = value.get("ifname").and_then(Value::as_str).unwrap_or_default();
+        let container = part(value, "containerID").and_then(Value::as_str).unwrap_or_default();
+        let interface = part(value, "ifname").and_then(Value::as_str).unwrap_or_default();
         let container = environment::container(key, container).map_err(|_| wrong(value))?;
         let interface = environment::interface(key, interface).map_err(|_| wrong(value))?;
         Ok((container, interface))

@@ -1,5 +1,6 @@
 //! The commands that ask the node's agent, over its socket.
 
+mod extensions;
 mod networks;
 mod pod;
 mod pods;
@@ -41,6 +42,8 @@ pub enum Task {
     ///
     /// Exit code: 0 when new pods may come, 1 when the node has no address left for them, 3 when no agent answers.
     Capacity(networks::Room),
+    /// List the extensions that take part in attaches; describe one, remove one, or find the pods attached without one
+    Extensions(extensions::Which),
     /// Remove what belongs to pods that live no more
     ///
     /// Without a list of the living, only what is certainly dead goes: pods whose network namespace is gone, and what
@@ -88,6 +91,7 @@ pub fn run(task: &Task) -> Result<ExitCode> {
             Task::Networks(which) => networks::run(which).await,
             Task::Capacity(which) => networks::room(which).await,
             Task::Ready(which) => ready::run(which).await,
+            Task::Extensions(which) => extensions::run(which).await,
             Task::Gc(which) => reap::run(which).await,
             Task::Watch(which) => stream::watch(which).await,
             Task::Logs(which) => stream::logs(which).await,

@@ -1,6 +1,7 @@
 //! A crash or a refusal at a chosen moment, for tests: `KNIT_FAULT_KILL_AT=3` has knit kill itself after three steps of its
-//! plans, before the next one; `KNIT_FAULT_FAIL_AT=3:EBUSY` has the kernel refuse that step, once. Only debug builds know
-//! them.
+//! plans, before the next one; `KNIT_FAULT_FAIL_AT=3:EBUSY` has the kernel refuse that step, once;
+//! `KNIT_FAULT_KILL_AT_MOMENT=3` has knit kill itself after three other moments: records that are written and extensions
+//! that are called. Only debug builds know them.
 
 use anyhow::Result;
 use knit_agent::Standalone;
@@ -30,9 +31,18 @@ pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
         let fault = fault.with_context(|| format!("KNIT_FAULT_FAIL_AT: `{text}` is no step and errno"))?;
         return Ok(Some(Box::new(fault)));
     }
-    let Ok(number) = std::env::var("KNIT_FAULT_KILL_AT") else { return Ok(None) };
-    let left = number.parse().with_context(|| format!("KNIT_FAULT_KILL_AT: `{number}` is no number"))?;
-    Ok(Some(Box::new(armed::KillAt { left })))
+    let asked = |name: &str| {
+        let number = std::env::var(name).ok();
+        let parsed = number.map(|number| {
+            number.parse::<usize>().with_context(|| format!("{name}: `{number}` is no number"))
+        });
+        parsed.transpose()
+    };
+    let (steps, moments) = (asked("KNIT_FAULT_KILL_AT")?, asked("KNIT_FAULT_KILL_AT_MOMENT")?);
+    if steps.is_none() && moments.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Box::new(armed::KillAt { steps, moments })))
 }
 
 #[cfg(debug_assertions)]
@@ -70,17 +80,28 @@ mod armed {
     /// Kills this process before a step.
     pub(super) struct KillAt {
         /// How many steps are still carried out.
-        pub(super) left: usize,
+        pub(super) steps: Option<usize>,
+        /// How many other moments still pass.
+        pub(super) moments: Option<usize>,
+    }
+
+    fn pass(left: &mut Option<usize>) {
+        let Some(left) = left else { return };
+        if *left == 0 {
+            // Nobody survives this signal, so nothing follows it.
+            let _ = raise(Signal::SIGKILL);
+        }
+        *left -= 1;
     }
 
     impl Observer for KillAt {
         fn before(&mut self, _step: usize, _planned: &Planned) -> Option<Fault> {
-            if self.left == 0 {
-                // Nobody survives this signal, so nothing follows it.
-                let _ = raise(Signal::SIGKILL);
-            }
-            self.left -= 1;
+            pass(&mut self.steps);
             None
+        }
+
+        fn moment(&mut self, _what: &'static str) {
+            pass(&mut self.moments);
         }
     }
 }

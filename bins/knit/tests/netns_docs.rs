@@ -37,6 +37,9 @@ pages! {
     virtualnetwork => "docs/kinds/virtualnetwork.md",
     podroute => "docs/kinds/podroute.md",
     standalone => "docs/standalone.md",
+    extension => "docs/kinds/extension.md",
+    extensions => "docs/extensions.md",
+    migrate_from_cni => "docs/migrate-from-cni.md",
 }
 
 #[test]

@@ -3,13 +3,16 @@
 //! Every key has a flag of the same name. A file is read again when it changes; one with a mistake is refused in words and
 //! the old one stays.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use knit_engine::chain::Chain;
 use knit_model::IfName;
 use serde::{Deserialize, Serialize};
 
+use crate::chain::CniNetwork;
 use crate::cluster_network::BRIDGE;
 use crate::cni::CniConfig;
 use crate::daemon::{Cluster, Options};
@@ -50,6 +53,9 @@ pub struct Config {
     pub log_level: String,
     /// The CNI shim and its configuration on the node's disk. Needs a restart.
     pub cni: CniConfig,
+    /// Networks that existing CNI plugins make, by name: each a configuration list. Needs a restart.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cni_networks: BTreeMap<String, CniNetwork>,
     /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
     pub cluster_network: ClusterNetworkConfig,
     /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
@@ -116,6 +122,7 @@ impl Default for Config {
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
             cni: CniConfig::default(),
+            cni_networks: BTreeMap::new(),
             cluster_network: ClusterNetworkConfig::default(),
             workers: 4,
             resync_seconds: 60,
@@ -193,6 +200,9 @@ impl Config {
             ));
         }
         self.cni.check()?;
+        for (name, network) in &self.cni_networks {
+            network.check(name)?;
+        }
         if self.profile == Profile::Beside {
             if self.node_name.is_empty() {
                 return Err("nodeName: the node's name in the cluster is needed".to_owned());
@@ -237,6 +247,12 @@ impl Config {
         Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu)))
     }
 
+    /// The networks that existing CNI plugins make. Reads their configuration lists.
+    pub fn chains(&self) -> Result<BTreeMap<String, Chain>> {
+        let read = |(name, network): (&String, &CniNetwork)| Ok((name.clone(), network.read(name)?));
+        self.cni_networks.iter().map(read).collect()
+    }
+
     /// Where the CNI shim asks.
     pub fn cni_socket(&self) -> PathBuf {
         if self.cni_socket.as_os_str().is_empty() {
@@ -258,6 +274,7 @@ impl Config {
             census: Duration::from_secs(self.census_seconds),
             resync: Duration::from_secs(self.resync_seconds),
             cluster,
+            chains: self.chains()?,
         })
     }
 

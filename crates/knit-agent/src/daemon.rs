@@ -9,10 +9,12 @@
 
 mod feed;
 mod folder;
+mod outgoing;
 mod outside;
 mod pool;
 mod turn;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +22,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use knit_engine::chain::Chain;
+use knit_engine::extension::Told;
 use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_kernel::notices::Notice;
@@ -27,6 +31,7 @@ use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot, watch};
 
 pub use feed::{Change, about};
+pub(crate) use outgoing::{Outgoing, Words};
 pub use outside::Outside;
 pub(crate) use pool::Errand;
 
@@ -49,6 +54,8 @@ pub struct Options {
     pub resync: Duration,
     /// The network that calls mean when they name none.
     pub cluster: Option<Cluster>,
+    /// Networks that chains of CNI plugins make, by name.
+    pub chains: BTreeMap<String, Chain>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.
@@ -69,6 +76,8 @@ enum Message {
     Noticed(Notice),
     /// A job was done.
     Done(pool::Finished),
+    /// An extension was called, for this life of the node.
+    Invoked { life: u64, id: String, told: Told },
     /// The cluster's network is another.
     Cluster(Option<Cluster>, oneshot::Sender<Result<(), String>>),
     /// End, once nobody waits.
@@ -115,6 +124,7 @@ impl Daemon {
             sender: sender.clone(),
             changes: changes.clone(),
             metrics: Arc::clone(&metrics),
+            callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
             version: counted,
         };
         let folder = options.state_dir.clone();

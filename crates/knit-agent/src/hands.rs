@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{DomainDone, Found};
+use knit_engine::chain::{Chained, Verb};
 use knit_engine::forward::Forward;
 use knit_engine::{Applied, CallId, Event, Failure, Keys, Lack, Look, State, Unit};
 use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
@@ -22,8 +23,8 @@ use knit_model::sandbox::Instance;
 use knit_model::{KeyRef, NetState, Plan, Sandbox, Scope, Step};
 
 use crate::error::{Error, Result};
-use crate::forward;
 use crate::keys::KeyFolder;
+use crate::{chain, forward};
 
 /// Fault points that all hands of a node share.
 pub type Faults = Arc<Mutex<Box<dyn Observer + Send>>>;
@@ -34,6 +35,10 @@ pub(crate) struct Shared(pub(crate) Faults);
 impl Observer for Shared {
     fn before(&mut self, step: usize, planned: &Planned) -> Option<Fault> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).before(step, planned)
+    }
+
+    fn moment(&mut self, what: &'static str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).moment(what);
     }
 }
 
@@ -79,6 +84,13 @@ pub enum Task {
     },
     /// Have these ports of the node lead to pods, and no others.
     Forward(Vec<Forward>),
+    /// Run the plugins of a chain.
+    Chain {
+        /// What for.
+        verb: Verb,
+        /// The interface.
+        chained: Box<Chained>,
+    },
     /// Delete what was cut off.
     Reap(BTreeSet<Scope>),
     /// Say which of these sandboxes are gone.
@@ -184,6 +196,10 @@ impl Hands {
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
             Task::Forward(forwards) => Ok(Done::with(Event::Forwarded(forward::apply(&forwards)))),
+            Task::Chain { verb, chained } => {
+                let result = chain::run(verb, &chained);
+                Ok(Done::with(Event::ChainDone { key: chained.key(), verb, result }))
+            }
             Task::Reap(scopes) => {
                 for scope in scopes {
                     self.reap(&scope, &sandboxes, &mut places)?;

@@ -6,6 +6,7 @@
 
 pub mod beside;
 pub mod capacity;
+pub mod chain;
 pub mod cluster_network;
 pub mod cni;
 pub mod config;

@@ -36,6 +36,13 @@ struct Phase {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Extension {
+    extension: String,
+    phase: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Why {
     reason: String,
 }
@@ -55,6 +62,8 @@ pub struct Metrics {
     registry: Registry,
     calls: Times<Call>,
     phases: Times<Phase>,
+    extensions: Times<Extension>,
+    owed: Gauge,
     errors: Family<Why, Counter>,
     repairs: Counter,
     waiting: Gauge,
@@ -75,6 +84,8 @@ impl Default for Metrics {
             registry: Registry::with_prefix("knit"),
             calls: Family::new_with_constructor(histogram),
             phases: Family::new_with_constructor(histogram),
+            extensions: Family::new_with_constructor(histogram),
+            owed: Gauge::default(),
             errors: Family::default(),
             repairs: Counter::default(),
             waiting: Gauge::default(),
@@ -101,6 +112,10 @@ impl Metrics {
         let (name, help) =
             ("phase_duration", "Looking at a unit in the kernel, and changing it with verification");
         registry.register_with_unit(name, help, seconds(), self.phases.clone());
+        let name = "extension_call_duration";
+        registry.register_with_unit(name, "Calls of extensions", seconds(), self.extensions.clone());
+        let help = "Calls after a detach that extensions have still to acknowledge";
+        registry.register("extension_owed", help, self.owed.clone());
         registry.register("errors", "Failed calls and changes by their stable reason", self.errors.clone());
         registry.register(
             "repairs",
@@ -151,10 +166,18 @@ impl Metrics {
             Errand::Apply(Unit::Bridge(_)) => ("change", "bridge"),
             Errand::Call => ("namespace", "sandbox"),
             Errand::Forward => ("ports", "node"),
+            Errand::Chain => ("plugins", "sandbox"),
             Errand::Reap => ("reap", "node"),
             Errand::Census => ("census", "node"),
         };
         self.phases.get_or_create(&Phase { phase, unit }).observe(took.as_secs_f64());
+    }
+
+    /// An extension was called.
+    pub(crate) fn extension(&self, name: &str, phase: &'static str, ok: bool, took: Duration) {
+        let result = if ok { "ok" } else { "failed" };
+        let labels = Extension { extension: name.to_owned(), phase, result };
+        self.extensions.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
     /// Something failed.
@@ -180,6 +203,7 @@ impl Metrics {
         self.sandboxes.set(count(state.sandboxes.len()));
         self.attachments.set(count(state.made.values().map(|made| made.interfaces.len()).sum()));
         self.leases.set(count(state.leases.iter().filter(|(_, _, lease)| lease.is_live()).count()));
+        self.owed.set(count(state.extensions.owed().count()));
         self.problems.set(count(state.problems.values().map(Vec::len).sum()));
         let size = node.journal_size();
         self.journal_records.set(i64::try_from(size.records).unwrap_or(i64::MAX));

@@ -7,6 +7,7 @@ mod start;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use knit_engine::extension::Invocation;
 use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
 use knit_kernel::fault::Observer;
@@ -18,6 +19,7 @@ use knit_store::{Journal, Seq, Size};
 pub use repair::Repair;
 pub use start::FORMAT;
 
+use crate::chain;
 use crate::error::{Error, Result};
 use crate::hands::{Done, Hands, Job, Task};
 use crate::keys::KeyFolder;
@@ -65,6 +67,8 @@ pub struct Heard {
     pub changed: BTreeSet<ObjectKey>,
     /// Answers to calls.
     pub answers: Vec<(CallId, Answer)>,
+    /// Extensions that have to be called.
+    pub invocations: Vec<Invocation>,
     /// What was written down.
     pub records: Vec<(Seq, Record)>,
 }
@@ -120,6 +124,7 @@ impl Node {
                 }
                 Effect::Changed(objects) => heard.changed.extend(objects),
                 Effect::Answer { call, answer } => heard.answers.push((call, answer)),
+                Effect::Invoke(invocation) => heard.invocations.push(*invocation),
                 effect => heard.tasks.extend(task(effect, true)),
             }
         }
@@ -182,8 +187,17 @@ impl Node {
                             outcome.plans.push((unit.clone(), plan));
                             queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
                         }
+                        // Nobody is called for a rehearsal: everyone is taken to do their part.
+                        Effect::Invoke(one) => {
+                            let told = Ok(BTreeMap::new());
+                            queue.push_back(Event::Invoked { id: one.id, told });
+                        }
                         // Nothing is made for a rehearsal, and nothing goes.
                         Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
+                        Effect::RunChain { verb, chained } => {
+                            let result = chained.result.clone().ok_or_else(chain::not_rehearsed);
+                            queue.push_back(Event::ChainDone { key: chained.key(), verb, result });
+                        }
                         effect => {
                             if let Some(task) = task(effect, false) {
                                 queue.extend(self.hands.work(task.with(&state, Places::new()))?.events);
@@ -273,15 +287,24 @@ impl Node {
         *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = faults;
     }
 
+    /// Tells the fault points that something is about to happen beside the steps of plans.
+    pub(crate) fn moment(&self, what: &'static str) {
+        self.hands.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).moment(what);
+    }
+
     /// Links do not outlive a boot, so what is about them need not reach the disk before going on; objects do.
     fn write(&mut self, record: &Record) -> Result<Seq> {
         let durable = match record {
-            Record::ObjectApplied(_) | Record::ObjectDeleted(_) | Record::Revision(_) | Record::Undone => {
-                true
-            }
+            Record::ObjectApplied(_)
+            | Record::ObjectDeleted(_)
+            | Record::Revision(_)
+            | Record::Undone
+            | Record::ExtensionRegistered(_)
+            | Record::ExtensionRemoved { .. } => true,
             Record::Began(began) => !began.held.is_empty(),
             _ => false,
         };
+        self.moment("record");
         let written = if durable { self.journal.append_durable(record) } else { self.journal.append(record) };
         Ok(written?)
     }
@@ -308,8 +331,9 @@ fn task(effect: Effect, make_keys: bool) -> Option<Task> {
         Effect::Inspect { call, path } => Some(Task::Inspect { call, path }),
         Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
+        Effect::RunChain { verb, chained } => Some(Task::Chain { verb, chained }),
         Effect::Forward(forwards) => Some(Task::Forward(forwards)),
-        Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } => None,
+        Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } | Effect::Invoke(_) => None,
     }
 }
 

@@ -4,9 +4,12 @@
 //! decided is decided by the engine.
 
 mod agent;
+mod chained;
 mod check;
+mod extensions;
 mod frames;
 mod kni;
+mod knix;
 mod logs;
 mod nodes;
 mod pods;
@@ -23,7 +26,9 @@ use knit_engine::CallId;
 use knit_ipam::Time;
 use knit_kni::call::Calls;
 use knit_kni::kni::kni_server::KniServer;
+use knit_kni::kni::knix_plugin_manager_server::KnixPluginManagerServer;
 use knit_kni::v1::agent_server::AgentServer;
+use knit_kni::v1::extension_registry_server::ExtensionRegistryServer;
 use knit_kni::{FILE_DESCRIPTOR_SET, MAX_MESSAGE, Reason, Refusal};
 use knit_model::problem::{Problem, Reason as Why};
 use tokio::net::unix::UCred;
@@ -35,6 +40,8 @@ use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
+
+pub(crate) use extensions::outgoing;
 
 use crate::daemon::Handle;
 use crate::error::{Error, Result};
@@ -60,6 +67,8 @@ pub struct About {
     pub started: Time,
     /// Where namespaces are made.
     pub netns_dir: PathBuf,
+    /// Where plugins of the proof of concept listen.
+    pub plugins: PathBuf,
 }
 
 /// What every service has.
@@ -72,8 +81,9 @@ pub struct Services {
 
 impl About {
     /// This machine, from now on.
-    pub fn new(node: String, profile: &str, netns_dir: PathBuf) -> Self {
-        Self { node, profile: profile.to_owned(), started: now(), netns_dir }
+    pub fn new(node: String, profile: &str, netns_dir: PathBuf, socket: &Path) -> Self {
+        let plugins = socket.with_file_name("plugins");
+        Self { node, profile: profile.to_owned(), started: now(), netns_dir, plugins }
     }
 }
 
@@ -92,6 +102,8 @@ impl Services {
         let agent = AgentServer::new(self.clone())
             .max_decoding_message_size(MAX_REQUEST)
             .max_encoding_message_size(MAX_MESSAGE);
+        let registry = ExtensionRegistryServer::new(self.clone()).max_decoding_message_size(MAX_REQUEST);
+        let plugins = KnixPluginManagerServer::new(self.clone()).max_decoding_message_size(MAX_REQUEST);
         health.set_serving::<KniServer<Self>>().await;
         health.set_serving::<AgentServer<Self>>().await;
         let described = || {
@@ -114,6 +126,8 @@ impl Services {
             .http2_keepalive_interval(Some(Duration::from_secs(30)))
             .add_service(kni)
             .add_service(agent)
+            .add_service(registry)
+            .add_service(plugins)
             .add_service(health_service)
             .add_service(reflection)
             .add_service(older)
@@ -197,6 +211,8 @@ fn refusal(problem: &Problem, call: &CallId, object: &str) -> Refusal {
         Why::Superseded => Reason::Superseded,
         Why::SandboxGone => Reason::SandboxGone,
         Why::Busy => Reason::Busy,
+        Why::ExtensionFailed => Reason::ExtensionFailed,
+        Why::NotReady => Reason::NotReady,
     };
     let mut refusal = Refusal::new(reason, problem.to_string()).about(object).call(&call.0);
     if !problem.field.is_empty() {

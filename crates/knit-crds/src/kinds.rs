@@ -2,6 +2,7 @@
 
 mod bridge;
 mod dummy;
+mod extension;
 mod geneve;
 mod gre;
 mod hostdevice;
@@ -24,6 +25,7 @@ mod wireguard;
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
 pub use dummy::{Dummy, DummySpec};
+pub use extension::{Extension, ExtensionSpec};
 pub use geneve::{Df, Geneve, GeneveSpec};
 pub use gre::{Carries, Gre, GreSpec};
 pub use hostdevice::{HostDevice, HostDeviceSpec};
@@ -216,4 +218,5 @@ kinds!(
     IpTunnel,
     Uplink,
     VirtualNetwork,
+    Extension,
 );

@@ -263,8 +263,26 @@ pub enum Answer {
     Detached,
     /// This was not alive, and is gone.
     Collected(Vec<Collected>),
+    /// Plugins made the interface.
+    Chained,
     /// The namespace is there.
     Domain(Domain),
+    /// The extension is registered.
+    Registered {
+        /// Its name.
+        name: String,
+        /// Its generation.
+        generation: u64,
+        /// The new token counts; otherwise the one from before.
+        new_token: bool,
+        /// Whether this call changed anything.
+        changed: bool,
+    },
+    /// The extension is not registered any more.
+    Removed {
+        /// Whether it was.
+        was_there: bool,
+    },
     /// Nothing of what was asked for is there.
     Failed(Problem),
 }

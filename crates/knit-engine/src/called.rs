@@ -7,6 +7,7 @@ use knit_model::{IfName, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Attachment, Domain};
+use crate::chain::{Chain, ChainKey, Chained};
 use crate::state::ObjectKey;
 
 /// So many deleted sandboxes are remembered, to refuse what comes late for them.
@@ -18,6 +19,12 @@ pub struct Called {
     attachments: BTreeMap<SandboxId, BTreeMap<IfName, Attachment>>,
     domains: BTreeMap<String, Domain>,
     deleted: VecDeque<Instance>,
+    /// Networks that chains of plugins make, by name.
+    #[serde(default)]
+    chains: BTreeMap<String, Chain>,
+    /// Interfaces that chains make or made.
+    #[serde(default)]
+    chained: BTreeMap<SandboxId, BTreeMap<IfName, Chained>>,
 }
 
 impl Called {
@@ -57,6 +64,52 @@ impl Called {
         self.deleted.contains(instance)
     }
 
+    /// The networks that chains of plugins make.
+    pub fn chains(&self) -> &BTreeMap<String, Chain> {
+        &self.chains
+    }
+
+    /// Everything that chains make or made.
+    pub fn all_chained(&self) -> impl Iterator<Item = &Chained> {
+        self.chained.values().flat_map(BTreeMap::values)
+    }
+
+    /// One interface that a chain makes or made.
+    pub fn chained(&self, (sandbox, interface): &ChainKey) -> Option<&Chained> {
+        self.chained.get(sandbox)?.get(interface)
+    }
+
+    pub(crate) fn set_chains(&mut self, chains: BTreeMap<String, Chain>) {
+        self.chains = chains;
+    }
+
+    pub(crate) fn begin_chain(&mut self, chained: Chained) {
+        let of_sandbox = self.chained.entry(chained.sandbox.clone()).or_default();
+        of_sandbox.insert(chained.interface.clone(), chained);
+    }
+
+    /// The chain answered this.
+    pub(crate) fn chain_stands(&mut self, sandbox: &SandboxId, interface: &IfName, result: &str) {
+        if let Some(there) = self.chained.get_mut(sandbox).and_then(|all| all.get_mut(interface)) {
+            there.result = Some(result.to_owned());
+        }
+    }
+
+    pub(crate) fn chain_leaves(&mut self, sandbox: &SandboxId, interface: &IfName) {
+        if let Some(there) = self.chained.get_mut(sandbox).and_then(|all| all.get_mut(interface)) {
+            there.leaving = true;
+        }
+    }
+
+    pub(crate) fn end_chain(&mut self, sandbox: &SandboxId, interface: &IfName) {
+        if let Some(all) = self.chained.get_mut(sandbox) {
+            all.remove(interface);
+            if all.is_empty() {
+                self.chained.remove(sandbox);
+            }
+        }
+    }
+
     pub(crate) fn attach(&mut self, attachment: Attachment) {
         let of_sandbox = self.attachments.entry(attachment.sandbox.clone()).or_default();
         of_sandbox.insert(attachment.interface.clone(), attachment);
@@ -81,6 +134,10 @@ impl Called {
 
     pub(crate) fn forget(&mut self, sandbox: &SandboxId) {
         self.attachments.remove(sandbox);
+        // Plugins are still to be told.
+        for there in self.chained.get_mut(sandbox).into_iter().flat_map(BTreeMap::values_mut) {
+            there.leaving = true;
+        }
     }
 
     pub(crate) fn add_domain(&mut self, domain: Domain) {

@@ -4,8 +4,10 @@
 //! sandbox must not take back what this one was told is there.
 
 mod attach;
+pub(crate) mod chain;
 mod detach;
 mod domain;
+mod extend;
 mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +18,12 @@ use knit_model::{IfName, SandboxId};
 
 use crate::call::{Answer, Attach, Attachment, CallId, Collected, Detach, Domain, Found};
 use crate::event::{Event, Record, Unit};
+use crate::extensions;
 use crate::forward;
 use crate::state::State;
 use crate::step::Effects;
+
+pub(crate) use extend::attaching;
 
 /// So many calls wait at once; the next one is refused.
 const MOST_CALLS: usize = 1_024;
@@ -31,6 +36,8 @@ pub(crate) struct Calls {
     leaving: BTreeSet<SandboxId>,
     /// Detaches that attaches may come too late for.
     ended: late::Ended,
+    /// Plugins that are being run.
+    chaining: chain::Chaining,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +79,8 @@ struct Attaching {
     introduced: bool,
     /// Whether an older life of it was to be taken away.
     cleared: bool,
+    /// Whether extensions were called before it.
+    prepared: bool,
 }
 
 /// How far a call is.
@@ -81,6 +90,8 @@ enum Stage {
     Host,
     /// What an older life of the sandbox left is being taken away.
     Clearing,
+    /// Extensions are called before anything is changed.
+    Before,
     /// What it asks for is in desired, and no flight has taken it up yet.
     Waiting,
     /// A flight carries it.
@@ -89,10 +100,16 @@ enum Stage {
     TakingBack { why: Problem, flying: bool },
     /// It stands; the node's ports that lead to it are being opened.
     Forwarding,
+    /// It stands; extensions are called, and then it is answered.
+    After,
     /// Nobody waits any more; what is being made goes as soon as it is there.
     Abandoned,
     /// The namespace is being removed.
     Removing,
+    /// Plugins are being run for it.
+    Chaining,
+    /// It is answered with this once plugins have taken its interfaces away.
+    Held(Box<Answer>),
 }
 
 impl Calls {
@@ -125,9 +142,17 @@ pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Eff
         Event::DomainDone { call, result } => domain::done(state, &call, result, effects),
         Event::Inspected { call, found } => inspected(state, &call, found, now, effects),
         Event::CallCancelled { call, ticket } => cancelled(state, &call, ticket, effects),
+        Event::ExtensionWanted(asked) => extensions::register(state, *asked, now, effects),
+        Event::ExtensionUnwanted(asked) => extensions::remove(state, asked, effects),
+        Event::Invoked { id, told } => extend::invoked(state, &id, told, now, effects),
+        Event::Woken => extensions::woken(state, now, effects),
+        Event::ChainsConfigured(chains) if chains != *state.called.chains() => {
+            effects.record(state, Record::Chains(chains));
+        }
+        Event::ChainDone { key, verb, result } => chain::done(state, &key, verb, result, now, effects),
         Event::Restarted => restarted(state, effects),
         Event::Reforward => forward::refresh_all(state, effects),
-        Event::Forwarded(result) => forwarded(state, &result, effects),
+        Event::Forwarded(result) => forwarded(state, &result, now, effects),
         _ => {}
     }
 }
@@ -159,7 +184,7 @@ pub(crate) fn landed(state: &mut State, unit: &Unit, now: Time, effects: &mut Ef
                 answer(state, &call, Answer::Failed(why), effects);
             }
             (What::Attach(_), Stage::Clearing) => attach::try_clear(state, &call, now, effects),
-            (What::Attach(_), Stage::Flying) => attach::landed(state, &call, effects),
+            (What::Attach(_), Stage::Flying) => attach::landed(state, &call, now, effects),
             (What::Detach(_), Stage::Flying) => detach::landed(state, &call, effects),
             (What::Leave { .. }, _) => detach::left(state, &call, id, effects),
             _ => {}
@@ -177,7 +202,20 @@ pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
                 let why = why.clone();
                 answer(state, &call, Answer::Failed(why), effects);
             }
-            (What::Attach(_), Stage::Waiting | Stage::Flying | Stage::Forwarding) => {
+            (What::Attach(_), Stage::Chaining) => {
+                let message = format!("sandbox {id}: its namespace is gone");
+                chain::abandon(state, &call, effects);
+                answer(
+                    state,
+                    &call,
+                    Answer::Failed(problem("sandbox", Reason::SandboxGone, message)),
+                    effects,
+                );
+            }
+            (
+                What::Attach(_),
+                Stage::Before | Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After,
+            ) => {
                 let message = format!("sandbox {id}: its namespace is gone");
                 answer(
                     state,
@@ -227,8 +265,17 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
     };
     match (&waiting.what, &waiting.stage) {
         (What::Domain(_), Stage::Host) => waiting.stage = Stage::Abandoned,
-        (What::Attach(_), Stage::Waiting | Stage::Flying | Stage::Forwarding) => {
+        (What::Attach(_), Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After) => {
             attach::take_back(state, call, effects);
+            state.calls.waiting.remove(call);
+        }
+        (What::Attach(_), Stage::Chaining) => {
+            chain::abandon(state, call, effects);
+            state.calls.waiting.remove(call);
+        }
+        (What::Attach(attaching), Stage::Before) => {
+            // What extensions did before it is undone.
+            state.extensions.stale.insert(SandboxId(attaching.attach.sandbox.id.clone()));
             state.calls.waiting.remove(call);
         }
         // What a detach or a collection began goes on without whoever asked.
@@ -241,6 +288,7 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
 
 /// The answer was given, and nobody was there to hear it: what the call brought is taken back all the same.
 fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects) {
+    chain::unheard(state, ticket, effects);
     let brought = state.called.all().filter(|there| ticket != 0 && there.ticket == ticket);
     let brought: Vec<(SandboxId, IfName)> =
         brought.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
@@ -255,7 +303,7 @@ fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects)
 }
 
 /// The node's ports are as asked, or could not be opened: whoever waits for them is answered.
-fn forwarded(state: &mut State, result: &Result<(), Problem>, effects: &mut Effects) {
+fn forwarded(state: &mut State, result: &Result<(), Problem>, now: Time, effects: &mut Effects) {
     if !state.forwards.done(effects) && result.is_ok() {
         return;
     }
@@ -263,13 +311,15 @@ fn forwarded(state: &mut State, result: &Result<(), Problem>, effects: &mut Effe
     let waiting = state.calls.waiting.iter().filter(|(_, waiting)| waits(waiting));
     let waiting: Vec<CallId> = waiting.map(|(call, _)| call.clone()).collect();
     for call in waiting {
-        attach::forwarded(state, &call, result.clone(), effects);
+        attach::forwarded(state, &call, result.clone(), now, effects);
     }
 }
 
 /// What was asked for and never stood is taken back: whoever asked was never told that it is there, and is gone.
 fn restarted(state: &mut State, effects: &mut Effects) {
     forward::remember(state);
+    extend::restarted(state, &CallId("restart".to_owned()), effects);
+    chain::restarted(state, effects);
     let never_stood = state.called.all().filter(|there| !there.stood);
     let never_stood: Vec<(SandboxId, IfName)> =
         never_stood.map(|there| (there.sandbox.clone(), there.interface.clone())).collect();
@@ -303,6 +353,9 @@ fn take_in(state: &mut State, call: &CallId, what: What, stage: Stage, effects: 
 }
 
 fn answer(state: &mut State, call: &CallId, answer: Answer, effects: &mut Effects) {
+    if state.calls.chaining.holds(call) {
+        return state.calls.stage(call, Stage::Held(Box::new(answer)));
+    }
     if state.calls.waiting.remove(call).is_some() {
         effects.answer(call, answer);
     }
@@ -310,6 +363,9 @@ fn answer(state: &mut State, call: &CallId, answer: Answer, effects: &mut Effect
 
 /// Takes everything of a sandbox back that lies inside it; when that is done the sandbox is forgotten.
 fn leave(state: &mut State, call: &CallId, id: &SandboxId, effects: &mut Effects) {
+    for key in chain::of(state, id) {
+        chain::leave(state, &key, Some(call), effects);
+    }
     let interfaces: Vec<IfName> =
         state.called.of(id).map(|attachment| attachment.interface.clone()).collect();
     for interface in interfaces {

@@ -11,6 +11,9 @@ use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
+use crate::chain::{Chain, ChainKey, Chained, Verb};
+use crate::extension::{Invocation, Outcome, Receipt, Registered, Told};
+use crate::extensions::{ReceiptsEnded, Registration, Removal};
 use crate::forward::Forward;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
@@ -93,8 +96,32 @@ pub enum Event {
     Forwarded(Result<(), Problem>),
     /// Ports of the node are to be opened and closed anew, whatever was asked before.
     Reforward,
+    /// Someone wants an extension to be registered, or to be another, and waits.
+    ExtensionWanted(Box<Registration>),
+    /// Someone wants an extension to be removed, and waits.
+    ExtensionUnwanted(Removal),
+    /// An extension was called as asked, and this came of it.
+    Invoked {
+        /// The id of the call.
+        id: String,
+        /// What it answered, or why it did not.
+        told: Told,
+    },
+    /// Time has passed, and something that extensions have to be told may be due.
+    Woken,
     /// These units are to be compared with the kernel, and repaired where they differ.
     Compare(BTreeSet<Unit>),
+    /// Networks that chains of plugins make, by name: these and no others.
+    ChainsConfigured(BTreeMap<String, Chain>),
+    /// Plugins were run, as asked: the result of an ADD, or why it failed.
+    ChainDone {
+        /// For this interface.
+        key: ChainKey,
+        /// What they were run for.
+        verb: Verb,
+        /// What came of it.
+        result: Result<String, Problem>,
+    },
     /// The program began anew: nobody who called before waits any more.
     Restarted,
 }
@@ -172,6 +199,15 @@ pub enum Effect {
     },
     /// Have these ports of the node lead to pods, and no others, and answer with [`Event::Forwarded`].
     Forward(Vec<Forward>),
+    /// Call this extension within its deadline and answer with [`Event::Invoked`].
+    Invoke(Box<Invocation>),
+    /// Run the plugins of a chain and answer with [`Event::ChainDone`].
+    RunChain {
+        /// What for.
+        verb: Verb,
+        /// The interface, with everything that plugins are told.
+        chained: Box<Chained>,
+    },
     /// Tell whoever made the call.
     Answer {
         /// The call.
@@ -248,6 +284,33 @@ pub enum Record {
         /// The call that says so.
         call: CallId,
     },
+    /// Which networks chains of plugins make.
+    Chains(BTreeMap<String, Chain>),
+    /// Plugins are about to be run for an interface: from here on there may be something to take away.
+    Chained(Box<Chained>),
+    /// They made it.
+    ChainStands {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
+        /// What they answered, as JSON.
+        result: String,
+    },
+    /// They are to take it away.
+    ChainLeaves {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
+    },
+    /// They took it away.
+    ChainGone {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The interface.
+        interface: IfName,
+    },
     /// A call asks for a network namespace.
     Domain(Domain),
     /// It is gone.
@@ -256,6 +319,40 @@ pub enum Record {
         path: String,
         /// Which life of a sandbox it was, so that what comes late for it is refused.
         instance: Option<knit_model::sandbox::Instance>,
+    },
+    /// An extension is registered, or is another than before.
+    ExtensionRegistered(Box<Registered>),
+    /// An extension is not registered any more.
+    ExtensionRemoved {
+        /// Its name.
+        name: String,
+        /// The call that says so.
+        call: CallId,
+    },
+    /// An extension is about to be called for a pod: from here on it may have acted.
+    ExtensionCalled {
+        /// The pod, as it is told to the extension.
+        sandbox: Box<Sandbox>,
+        /// The receipt, which has no outcome yet.
+        receipt: Box<Receipt>,
+    },
+    /// An extension answered, or failed.
+    ExtensionAnswered {
+        /// The pod.
+        sandbox: SandboxId,
+        /// The id of the call.
+        id: String,
+        /// What came of it.
+        outcome: Outcome,
+        /// When.
+        at: Time,
+    },
+    /// Receipts ended, because what they are about is gone, or an attach that called extensions was answered.
+    ReceiptsEnded(Box<ReceiptsEnded>),
+    /// An extension has acknowledged what it was owed.
+    ExtensionTold {
+        /// The id of the call.
+        id: String,
     },
 }
 

@@ -9,8 +9,11 @@
 pub mod call;
 pub mod called;
 mod calls;
+pub mod chain;
 pub mod cluster;
 pub mod event;
+pub mod extension;
+pub mod extensions;
 pub mod forward;
 pub mod made;
 pub mod objects;

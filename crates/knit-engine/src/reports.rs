@@ -2,7 +2,7 @@
 
 use knit_model::Sandbox;
 use knit_model::intent::Want;
-use knit_model::problem::Problem;
+use knit_model::problem::{Problem, Reason};
 use knit_model::report::{BridgeReport, Phase, PodReport, Report};
 
 use crate::event::Unit;
@@ -68,6 +68,16 @@ impl State {
                 problems.push(problem.clone());
             }
         }
+        for (name, object) in self.missing_extensions() {
+            if object == key {
+                let message = format!("extension {name} is not registered on this node");
+                problems.push(Problem {
+                    field: "spec.required".to_owned(),
+                    reason: Reason::NotReady,
+                    message,
+                });
+            }
+        }
         problems
     }
 }
@@ -79,7 +89,7 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         Want::Interface(want) => want.pods.matches(namespace, sandbox),
         Want::Change(want) => want.pods.matches(namespace, sandbox),
         Want::Routing(want) => want.pods.matches(namespace, sandbox),
-        Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) => false,
+        Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) => false,
     })
 }
 
@@ -117,6 +127,8 @@ fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], pr
 impl StoredObject {
     /// An object that only opens or names something has nothing of its own in the kernel.
     fn is_passive(&self) -> bool {
-        self.intents.iter().all(|intent| matches!(intent.want, Want::Uplink(_) | Want::Network(_)))
+        self.intents
+            .iter()
+            .all(|intent| matches!(intent.want, Want::Uplink(_) | Want::Network(_) | Want::Extensions(_)))
     }
 }

@@ -18,6 +18,7 @@ use crate::call::ATTACHMENT;
 use crate::called::Called;
 use crate::calls::Calls;
 use crate::event::{Began, Ended, Record, Revision, Unit};
+use crate::extensions::Extensions;
 use crate::forward::Forwards;
 use crate::made::AllMade;
 use crate::step::standing::Standing;
@@ -141,6 +142,9 @@ pub struct State {
     /// What calls asked for.
     #[serde(default)]
     pub called: Called,
+    /// Who takes part in attaches, and what each did.
+    #[serde(default)]
+    pub extensions: Extensions,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -209,7 +213,22 @@ impl State {
             Record::Attached(attachment) => self.called.attach((**attachment).clone()),
             Record::Detached { sandbox, interface, .. } => self.called.detach(sandbox, interface),
             Record::Domain(domain) => self.called.add_domain(domain.clone()),
+            Record::Chains(chains) => self.called.set_chains(chains.clone()),
+            Record::Chained(chained) => self.called.begin_chain((**chained).clone()),
+            Record::ChainStands { sandbox, interface, result } => {
+                self.called.chain_stands(sandbox, interface, result);
+            }
+            Record::ChainLeaves { sandbox, interface } => self.called.chain_leaves(sandbox, interface),
+            Record::ChainGone { sandbox, interface } => self.called.end_chain(sandbox, interface),
             Record::DomainGone { path, instance } => self.called.remove_domain(path, instance.as_ref()),
+            Record::ExtensionRegistered(one) => self.extensions.registered(one),
+            Record::ExtensionRemoved { name, .. } => self.extensions.removed(name),
+            Record::ExtensionCalled { sandbox, receipt } => self.extensions.called(sandbox, receipt),
+            Record::ExtensionAnswered { sandbox, id, outcome, at } => {
+                self.extensions.answered(sandbox, id, outcome, *at);
+            }
+            Record::ReceiptsEnded(ended) => self.extensions.ended(ended),
+            Record::ExtensionTold { id } => self.extensions.is_told(id),
         }
     }
 
@@ -224,6 +243,7 @@ impl State {
             claims: BTreeMap::new(),
             calls: Calls::default(),
             forwards: Forwards::default(),
+            extensions: self.extensions.remembered(),
             lacking: BTreeMap::new(),
             ..self.clone()
         }

@@ -20,6 +20,7 @@ use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
+use crate::extensions;
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
@@ -55,6 +56,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(known);
         }
         Event::Resync => {
+            calls::chain::try_again(state);
             state.lacking.clear();
             state.standing.clear();
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
@@ -63,7 +65,9 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         }
         about_a_call => calls::hear(state, about_a_call, now, &mut effects),
     }
+    extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
+    calls::chain::start_what_can(state, &mut effects);
     effects.list
 }
 
@@ -76,6 +80,7 @@ impl Effects {
     /// Changes the state and has the change journalled.
     pub(crate) fn record(&mut self, state: &mut State, record: Record) {
         state.record(&record);
+        state.extensions.notice(&record);
         self.list.push(Effect::Journal(record));
     }
 
@@ -145,6 +150,8 @@ fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Interface(want) => &want.pods,
             Want::Change(want) => &want.pods,
             Want::Routing(want) => &want.pods,
+            // Nothing in the kernel follows from it.
+            Want::Extensions(_) => continue,
             // An uplink may open or close a way for any sandbox.
             Want::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));

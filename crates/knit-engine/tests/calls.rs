@@ -456,3 +456,43 @@ fn more_calls_than_knit_takes_at_once_are_refused_in_words() {
         .filter(|(_, answer)| matches!(answer, Answer::Failed(problem) if problem.reason == Reason::Busy));
     assert_eq!(refused.count(), 1_100 - 1_024);
 }
+
+#[test]
+fn an_attach_that_began_before_its_detach_and_comes_after_it_is_refused() {
+    let mut node = Slow::new();
+    let began = |event: Event, at: u64| match event {
+        Event::AttachRequested(attach) => Event::AttachRequested(Box::new(Attach { began: at, ..*attach })),
+        Event::DetachRequested(detach) => Event::DetachRequested(Detach { began: at, ..detach }),
+        other => other,
+    };
+    let eth0 = || Which::These(["eth0".parse().unwrap()].into());
+    node.tell(began(detach("1", "s", eth0()), 5));
+    node.tell(began(attach("2", "s", "/s", &["eth0"]), 4));
+    node.rest();
+    assert!(matches!(node.answer("2"), Answer::Failed(why) if why.reason == Reason::Superseded));
+    // Another interface, another sandbox, one that began later, and one that does not say.
+    for (call, id, name, at) in
+        [("3", "s", "net1", 4), ("4", "a", "eth0", 4), ("5", "s", "eth0", 6), ("6", "b", "eth0", 0)]
+    {
+        node.tell(began(attach(call, id, &format!("/{id}"), &[name]), at));
+        node.rest();
+        assert!(matches!(node.answer(call), Answer::Attached { .. }), "{call}");
+    }
+}
+
+#[test]
+fn a_sandbox_is_forgotten_with_its_last_interface_if_the_detach_says_so() {
+    let mut node = Slow::new();
+    node.tell(attach("1", "s", "/s", &["eth0", "net1"]));
+    node.rest();
+    for (call, name, left) in [("2", "eth0", 1), ("3", "net1", 0)] {
+        let Event::DetachRequested(asked) = detach(call, "s", Which::These([name.parse().unwrap()].into()))
+        else {
+            unreachable!("a detach is a detach")
+        };
+        node.tell(Event::DetachRequested(Detach { forget: true, ..asked }));
+        node.rest();
+        assert_eq!(node.answer(call), Answer::Detached);
+        assert_eq!((node.state.sandboxes.len(), node.state.called.all().count()), (left, left), "{name}");
+    }
+}

@@ -7,6 +7,10 @@ use nix::errno::Errno;
 pub trait Observer {
     /// What goes wrong at this step, if anything. Whatever comes before the step has then been carried out.
     fn before(&mut self, step: usize, planned: &Planned) -> Option<Fault>;
+
+    /// Something else is about to happen that a crash may come before: a `record` is written, an extension is called
+    /// (`invoke`).
+    fn moment(&mut self, _what: &'static str) {}
 }
 
 /// What goes wrong at a fault point.

@@ -1,5 +1,7 @@
 //! A client over the agent's socket.
 
+mod extensions;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

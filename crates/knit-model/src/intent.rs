@@ -50,6 +50,8 @@ pub enum Want {
     Network(NetworkWant),
     /// A route, rule, neighbour or sysctl in each pod that matches.
     Routing(Box<RoutingWant>),
+    /// Extensions that must be registered before pods may come.
+    Extensions(ExtensionsWant),
 }
 
 /// A bridge on the node.
@@ -170,6 +172,13 @@ pub enum NameRule {
 
 /// At most this many bytes of a name's prefix: with `h` in front and a number of seven digits it still fits.
 pub const MAX_PREFIX_BYTES: usize = 7;
+
+/// Extensions that must be registered before pods may come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtensionsWant {
+    /// Their names.
+    pub required: Vec<String>,
+}
 
 /// Which pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -44,6 +44,10 @@ pub enum Reason {
     SandboxGone,
     /// More is under way than Knit takes at once.
     Busy,
+    /// A registered extension is away or failed.
+    ExtensionFailed,
+    /// Something that the node needs for pods is not there yet.
+    NotReady,
 }
 
 /// A list of problems that can still grow; an input is checked to the end, so that a person sees all of them at once.
@@ -81,7 +85,9 @@ impl Reason {
             | Self::KernelRefused
             | Self::Conflict
             | Self::NotOwned
-            | Self::Busy => true,
+            | Self::Busy
+            | Self::ExtensionFailed
+            | Self::NotReady => true,
             Self::InvalidValue
             | Self::RangeOverlap
             | Self::NotAllowed

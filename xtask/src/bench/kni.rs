@@ -3,7 +3,7 @@
 //!
 //! The agent is the program that people run, in a process of its own. What is compared is measured in turn.
 
-mod agent;
+pub(super) mod agent;
 
 use anyhow::{Context, Result, bail};
 use knit_kernel::Netns;
@@ -147,7 +147,7 @@ fn memory(report: &mut Report, agent: &Agent, pods: &[Pod]) -> Result<()> {
 }
 
 /// Where a pod's namespace can be opened by another process.
-fn path_of(netns: &Netns) -> String {
+pub(super) fn path_of(netns: &Netns) -> String {
     use std::os::fd::{AsFd, AsRawFd};
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }

@@ -28,24 +28,26 @@ pub fn measure(pod: &Netns, rounds: usize) -> Result<(Samples, Samples)> {
     let netns = format!("/proc/{}/fd/{}", std::process::id(), pod.as_fd().as_raw_fd());
     let (mut add, mut del) = (Samples::new(), Samples::new());
     for _ in 0..rounds {
-        add.time(|| call("ADD", &netns, &config))?;
-        del.time(|| call("DEL", &netns, &config))?;
+        let bridge = Path::new(PLUGINS).join("bridge");
+        add.time(|| call(&bridge, "ADD", "bench", &netns, &config))?;
+        del.time(|| call(&bridge, "DEL", "bench", &netns, &config))?;
     }
     Ok((add, del))
 }
 
-fn call(verb: &str, netns: &str, config: &str) -> Result<()> {
-    let mut plugin = Command::new(Path::new(PLUGINS).join("bridge"));
-    plugin.env("CNI_COMMAND", verb).env("CNI_CONTAINERID", "bench").env("CNI_NETNS", netns);
+/// Runs a plugin as a container runtime does.
+pub fn call(program: &Path, verb: &str, container: &str, netns: &str, config: &str) -> Result<()> {
+    let mut plugin = Command::new(program);
+    plugin.env("CNI_COMMAND", verb).env("CNI_CONTAINERID", container).env("CNI_NETNS", netns);
     plugin.env("CNI_IFNAME", "eth0").env("CNI_PATH", PLUGINS);
     plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running =
-        plugin.spawn().with_context(|| format!("cannot start the bridge plugin in {PLUGINS}"))?;
+        plugin.spawn().with_context(|| format!("cannot start the plugin {}", program.display()))?;
     running.stdin.take().context("the plugin has a standard input")?.write_all(config.as_bytes())?;
     let done = running.wait_with_output()?;
     if !done.status.success() {
         let said = [done.stdout, done.stderr].concat();
-        bail!("the bridge plugin's {verb} failed: {}", String::from_utf8_lossy(&said));
+        bail!("{verb} of {} failed: {}", program.display(), String::from_utf8_lossy(&said));
     }
     Ok(())
 }

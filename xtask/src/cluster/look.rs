@@ -111,6 +111,7 @@ fn version_of(cluster: &Cluster, tool: Tool) -> String {
         Module::Kubernetes => "kubernetes-",
         Module::Containerd => "containerd-",
         Module::Coredns => "coredns-",
+        Module::Cnitool => "cnitool-",
         Module::Helm => "helm-",
     };
     let folder = cluster.tool(tool).ok().and_then(|path| path.parent()).and_then(|folder| folder.file_name());
@@ -173,8 +174,10 @@ pub fn shell(cluster: &Cluster, name: &str, command: &[String]) -> Result<ExitCo
 
 fn path_with_tools(cluster: &Cluster) -> Result<String> {
     let mut folders = Vec::new();
-    for tool in [Tool::Kubectl, Tool::Ctr] {
-        folders.extend(cluster.tool(tool)?.parent().map(|folder| folder.display().to_string()));
+    for tool in [Tool::Kubectl, Tool::Ctr, Tool::Cnitool] {
+        // A cluster of an older checkout has fewer.
+        let folder = cluster.tool(tool).ok().and_then(|program| program.parent());
+        folders.extend(folder.map(|folder| folder.display().to_string()));
     }
     folders.push(std::env::var("PATH").unwrap_or_else(|_| "/usr/sbin:/usr/bin:/sbin:/bin".to_owned()));
     Ok(folders.join(":"))

@@ -18,7 +18,7 @@ use crate::process;
 use crate::progress::Step;
 
 /// What every cluster runs.
-const TOOLS: [Tool; 11] = [
+const TOOLS: [Tool; 12] = [
     Tool::KubeApiserver,
     Tool::KubeControllerManager,
     Tool::KubeScheduler,
@@ -30,6 +30,7 @@ const TOOLS: [Tool; 11] = [
     Tool::KubeProxy,
     Tool::Coredns,
     Tool::Agnhost,
+    Tool::Cnitool,
 ];
 
 /// What kind of cluster is wanted.

@@ -83,9 +83,14 @@ pub fn is_vm(target: &Target) -> bool {
     target.is_integration_test() && inside && !target.begins_with("vm_host")
 }
 
-/// Tests against a running cluster.
+/// Tests against a running cluster with the reference network.
 pub fn is_cluster(target: &Target) -> bool {
-    target.is_integration_test() && target.begins_with("cluster")
+    target.is_integration_test() && target.begins_with("cluster") && !is_cluster_cni(target)
+}
+
+/// Tests against a running cluster whose pods Knit connects, asked through its CNI shim.
+pub fn is_cluster_cni(target: &Target) -> bool {
+    target.is_integration_test() && target.begins_with("cluster_cni")
 }
 
 impl Target {
@@ -327,6 +332,11 @@ mod tests {
         assert_eq!(families("vm_features"), [false, false, false, true, false]);
         assert_eq!(families("vm_host"), [false, false, true, false, false]);
         assert_eq!(families("cluster_pods"), [false, false, false, false, true]);
+        assert_eq!(
+            families("cluster_cni"),
+            [false, false, false, false, false],
+            "it has a cluster of its own"
+        );
         assert_eq!(families("vmlinux"), [true, false, false, false, false]);
     }
 

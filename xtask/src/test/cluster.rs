@@ -38,6 +38,12 @@ pub fn run(filter: Option<&str>) -> Result<Count> {
     }
     count.check("the_cluster_goes_down", cluster::down(NAME));
     count.check("the_machine_is_as_before", as_before(&before));
+    let options = Options { nodes: 1, network: Network::KnitCni, ..options };
+    if let Some(cluster) = count.check("a_node_on_knits_cni_shim_comes_up", cluster::up(&options)) {
+        count += on_cni(&cluster, filter)?;
+    }
+    count.check("the_cluster_on_knits_cni_shim_goes_down", cluster::down(NAME));
+    count.check("the_machine_is_as_before_it", as_before(&before));
     Ok(count)
 }
 
@@ -49,15 +55,31 @@ fn load_image(cluster: &Cluster) -> Result<()> {
     cluster::load_images(cluster, &archive)
 }
 
-fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
+/// What containerd and the kubelet get through Knit's CNI shim.
+fn on_cni(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
+    binaries::run_with(&Selection::new(binaries::is_cluster_cni, filter), Where::Here, &kubectl_of(cluster)?)
+}
+
+/// How tests reach the cluster.
+fn kubectl_of(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     let kubectl = cluster.kubectl()?;
     let words = |text: &OsStr| text.to_string_lossy().into_owned();
-    let mut environment = vec![("KNIT_TEST_KUBECTL".to_owned(), words(kubectl.get_program()))];
+    let mut environment = vec![
+        ("KNIT_TEST_KUBECTL".to_owned(), words(kubectl.get_program())),
+        ("KNIT_TEST_CLUSTER".to_owned(), cluster.names().name().to_owned()),
+    ];
     let tools = gotools::ensure(&[Tool::Helm])?;
     environment.push(("KNIT_TEST_HELM".to_owned(), words(tools.path(Tool::Helm).as_os_str())));
     environment.extend(kubectl.get_envs().filter_map(|(key, value)| Some((words(key), words(value?)))));
-    let mut count =
-        binaries::run_with(&Selection::new(binaries::is_cluster, filter), Where::Here, &environment)?;
+    Ok(environment)
+}
+
+fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
+    let mut count = binaries::run_with(
+        &Selection::new(binaries::is_cluster, filter),
+        Where::Here,
+        &kubectl_of(cluster)?,
+    )?;
     if filter.is_none() {
         count += sample(cluster)?;
     }

@@ -34,6 +34,7 @@ pub async fn run(which: &Which) -> Result<ExitCode> {
         namespace: which.namespace.clone().unwrap_or_default(),
         network: which.network.clone().unwrap_or_default(),
         labels: which.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
+        without_extension: String::new(),
     };
     let answer = which.asking.connect().await?.list_pods(request).await?;
     print(which.asking.output, || json::value(&answer), |wide| table(&answer.pods, wide))?;

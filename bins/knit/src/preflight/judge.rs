@@ -10,6 +10,8 @@ use super::{Check, Report, Verdict, nodes};
 
 /// The oldest API server whose rules know addresses and ranges, and that has admission policies.
 const OLDEST: (u32, u32) = (1, 31);
+/// The oldest one that Knit is made for.
+const MEANT: (u32, u32) = (1, 33);
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
 /// Everything that was found, and what to do about it.
@@ -28,7 +30,11 @@ fn version(version: &Value) -> Check {
     const NAME: &str = "api-server";
     let found = version["gitVersion"].as_str().unwrap_or("unknown").to_owned();
     match nodes::release(&found) {
-        Some(number) if number >= OLDEST => Check::fine(NAME, found),
+        Some(number) if number >= MEANT => Check::fine(NAME, found),
+        Some(number) if number >= OLDEST => {
+            let advice = format!("Knit is made for Kubernetes {}.{} or newer", MEANT.0, MEANT.1);
+            Check::new(NAME, Note, found, advice)
+        }
         Some(_) => {
             let advice = format!(
                 "Knit's kinds need Kubernetes {}.{} or newer: older ones have no rules for addresses",
@@ -178,7 +184,8 @@ mod tests {
     #[test]
     fn an_old_api_server_is_named_with_what_it_lacks() {
         assert_eq!(version(&json!({"gitVersion": "v1.36.4"})).verdict, Fine);
-        assert_eq!(version(&json!({"gitVersion": "v1.31.0-gke.1"})).verdict, Fine);
+        assert_eq!(version(&json!({"gitVersion": "v1.33.0-gke.1"})).verdict, Fine);
+        assert_eq!(version(&json!({"gitVersion": "v1.32.9"})).verdict, Note);
         assert_eq!(version(&json!({"gitVersion": "v1.30.9"})).verdict, Wrong);
         assert_eq!(version(&json!({})).verdict, Unknown);
     }

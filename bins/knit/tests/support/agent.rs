@@ -121,6 +121,12 @@ impl Agent<'_> {
         self.child.wait().unwrap();
     }
 
+    /// Ends it as a crash does, if it has not ended by itself.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+
     /// Waits until it has ended by itself.
     pub fn wait(&mut self) {
         self.child.wait().unwrap();

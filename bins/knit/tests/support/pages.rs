@@ -7,6 +7,9 @@
 //! - A block ```` ```console ```` has commands, each after `$ ` (a line that ends in `\` goes on in the next one), and
 //!   below each what it prints, standard output and standard error as they come. Commands of a page run in order, in
 //!   one folder, one state folder and one network namespace that stands for the machine. `knit` is the one just built.
+//! - The page's folder stands for the machine's root: an agent that a page starts has its sockets in `run/knit` there, and
+//!   CNI's folders are `opt/cni/bin` and `etc/cni/net.d` there. In what is printed the folder's own path is left out.
+//! - A process that a page leaves running is in a file `NAME.pid`; it ends with the page.
 //! - A command that fails ends in a line `[exit code N]`.
 //! - A line `...` stands for any number of lines.
 //! - Any other block must be ```` ```text ````: it is not looked at.
@@ -114,9 +117,16 @@ impl Session {
             .current_dir(self.folder.path())
             .env("PATH", format!("{}:{search}", programs.display()))
             .env("KNIT_STATE_DIR", self.folder.path().join("state"))
+            .env("KNIT_KNI_SOCKET", self.folder.path().join("run/knit/kni.sock"))
+            .env("KNIT_CNI_SOCKET", self.folder.path().join("run/knit/cni.sock"))
+            .env("KNIT_CNI_BIN_DIR", self.folder.path().join("opt/cni/bin"))
+            .env("KNIT_CNI_CONF_DIR", self.folder.path().join("etc/cni/net.d"))
+            .env("KNIT_NETNS_DIR", self.folder.path().join("netns"))
+            .envs([("KNIT_METRICS_ADDR", ""), ("KNIT_HEALTH_ADDR", "")])
             .output()
             .unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
+        let printed = printed.replace(&self.folder.path().display().to_string(), "");
         let mut lines = self.normaliser.lines(&printed);
         match output.status.code() {
             Some(0) => {}
@@ -125,16 +135,35 @@ impl Session {
         }
         lines
     }
+
+    /// Ends what a page left running, and waits until it has.
+    fn end_what_runs(&self) {
+        for file in fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.path()) {
+            let pid = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<i32>().ok());
+            let Some(pid) = pid.filter(|_| file.extension().is_some_and(|end| end == "pid")) else {
+                continue;
+            };
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
 }
 
 impl Drop for Session {
     /// A sandbox lives in a namespace of its own, held by a process that the testbed does not know.
     fn drop(&mut self) {
+        self.end_what_runs();
         for pid in self.normaliser.holders() {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if words.ends_with(b"\0sandbox\0hold\0") {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
+        }
+        // Programs that a page left in the background, and namespaces that its agent made.
+        for (pid, _) in self.host.processes() {
+            let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL));
+        }
+        for made in fs::read_dir(self.folder.path().join("netns")).into_iter().flatten().flatten() {
+            let _ = nix::mount::umount2(&made.path(), nix::mount::MntFlags::MNT_DETACH);
         }
     }
 }

@@ -74,6 +74,7 @@ pub fn about(record: &Record) -> Option<(SandboxId, Option<String>)> {
         Record::SandboxGone { id, .. } => Some((id.clone(), None)),
         Record::Attached(attachment) => Some((attachment.sandbox.clone(), attachment.why.call.clone())),
         Record::Detached { sandbox, call, .. } => Some((sandbox.clone(), Some(call.0.clone()))),
+        Record::ExtensionAnswered { sandbox, .. } => Some((sandbox.clone(), None)),
         Record::Ended(ended) => match &ended.unit {
             Unit::Sandbox(id) => Some((id.clone(), None)),
             Unit::Bridge(_) => None,

@@ -38,6 +38,7 @@ pub(crate) enum Errand {
     Apply(Unit),
     Call,
     Forward,
+    Chain,
     Reap,
     Census,
 }
@@ -49,6 +50,7 @@ impl Errand {
             Task::Apply { unit, .. } => Self::Apply(unit.clone()),
             Task::Inspect { .. } | Task::MakeDomain { .. } | Task::RemoveDomain { .. } => Self::Call,
             Task::Forward(_) => Self::Forward,
+            Task::Chain { .. } => Self::Chain,
             Task::Reap(_) => Self::Reap,
             Task::Census => Self::Census,
         }

@@ -1,9 +1,9 @@
 //! The loop: one message after the other, and what follows from each.
 
 mod cluster;
-mod notices;
-
+mod extensions;
 mod fed;
+mod notices;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -18,6 +18,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::feed::{self, Change};
 use super::folder::Folder;
+use super::outgoing::Callers;
 use super::pool::{self, Errand, Finished, Pool};
 use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
@@ -44,6 +45,7 @@ pub(super) struct Ends {
     pub(super) sender: Sender<Message>,
     pub(super) changes: broadcast::Sender<Arc<Change>>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) callers: Callers,
     pub(super) version: watch::Sender<u64>,
 }
 
@@ -183,7 +185,9 @@ impl<'a> Turn<'a> {
 
     fn run(mut self) -> End {
         let cluster = self.options.cluster.clone();
-        let mut outcome = self.begin_cluster(cluster);
+        let chains = self.options.chains.clone();
+        let mut outcome =
+            self.begin_cluster(cluster).and_then(|()| self.hear(Event::ChainsConfigured(chains)));
         loop {
             if let Err(why) = outcome {
                 return End::Failed(why);
@@ -209,7 +213,8 @@ impl<'a> Turn<'a> {
     /// The next message; `None` when something is due first.
     fn next(&mut self) -> Option<Message> {
         let mut until = self.census_at.min(self.resync_at);
-        until = self.reap_at.into_iter().chain(self.sweep_at).fold(until, Instant::min);
+        let others = self.reap_at.into_iter().chain(self.sweep_at);
+        until = others.chain(self.owed_at().filter(|_| self.stopping.is_none())).fold(until, Instant::min);
         if self.folder.is_some() {
             until = until.min(self.folder_at);
         }
@@ -240,6 +245,10 @@ impl<'a> Turn<'a> {
                 self.pool.under_way = self.pool.under_way.saturating_sub(1);
                 if finished.life == self.life { self.finished(finished) } else { Ok(()) }
             }
+            Message::Invoked { life, id, told } if life == self.life => {
+                self.hear(Event::Invoked { id, told })
+            }
+            Message::Invoked { .. } => Ok(()),
             Message::Cluster(cluster, answer) => {
                 let outcome = self.change_cluster(cluster);
                 let told = outcome.as_ref().map(|_| ()).map_err(ToString::to_string);
@@ -270,6 +279,7 @@ impl<'a> Turn<'a> {
             Event::AttachRequested(_) => "attach",
             Event::DetachRequested(_) => "detach",
             Event::CollectRequested(_) => "collect",
+            Event::ExtensionWanted(_) | Event::ExtensionUnwanted(_) => "extension",
             _ => "domain",
         };
         self.waiters.insert(call, Waiter { done, since: Instant::now(), what });
@@ -344,7 +354,8 @@ impl<'a> Turn<'a> {
             while let Ok(message) = self.ends.incoming.try_recv() {
                 self.pending.push_back(message);
             }
-            let alone = tasks.len() == 1 && self.pool.under_way == 0 && self.pending.is_empty();
+            let quick = !matches!(tasks.first(), Some(Task::Chain { .. }));
+            let alone = quick && tasks.len() == 1 && self.pool.under_way == 0 && self.pending.is_empty();
             for task in tasks.drain(..) {
                 let job = self.node.job(task);
                 if alone {
@@ -362,7 +373,8 @@ impl<'a> Turn<'a> {
     /// Decides, writes down, answers and tells; returns what is to be done.
     fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
         let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
-        let Heard { tasks, answers, records, changed } = self.node.begin(event)?;
+        let Heard { tasks, answers, records, invocations, changed } = self.node.begin(event)?;
+        self.call_out(invocations);
         for task in &tasks {
             if let Task::Apply { unit, plan } = task
                 && self.compared.remove(unit)
@@ -409,6 +421,7 @@ impl<'a> Turn<'a> {
             self.folder_at = now + FOLDER;
             self.read_folder()?;
         }
+        self.tell_owed()?;
         if now >= self.census_at {
             self.census_at = now + self.options.census;
             let job = self.node.job(Task::Census);

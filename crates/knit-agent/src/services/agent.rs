@@ -57,7 +57,7 @@ fn failed(problem: &Problem, call: &CallId, object: &str) -> Status {
 
 impl Services {
     /// Carries a call out and waits for its answer.
-    async fn carry<T: Send + 'static>(
+    pub(super) async fn carry<T: Send + 'static>(
         &self,
         call: &CallId,
         object: &str,
@@ -82,7 +82,7 @@ impl Services {
         Ok(merged(&outcome.plans))
     }
 
-    async fn see<T: Send + 'static>(
+    pub(super) async fn see<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Node) -> Checked<T> + Send + 'static,
     ) -> Result<T, Status> {
@@ -201,7 +201,11 @@ impl Agent for Services {
         }
         let mine = call.0.clone();
         let seen = move |node: &Node, answer| {
-            let Answer::Attached { interfaces, .. } = ok(answer)? else { return Ok((None, false)) };
+            let interfaces = match ok(answer)? {
+                Answer::Attached { interfaces, .. } => interfaces,
+                Answer::Chained => return Ok((pods::pod(node.state(), &id), true)),
+                _ => return Ok((None, false)),
+            };
             let is_mine = |why: &knit_model::Provenance| why.call.as_deref() == Some(mine.as_str());
             let changed = interfaces.iter().any(|(there, _)| is_mine(&there.why));
             Ok((pods::pod(node.state(), &id), changed))
@@ -243,7 +247,10 @@ impl Agent for Services {
                 _ => true,
             };
             self.see(move |node| {
-                let there = node.state().called.of(&id).map(|there| &there.interface);
+                let called = &node.state().called;
+                let chained = called.all_chained().filter(|there| there.sandbox == id);
+                let there = called.of(&id).map(|there| &there.interface);
+                let there = there.chain(chained.map(|there| &there.interface));
                 Ok(there.filter(|name| is_meant(name)).map(ToString::to_string).collect::<Vec<_>>())
             })
             .await?
@@ -293,7 +300,10 @@ impl Agent for Services {
         &self,
         request: Request<v1::ListPodsRequest>,
     ) -> Result<Response<v1::ListPodsResponse>, Status> {
-        let v1::ListPodsRequest { namespace, network, labels } = request.into_inner();
+        let v1::ListPodsRequest { namespace, network, labels, without_extension } = request.into_inner();
+        if !without_extension.is_empty() {
+            super::extensions::name("without_extension", &without_extension)?;
+        }
         let epoch = self.handle.epoch().to_owned();
         let message = self
             .see(move |node| {
@@ -306,6 +316,10 @@ impl Agent for Services {
                     .sandboxes
                     .values()
                     .filter(is_meant)
+                    .filter(|sandbox| {
+                        without_extension.is_empty()
+                            || state.without_extension(&sandbox.id, &without_extension).is_some()
+                    })
                     .filter_map(|sandbox| pods::pod(state, &sandbox.id))
                     .filter(|pod| {
                         network.is_empty() || pod.interfaces.iter().any(|one| one.network == network)

@@ -33,7 +33,7 @@ impl Services {
 }
 
 /// The interfaces of a sandbox, by name.
-fn configs(state: &State, id: &SandboxId, only: Option<&IfName>) -> Vec<(String, kni::IpConfig)> {
+pub(super) fn configs(state: &State, id: &SandboxId, only: Option<&IfName>) -> Vec<(String, kni::IpConfig)> {
     let Some(pod) = pods::pod(state, id) else { return Vec::new() };
     let wanted = |name: &str| only.is_none_or(|only| only.as_str() == name);
     let interfaces = pod.interfaces.into_iter().filter(|one| !one.foreign && wanted(&one.name));

@@ -49,6 +49,7 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
             }
         })
         .collect();
+    all.extend(super::chained::networks(state));
     all.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
     all
 }
@@ -148,11 +149,31 @@ pub(super) fn readiness(state: &State) -> v1::NodeReadiness {
     if room {
         for_pods.push(well("AddressesLeft", "Free"));
     }
+    let missing = missing_extensions(state);
+    let complete = missing.is_empty();
+    for_pods.splice(0..0, missing);
+    if complete && !state.required_extensions().is_empty() {
+        for_pods.push(well("ExtensionsRegistered", "AsRequired"));
+    }
     for_pods.extend(conditions.iter().cloned());
     v1::NodeReadiness {
         node: Some(v1::Readiness { ready, conditions }),
-        new_pods: Some(v1::Readiness { ready: ready && room, conditions: for_pods }),
+        new_pods: Some(v1::Readiness { ready: ready && room && complete, conditions: for_pods }),
     }
+}
+
+/// Why no pods may come: extensions that an object requires and that are not registered.
+fn missing_extensions(state: &State) -> Vec<v1::Condition> {
+    let missing = state.missing_extensions().into_iter();
+    let condition = |(name, object): (&str, &knit_engine::ObjectKey)| v1::Condition {
+        r#type: "ExtensionsRegistered".to_owned(),
+        ok: false,
+        reason: "NotReady".to_owned(),
+        message: format!("extension {name} is required by {object} and is not registered on this node"),
+        object: object.to_string(),
+        since: None,
+    };
+    missing.map(condition).collect()
 }
 
 /// What is in the way of new pods beside the node's own network.

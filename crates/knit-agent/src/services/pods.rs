@@ -41,9 +41,14 @@ fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
     let unit = Unit::Sandbox(sandbox.id.clone());
     let made = state.made.get(&unit);
     let reports = made.into_iter().flat_map(|made| &made.interfaces);
-    let interfaces = reports.map(|(object, report)| interface(state, sandbox, object, report)).collect();
+    let mut interfaces: Vec<v1::Interface> =
+        reports.map(|(object, report)| interface(state, sandbox, object, report)).collect();
+    let chained = state.called.all_chained().filter(|there| there.sandbox == sandbox.id);
+    interfaces.extend(chained.map(super::chained::interface));
     let first = state.called.of(&sandbox.id).next();
-    let since = state.called.of(&sandbox.id).map(|there| there.since).min();
+    let chained_since = state.called.all_chained().filter(|there| there.sandbox == sandbox.id);
+    let chained_since = chained_since.map(|there| there.since);
+    let since = state.called.of(&sandbox.id).map(|there| there.since).chain(chained_since).min();
     let dns = first.map(|there| &there.notes.dns).filter(|dns| !dns.is_empty());
     v1::Pod {
         netns_made: state.called.domains().any(|domain| domain.path == sandbox.netns),
@@ -55,6 +60,7 @@ fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
             options: dns.options.clone(),
         }),
         readiness: Some(readiness(state, sandbox)),
+        extensions: super::extensions::receipts(state, &sandbox.id),
         since: since.map(timestamp),
         ..gone(sandbox)
     }

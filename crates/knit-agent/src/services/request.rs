@@ -23,7 +23,7 @@ pub(super) const FIRST: &str = "eth0";
 
 pub(super) type Checked<T> = Result<T, Refusal>;
 
-fn invalid(field: &str, message: impl Into<String>) -> Refusal {
+pub(super) fn invalid(field: &str, message: impl Into<String>) -> Refusal {
     Refusal::new(Reason::InvalidValue, format!("{field}: {}", message.into())).field(field)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn path(field: &str, path: &str) -> Checked<String> {
     Ok(path.to_owned())
 }
 
-fn few(field: &str, count: usize) -> Checked<()> {
+pub(super) fn few(field: &str, count: usize) -> Checked<()> {
     if count > MOST_ENTRIES {
         return Err(invalid(field, format!("has {count} entries, and may have {MOST_ENTRIES}")));
     }

@@ -6,7 +6,7 @@ use knit_model::provenance::Provenance;
 use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
-use super::{Attaching, Stage, What, answer, leave, problem, take_in};
+use super::{Attaching, Stage, What, answer, chain, extend, leave, problem, take_in};
 use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
@@ -20,7 +20,8 @@ pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &
     let known = state.sandboxes.get(&id);
     let found = known.map(|sandbox| Found { instance: sandbox.instance.clone(), number: sandbox.number });
     let (added, before) = (Vec::new(), Vec::new());
-    let attaching = Attaching { attach, found, added, before, introduced: false, cleared: false };
+    let (introduced, cleared, prepared) = (false, false, false);
+    let attaching = Attaching { attach, found, added, before, introduced, cleared, prepared };
     let unknown = known.is_none();
     if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
         return;
@@ -45,6 +46,8 @@ pub(super) fn try_clear(state: &mut State, call: &CallId, now: Time, effects: &m
         return;
     };
     let (id, found) = (SandboxId(attaching.attach.sandbox.id.clone()), attaching.found.clone());
+    let (prepared, nothing) = (attaching.prepared, attaching.attach.interfaces.is_empty());
+    let chained = chain::meant(state, &attaching.attach).map(|_| attaching.attach.clone());
     let Some(found) = found else { return };
     let unit = Unit::Sandbox(id.clone());
     let is_other = state.sandboxes.get(&id).is_some_and(|known| known.instance != found.instance);
@@ -59,7 +62,22 @@ pub(super) fn try_clear(state: &mut State, call: &CallId, now: Time, effects: &m
         }
         state.dirty.remove(&unit);
     }
-    if let Err(why) = admit(state, call, &id, &found, now, effects) {
+    if let Some(attach) = chained {
+        let sandbox = described(state, &id, &found, &attach);
+        let admitted = check_instance(state, &id, &found)
+            .and_then(|()| chain::admit(state, call, &attach, &sandbox, now, effects));
+        return admitted.unwrap_or_else(|why| answer(state, call, Answer::Failed(why), effects));
+    }
+    let admitted = match (prepared, nothing) {
+        (false, false) => match state.check_required().and_then(|()| check(state, call, &id, &found, now)) {
+            Ok(_) => return extend::before(state, call, now, effects),
+            Err(why) => Err(why),
+        },
+        _ => admit(state, call, &id, &found, now, effects),
+    };
+    if let Err(why) = admitted {
+        // What extensions did before it is undone.
+        state.extensions.stale.insert(id);
         answer(state, call, Answer::Failed(why), effects);
     }
 }
@@ -78,23 +96,29 @@ fn clear(state: &mut State, call: &CallId, unit: Unit, effects: &mut Effects) {
     state.dirty.insert(unit);
 }
 
-/// Puts what the call asks for into desired, or says why not; then nothing has changed.
-fn admit(
-    state: &mut State,
+/// What an attach puts into desired.
+struct Admission {
+    /// The sandbox as the call describes it.
+    sandbox: Sandbox,
+    /// Attachments that it brings, or changes.
+    fresh: Vec<Attachment>,
+    /// Those that it changes, as they were.
+    before: Vec<Attachment>,
+}
+
+/// What the call would put into desired, or why not.
+fn check(
+    state: &State,
     call: &CallId,
     id: &SandboxId,
     found: &Found,
     now: Time,
-    effects: &mut Effects,
-) -> Result<(), Problem> {
+) -> Result<Admission, Problem> {
     let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
-        return Ok(());
+        return Err(problem("", Reason::Superseded, format!("call {call} is over")));
     };
     let attach = attaching.attach.clone();
-    if state.called.is_deleted(&found.instance) {
-        let message = format!("sandbox {id} was deleted: this call comes too late");
-        return Err(problem("id", Reason::Superseded, message));
-    }
+    check_instance(state, id, found)?;
     let asked = attach.interfaces.iter();
     let ports = asked.flat_map(|(name, _, asked)| asked.ports.iter().map(move |port| (name, port)));
     forward::check(state, id, ports)?;
@@ -137,6 +161,28 @@ fn admit(
             stood: false,
         });
     }
+    Ok(Admission { sandbox, fresh, before })
+}
+
+/// A sandbox that was deleted is not attached to any more.
+fn check_instance(state: &State, id: &SandboxId, found: &Found) -> Result<(), Problem> {
+    if state.called.is_deleted(&found.instance) {
+        let message = format!("sandbox {id} was deleted: this call comes too late");
+        return Err(problem("id", Reason::Superseded, message));
+    }
+    Ok(())
+}
+
+/// Puts what the call asks for into desired, or says why not; then nothing has changed.
+fn admit(
+    state: &mut State,
+    call: &CallId,
+    id: &SandboxId,
+    found: &Found,
+    now: Time,
+    effects: &mut Effects,
+) -> Result<(), Problem> {
+    let Admission { sandbox, fresh, before } = check(state, call, id, found, now)?;
     let introduced = !state.sandboxes.contains_key(id);
     if state.sandboxes.get(id) != Some(&sandbox) {
         effects.record(state, Record::SandboxSeen(sandbox));
@@ -163,7 +209,7 @@ fn admit(
 }
 
 /// The sandbox as the call describes it, with what is known of it already.
-fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> Sandbox {
+pub(super) fn described(state: &State, id: &SandboxId, found: &Found, attach: &Attach) -> Sandbox {
     let wished = &attach.sandbox;
     let mut sandbox = state.sandboxes.get(id).cloned().unwrap_or_else(|| Sandbox {
         id: id.clone(),
@@ -262,6 +308,10 @@ fn is_there(
         }
         return Ok(Some(there.clone()));
     }
+    if state.called.chained(&(sandbox.id.clone(), interface.clone())).is_some() {
+        let message = format!("{title} is attached already, to a network of CNI plugins");
+        return Err(problem(&field, Reason::AlreadyPresent, message));
+    }
     let made = state.made.get(&Unit::Sandbox(sandbox.id.clone()));
     let mut others = made.into_iter().flat_map(|made| &made.interfaces);
     match others.find(|(_, report)| report.name == *interface && !report.kind.is_empty()) {
@@ -273,17 +323,15 @@ fn is_there(
 }
 
 /// The flight that carried the call has ended.
-pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
+pub(super) fn landed(state: &mut State, call: &CallId, now: Time, effects: &mut Effects) {
     let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
         return;
     };
-    let id = SandboxId(attaching.attach.sandbox.id.clone());
-    let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
     let opens = attaching.attach.interfaces.iter().any(|(_, _, asked)| !asked.ports.is_empty())
         && state.forwards.is_under_way();
-    match report(state, &id, &names) {
+    match result(state, call) {
         Ok(_) if opens => state.calls.stage(call, Stage::Forwarding),
-        Ok(done) => answer(state, call, done, effects),
+        Ok(_) => extend::after(state, call, now, effects),
         Err(why) => fail(state, call, why, effects),
     }
 }
@@ -292,23 +340,29 @@ pub(super) fn landed(state: &mut State, call: &CallId, effects: &mut Effects) {
 pub(super) fn forwarded(
     state: &mut State,
     call: &CallId,
-    result: Result<(), Problem>,
+    opened: Result<(), Problem>,
+    now: Time,
     effects: &mut Effects,
 ) {
-    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
-        return;
-    };
-    let id = SandboxId(attaching.attach.sandbox.id.clone());
-    let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
-    match result.and_then(|()| report(state, &id, &names)) {
-        Ok(done) => answer(state, call, done, effects),
+    match opened.and_then(|()| result(state, call)) {
+        Ok(_) => extend::after(state, call, now, effects),
         Err(why) => fail(state, call, why, effects),
     }
 }
 
-fn fail(state: &mut State, call: &CallId, why: Problem, effects: &mut Effects) {
+pub(super) fn fail(state: &mut State, call: &CallId, why: Problem, effects: &mut Effects) {
     take_back(state, call, effects);
     state.calls.stage(call, Stage::TakingBack { why, flying: false });
+}
+
+/// What stands of what the call asks for.
+pub(super) fn result(state: &State, call: &CallId) -> Result<Answer, Problem> {
+    let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
+        return Err(problem("", Reason::Superseded, format!("call {call} is over")));
+    };
+    let id = SandboxId(attaching.attach.sandbox.id.clone());
+    let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
+    report(state, &id, &names)
 }
 
 /// What stands of these interfaces: all of them, or the first thing that is in the way.

@@ -34,8 +34,14 @@ pub(super) fn go(state: &mut State, call: &CallId, effects: &mut Effects) {
     let Detach { sandbox: id, which, forget, .. } = detach.clone();
     supersede(state, &id, &which, effects);
     let unit = Unit::Sandbox(id.clone());
+    let chained = super::chain::of(state, &id);
+    for key in chained.iter().filter(|(_, interface)| which.means(interface)) {
+        super::chain::leave(state, key, Some(call), effects);
+    }
     let stays = |there: &Attachment| !which.means(&there.interface);
-    let last = forget && state.called.of(&id).next().is_some() && !state.called.of(&id).any(stays);
+    let stays =
+        state.called.of(&id).any(stays) || chained.iter().any(|(_, interface)| !which.means(interface));
+    let last = forget && state.called.of(&id).next().is_some() && !stays;
     if which.is_all() || last {
         let sandbox = state.sandboxes.get(&id).filter(|_| which == Which::Sandbox);
         let path = sandbox.map(|sandbox| sandbox.netns.clone()).unwrap_or_default();
@@ -74,12 +80,20 @@ fn supersede(state: &mut State, id: &SandboxId, which: &Which, effects: &mut Eff
         let message = format!("sandbox {id} was detached while it was being attached");
         let why = problem("", Reason::Superseded, message);
         match waiting.stage {
+            Stage::Chaining => {
+                super::chain::abandon(state, &call, effects);
+                answer(state, &call, Answer::Failed(why), effects);
+            }
             Stage::Host | Stage::Clearing => answer(state, &call, Answer::Failed(why), effects),
-            Stage::Waiting | Stage::Flying | Stage::Forwarding => {
+            Stage::Before => {
+                state.extensions.stale.insert(id.clone());
+                answer(state, &call, Answer::Failed(why), effects);
+            }
+            Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After => {
                 attach::take_back(state, &call, effects);
                 state.calls.stage(&call, Stage::TakingBack { why, flying: false });
             }
-            Stage::TakingBack { .. } | Stage::Abandoned | Stage::Removing => {}
+            Stage::TakingBack { .. } | Stage::Abandoned | Stage::Removing | Stage::Held(_) => {}
         }
     }
 }
@@ -145,7 +159,8 @@ pub(super) fn collect(state: &mut State, collect: Collect, effects: &mut Effects
         return;
     }
     for one in &dead {
-        let all = state.called.of(&one.sandbox).count() == one.interfaces.len();
+        let all = state.called.of(&one.sandbox).count() == one.interfaces.len()
+            && super::chain::of(state, &one.sandbox).is_empty();
         // A group's garbage is what its calls made: what objects ask for stays while the sandbox lives.
         let sandbox = state.sandboxes.get(&one.sandbox).filter(|_| !group.is_empty());
         if all && sandbox.is_none_or(|sandbox| sandbox.labels.is_empty()) {
@@ -158,9 +173,46 @@ pub(super) fn collect(state: &mut State, collect: Collect, effects: &mut Effects
         }
         state.dirty.insert(Unit::Sandbox(one.sandbox.clone()));
     }
-    if dead.is_empty() {
-        answer(state, &call, Answer::Collected(dead), effects);
+    let chains = collect_chained(state, &call, &living, &group, effects);
+    if let Some(waiting) = state.calls.waiting.get_mut(&call)
+        && let What::Leave { then: Then::Tell(told), .. } = &mut waiting.what
+    {
+        told.extend(chains.iter().cloned());
     }
+    if dead.is_empty() {
+        answer(state, &call, Answer::Collected(chains), effects);
+    }
+}
+
+/// What plugins made and is not alive.
+fn collect_chained(
+    state: &mut State,
+    call: &CallId,
+    living: &std::collections::BTreeSet<(SandboxId, Option<IfName>)>,
+    group: &str,
+    effects: &mut Effects,
+) -> Vec<Collected> {
+    let is_dead = |there: &&crate::chain::Chained| {
+        let lives = living.contains(&(there.sandbox.clone(), None))
+            || living.contains(&(there.sandbox.clone(), Some(there.interface.clone())));
+        // What is being attached right now was not there when the list was made.
+        let busy = state.calls.of(&there.sandbox).iter().any(|other| other != call);
+        !lives && !busy && !there.leaving && (group.is_empty() || there.notes.group == *group)
+    };
+    let dead: Vec<_> = state.called.all_chained().filter(is_dead).cloned().collect();
+    let mut told = Vec::new();
+    for there in dead {
+        super::chain::leave(state, &there.key(), Some(call), effects);
+        let (namespace, pod, _) = there.pod;
+        let interfaces = vec![there.interface];
+        told.push(Collected {
+            sandbox: there.sandbox,
+            pod: (namespace, pod),
+            interfaces,
+            addresses: Vec::new(),
+        });
+    }
+    told
 }
 
 /// A sandbox has come to rest of which a call wants something to go.

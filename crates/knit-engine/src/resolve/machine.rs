@@ -40,7 +40,7 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 Want::Interface(want) => &want.pods,
                 Want::Change(want) => &want.pods,
                 Want::Routing(want) => &want.pods,
-                Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) => continue,
+                Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());

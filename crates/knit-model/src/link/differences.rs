@@ -20,7 +20,21 @@ pub struct Difference {
 /// Does something with every field of [`Attrs`].
 macro_rules! each_field {
     ($do:ident) => {
-        $do!(mtu, mac, txqueuelen, alias, group, up, promisc, allmulticast, multicast, arp, master, vlans)
+        $do!(
+            mtu,
+            mac,
+            txqueuelen,
+            alias,
+            group,
+            up,
+            promisc,
+            allmulticast,
+            multicast,
+            arp,
+            master,
+            vlans,
+            limit
+        )
     };
 }
 

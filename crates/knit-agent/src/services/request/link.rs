@@ -164,7 +164,7 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Problem
         _ => None,
     });
     let none = || wrong(String::new(), format!("a {kind} makes no interface"));
-    interfaces.next_back().ok_or_else(none)
+    interfaces.next().ok_or_else(none)
 }
 
 /// Only those that are safe in a pod.

@@ -1,0 +1,76 @@
+//! Networks that others' CNI plugins make: a chain of plugins is run for an interface, under Knit's journal.
+//!
+//! Knit does not look into what plugins make. It remembers before an ADD that there may be something to DEL, keeps the
+//! result, and runs the DEL until it worked: after a crash, a detach, a collection, or when the sandbox is gone.
+
+use knit_ipam::Time;
+use knit_model::provenance::Provenance;
+use knit_model::{IfName, SandboxId};
+use serde::{Deserialize, Serialize};
+
+use crate::call::{Asked, Notes};
+
+/// A chain of plugins, as the node's administrator configured it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The configuration list, as JSON.
+    pub conflist: String,
+    /// Where plugins are looked for.
+    pub plugin_dirs: Vec<String>,
+    /// How long one plugin may take.
+    pub timeout_seconds: u64,
+}
+
+/// Which interface of which sandbox.
+pub type ChainKey = (SandboxId, IfName);
+
+/// One interface that a chain makes, or made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chained {
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// The interface.
+    pub interface: IfName,
+    /// The network's name.
+    pub network: String,
+    /// The chain as it was when the interface was asked for: what made it takes it away.
+    pub chain: Chain,
+    /// Where the sandbox's namespace is.
+    pub netns: String,
+    /// The pod's namespace, name and uid.
+    pub pod: (String, String, String),
+    /// What was asked for.
+    pub asked: Asked,
+    /// What is kept for whoever asks about it.
+    #[serde(default)]
+    pub notes: Notes,
+    /// Who asked, in which call.
+    pub why: Provenance,
+    /// When.
+    pub since: Time,
+    /// The number of the call that asked.
+    pub ticket: u64,
+    /// What the chain answered, as JSON; nothing until it did.
+    pub result: Option<String>,
+    /// It is to go.
+    pub leaving: bool,
+    /// Nobody knew the sandbox before: with this interface it is forgotten.
+    #[serde(default)]
+    pub introduced: bool,
+}
+
+/// What plugins are run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// To make the interface.
+    Add,
+    /// To take it away.
+    Del,
+}
+
+impl Chained {
+    /// Its key.
+    pub fn key(&self) -> ChainKey {
+        (self.sandbox.clone(), self.interface.clone())
+    }
+}
