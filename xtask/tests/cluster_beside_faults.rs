@@ -207,7 +207,9 @@ fn an_agent_may_write_about_its_own_node_only() {
             r#"{"metadata":{"annotations":{"tried":"yes"}}}"#,
         ]))
     };
-    assert!(label("node1").contains("patched"), "{}", label("node1"));
+    // An agent writes it a moment after it is ready.
+    eventually("the agent's own node", || label("node1"), |said| said.contains("patched"));
+    eventually("the other node has a state, too", || label("node2"), |said| !said.contains("NotFound"));
     let refused = label("node2");
     assert!(refused.contains("the agent of node1 may not write the state of node node2"), "{refused}");
 }
