@@ -43,7 +43,7 @@ fn a_client_in_python_drives_both_packages() {
     for kind in ["--python_out", "--grpc_python_out"] {
         compile.arg(format!("{kind}={}", generated.display()));
     }
-    compile.args(["kni/kni.proto", "knit/v1/knit.proto", "knit/v1/node.proto"]);
+    compile.args(["kni/kni.proto", "knit/v1/knit.proto", "knit/v1/node.proto", "knit/v1/extension.proto"]);
     let compiled = compile.args(["knit/v1/pod.proto", "knit/v1/watch.proto"]).output().unwrap();
     assert!(compiled.status.success(), "{}", said(&compiled));
 

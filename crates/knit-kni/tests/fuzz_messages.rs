@@ -41,7 +41,9 @@ fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             CreateNetworkRequest, CreateNetworkResponse, DeleteNetworkRequest, DeleteNetworkResponse,
             AttachInterfaceRequest, AttachInterfaceResponse, DetachInterfaceRequest, DetachInterfaceResponse,
             QueryPodNetworkRequest, QueryPodNetworkResponse, SetupNodeNetworkRequest, SetupNodeNetworkResponse,
-            QueryNodeNetworksRequest, QueryNodeNetworksResponse,
+            QueryNodeNetworksRequest, QueryNodeNetworksResponse, PostAttachInterfaceRequest,
+            PostAttachInterfaceResponse, RegisterPluginRequest, RegisterPluginResponse, DeregisterPluginRequest,
+            DeregisterPluginResponse, ListPluginsRequest, ListPluginsResponse,
         }
         v1 {
             CreateSandboxRequest, CreateSandboxResponse, DeleteSandboxRequest, DeleteSandboxResponse,
@@ -49,9 +51,15 @@ fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             ListPodsRequest, ListPodsResponse, GetNodeRequest, GetNodeResponse, ListNetworksRequest,
             ListNetworksResponse, GetReadinessRequest, GetReadinessResponse, GetCapacityRequest,
             GetCapacityResponse, CollectGarbageRequest, CollectGarbageResponse, WatchRequest, WatchEvent,
-            LogsRequest, LogLine,
+            LogsRequest, LogLine, CheckPodRequest, CheckPodResponse, RegisterRequest, RegisterResponse,
+            DeregisterRequest, DeregisterResponse, ListExtensionsRequest, ListExtensionsResponse,
+            GetExtensionRequest, GetExtensionResponse, BeforeAttachRequest, BeforeAttachResponse,
+            AfterAttachRequest, AfterAttachResponse, AfterDetachRequest, AfterDetachResponse,
         }
     }
+    // What the CNI shim puts around them.
+    read::<v1::FramedCall>(bytes)?;
+    read::<v1::FramedReply>(bytes)?;
     // Two names share a request and an answer in each of four pairs of package kni.
     let methods: usize = json::pool().services().map(|service| service.methods().len()).sum();
     assert_eq!(LISTED, (methods - 4) * 2, "a method's messages are missing in this test");
