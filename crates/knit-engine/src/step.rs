@@ -1,5 +1,6 @@
 //! One event in, effects out.
 
+mod affected;
 mod held;
 pub(crate) mod standing;
 
@@ -15,6 +16,7 @@ use knit_model::problem::Problem;
 use knit_model::report::BridgeReport;
 use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState};
 
+use self::affected::{affected, bridges_named};
 use self::held::{given_back, held};
 use self::standing::Standing;
 use crate::call::{Answer, CallId};
@@ -139,62 +141,6 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
     // What is left of it on the host is cut off as a change of its own.
     state.dirty.insert(unit);
     effects.changed(objects.unwrap_or_default());
-}
-
-/// The units that an object has a say in.
-fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
-    let namespace = &object.object.namespace;
-    let mut units: BTreeSet<Unit> = bridges_named(object).into_iter().map(Unit::Bridge).collect();
-    for intent in &object.intents {
-        let pods = match &intent.want {
-            Want::Interface(want) => &want.pods,
-            Want::Change(want) => &want.pods,
-            Want::Routing(want) => &want.pods,
-            // Nothing in the kernel follows from it.
-            Want::Extensions(_) => continue,
-            // An uplink may open or close a way for any sandbox.
-            Want::Uplink(_) => {
-                units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
-                continue;
-            }
-            // A network may change the ranges of any interface of its namespace, and of the bridges of those.
-            Want::Network(network) => {
-                let mine = state.objects.values().filter(|other| other.object.namespace == *namespace);
-                let on_it = mine.filter(|other| is_on(other, &network.name));
-                units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
-                let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
-                units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
-                continue;
-            }
-            Want::Bridge(want) => {
-                let key = BridgeKey { namespace: namespace.clone(), name: want.name.clone() };
-                let users = state.made.iter().filter(|(_, made)| made.uses.contains(&key));
-                units.extend(users.map(|(unit, _)| unit.clone()));
-                continue;
-            }
-        };
-        let matching = state.sandboxes.values().filter(|sandbox| pods.matches(namespace, sandbox));
-        units.extend(matching.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
-    }
-    units
-}
-
-/// Whether any interface of an object is on this network.
-fn is_on(object: &StoredObject, network: &str) -> bool {
-    let mut wants = object.intents.iter().map(|intent| &intent.want);
-    wants.any(|want| matches!(want, Want::Interface(want) if want.network.as_deref() == Some(network)))
-}
-
-/// The bridges that an object names.
-fn bridges_named(object: &StoredObject) -> BTreeSet<BridgeKey> {
-    let names = object.intents.iter().filter_map(|intent| match &intent.want {
-        Want::Bridge(want) => Some(want.name.clone()),
-        Want::Interface(want) if matches!(want.kind, Kind::Veth(_)) => {
-            IfName::new(want.master.as_ref()?).ok()
-        }
-        _ => None,
-    });
-    names.map(|name| BridgeKey { namespace: object.object.namespace.clone(), name }).collect()
 }
 
 /// Begins every unit that waits for nothing. A sandbox waits for the bridges that it needs.

@@ -1,0 +1,65 @@
+//! Which units an object has a say in.
+
+use std::collections::BTreeSet;
+
+use knit_model::intent::Want;
+use knit_model::{IfName, Kind};
+
+use crate::event::Unit;
+use crate::state::{BridgeKey, State, StoredObject};
+
+/// The units that an object has a say in.
+pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
+    let namespace = &object.object.namespace;
+    let mut units: BTreeSet<Unit> = bridges_named(object).into_iter().map(Unit::Bridge).collect();
+    for intent in &object.intents {
+        let pods = match &intent.want {
+            Want::Interface(want) => &want.pods,
+            Want::Change(want) => &want.pods,
+            Want::Routing(want) => &want.pods,
+            // Nothing in the kernel follows from it.
+            Want::Extensions(_) => continue,
+            // An uplink may open or close a way for any sandbox.
+            Want::Uplink(_) => {
+                units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
+                continue;
+            }
+            // A network may change the ranges of any interface of its namespace, and of the bridges of those.
+            Want::Network(network) => {
+                let mine = state.objects.values().filter(|other| other.object.namespace == *namespace);
+                let on_it = mine.filter(|other| is_on(other, &network.name));
+                units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
+                let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
+                units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
+                continue;
+            }
+            Want::Bridge(want) => {
+                let key = BridgeKey { namespace: namespace.clone(), name: want.name.clone() };
+                let users = state.made.iter().filter(|(_, made)| made.uses.contains(&key));
+                units.extend(users.map(|(unit, _)| unit.clone()));
+                continue;
+            }
+        };
+        let matching = state.sandboxes.values().filter(|sandbox| pods.matches(namespace, sandbox));
+        units.extend(matching.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
+    }
+    units
+}
+
+/// Whether any interface of an object is on this network.
+fn is_on(object: &StoredObject, network: &str) -> bool {
+    let mut wants = object.intents.iter().map(|intent| &intent.want);
+    wants.any(|want| matches!(want, Want::Interface(want) if want.network.as_deref() == Some(network)))
+}
+
+/// The bridges that an object names.
+pub(super) fn bridges_named(object: &StoredObject) -> BTreeSet<BridgeKey> {
+    let names = object.intents.iter().filter_map(|intent| match &intent.want {
+        Want::Bridge(want) => Some(want.name.clone()),
+        Want::Interface(want) if matches!(want.kind, Kind::Veth(_)) => {
+            IfName::new(want.master.as_ref()?).ok()
+        }
+        _ => None,
+    });
+    names.map(|name| BridgeKey { namespace: object.object.namespace.clone(), name }).collect()
+}
