@@ -58,6 +58,13 @@ pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
     Ok(())
 }
 
+/// The folder with the binaries that the image has, built.
+pub fn binaries() -> Result<PathBuf> {
+    let checkout = places::workspace();
+    let (product, builds) = Product::find(checkout)?;
+    product.build(checkout, &builds)
+}
+
 /// A path as a person may paste it into a shell.
 fn pasteable(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();

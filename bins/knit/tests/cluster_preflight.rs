@@ -11,7 +11,7 @@ mod kubectl;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use kubectl::{Namespace, feed, kubectl, run, text};
+use kubectl::{Namespace, feed, kubectl, text};
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -31,9 +31,9 @@ fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
 }
 
 fn install() {
-    kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &format!("{ROOT}/deploy/crds")]);
-    let label = "app.kubernetes.io/part-of=knit";
-    kubectl(&["wait", "--for=condition=Established", "crd", "--timeout=60s", "-l", label]);
+    let folder = format!("{ROOT}/deploy/crds");
+    kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &folder]);
+    kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", &folder]);
 }
 
 /// A kubeconfig for the same cluster with another token.
@@ -97,7 +97,7 @@ fn the_ranges_that_are_printed_are_an_object_that_the_cluster_takes() {
     assert!(printed.status.success(), "{}", text(&printed));
     let (accepted, said) = feed(&["apply", "-f", "-"], &text(&printed));
     let compared = check(&json(&preflight(&["-o", "json"])), "cluster-ranges").clone();
-    run(&["delete", "-f", &definition]);
+    feed(&["delete", "-f", "-"], &text(&printed));
     assert!(accepted, "{said}\n{}", text(&printed));
     assert_eq!(compared["verdict"], "fine", "{compared}");
 }

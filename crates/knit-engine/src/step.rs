@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::{Key, Time};
-use knit_model::intent::Want;
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::Problem;
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, Kind, NetState, Plan, SandboxId, Scope, ScopeState};
+use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState};
 
 use self::affected::{affected, bridges_named};
 use self::held::{given_back, held};

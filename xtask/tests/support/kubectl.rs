@@ -72,8 +72,7 @@ pub fn feed(words: &[&str], input: &str) -> (bool, String) {
 pub fn install_kinds() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/crds");
     kubectl(&["apply", "--server-side", "--force-conflicts", "-f", folder]);
-    let label = "app.kubernetes.io/part-of=knit";
-    kubectl(&["wait", "--for=condition=Established", "crd", "--timeout=60s", "-l", label]);
+    kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "-f", folder]);
 }
 
 pub fn run(words: &[&str]) -> Output {
