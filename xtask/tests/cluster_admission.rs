@@ -49,9 +49,10 @@ fn object(kind: &str, name: &str, spec: &str) -> String {
     format!("apiVersion: {group}.opdev.io/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n")
 }
 
-/// A policy works a moment after it was made: asks until the answer has these words.
+/// A policy works a moment after it was made, a quota of a new kind once the controller manager has looked again, which it
+/// does twice a minute: asks until the answer has these words.
 fn until(words: &str, ask: impl Fn() -> (bool, String)) -> (bool, String) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     loop {
         let (accepted, said) = ask();
         if said.contains(words) || Instant::now() > end {
