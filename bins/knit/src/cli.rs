@@ -210,7 +210,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {
-            let named = kind.zip(name).map(|(kind, name)| show::key(&kind, &name, &namespace)).transpose()?;
+            let named =
+                kind.zip(name).map(|(kind, name)| show::name(&kind, &name, &namespace)).transpose()?;
             objects::delete(&place, &files, named, dry_run)
         }
         Command::Plan { files, output } => {

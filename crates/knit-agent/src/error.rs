@@ -115,6 +115,36 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Objects that are someone else's to change.
+    #[error("{objects}")]
+    NotYours {
+        /// Each with whose it is, a line each.
+        objects: String,
+    },
+    /// A sandbox that calls have given interfaces.
+    #[error(
+        "sandbox {name} in namespace {namespace} has interfaces that calls attached ({interfaces}): whoever called has to \
+         detach them first"
+    )]
+    Attached {
+        /// The pod's name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// The interfaces.
+        interfaces: String,
+    },
+    /// A request that nothing can be made of.
+    #[error("{field}: {why}")]
+    Request {
+        /// The field.
+        field: String,
+        /// Why.
+        why: String,
+    },
+    /// The agent's loop answers no more.
+    #[error("the agent is ending, or cannot write its state")]
+    Ending,
     /// Nothing to take back.
     #[error("there is nothing to undo")]
     NothingToUndo,
