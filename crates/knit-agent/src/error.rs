@@ -121,18 +121,17 @@ pub enum Error {
         /// Each with whose it is, a line each.
         objects: String,
     },
-    /// A sandbox that calls have given interfaces.
+    /// A sandbox that `knit sandbox add` did not make.
     #[error(
-        "sandbox {name} in namespace {namespace} has interfaces that calls attached ({interfaces}): whoever called has to \
-         detach them first"
+        "sandbox {name} in namespace {namespace} was made by a call (id {id}): its caller changes and ends it"
     )]
-    Attached {
+    Called {
         /// The pod's name.
         name: String,
         /// Its namespace.
         namespace: String,
-        /// The interfaces.
-        interfaces: String,
+        /// The sandbox's id.
+        id: String,
     },
     /// A request that nothing can be made of.
     #[error("{field}: {why}")]

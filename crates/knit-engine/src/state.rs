@@ -347,6 +347,11 @@ impl State {
         self.dirty.iter()
     }
 
+    /// Units that are being worked on, or have to be.
+    pub fn pending(&self) -> impl Iterator<Item = &Unit> {
+        self.flights.keys().chain(&self.dirty)
+    }
+
     /// Whether a unit is being worked on, or has to be.
     pub fn is_pending(&self, unit: &Unit) -> bool {
         self.is_busy(unit) || self.dirty.contains(unit)

@@ -409,6 +409,10 @@ impl<'a> Turn<'a> {
                 tracing::debug!(seq = seq.0, ?record, "written down");
             }
         }
+        if let Some(unit) = about.filter(|unit| !self.node.state().is_pending(unit)) {
+            // It was compared and is as asked for: whatever changes it next was asked for by someone.
+            self.compared.remove(&unit);
+        }
         feed::tell(&self.ends.changes, &self.node, &records, before);
         if !changed.is_empty() || !records.is_empty() {
             self.ends.version.send_modify(|version| *version += 1);

@@ -48,7 +48,7 @@ fn reason(why: &Error) -> Reason {
         Error::Invalid { .. } | Error::Request { .. } | Error::Parse { .. } => Reason::InvalidValue,
         Error::SandboxExists { .. } => Reason::AlreadyPresent,
         Error::NoSandbox { .. } | Error::NothingToUndo => Reason::NotFound,
-        Error::NotYours { .. } | Error::Attached { .. } => Reason::Conflict,
+        Error::NotYours { .. } | Error::Called { .. } => Reason::Conflict,
         Error::Ending => Reason::Busy,
         Error::Kernel(_) => Reason::KernelRefused,
         _ => Reason::Internal,

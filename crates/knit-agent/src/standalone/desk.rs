@@ -12,7 +12,7 @@ use knit_kni::v1;
 use knit_model::{Plan, Sandbox, Scope};
 use serde::Serialize;
 
-use super::{Change, Host, Standalone, Verb, find_sandbox, with_status};
+use super::{Change, Host, Standalone, Verb, find_any, with_status};
 use crate::error::{Error, Result};
 use crate::node::Plans;
 
@@ -158,7 +158,7 @@ pub fn list_sandboxes<H: Host>(
     node.host.ask(move |node| {
         let state = node.state();
         let meant: Vec<&Sandbox> = match one {
-            Some((namespace, name)) => vec![find_sandbox(state, &namespace, &name)?],
+            Some((namespace, name)) => vec![find_any(state, &namespace, &name)?],
             None => state.sandboxes.values().collect(),
         };
         let sandboxes = meant.into_iter().map(|sandbox| with_interfaces(state, sandbox)).collect();

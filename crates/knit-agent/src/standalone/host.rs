@@ -22,7 +22,7 @@ pub struct Decision {
 pub struct Others {
     /// A folder is watched: what comes from its files is theirs.
     pub folder: bool,
-    /// An agent runs: what calls and its configuration ask for is theirs.
+    /// An agent runs: what its configuration asks for is its own.
     pub agent: bool,
 }
 

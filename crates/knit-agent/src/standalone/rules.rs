@@ -1,10 +1,9 @@
-//! What is not a person's to change while an agent runs: what its folder, its configuration and calls ask for.
+//! Objects that are not a person's to change while an agent runs: what its folder and its configuration ask for.
 //!
 //! A folder says all there is to say about its objects. If a person could change one, the next change of any file would
 //! silently take that back.
 
 use knit_engine::{ObjectKey, State, cluster};
-use knit_model::Sandbox;
 
 use super::{Change, Others, Verb};
 use crate::error::{Error, Result};
@@ -24,19 +23,6 @@ pub(super) fn may_delete(state: &State, keys: &[ObjectKey], others: Others) -> R
 pub(super) fn stays(state: &State, key: &ObjectKey, others: Others) -> Option<String> {
     let file = state.objects.get(key)?.file.as_ref().filter(|_| others.folder)?;
     Some(format!("it comes from {file} by now, and stays as it is there"))
-}
-
-/// Whether a person may end a sandbox: what calls attached is the callers'.
-pub(super) fn may_end(state: &State, sandbox: &Sandbox, others: Others) -> Result<()> {
-    let mut called = state.called.of(&sandbox.id).filter(|_| others.agent);
-    let Some(first) = called.next() else { return Ok(()) };
-    let interfaces: Vec<String> =
-        std::iter::once(first).chain(called).map(|attachment| attachment.interface.to_string()).collect();
-    Err(Error::Attached {
-        name: sandbox.pod.clone(),
-        namespace: sandbox.namespace.clone(),
-        interfaces: interfaces.join(", "),
-    })
 }
 
 /// Whose an object is, in words, if it is not a person's.

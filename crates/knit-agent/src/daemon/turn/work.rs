@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use knit_engine::{Event, Unit};
+use knit_engine::{Event, Record, Revision, Unit};
 
 use super::super::desk::Work;
 use super::{Heard, REAP_AFTER, Task, Turn};
@@ -16,8 +16,11 @@ use crate::standalone::Decision;
 pub(super) struct UnderWay {
     /// It is being heard: whatever begins now follows from it.
     begins: bool,
+    /// Units that were worked on before, for others.
+    others: BTreeSet<Unit>,
     /// Units that are worked on for it.
     units: BTreeSet<Unit>,
+    /// What was done that nobody else had asked for.
     repairs: Plans,
     done: Sender<Plans>,
 }
@@ -32,12 +35,16 @@ impl Turn<'_> {
         let Some(Decision { record, events }) = (work.decide)(self.node.state()) else { return Ok(()) };
         if let Some(record) = record {
             self.node.record(&record)?;
+            if let Record::Revision(Revision { what, .. }) = &record {
+                tracing::info!(%what, changes = events.len(), "objects changed by hand");
+            }
         }
         if events.iter().any(|event| matches!(event, Event::Resync)) {
             self.compared.extend(self.node.state().at_rest().cloned());
         }
+        let others = self.node.state().pending().cloned().collect();
         let (units, repairs) = (BTreeSet::new(), Plans::new());
-        self.works.push(UnderWay { begins: true, units, repairs, done: work.done });
+        self.works.push(UnderWay { begins: true, others, units, repairs, done: work.done });
         events.into_iter().try_for_each(|event| self.hear(event))?;
         self.works.iter_mut().for_each(|work| work.begins = false);
         self.end_works();
@@ -56,7 +63,7 @@ impl Turn<'_> {
                     Task::Observe { unit, .. } => {
                         work.units.insert(unit.clone());
                     }
-                    Task::Apply { unit, plan } if self.compared.contains(unit) => {
+                    Task::Apply { unit, plan } if !work.others.contains(unit) => {
                         work.repairs.push((unit.clone(), plan.clone()));
                     }
                     _ => {}
