@@ -108,6 +108,8 @@ enum Command {
         output: Format,
     },
     /// Go back to the objects before the last apply or delete
+    ///
+    /// What an agent's folder did is not undone, and what one of its files has by now stays.
     Undo,
     /// Print objects with their status
     Get {

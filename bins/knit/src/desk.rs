@@ -2,12 +2,16 @@
 //! the same answers.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use knit_agent::Standalone;
 use knit_agent::standalone::desk;
 use knit_kni::{Client, Error, v1};
 use tokio::runtime::{Builder, Runtime};
+
+/// How long an agent may take to say who it is. What it is asked then may take as long as it takes.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who answers.
 pub enum Desk {
@@ -40,9 +44,9 @@ impl Agent {
             .build()
             .context("cannot start the runtime that talks to the agent")?;
         let asked = runtime.block_on(async {
-            let mut client = Client::connect(socket).await?;
-            let node = client.get_node(v1::GetNodeRequest {}).await?.node.unwrap_or_default();
-            Ok::<_, Error>((client, node))
+            let client = Client::connect(socket).await?;
+            let node = client.clone().with_deadline(PATIENCE).get_node(v1::GetNodeRequest {}).await?;
+            Ok::<_, Error>((client, node.node.unwrap_or_default()))
         });
         let (client, node) = asked?;
         Ok(Some(Self { client, runtime, folder: node.state_dir }))

@@ -26,7 +26,7 @@ pub struct Place {
     /// The folder that holds what Knit knows [default: /var/lib/knit/standalone]
     #[arg(long, global = true, env = "KNIT_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// The agent's socket [default: /run/knit/kni.sock]
+    /// The agent's socket: while an agent has the node, commands ask it [default: /run/knit/kni.sock]
     #[arg(long, global = true, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
 }

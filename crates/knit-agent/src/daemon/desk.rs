@@ -20,10 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is asked whether something is.
 const AGAIN: Duration = Duration::from_millis(10);
 
+/// Decides by what is known; `None` if nothing is to be done. Whoever asks has been told why.
+type Decide = Box<dyn FnOnce(&State) -> Option<Decision> + Send>;
+
 /// A change that someone waits for.
 pub(super) struct Work {
-    /// Decides by what is known; `None` if nothing is to be done. Whoever asks has been told why.
-    pub(super) decide: Box<dyn FnOnce(&State) -> Option<Decision> + Send>,
+    /// What follows from what is known.
+    pub(super) decide: Decide,
     /// Where the plans go that repaired what nobody had asked to change.
     pub(super) done: Sender<Plans>,
 }
