@@ -18,7 +18,7 @@ pub enum Desk {
     /// The node in this process, under the lock of its folder.
     Here(Box<Standalone>),
     /// An agent.
-    Agent(Agent),
+    Agent(Box<Agent>),
 }
 
 /// An agent that runs, and what it has.
@@ -67,9 +67,7 @@ macro_rules! requests {
                 pub fn $name(&mut self, request: v1::$request) -> Result<v1::$answer> {
                     match self {
                         Self::Here(node) => Ok(desk::$name(node, request)?),
-                        Self::Agent(Agent { client, runtime, .. }) => {
-                            Ok(runtime.block_on(client.$name(request))?)
-                        }
+                        Self::Agent(agent) => Ok(agent.runtime.block_on(agent.client.$name(request))?),
                     }
                 }
             )*

@@ -48,7 +48,9 @@ impl Place {
     pub fn desk(&self) -> Result<Desk> {
         let socket = self.kni_socket.as_deref().unwrap_or(Path::new(DEFAULT_SOCKET));
         match Agent::at(socket) {
-            Ok(Some(agent)) if self.named().is_none_or(|folder| agent.has(folder)) => Ok(Desk::Agent(agent)),
+            Ok(Some(agent)) if self.named().is_none_or(|folder| agent.has(folder)) => {
+                Ok(Desk::Agent(Box::new(agent)))
+            }
             // An agent that does not let this user in has nothing to say about a folder of theirs.
             Err(why) if self.named().is_none() => Err(why),
             Ok(_) | Err(_) => Ok(Desk::Here(Box::new(self.open()?))),
