@@ -306,9 +306,7 @@ impl State {
             _ => None,
         });
         let before = || match self.extensions.get(name) {
-            Some(one) if there_before(one, since) => {
-                "it was attached before the extension was registered"
-            }
+            Some(one) if there_before(one, since) => "it was attached before the extension was registered",
             Some(_) => "the extension did not take part",
             None => "the extension is not registered",
         };

@@ -255,9 +255,8 @@ pub(super) fn unheard(state: &mut State, ticket: u64, effects: &mut Effects) {
 
 /// After a start: what may have been begun, or was never answered because extensions were being called, is taken away.
 pub(super) fn restarted(state: &mut State, effects: &mut Effects) {
-    let answered = |there: &Chained| {
-        there.result.is_some() && !state.extensions.is_open(&there.sandbox, there.ticket)
-    };
+    let answered =
+        |there: &Chained| there.result.is_some() && !state.extensions.is_open(&there.sandbox, there.ticket);
     let begun = state.called.all_chained().filter(|there| !answered(there));
     let begun: Vec<ChainKey> = begun.map(Chained::key).collect();
     begun.iter().for_each(|key| leave(state, key, None, effects));

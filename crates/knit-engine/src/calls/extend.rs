@@ -30,10 +30,9 @@ struct Run {
 pub(crate) fn attaching(state: &State, id: &SandboxId) -> BTreeSet<u64> {
     let of = state.calls.of(id).into_iter().filter_map(|call| state.calls.waiting.get(&call));
     of.filter_map(|waiting| match (&waiting.what, &waiting.stage) {
-        (
-            _,
-            Stage::Host | Stage::TakingBack { .. } | Stage::Abandoned | Stage::Removing | Stage::Held(_),
-        ) => None,
+        (_, Stage::Host | Stage::TakingBack { .. } | Stage::Abandoned | Stage::Removing | Stage::Held(_)) => {
+            None
+        }
         (What::Attach(attaching), _) => Some(attaching.attach.ticket),
         _ => None,
     })

@@ -263,7 +263,8 @@ impl Meshed {
             }
             let Some(wait) = self.state.owed_in(Time(self.clock)) else { return };
             // Plugins that failed to take something away are run again when everything is compared, not by waiting.
-            let is_stuck = |id: &SandboxId| self.state.called.all_chained().any(|one| one.sandbox == *id && one.leaving);
+            let is_stuck =
+                |id: &SandboxId| self.state.called.all_chained().any(|one| one.sandbox == *id && one.leaving);
             let may_help = self.state.extensions.owed().any(|owed| {
                 let is_well = |world: &World| world.mood == Mood::Well;
                 self.worlds.get(&owed.extension).is_none_or(is_well) && !is_stuck(&owed.sandbox.id)
