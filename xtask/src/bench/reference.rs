@@ -1,6 +1,6 @@
 //! The reference: Debian's CNI bridge plugin with host-local addresses, run as a container runtime runs it.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -61,7 +61,13 @@ pub fn call(program: &Path, verb: &str, container: &str, netns: &str, config: &s
     plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running =
         plugin.spawn().with_context(|| format!("cannot start the plugin {}", program.display()))?;
-    running.stdin.take().context("the plugin has a standard input")?.write_all(config.as_bytes())?;
+    let written =
+        running.stdin.take().context("the plugin has a standard input")?.write_all(config.as_bytes());
+    match written {
+        // A program that does nothing does not read either.
+        Err(why) if why.kind() != ErrorKind::BrokenPipe => return Err(why.into()),
+        _ => {}
+    }
     let done = running.wait_with_output()?;
     if !done.status.success() {
         let said = [done.stdout, done.stderr].concat();
