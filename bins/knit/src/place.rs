@@ -29,6 +29,9 @@ pub struct Place {
     /// The agent's socket: while an agent has the node, commands ask it [default: /run/knit/kni.sock]
     #[arg(long, global = true, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
+    /// Remove what a Knit with another state folder made on this machine, instead of refusing to change anything
+    #[arg(long, global = true)]
+    take_over: bool,
 }
 
 impl Place {
@@ -65,6 +68,9 @@ impl Place {
         let mut node = if is_locked { opened.context(LOCKED)? } else { opened? };
         for note in &node.notes {
             eprintln!("knit: {note}");
+        }
+        if !self.take_over {
+            node.node().spare_strays();
         }
         fault::arm(&mut node)?;
         Ok(node)

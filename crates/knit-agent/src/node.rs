@@ -42,6 +42,8 @@ pub struct Node {
     to_reap: BTreeSet<Scope>,
     /// The sandboxes among them: one may be forgotten before its links are deleted.
     reaped: BTreeMap<SandboxId, Sandbox>,
+    /// Whether what has Knit's mark and no unit knows is another's, and stays.
+    spares_strays: bool,
 }
 
 /// Plans, each with the unit that it changes.

@@ -13,7 +13,7 @@ use knit_kernel::apply::{Applied, Deletes, RollBack};
 use knit_kernel::observe::{Look, ScopeLook};
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
-use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, marks};
+use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, Step, marks};
 
 use super::{Node, Plans};
 use crate::error::{Error, Result};
@@ -29,8 +29,20 @@ pub struct Repair {
 }
 
 impl Node {
+    /// From here on what has Knit's mark and no unit knows is taken for another Knit's: it stays, and nothing is changed
+    /// beside it. For commands, which may be given the wrong state folder; an agent has the machine to itself.
+    pub fn spare_strays(&mut self) {
+        self.spares_strays = true;
+    }
+
     /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
+        if self.spares_strays {
+            let strays = self.strays()?;
+            if !strays.is_empty() {
+                return Err(Error::Others { what: words_for(&strays) });
+            }
+        }
         let outcome = self.hear(Event::Resync)?;
         let mut repairs = Repair::of_plans(outcome.plans);
         repairs.extend(self.sweep()?);
@@ -89,6 +101,20 @@ impl Node {
         let look = Look::default().at(Scope::Host, ScopeLook::everything());
         let mut seen = self.hands.kernel().observe(&look, &mut Places::new())?;
         Ok(std::mem::take(seen.scope(&Scope::Host)))
+    }
+}
+
+/// The links among strays by name, or how many other things there are.
+fn words_for(strays: &Plan) -> String {
+    let names = strays.steps.iter().filter_map(|planned| match &planned.step {
+        Step::DeleteLink { link, .. } => Some(link.name.as_str()),
+        _ => None,
+    });
+    let names: Vec<&str> = names.collect();
+    match names[..] {
+        [] => strays.summary(),
+        [ref few @ ..] if few.len() <= 5 => few.join(", "),
+        [ref many @ ..] => format!("{} and {} more links", many[..4].join(", "), many.len() - 4),
     }
 }
 
