@@ -3,6 +3,8 @@
 //! News only say which objects have to be looked at. [`Event::Look`] looks at them: what each should have is compared with
 //! what it has, and the difference is the effect. So the same news twice, or in another order, end in the same.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use knit_crds::Object;
 use knit_crds::states::{AppliedObject, NodeNetworkStateStatus, PodNetworkStateStatus};
@@ -221,10 +223,17 @@ fn key_of(object: &AppliedObject) -> ObjectKey {
     ObjectKey { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }
 }
 
+impl State {
+    /// What was not listed yet. Before all of it was, nothing is decided.
+    pub fn missing(&self) -> BTreeSet<String> {
+        let others = [PODS, NODES, ALIVE, SAMPLES].into_iter();
+        let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
+        needed.filter(|what| !self.listed.contains(*what)).map(str::to_owned).collect()
+    }
+}
+
 fn look(state: &mut State, now: i64) -> Vec<Effect> {
-    let others = [PODS, NODES, ALIVE, SAMPLES].into_iter();
-    let mut needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
-    if !needed.all(|what| state.listed.contains(what)) {
+    if !state.missing().is_empty() {
         return Vec::new();
     }
     let mut effects = Vec::new();
