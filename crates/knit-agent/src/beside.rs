@@ -1,12 +1,13 @@
 //! Beside the CNI plugin of a cluster: objects come from the API server, pods from there and from the container runtime.
 //!
-//! Four watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
+//! Watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
 //! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
 mod objects;
 mod pods;
 mod runtime;
+mod secrets;
 mod states;
 mod words;
 
@@ -65,6 +66,9 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     }
     tokio::spawn(pods::follow(shared.clone()));
     tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));
+    if let Some(fetched) = handle.secrets() {
+        tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
+    }
     tokio::spawn(states::follow(shared));
     Ok(())
 }

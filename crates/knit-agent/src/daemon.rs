@@ -36,6 +36,7 @@ pub use outside::Outside;
 pub(crate) use pool::Errand;
 
 use crate::error::{Error, Result};
+use crate::keys::Fetched;
 use crate::metrics::Metrics;
 use crate::node::{Node, now};
 
@@ -56,6 +57,8 @@ pub struct Options {
     pub cluster: Option<Cluster>,
     /// Networks that chains of CNI plugins make, by name.
     pub chains: BTreeMap<String, Chain>,
+    /// Secrets of an API server; none: they are files.
+    pub secrets: Option<Arc<Fetched>>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.
@@ -109,6 +112,7 @@ pub struct Handle {
     epoch: Arc<str>,
     /// What is in the way of new pods and is neither the engine's nor the kernel's.
     outside: outside::Shared,
+    secrets: Option<Arc<Fetched>>,
 }
 
 impl Daemon {
@@ -128,6 +132,7 @@ impl Daemon {
             version: counted,
         };
         let folder = options.state_dir.clone();
+        let secrets = options.secrets.clone();
         let thread = std::thread::Builder::new()
             .name("knit-loop".to_owned())
             .spawn(move || turn::run(options, faults, loop_ends, &ready))
@@ -138,7 +143,10 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch, outside }, thread })
+        Ok(Self {
+            handle: Handle { sender, changes, version, metrics, tickets, epoch, outside, secrets },
+            thread,
+        })
     }
 
     /// The way to it.
@@ -203,6 +211,11 @@ impl Handle {
     /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.clone()
+    }
+
+    /// Secrets of an API server, if that is where they are.
+    pub(crate) fn secrets(&self) -> Option<&Arc<Fetched>> {
+        self.secrets.as_ref()
     }
 
     /// Changes the cluster's network, or says why not.

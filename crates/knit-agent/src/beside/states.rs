@@ -16,11 +16,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
     NODE_LABEL, NodeNetworkState, NodeNetworkStateStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
 };
+use knit_engine::State;
 use knit_kube::kube::api::{DeleteParams, ListParams};
 use knit_kube::kube::{self, Api};
 use knit_kube::{Recorder, apply};
-use knit_model::Sandbox;
 use knit_model::report::PodState;
+use knit_model::{Sandbox, SandboxId};
 use serde_json::json;
 use tokio::time::{sleep, sleep_until};
 
@@ -194,6 +195,9 @@ impl Writer {
             let pods = shared.pods();
             let mut all = state.pod_states();
             all.extend(pods.refused(state));
+            // A key that is being read is no problem yet.
+            let waiting = waiting_for_keys(&shared, state);
+            all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // Of a pod that the API does not have any more nothing is written: it would stay.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
             let (node, opened) = node::of(state);
@@ -203,7 +207,11 @@ impl Writer {
                     .map(|pod| (name_of(pod), PodNetworkStateStatus::of(pod, &shared.node)))
                     .collect(),
                 sandboxes: all.iter().map(|pod| (name_of(pod), pod.sandbox.clone())).collect(),
-                unsettled: state.unsettled().map(|pod| (pod.namespace.clone(), pod.pod.clone())).collect(),
+                unsettled: state
+                    .unsettled()
+                    .chain(waiting.iter().filter_map(|id| state.sandboxes.get(id)))
+                    .map(|pod| (pod.namespace.clone(), pod.pod.clone()))
+                    .collect(),
                 node,
                 opened,
             }
@@ -283,6 +291,13 @@ async fn write_pod(
         "status": state,
     });
     apply(&api, pod, &manifest).await.map(|_| ())
+}
+
+/// Sandboxes that need a Secret of which nothing is known yet.
+fn waiting_for_keys(shared: &Shared, state: &State) -> BTreeSet<SandboxId> {
+    let Some(secrets) = shared.handle.secrets() else { return BTreeSet::new() };
+    let unknown = state.secrets_needed().into_iter().filter(|(name, _)| !secrets.is_known(name));
+    unknown.flat_map(|(_, sandboxes)| sandboxes).collect()
 }
 
 fn name_of(pod: &PodState) -> Name {
