@@ -6,6 +6,7 @@
 
 mod objects;
 mod pods;
+mod quotas;
 mod runtime;
 mod secrets;
 mod states;
@@ -34,6 +35,8 @@ struct Shared {
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
     tell: Arc<Notify>,
+    /// What was claimed of quotas.
+    quotas: Arc<quotas::Answered>,
 }
 
 impl Shared {
@@ -59,6 +62,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         pods: Arc::default(),
         look: Arc::default(),
         tell: Arc::default(),
+        quotas: Arc::default(),
     };
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
     for kind in Object::kinds() {
@@ -69,6 +73,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     if let Some(fetched) = handle.secrets() {
         tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
     }
+    tokio::spawn(quotas::follow(shared.clone()));
     tokio::spawn(states::follow(shared));
     Ok(())
 }

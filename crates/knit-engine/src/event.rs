@@ -7,6 +7,7 @@ use std::sync::Arc;
 use knit_ipam::Time;
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
+use knit_model::quota::Counts;
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,13 @@ pub enum Event {
     },
     /// A plan was carried out, or was taken back.
     Applied(Applied),
+    /// This node may use so much of a quota that holds for all nodes together.
+    Allowed {
+        /// The quota.
+        quota: ObjectKey,
+        /// What was claimed for this node.
+        counts: Counts,
+    },
     /// Everything is to be compared with the kernel again.
     Resync,
     /// Someone wants interfaces, and waits.

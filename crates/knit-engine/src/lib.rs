@@ -18,6 +18,7 @@ pub mod forward;
 pub mod made;
 pub mod objects;
 pub mod pods;
+pub mod quota;
 pub mod reports;
 mod resolve;
 mod standing;

@@ -184,7 +184,12 @@ impl Writer {
     /// and go there is always one.
     async fn wanted(&self) -> Option<Wanted> {
         for _ in 0..SETTLING {
-            if self.shared.handle.ask(|node| node.state().bridges_are_settled()).await.ok()? {
+            let quotas = std::sync::Arc::clone(&self.shared.quotas);
+            let is_settled = move |node: &mut crate::node::Node| {
+                let state = node.state();
+                state.bridges_are_settled() && !quotas.is_waiting(state)
+            };
+            if self.shared.handle.ask(is_settled).await.ok()? {
                 break;
             }
             sleep(GROUP).await;
@@ -195,8 +200,9 @@ impl Writer {
             let pods = shared.pods();
             let mut all = state.pod_states();
             all.extend(pods.refused(state));
-            // A key that is being read is no problem yet.
-            let waiting = waiting_for_keys(&shared, state);
+            // A key that is being read is no problem yet, nor is a quota of which more is being claimed.
+            let mut waiting = waiting_for_keys(&shared, state);
+            waiting.extend(shared.quotas.waiting(state));
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // Of a pod that the API does not have any more nothing is written: it would stay.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
