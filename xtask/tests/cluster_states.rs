@@ -14,7 +14,7 @@ mod support {
 
 use serde_json::{Value, json};
 use support::beside::{IMAGE, eventually, installed, on_node};
-use support::kubectl::{Namespace, kubectl, run};
+use support::kubectl::{Namespace, kubectl, run, text};
 
 fn pod(name: &str, node: &str, labels: &str) -> String {
     format!(
@@ -197,4 +197,88 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
     let events = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     assert!(events.contains("the agent may not read this Secret"), "{events}");
     assert!(!events.contains("has not answered yet"), "a key that is being read is no problem: {events}");
+}
+
+#[test]
+fn a_quota_holds_for_all_nodes_together_and_takes_nothing_away() {
+    let _turn = installed();
+    let namespace = Namespace::new("quota");
+    let quota = |most: u32| {
+        namespace.apply(&format!(
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: NetworkQuota\nmetadata: {{name: most}}\nspec: {{interfaces: {most}, addresses: 20, bridges: 2}}\n"
+        ));
+    };
+    quota(3);
+    let label = "podnetwork.opdev.io/veth: many";
+    let pods = [("a", "node1"), ("b", "node1"), ("c", "node2"), ("d", "node2")];
+    namespace.apply(&pods.map(|(name, node)| pod(name, node, label)).concat());
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Veth
+metadata: {name: many}
+spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.78.0/24}
+",
+    );
+    // What is in the kernel, not what is said about it.
+    let made = || {
+        let has =
+            |pod: &str| namespace.kubectl(&["exec", pod, "--", "ls", "/sys/class/net"]).contains("net1");
+        pods.iter().filter(|(pod, _)| has(pod)).count()
+    };
+    let used = || get(&namespace, "networkquota", "most")["status"]["used"].clone();
+    let told = |reason: &str| {
+        eventually(reason, || ready(&namespace, "veth", "many"), |seen| seen.0 == reason);
+    };
+    told("QuotaExceeded");
+    eventually("three are made", made, |made| *made == 3);
+    assert_eq!(used(), json!({"interfaces": 3, "addresses": 3, "bridges": 2}));
+    let (_, words) = ready(&namespace, "veth", "many");
+    assert!(words.contains("may have 3 interfaces on all nodes (networkquota most)"), "{words}");
+    let claims = get(&namespace, "networkquota", "most")["status"]["claims"].clone();
+    let of = |node: &str| claims[node]["interfaces"].as_u64().unwrap();
+    assert_eq!(of("node1") + of("node2"), 3, "{claims}");
+    let events = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"]);
+    assert!(events.contains("QuotaExceeded"), "{events}");
+    let shown = namespace.kubectl(&["get", "networkquota", "most"]);
+    assert!(shown.contains("MAX-INTERFACES"), "{shown}");
+
+    quota(4);
+    namespace.kubectl(&["wait", "--for=condition=Ready", "veth/many", "--timeout=30s"]);
+    assert_eq!(made(), 4);
+    quota(1);
+    namespace.kubectl(&["patch", "veth", "many", "--type=merge", "-p", r#"{"spec":{"mtu":1400}}"#]);
+    eventually(
+        "the change is everywhere",
+        || get(&namespace, "veth", "many")["status"].clone(),
+        |status| status["observedGeneration"] == 2 && status["readyPods"] == 4,
+    );
+    assert_eq!((made(), used()["interfaces"].clone()), (4, json!(4)));
+    namespace.kubectl(&["delete", "pod", "a", "b"]);
+    eventually("what is gone is free", used, |used| {
+        *used == json!({"interfaces": 2, "addresses": 2, "bridges": 1})
+    });
+
+    // Whoever has all that tenants can have does not have this, and an agent claims for its own node only.
+    namespace.kubectl(&["create", "serviceaccount", "tenant"]);
+    let account = format!("--serviceaccount={}:tenant", namespace.name);
+    namespace.kubectl(&["create", "rolebinding", "all", "--clusterrole=knit-tenant", &account]);
+    let user = format!("--as=system:serviceaccount:{}:tenant", namespace.name);
+    for verb in ["create", "patch", "delete"] {
+        let answer =
+            run(&["-n", &namespace.name, "auth", "can-i", verb, "networkquotas.podnetwork.opdev.io", &user]);
+        assert_eq!(String::from_utf8(answer.stdout).unwrap().trim(), "no", "{verb}");
+    }
+    let claim = |node: &str| {
+        let patch =
+            format!(r#"{{"status":{{"claims":{{"{node}":{{"interfaces":0,"addresses":0,"bridges":0}}}}}}}}"#);
+        let agent = "--as=system:serviceaccount:pod-network-operator:knit-agent";
+        let on = "--as-user-extra=authentication.kubernetes.io/node-name=node1";
+        let words = ["-n", &namespace.name, "patch", "networkquota", "most", "--subresource=status"];
+        text(&run(&[&words[..], &["--type=merge", "-p", &patch, agent, on]].concat()))
+    };
+    let said = claim("node2");
+    assert!(said.contains("the agent of node1 may not change what another node has claimed"), "{said}");
+    assert!(claim("node1").contains("patched"));
 }
