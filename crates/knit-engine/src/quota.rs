@@ -40,7 +40,7 @@ impl State {
     }
 
     /// Units of a namespace that a quota is in the way of: also where it is in the way of their bridge.
-    pub(crate) fn blocked_by_quota(&self, namespace: &str) -> Vec<Unit> {
+    pub fn blocked_by_quota(&self, namespace: &str) -> Vec<Unit> {
         let is_quota = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::QuotaExceeded;
         let blocked = self.problems.iter().filter(|(_, problems)| problems.iter().any(is_quota));
         let blocked = blocked.map(|(unit, _)| unit).filter(|unit| self.is_of(unit, namespace));

@@ -44,28 +44,25 @@ impl Answered {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sandboxes that were refused something that is still being asked for: no problem yet.
-    pub(super) fn waiting(&self, state: &State) -> BTreeSet<SandboxId> {
+    /// Namespaces in which something was refused that is still being asked for: no problem yet.
+    pub(super) fn waiting<'a>(&self, state: &'a State) -> BTreeSet<&'a str> {
         let answered = self.lock();
         let open = state.shared_quotas().filter(|quota| {
-            let refused = state.refused_to(&quota.namespace);
-            !refused.is_zero() && answered.get(*quota) != Some(&need(state, &quota.namespace))
+            let is_refused = !state.refused_to(&quota.namespace).is_zero();
+            is_refused && answered.get(*quota) != Some(&need(state, &quota.namespace))
         });
-        let units = open.flat_map(|quota| state.refused_units(&quota.namespace));
+        open.map(|quota| quota.namespace.as_str()).collect()
+    }
+
+    /// The sandboxes there that a quota is in the way of so far.
+    pub(super) fn sandboxes_waiting(&self, state: &State) -> BTreeSet<SandboxId> {
+        let namespaces = self.waiting(state).into_iter();
+        let units = namespaces.flat_map(|namespace| state.blocked_by_quota(namespace));
         let sandboxes = units.filter_map(|unit| match unit {
-            Unit::Sandbox(id) => Some(id.clone()),
+            Unit::Sandbox(id) => Some(id),
             Unit::Bridge(_) => None,
         });
         sandboxes.collect()
-    }
-
-    /// Whether anything was refused that is still being asked for.
-    pub(super) fn is_waiting(&self, state: &State) -> bool {
-        let answered = self.lock();
-        state.shared_quotas().any(|quota| {
-            !state.refused_to(&quota.namespace).is_zero()
-                && answered.get(quota) != Some(&need(state, &quota.namespace))
-        })
     }
 }
 

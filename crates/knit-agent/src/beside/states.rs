@@ -187,7 +187,7 @@ impl Writer {
             let quotas = std::sync::Arc::clone(&self.shared.quotas);
             let is_settled = move |node: &mut crate::node::Node| {
                 let state = node.state();
-                state.bridges_are_settled() && !quotas.is_waiting(state)
+                state.bridges_are_settled() && quotas.waiting(state).is_empty()
             };
             if self.shared.handle.ask(is_settled).await.ok()? {
                 break;
@@ -202,11 +202,13 @@ impl Writer {
             all.extend(pods.refused(state));
             // A key that is being read is no problem yet, nor is a quota of which more is being claimed.
             let mut waiting = waiting_for_keys(&shared, state);
-            waiting.extend(shared.quotas.waiting(state));
+            waiting.extend(shared.quotas.sandboxes_waiting(state));
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // Of a pod that the API does not have any more nothing is written: it would stay.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
-            let (node, opened) = node::of(state);
+            let (mut node, opened) = node::of(state);
+            let claiming = shared.quotas.waiting(state);
+            node::pass_over_quotas(&mut node, &claiming);
             Wanted {
                 pods: all
                     .iter()

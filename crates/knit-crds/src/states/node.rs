@@ -89,6 +89,10 @@ pub struct UplinkState {
 pub struct KernelState {
     /// Its release, as `uname -r` says it.
     pub release: String,
+    /// The kinds of links among those below that it does not have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
+    pub lacks: Vec<String>,
     /// The kinds of links that Knit can make, and whether this kernel has each. Tried when the agent began.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -112,13 +116,6 @@ pub struct LinkSupport {
 pub(crate) const COLUMNS: &[Column] = &[
     column("Agent", "string", ".status.agent"),
     column("Kernel", "string", ".status.kernel.release"),
-    column("Uplinks", "string", ".status.uplinks[*].name"),
-    column("Bridges", "string", ".status.bridges[*].name"),
-    Column {
-        name: "Lacks",
-        type_: "string",
-        path: ".status.kernel.links[?(@.present==false)].kind",
-        wide: true,
-    },
+    Column { name: "Lacks", type_: "string", path: ".status.kernel.lacks", wide: true },
     column("Age", "date", ".metadata.creationTimestamp"),
 ];

@@ -14,6 +14,7 @@ use knit_kernel::Netns;
 use knit_kernel::features::{self, Feature, State as Found};
 use knit_kernel::nics::{Nic, nics};
 use knit_model::intent::Want;
+use knit_model::problem::Reason;
 use knit_model::{IfName, Kind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -49,6 +50,14 @@ pub(super) fn of(state: &State) -> (NodeNetworkStateStatus, Opened) {
         _ => None,
     });
     (status, opened.collect())
+}
+
+/// Leaves out what a quota refused in these namespaces: more of it is being claimed.
+pub(super) fn pass_over_quotas(status: &mut NodeNetworkStateStatus, namespaces: &BTreeSet<&str>) {
+    let refused = format!("{:?}", Reason::QuotaExceeded);
+    let claiming = status.objects.iter_mut().filter(|one| namespaces.contains(one.namespace.as_str()));
+    claiming.for_each(|one| one.problems.retain(|problem| problem.reason != refused));
+    status.objects.retain(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty());
 }
 
 /// What only the kernel can say about the node.
@@ -102,7 +111,9 @@ fn uplink(nic: &Nic, opened: &Opened) -> UplinkState {
 /// The kernel and what it offers, by trying.
 fn kernel() -> KernelState {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    KernelState { release: release.trim().to_owned(), links: kinds(&features::detect()) }
+    let links = kinds(&features::detect());
+    let lacks = links.iter().filter(|link| !link.present).map(|link| link.kind.clone()).collect();
+    KernelState { release: release.trim().to_owned(), lacks, links }
 }
 
 fn kinds(features: &[Feature]) -> Vec<LinkSupport> {
