@@ -14,7 +14,7 @@ mod support {
 
 use serde_json::{Value, json};
 use support::beside::{IMAGE, eventually, installed, on_node};
-use support::kubectl::{Namespace, kubectl, run, text};
+use support::kubectl::{Namespace, feed, kubectl, run, text};
 
 fn pod(name: &str, node: &str, labels: &str) -> String {
     format!(
@@ -38,6 +38,27 @@ fn get(namespace: &Namespace, kind: &str, name: &str) -> Value {
 fn node_state(node: &str) -> Value {
     let text = kubectl(&["get", "nodenetworkstate", node, "-o", "json"]);
     serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
+}
+
+/// An Uplink on the nodes' own NIC; it goes when the test ends, also when it fails.
+struct Opened(String);
+
+impl Opened {
+    fn new() -> Self {
+        let name = format!("states-{}", std::process::id());
+        let manifest = format!(
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Uplink\nmetadata: {{name: {name}}}\nspec: {{link: eth0}}\n"
+        );
+        let (accepted, said) = feed(&["apply", "-f", "-"], &manifest);
+        assert!(accepted, "{said}");
+        Self(name)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        run(&["delete", "uplink", &self.0]);
+    }
 }
 
 /// Reason and message of an object's condition.
@@ -79,12 +100,8 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     assert_ne!(state["metadata"]["resourceVersion"], version);
     assert!(state["status"]["countedAt"].is_string(), "{state}");
 
-    let uplink = format!("states-{}", std::process::id());
-    let opens = format!(
-        "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Uplink\nmetadata: {{name: {uplink}}}\nspec: {{link: eth0}}\n"
-    );
-    namespace.apply(&opens);
-    let is_open = |state: &Value| state["uplinks"][0]["openedBy"] == uplink;
+    let uplink = Opened::new();
+    let is_open = |state: &Value| state["uplinks"][0]["openedBy"] == uplink.0;
     let state = eventually("the uplink is told", || node_state("node1"), is_open);
     let eth0 = &state["uplinks"][0];
     assert_eq!((&eth0["name"], &eth0["up"], &eth0["mtu"]), (&json!("eth0"), &json!(true), &json!(1500)));
@@ -108,7 +125,7 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     let release = state["kernel"]["release"].as_str().unwrap();
     assert!(shown.contains(release) && shown.contains("LACKS"), "{shown}");
 
-    kubectl(&["delete", "uplink", &uplink]);
+    drop(uplink);
     let is_closed = |state: &Value| state["uplinks"].as_array().is_none_or(Vec::is_empty);
     eventually("a closed link that software made is no NIC", || node_state("node1"), is_closed);
 }
@@ -169,7 +186,8 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
     ]);
     let to = format!("--serviceaccount={account}");
     namespace.kubectl(&["create", "rolebinding", "tunnel-key", "--role=tunnel-key", &to]);
-    assert_eq!((may("get", "secrets/tunnel"), may("get", "secrets/other")), ("yes".into(), "no".into()));
+    eventually("the grant holds", || may("get", "secrets/tunnel"), |may| may == "yes");
+    assert_eq!(may("get", "secrets/other"), "no");
     told("it is granted and not there", "NotFound", "key private of Secret tunnel");
 
     let secret = |value: &str| {

@@ -47,6 +47,12 @@ impl State {
         blocked.chain(self.refused_units(namespace)).cloned().collect()
     }
 
+    /// Whether something that a quota was in the way of is being tried again.
+    pub fn tries_again(&self, namespace: &str) -> bool {
+        let mut blocked = self.blocked_by_quota(namespace).into_iter();
+        blocked.any(|unit| self.flights.contains_key(&unit) || self.dirty.contains(&unit))
+    }
+
     /// What this node was told that it may use of a quota.
     pub fn allowance(&self, quota: &ObjectKey) -> Option<Counts> {
         self.allowances.get(quota).copied()

@@ -53,7 +53,7 @@ fn agent() -> Value {
     rules.push(rule(STATES, &["podnetworkstates"], &["get", "list", "create", "patch", "delete"]));
     rules.push(rule(STATES, &["nodenetworkstates"], &["get", "create", "patch"]));
     // What it claims of a quota for its node.
-    rules.push(rule(STATES, &["networkquotas/status"], &["patch"]));
+    rules.push(rule(STATES, &["networkquotas/status"], &["get", "patch"]));
     rules.push(rule("", &["pods"], &READ));
     rules.push(rule("", &["nodes"], &["get"]));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));

@@ -49,7 +49,8 @@ impl Answered {
         let answered = self.lock();
         let open = state.shared_quotas().filter(|quota| {
             let is_refused = !state.refused_to(&quota.namespace).is_zero();
-            is_refused && answered.get(*quota) != Some(&need(state, &quota.namespace))
+            let is_open = is_refused && answered.get(*quota) != Some(&need(state, &quota.namespace));
+            is_open || state.tries_again(&quota.namespace)
         });
         open.map(|quota| quota.namespace.as_str()).collect()
     }
