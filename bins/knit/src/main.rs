@@ -1,6 +1,7 @@
 //! Knit: pod networking. `knit help` lists the commands.
 
 mod agent;
+mod api_server;
 mod ask;
 mod cli;
 mod cni;

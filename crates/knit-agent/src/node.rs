@@ -332,7 +332,7 @@ fn task(effect: Effect, make_keys: bool) -> Option<Task> {
         Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
         Effect::RunChain { verb, chained } => Some(Task::Chain { verb, chained }),
-        Effect::Forward(forwards) => Some(Task::Forward(forwards)),
+        Effect::Forward(all) => Some(Task::Forward(all)),
         Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } | Effect::Invoke(_) => None,
     }
 }

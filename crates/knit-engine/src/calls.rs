@@ -304,7 +304,7 @@ fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects)
 
 /// The node's ports are as asked, or could not be opened: whoever waits for them is answered.
 fn forwarded(state: &mut State, result: &Result<(), Problem>, now: Time, effects: &mut Effects) {
-    if !state.forwards.done(effects) && result.is_ok() {
+    if !forward::done(state, effects) && result.is_ok() {
         return;
     }
     let waits = |waiting: &Waiting| waiting.stage == Stage::Forwarding;

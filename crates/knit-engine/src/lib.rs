@@ -21,8 +21,8 @@ pub mod pods;
 pub mod quota;
 pub mod reports;
 mod resolve;
-mod standing;
 pub mod state;
+mod states;
 mod step;
 
 pub use call::{Answer, Attach, Attachment, CallId, Detach};
