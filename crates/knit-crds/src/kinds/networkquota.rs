@@ -50,7 +50,8 @@ pub struct NetworkQuotaStatus {
     #[allow(missing_docs)]
     pub overview: Overview,
     /// What nodes have claimed together. No node uses more than its claim.
-    pub used: UsedCounts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<UsedCounts>,
     /// What each node has claimed. An agent changes its own claim, and only if nobody has changed anything since it looked.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: BTreeMap<String, UsedCounts>,
