@@ -223,6 +223,11 @@ impl Node {
         std::mem::take(&mut self.to_reap)
     }
 
+    /// Whether links wait to be deleted.
+    pub(crate) fn waits_to_reap(&self) -> bool {
+        !self.to_reap.is_empty()
+    }
+
     /// Keeps the journal short.
     pub fn shorten(&mut self) -> Result<()> {
         self.forget_keys()?;

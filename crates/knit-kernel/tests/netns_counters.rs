@@ -18,10 +18,11 @@ use support::states::{add_bridge, add_veth, name};
 use support::world::World;
 
 fn world(test: &str) -> World {
-    let world = World::new(test, &["a"]);
+    let world = World::new(test, &["a", "b"]);
     let mut state = NetState::default();
     add_bridge(&mut state, "br0", "10.50.0.1/24");
     add_veth(&mut state, "a", "br0", &["10.50.0.2/24"]);
+    add_veth(&mut state, "b", "br0", &["10.50.0.3/24"]);
     world.make(&state);
     world
 }
@@ -33,7 +34,7 @@ fn what_goes_through_a_link_is_counted_in_its_own_namespace() {
     let cookie = netns.cookie().unwrap();
     let count = || counters(&netns, cookie).unwrap().unwrap()[&name("net1")];
     let before = count();
-    world.sandboxes[0].output("ping", &["-c", "3", "-i", "0.01", "-s", "1000", "10.50.0.1"]).unwrap();
+    world.sandboxes[0].output("ping", &["-c", "3", "-i", "0.01", "-s", "1000", "10.50.0.3"]).unwrap();
     let after = count();
     for (before, after) in [(before.rx, after.rx), (before.tx, after.tx)] {
         assert!(after.packets >= before.packets + 3, "{before:?} {after:?}");
