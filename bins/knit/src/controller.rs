@@ -28,6 +28,9 @@ pub struct Flags {
         default_value = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
     )]
     sample_image: String,
+    /// Where health is served; `:9477` is every address, empty is nowhere
+    #[arg(long, env = "KNIT_HEALTH_ADDR", value_name = "ADDRESS", default_value = "127.0.0.1:9477")]
+    health_addr: String,
     /// Which log lines are written: error, warn, info, debug or trace
     #[arg(long, env = "KNIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -46,6 +49,7 @@ pub fn run(flags: Flags) -> Result<ExitCode> {
         namespace: flags.namespace,
         name,
         sample_image: flags.sample_image,
+        health_addr: flags.health_addr,
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -38,6 +38,7 @@ pages! {
     podroute => "docs/kinds/podroute.md",
     standalone => "docs/standalone.md",
     extension => "docs/kinds/extension.md",
+    networkquota => "docs/kinds/networkquota.md",
     extensions => "docs/extensions.md",
     migrate_from_cni => "docs/migrate-from-cni.md",
 }

@@ -1,12 +1,14 @@
 //! Beside the CNI plugin of a cluster: objects come from the API server, pods from there and from the container runtime.
 //!
-//! Four watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
+//! Watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
 //! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
 mod objects;
 mod pods;
+mod quotas;
 mod runtime;
+mod secrets;
 mod states;
 mod words;
 
@@ -33,6 +35,8 @@ struct Shared {
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
     tell: Arc<Notify>,
+    /// What was claimed of quotas.
+    quotas: Arc<quotas::Answered>,
 }
 
 impl Shared {
@@ -58,6 +62,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         pods: Arc::default(),
         look: Arc::default(),
         tell: Arc::default(),
+        quotas: Arc::default(),
     };
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
     for kind in Object::kinds() {
@@ -65,6 +70,10 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     }
     tokio::spawn(pods::follow(shared.clone()));
     tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));
+    if let Some(fetched) = handle.secrets() {
+        tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
+    }
+    tokio::spawn(quotas::follow(shared.clone()));
     tokio::spawn(states::follow(shared));
     Ok(())
 }

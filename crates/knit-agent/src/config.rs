@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -275,6 +276,7 @@ impl Config {
             resync: Duration::from_secs(self.resync_seconds),
             cluster,
             chains: self.chains()?,
+            secrets: (self.profile == Profile::Beside).then(Arc::default),
         })
     }
 

@@ -37,6 +37,7 @@ pub use outside::Outside;
 pub(crate) use pool::Errand;
 
 use crate::error::{Error, Result};
+use crate::keys::Fetched;
 use crate::metrics::Metrics;
 use crate::node::{Node, now};
 
@@ -57,6 +58,8 @@ pub struct Options {
     pub cluster: Option<Cluster>,
     /// Networks that chains of CNI plugins make, by name.
     pub chains: BTreeMap<String, Chain>,
+    /// Secrets of an API server; none: they are files.
+    pub secrets: Option<Arc<Fetched>>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.
@@ -114,6 +117,7 @@ pub struct Handle {
     outside: outside::Shared,
     /// Whether objects come from a folder.
     watches: bool,
+    secrets: Option<Arc<Fetched>>,
 }
 
 impl Daemon {
@@ -133,6 +137,7 @@ impl Daemon {
             version: counted,
         };
         let (folder, watches) = (options.state_dir.clone(), options.objects.is_some());
+        let secrets = options.secrets.clone();
         let thread = std::thread::Builder::new()
             .name("knit-loop".to_owned())
             .spawn(move || turn::run(options, faults, loop_ends, &ready))
@@ -143,7 +148,7 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        let handle = Handle { sender, changes, version, metrics, tickets, epoch, outside, watches };
+        let handle = Handle { sender, changes, version, metrics, tickets, epoch, outside, watches, secrets };
         Ok(Self { handle, thread })
     }
 
@@ -209,6 +214,11 @@ impl Handle {
     /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.clone()
+    }
+
+    /// Secrets of an API server, if that is where they are.
+    pub(crate) fn secrets(&self) -> Option<&Arc<Fetched>> {
+        self.secrets.as_ref()
     }
 
     /// Changes the cluster's network, or says why not.

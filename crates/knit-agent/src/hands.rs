@@ -246,14 +246,14 @@ impl Hands {
         }
     }
 
-    /// Which public key belongs to each key that is there. One that cannot be used is as good as missing.
+    /// Which public key belongs to each key that is there. One that cannot be used says why.
     fn look_at_keys(&self, look: &Look, may_make: bool) -> Keys {
         let found = look.keys.iter().filter_map(|key| {
             let found = match key {
-                KeyRef::Made { id } if may_make => self.keys.make(id).ok(),
-                key => self.keys.find(key).ok().flatten(),
+                KeyRef::Made { id } if may_make => self.keys.make(id).map(Some),
+                key => self.keys.find(key),
             };
-            found.map(|found| (key.clone(), found.public()))
+            Some((key.clone(), found.transpose()?.map(|found| found.public())))
         });
         found.collect()
     }

@@ -1,16 +1,23 @@
 //! Secret keys of tunnels, on disk where only root reads.
 //!
 //! Keys that Knit makes are files below `keys/` in the state folder, one for each attachment. Without a cluster a Secret
-//! is a folder `secrets/<namespace>/<name>` there, with a file for each entry.
+//! is a folder `secrets/<namespace>/<name>` there, with a file for each entry; in a cluster it is [`Fetched`].
+
+mod fetched;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use knit_engine::NoKey;
 use knit_kernel::Secrets;
 use knit_model::key::KEY_BYTES;
+use knit_model::problem::Reason;
 use knit_model::{KeyRef, PrivateKey, SecretKey};
+
+pub use fetched::{Fetched, Known, SecretName};
 
 /// A file of a key is never longer: some spaces and a line's end are fine.
 const LONGEST: u64 = 256;
@@ -20,28 +27,39 @@ const LONGEST: u64 = 256;
 pub struct KeyFolder {
     made: PathBuf,
     secrets: PathBuf,
+    /// Where Secrets are in a cluster: then those on disk do not count.
+    fetched: Option<Arc<Fetched>>,
 }
 
 impl KeyFolder {
     /// The keys in a state folder.
     pub fn new(state: &Path) -> Self {
-        Self { made: state.join("keys"), secrets: state.join("secrets") }
+        Self { made: state.join("keys"), secrets: state.join("secrets"), fetched: None }
+    }
+
+    /// The same, with Secrets from an API server if there are any.
+    #[must_use]
+    pub fn with_secrets(self, fetched: Option<Arc<Fetched>>) -> Self {
+        Self { fetched, ..self }
     }
 
     /// The key, if it is there; or why it cannot be used, in words.
-    pub fn find(&self, key: &KeyRef) -> Result<Option<PrivateKey>, String> {
+    pub fn find(&self, key: &KeyRef) -> Result<Option<PrivateKey>, NoKey> {
+        if let (KeyRef::Secret { .. }, Some(fetched)) = (key, &self.fetched) {
+            return fetched.find(key);
+        }
         let path = self.path(key)?;
-        read(&path).map_err(|why| format!("{key}: {}: {why}", path.display()))
+        read(&path).map_err(|why| unusable(format!("{key}: {}: {why}", path.display())))
     }
 
     /// The key that Knit makes for an attachment; it is made if it is not there.
-    pub fn make(&self, id: &str) -> Result<PrivateKey, String> {
+    pub fn make(&self, id: &str) -> Result<PrivateKey, NoKey> {
         let key = KeyRef::Made { id: id.to_owned() };
         if let Some(key) = self.find(&key)? {
             return Ok(key);
         }
         let path = self.path(&key)?;
-        write_new(&self.made, &path).map_err(|why| format!("{key}: {}: {why}", path.display()))
+        write_new(&self.made, &path).map_err(|why| unusable(format!("{key}: {}: {why}", path.display())))
     }
 
     /// Removes the keys of all attachments but these.
@@ -59,7 +77,7 @@ impl KeyFolder {
         Ok(())
     }
 
-    fn path(&self, key: &KeyRef) -> Result<PathBuf, String> {
+    fn path(&self, key: &KeyRef) -> Result<PathBuf, NoKey> {
         let (folder, parts) = match key {
             KeyRef::Made { id } => (&self.made, vec![id]),
             KeyRef::Secret { namespace, name, key } => (&self.secrets, vec![namespace, name, key]),
@@ -67,7 +85,7 @@ impl KeyFolder {
         let is_plain =
             |part: &&String| !part.is_empty() && *part != "." && *part != ".." && !part.contains('/');
         if !parts.iter().all(is_plain) {
-            return Err(format!("{key}: its names are no file names"));
+            return Err(unusable(format!("{key}: its names are no file names")));
         }
         Ok(parts.into_iter().fold(folder.clone(), |path, part| path.join(part)))
     }
@@ -80,14 +98,18 @@ impl KeyFolder {
         };
         let mut files = below(vec![self.made.clone()]);
         files.extend(below(below(below(vec![self.secrets.clone()]))));
-        files.iter().filter_map(|path| read(path).ok().flatten()).collect()
+        let on_disk = files.iter().filter_map(|path| read(path).ok().flatten());
+        on_disk.chain(self.fetched.iter().flat_map(|fetched| fetched.all())).collect()
     }
 }
 
 impl Secrets for KeyFolder {
     fn key(&self, wanted: &SecretKey) -> Result<PrivateKey, String> {
         match (&wanted.from, wanted.public) {
-            (Some(from), _) => self.find(from)?.ok_or_else(|| format!("{from} is not there")),
+            (Some(from), _) => {
+                let found = self.find(from).map_err(|no_key| no_key.why)?;
+                found.ok_or_else(|| format!("{from} is not there"))
+            }
             // What was seen in the kernel is to come back: only its public key is known.
             (None, Some(public)) => {
                 let found = self.all().into_iter().find(|key| key.public() == public);
@@ -96,6 +118,10 @@ impl Secrets for KeyFolder {
             (None, None) => Err("no key is named".to_owned()),
         }
     }
+}
+
+fn unusable(why: String) -> NoKey {
+    NoKey { reason: Reason::InvalidValue, why }
 }
 
 fn read(path: &Path) -> Result<Option<PrivateKey>, String> {
@@ -155,11 +181,14 @@ mod tests {
         fs::write(place.join("private"), "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=\n").unwrap();
         fs::write(place.join("bad"), "not so secret").unwrap();
         assert!(keys.find(&secret("private")).unwrap().is_some());
-        let words = keys.find(&secret("bad")).unwrap_err();
+        let words = keys.find(&secret("bad")).unwrap_err().why;
         assert!(
             words.contains("key bad of Secret t in namespace default") && !words.contains("not so"),
             "{words}"
         );
         assert!(keys.find(&secret("../../x")).is_err());
+        // In a cluster a file is no Secret.
+        let keys = KeyFolder::new(folder.path()).with_secrets(Some(Arc::default()));
+        assert_eq!(keys.find(&secret("private")).unwrap_err().reason, Reason::NotReady);
     }
 }

@@ -231,7 +231,8 @@ fn refusal(problem: &Problem, call: &CallId, object: &str) -> Refusal {
         Why::SandboxGone => Reason::SandboxGone,
         Why::Busy => Reason::Busy,
         Why::ExtensionFailed => Reason::ExtensionFailed,
-        Why::NotReady => Reason::NotReady,
+        // Quotas are for what objects ask for; a call is never refused by one.
+        Why::NotReady | Why::QuotaExceeded => Reason::NotReady,
     };
     let mut refusal = Refusal::new(reason, problem.to_string()).about(object).call(&call.0);
     if !problem.field.is_empty() {

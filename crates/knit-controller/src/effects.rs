@@ -1,5 +1,7 @@
 //! Effects, carried out.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ObjectReference;
 use knit_crds::Object;
@@ -44,6 +46,16 @@ impl Hands {
                 let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
                 let params = PatchParams::default();
                 let written = self.api(&key)?.patch(&key.name, &params, &Patch::Merge(&patch)).await;
+                (key, written.map(|_| ()))
+            }
+            Effect::DropClaims { key, nodes, used, version } => {
+                let claims: BTreeMap<String, ()> = nodes.into_iter().map(|node| (node, ())).collect();
+                let patch = json!({
+                    "metadata": {"resourceVersion": version},
+                    "status": {"claims": claims, "used": used},
+                });
+                let params = PatchParams::default();
+                let written = self.api(&key)?.patch_status(&key.name, &params, &Patch::Merge(&patch)).await;
                 (key, written.map(|_| ()))
             }
             Effect::MakeSample { key, name } => {

@@ -8,6 +8,8 @@ use knit_kube::kube::api::PostParams;
 use knit_kube::kube::{self, Api, Client};
 use tokio::time::{sleep, timeout};
 
+use crate::health::Health;
+
 /// A holder that was silent for so long has lost it.
 pub const DURATION: Duration = Duration::from_secs(15);
 /// How often the holder says that it is there, and others look.
@@ -39,14 +41,15 @@ pub fn verdict(holder: Option<&str>, unchanged_for: Duration, me: &str) -> Verdi
 pub struct Election {
     api: Api<Lease>,
     me: String,
+    health: Health,
     /// What was seen last, and when it was first seen so.
     seen: Option<(Option<String>, Option<MicroTime>, Instant)>,
 }
 
 impl Election {
     /// A candidate.
-    pub fn new(client: Client, namespace: &str, me: &str) -> Self {
-        Self { api: Api::namespaced(client, namespace), me: me.to_owned(), seen: None }
+    pub fn new(client: Client, namespace: &str, me: &str, health: Health) -> Self {
+        Self { api: Api::namespaced(client, namespace), me: me.to_owned(), health, seen: None }
     }
 
     /// Waits until the Lease is this candidate's.
@@ -89,7 +92,9 @@ impl Election {
 
     async fn try_hold(&mut self) -> kube::Result<bool> {
         let now = Instant::now();
-        let Some(mut lease) = self.api.get_opt(NAME).await? else {
+        let found = self.api.get_opt(NAME).await?;
+        self.health.reached();
+        let Some(mut lease) = found else {
             let mut lease = Lease::default();
             lease.metadata.name = Some(NAME.to_owned());
             lease.spec = Some(self.spec(0));

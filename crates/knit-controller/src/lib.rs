@@ -6,9 +6,11 @@
 //! - states of nodes and pods that are gone;
 //! - and the end of it all ([`uninstall`]).
 //!
-//! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock.
+//! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock;
+//! [`health`] tells the kubelet how it is.
 
 mod effects;
+pub mod health;
 mod known;
 pub mod lease;
 pub mod rollup;

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use crate::effects::Hands;
+use crate::health::{self, Health};
 use crate::lease::Election;
 use crate::sample;
 use crate::{Effect, Event, State, step};
@@ -41,6 +42,8 @@ pub struct Options {
     pub name: String,
     /// What the pods of sample Deployments run: an image that sleeps when told `pause`.
     pub sample_image: String,
+    /// Where health is served; `:9477` is every address of the pod, empty is nowhere.
+    pub health_addr: String,
 }
 
 /// Why the controller ends.
@@ -74,13 +77,18 @@ async fn serve(options: Options) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let client = knit_kube::connect(options.kubeconfig.as_deref()).await?;
-    let mut election = Election::new(client.clone(), &options.namespace, &options.name);
+    let health = Health::default();
+    if !options.health_addr.is_empty() {
+        let served = health::serve(&options.health_addr, health.clone()).await;
+        served.map_err(|source| Error::System { what: "the address of health", source })?;
+    }
+    let mut election = Election::new(client.clone(), &options.namespace, &options.name, health.clone());
     let work = async {
         tracing::info!(me = options.name, "waits for the lease");
         election.win().await;
         tracing::info!("holds the lease");
         tokio::select! {
-            () = work(client, &options) => {}
+            () = work(client, &options, &health) => {}
             () = election.keep() => {}
         }
     };
@@ -96,13 +104,15 @@ async fn serve(options: Options) -> Result<(), Error> {
 }
 
 /// Watches, decides and writes.
-async fn work(client: Client, options: &Options) {
+async fn work(client: Client, options: &Options, health: &Health) {
     let (events, mut incoming) = unbounded_channel();
     watch_all(&client, &events);
     let recorder = Recorder::new(client.clone(), "knit-controller", &options.name);
     let hands = Hands { client, recorder, image: options.sample_image.clone() };
     let mut state = State::default();
+    health.misses(state.missing());
     while hear(&mut state, &mut incoming).await {
+        health.misses(state.missing());
         let effects = step(&mut state, Event::Look, now());
         let jobs = effects.into_iter().map(|effect| {
             let object =

@@ -3,13 +3,17 @@
 //! News only say which objects have to be looked at. [`Event::Look`] looks at them: what each should have is compared with
 //! what it has, and the difference is the effect. So the same news twice, or in another order, end in the same.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use knit_crds::Object;
+use knit_crds::kinds::UsedCounts;
 use knit_crds::states::{AppliedObject, NodeNetworkStateStatus, PodNetworkStateStatus};
 use knit_crds::status::READY;
 use knit_engine::ObjectKey;
 use knit_kube::{Seen, Severity};
 use knit_model::provenance::ObjectRef;
+use knit_model::quota::Counts;
 use serde_json::Value;
 
 use crate::known::{Known, Name, State};
@@ -71,6 +75,17 @@ pub enum Effect {
     DeleteSample(ObjectKey, Name),
     /// Delete what was said about a node that is gone.
     DeleteNodeState(String),
+    /// Take back what nodes that are gone have claimed of a quota, unless it has changed since.
+    DropClaims {
+        /// The quota.
+        key: ObjectKey,
+        /// The nodes.
+        nodes: Vec<String>,
+        /// What is used without them.
+        used: UsedCounts,
+        /// The version that this is about.
+        version: String,
+    },
     /// Say something about an object.
     Tell {
         /// The object.
@@ -221,10 +236,17 @@ fn key_of(object: &AppliedObject) -> ObjectKey {
     ObjectKey { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }
 }
 
+impl State {
+    /// What was not listed yet. Before all of it was, nothing is decided.
+    pub fn missing(&self) -> BTreeSet<String> {
+        let others = [PODS, NODES, ALIVE, SAMPLES].into_iter();
+        let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
+        needed.filter(|what| !self.listed.contains(*what)).map(str::to_owned).collect()
+    }
+}
+
 fn look(state: &mut State, now: i64) -> Vec<Effect> {
-    let others = [PODS, NODES, ALIVE, SAMPLES].into_iter();
-    let mut needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
-    if !needed.all(|what| state.listed.contains(what)) {
+    if !state.missing().is_empty() {
         return Vec::new();
     }
     let mut effects = Vec::new();
@@ -256,6 +278,7 @@ fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effec
     effects.extend(finalizers(state, key, true));
     let Some(known) = state.objects.get(key) else { return };
     samples(state, key, &known.object, effects);
+    effects.extend(drop_claims(state, key, &known.object));
     let RollUp { report, is_early } = roll_up(state, key, &known.object);
     if is_early && now - known.since < EARLY {
         state.dirty.insert(key.clone());
@@ -267,7 +290,12 @@ fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effec
     if !known.object.update_status(&report, time) {
         return;
     }
-    effects.push(Effect::WriteStatus(key.clone(), known.object.to_value()["status"].clone()));
+    let mut status = known.object.to_value()["status"].clone();
+    if let (Object::NetworkQuota(_), Some(fields)) = (&known.object, status.as_object_mut()) {
+        // These are the agents' to write.
+        fields.retain(|field, _| field != "claims" && field != "used");
+    }
+    effects.push(Effect::WriteStatus(key.clone(), status));
     let after = condition(&known.object);
     // How many pods it is by now is in the status; what is in the way, and that nothing is any more, is told.
     let is_told = |after: &(String, String, String)| {
@@ -282,6 +310,23 @@ fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effec
         };
         effects.push(tell(&known.object, severity, &reason, note));
     }
+}
+
+/// A node that is gone uses nothing any more.
+fn drop_claims(state: &State, key: &ObjectKey, object: &Object) -> Option<Effect> {
+    let Object::NetworkQuota(quota) = object else { return None };
+    let claims = &quota.status.as_ref()?.claims;
+    let (alive, gone): (Vec<_>, Vec<_>) = claims.iter().partition(|(node, _)| state.alive.contains(*node));
+    if gone.is_empty() {
+        return None;
+    }
+    let used = alive.into_iter().fold(Counts::default(), |all, (_, one)| all + Counts::from(*one));
+    Some(Effect::DropClaims {
+        key: key.clone(),
+        nodes: gone.into_iter().map(|(node, _)| node.clone()).collect(),
+        used: used.into(),
+        version: quota.metadata.resource_version.clone().unwrap_or_default(),
+    })
 }
 
 fn condition(object: &Object) -> Option<(String, String, String)> {

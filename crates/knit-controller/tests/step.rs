@@ -245,3 +245,27 @@ fn a_write_that_failed_is_tried_again() {
     controller.hear(Event::Failed(key.clone()));
     assert_eq!(status(&controller.look(0)), *first);
 }
+
+#[test]
+fn what_a_gone_node_claimed_of_a_quota_is_free_again_and_claims_are_the_agents_to_write() {
+    let mut controller = Controller::new();
+    let claims =
+        json!({"node1": {"interfaces": 2, "addresses": 3}, "node9": {"interfaces": 5, "bridges": 1}});
+    controller.apply(json!({
+        "apiVersion": "podnetwork.opdev.io/v1alpha1", "kind": "NetworkQuota",
+        "metadata": {"name": "most", "namespace": "tenant", "uid": "u", "generation": 1, "resourceVersion": "7"},
+        "spec": {"interfaces": 9},
+        "status": {"claims": claims, "used": {"interfaces": 7, "addresses": 3, "bridges": 1}},
+    }));
+    let effects = controller.look(0);
+    let dropped = effects.iter().find_map(|effect| match effect {
+        Effect::DropClaims { nodes, used, version, .. } => Some((nodes.clone(), *used, version.clone())),
+        _ => None,
+    });
+    let (nodes, used, version) = dropped.unwrap();
+    assert_eq!((nodes, version.as_str()), (vec!["node9".to_owned()], "7"));
+    assert_eq!((used.interfaces, used.addresses, used.bridges), (2, 3, 0));
+    let status = status(&effects);
+    assert_eq!(ready(&status).0, "True");
+    assert!(status.get("claims").is_none() && status.get("used").is_none(), "{status}");
+}

@@ -21,6 +21,8 @@ pub struct KindInfo {
     pub short_names: Vec<String>,
     /// Whether its objects live in a namespace.
     pub namespaced: bool,
+    /// Whether it is the admin's to write.
+    pub for_admins: bool,
     /// The label of the pods that an object without `spec.selector` is for.
     pub pod_label: Option<&'static str>,
     /// The columns of a list of its objects.
@@ -53,6 +55,7 @@ impl KindInfo {
             plural: resource.plural,
             short_names: K::shortnames().iter().map(ToString::to_string).collect(),
             namespaced: K::NAMESPACED,
+            for_admins: K::FOR_ADMINS,
             pod_label: K::POD_LABEL,
             columns: crate::schema::columns::<K>(),
         }

@@ -9,6 +9,7 @@ mod hostdevice;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
+mod networkquota;
 mod podconfig;
 mod podnetworkconfig;
 mod podroute;
@@ -32,6 +33,7 @@ pub use hostdevice::{HostDevice, HostDeviceSpec};
 pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
+pub use networkquota::{NetworkQuota, NetworkQuotaSpec, NetworkQuotaStatus, UsedCounts};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
 pub use podroute::{PodRoute, PodRouteSpec};
@@ -70,6 +72,9 @@ pub trait Kind:
 {
     /// Whether objects of this kind live in a namespace.
     const NAMESPACED: bool = true;
+
+    /// Whether it is the admin's to write, though it lives in a tenant's namespace.
+    const FOR_ADMINS: bool = !Self::NAMESPACED;
 
     /// The label of the pods that an object without `spec.selector` is for; its value is the object's name.
     const POD_LABEL: Option<&'static str> = None;
@@ -219,4 +224,5 @@ kinds!(
     Uplink,
     VirtualNetwork,
     Extension,
+    NetworkQuota,
 );

@@ -3,6 +3,10 @@
 //! An agent writes both in one request each, so these kinds have no status subresource. From them the controller reads
 //! what became of an object everywhere.
 
+mod counters;
+mod node;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_model::link::PortVlans;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
@@ -10,6 +14,13 @@ use knit_model::report::{AppliedReport, BridgeReport, InterfaceReport, ItemRepor
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use counters::{InterfaceCounters, PodCounters, WayCounters};
+pub(crate) use node::COLUMNS as NODE_COLUMNS;
+pub use node::{
+    KernelState, LinkSupport, NetworkCapacity, NodeNetworkState, NodeNetworkStateSpec,
+    NodeNetworkStateStatus, UplinkState,
+};
 
 use crate::info::Column;
 
@@ -30,19 +41,6 @@ pub const NODE_LABEL: &str = "podnetwork.opdev.io/node";
 )]
 pub struct PodNetworkStateSpec {}
 
-/// Nothing is asked for.
-#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[kube(
-    group = "podnetwork.opdev.io",
-    version = "v1alpha1",
-    kind = "NodeNetworkState",
-    status = "NodeNetworkStateStatus",
-    derive = "PartialEq",
-    doc = "What Knit has on one node outside of pods: bridges, networks with their free addresses, and what is in the way. Written by the node's agent; it goes with the node.",
-    shortname = "nns"
-)]
-pub struct NodeNetworkStateSpec {}
-
 /// What one pod has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -58,42 +56,13 @@ pub struct PodNetworkStateStatus {
     pub ready: bool,
     /// How many interfaces Knit added to or changed on the pod.
     pub interfaces: u32,
+    /// When the counters of interfaces were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted_at: Option<Time>,
     /// What each object asked for, and what became of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub objects: Vec<AppliedObject>,
-}
-
-/// What one node has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct NodeNetworkStateStatus {
-    /// The version of the node's agent.
-    pub agent: String,
-    /// Objects that have something on the node outside of pods, or something in the way there.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub objects: Vec<AppliedObject>,
-    /// Networks, with how many addresses pods of this node can have.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub networks: Vec<NetworkCapacity>,
-}
-
-/// How much room a network has on a node, in one address family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct NetworkCapacity {
-    /// The network's namespace.
-    pub namespace: String,
-    /// The network.
-    pub name: String,
-    /// `IPv4` or `IPv6`.
-    pub family: String,
-    /// Addresses that pods can have.
-    pub total: u64,
-    /// Addresses that the next pods can have.
-    pub free: u64,
 }
 
 /// What became of one object in one place.
@@ -171,6 +140,9 @@ pub struct InterfaceState {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub details: Vec<Detail>,
+    /// What went through it since it was made, when it was last read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<InterfaceCounters>,
     /// Whether it stands.
     pub ready: bool,
 }
@@ -200,6 +172,9 @@ pub struct ItemState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeBridge {
+    /// The namespace of those who asked for it, where that is not said elsewhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
     /// The name that was asked for.
     pub asked: String,
     /// The name that it has.
@@ -233,6 +208,7 @@ impl PodNetworkStateStatus {
             sandbox: state.sandbox.id.0.clone(),
             ready: objects.iter().all(|object| object.ready),
             interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX),
+            counted_at: None,
             objects,
         }
     }
@@ -294,6 +270,7 @@ impl InterfaceState {
             master: link.master.as_ref().map(text),
             vrf: link.vrf.as_ref().map(text),
             details: vlans.chain(shown).map(|(name, value)| Detail { name, value }).collect(),
+            counters: None,
             ready: link.ready,
         }
     }
@@ -330,9 +307,15 @@ impl ItemState {
 }
 
 impl NodeBridge {
-    fn of(bridge: &BridgeReport) -> Self {
+    /// A bridge, as an API server keeps it.
+    pub fn of(bridge: &BridgeReport) -> Self {
         let addresses = bridge.addresses.iter().map(ToString::to_string).collect();
-        Self { asked: bridge.asked.clone(), name: bridge.name.to_string(), addresses }
+        Self {
+            namespace: String::new(),
+            asked: bridge.asked.clone(),
+            name: bridge.name.to_string(),
+            addresses,
+        }
     }
 
     fn report(&self) -> Option<BridgeReport> {
@@ -358,7 +341,7 @@ impl ProblemState {
     }
 }
 
-const fn column(name: &'static str, type_: &'static str, path: &'static str) -> Column {
+pub(crate) const fn column(name: &'static str, type_: &'static str, path: &'static str) -> Column {
     Column { name, type_, path, wide: false }
 }
 
@@ -369,7 +352,3 @@ pub(crate) const POD_COLUMNS: &[Column] = &[
     column("Ready", "boolean", ".status.ready"),
     column("Age", "date", ".metadata.creationTimestamp"),
 ];
-
-/// The columns of a list of nodes' states.
-pub(crate) const NODE_COLUMNS: &[Column] =
-    &[column("Agent", "string", ".status.agent"), column("Age", "date", ".metadata.creationTimestamp")];

@@ -170,7 +170,7 @@ pub struct PlainStatus {
 }
 
 impl Overview {
-    fn of(report: &Report, label: Option<&str>, previous: Option<&Self>, now: Timestamp) -> Self {
+    pub(crate) fn of(report: &Report, label: Option<&str>, previous: Option<&Self>, now: Timestamp) -> Self {
         let (ready, reason, message) = verdict(report, label);
         let status = if ready { "True" } else { "False" };
         let earlier = previous.and_then(|previous| previous.condition(READY));

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use knit_ipam::Time;
 use knit_model::link::OwnerId;
-use knit_model::problem::Problem;
+use knit_model::problem::{Problem, Reason};
+use knit_model::quota::Counts;
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,13 @@ pub enum Event {
     },
     /// A plan was carried out, or was taken back.
     Applied(Applied),
+    /// This node may use so much of a quota that holds for all nodes together.
+    Allowed {
+        /// The quota.
+        quota: ObjectKey,
+        /// What was claimed for this node.
+        counts: Counts,
+    },
     /// Everything is to be compared with the kernel again.
     Resync,
     /// Someone wants interfaces, and waits.
@@ -245,8 +253,18 @@ pub struct Look {
     pub keys: BTreeSet<KeyRef>,
 }
 
-/// Secret keys by where they come from: what is known of each is the public key that belongs to it.
-pub type Keys = BTreeMap<KeyRef, PublicKey>;
+/// Secret keys by where they come from: what is known of each is the public key that belongs to it, or why it cannot be
+/// used. One that is not there is not among them.
+pub type Keys = BTreeMap<KeyRef, Result<PublicKey, NoKey>>;
+
+/// Why a key cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoKey {
+    /// A stable word.
+    pub reason: Reason,
+    /// A sentence that names the key and never holds any of it.
+    pub why: String,
+}
 
 /// A change of [`crate::State`]. The list of all of them is Knit's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

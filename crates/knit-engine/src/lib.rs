@@ -18,6 +18,7 @@ pub mod forward;
 pub mod made;
 pub mod objects;
 pub mod pods;
+pub mod quota;
 pub mod reports;
 mod resolve;
 pub mod state;
@@ -26,6 +27,6 @@ mod step;
 
 pub use call::{Answer, Attach, Attachment, CallId, Detach};
 pub use called::Called;
-pub use event::{Applied, Effect, Event, Failure, Keys, Lack, Look, Record, Revision, Unit};
+pub use event::{Applied, Effect, Event, Failure, Keys, Lack, Look, NoKey, Record, Revision, Unit};
 pub use state::{ObjectKey, Settings, State, StoredObject};
 pub use step::step;

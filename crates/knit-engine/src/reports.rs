@@ -89,7 +89,7 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         Want::Interface(want) => want.pods.matches(namespace, sandbox),
         Want::Change(want) => want.pods.matches(namespace, sandbox),
         Want::Routing(want) => want.pods.matches(namespace, sandbox),
-        Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) => false,
+        Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) | Want::Quota(_) => false,
     })
 }
 
@@ -127,8 +127,8 @@ fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], pr
 impl StoredObject {
     /// An object that only opens or names something has nothing of its own in the kernel.
     fn is_passive(&self) -> bool {
-        self.intents
-            .iter()
-            .all(|intent| matches!(intent.want, Want::Uplink(_) | Want::Network(_) | Want::Extensions(_)))
+        self.intents.iter().all(|intent| {
+            matches!(intent.want, Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) | Want::Quota(_))
+        })
     }
 }

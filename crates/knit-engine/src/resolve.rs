@@ -10,6 +10,7 @@ mod limits;
 mod machine;
 mod nesting;
 mod ports;
+mod quota;
 mod routing;
 mod seats;
 mod tunnel;
@@ -20,6 +21,7 @@ use knit_model::link::{Attrs, Kind, Limit, Master};
 use knit_model::plan::{Desired, Item};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
+use knit_model::quota::Counts;
 use knit_model::{IfName, Mac, Scope};
 
 pub(crate) use bridge::{bridge, is_left, is_needed};
@@ -62,6 +64,10 @@ pub(crate) struct Resolved {
     pub(crate) habits: BTreeSet<String>,
     /// Sysctls that get their old value back.
     pub(crate) returned: BTreeSet<String>,
+    /// What is new here and a quota has room for.
+    pub(crate) granted: Counts,
+    /// What is asked for here and a quota has no room for.
+    pub(crate) refused: Counts,
 }
 
 impl Resolved {

@@ -9,6 +9,7 @@ use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
 use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::ObjectRef;
+use knit_model::quota::Counts;
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
 use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
@@ -175,6 +176,12 @@ pub struct State {
     /// is compared again or an object asks for such a kind: a module may have been loaded.
     #[serde(skip)]
     pub(crate) lacking: BTreeMap<String, String>,
+    /// What this node may use of quotas that hold for all nodes. Not remembered: whoever claims tells it again.
+    #[serde(skip)]
+    pub(crate) allowances: BTreeMap<ObjectKey, Counts>,
+    /// What units ask for and may not have because of a quota.
+    #[serde(skip)]
+    pub(crate) refused: BTreeMap<Unit, Counts>,
 }
 
 impl State {
@@ -248,6 +255,8 @@ impl State {
             forwards: Forwards::default(),
             extensions: self.extensions.remembered(),
             lacking: BTreeMap::new(),
+            allowances: BTreeMap::new(),
+            refused: BTreeMap::new(),
             ..self.clone()
         }
     }

@@ -1,10 +1,12 @@
 //! What stands where, read from the state: by pod, and on the node outside of pods.
 
-use knit_model::Sandbox;
+use std::collections::{BTreeMap, BTreeSet};
+
 use knit_model::intent::Want;
 use knit_model::problem::Problem;
 use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, PodState};
+use knit_model::{KeyRef, Sandbox, SandboxId};
 
 use crate::event::Unit;
 use crate::reports::{entries, is_meant};
@@ -38,6 +40,26 @@ impl State {
     fn is_settled(&self, sandbox: &Sandbox) -> bool {
         let unit = Unit::Sandbox(sandbox.id.clone());
         !self.dirty.contains(&unit) && !self.flights.contains_key(&unit)
+    }
+
+    /// Secrets that keys of interfaces come from, by namespace and name, with the sandboxes that need each.
+    pub fn secrets_needed(&self) -> BTreeMap<(String, String), BTreeSet<SandboxId>> {
+        let mut needed: BTreeMap<_, BTreeSet<SandboxId>> = BTreeMap::new();
+        for stored in self.objects.values() {
+            let wants = stored.intents.iter().filter_map(|intent| intent.want.interface());
+            for want in wants {
+                for secret in want.kind.clone().secrets() {
+                    let Some(KeyRef::Secret { namespace, name, .. }) = secret.from.clone() else { continue };
+                    let pods = self.sandboxes.values();
+                    let pods = pods.filter(|sandbox| want.pods.matches(&stored.object.namespace, sandbox));
+                    let mut ids = pods.map(|sandbox| sandbox.id.clone()).peekable();
+                    if ids.peek().is_some() {
+                        needed.entry((namespace, name)).or_default().extend(ids);
+                    }
+                }
+            }
+        }
+        needed
     }
 
     fn pod_state(&self, sandbox: &Sandbox) -> PodState {

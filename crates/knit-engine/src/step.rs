@@ -2,6 +2,7 @@
 
 mod affected;
 mod held;
+mod quota;
 pub(crate) mod standing;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState};
 
 use self::affected::{affected, bridges_named};
 use self::held::{given_back, held};
+use self::quota::{allowed, give_room};
 use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
@@ -56,6 +58,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
             state.dirty.extend(known);
         }
+        Event::Allowed { quota, counts } => allowed(state, quota, counts),
         Event::Resync => {
             calls::chain::try_again(state);
             state.lacking.clear();
@@ -116,6 +119,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
 fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     let Some(old) = state.objects.get(key) else { return };
     let affected = affected(state, old);
+    state.allowances.remove(key);
     effects.record(state, Record::ObjectDeleted(key.clone()));
     state.dirty.extend(affected);
     effects.changed(BTreeSet::from([key.clone()]));
@@ -166,6 +170,10 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
         if let Unit::Sandbox(id) = &unit {
             calls::begun(state, id);
         }
+        match resolved.refused.is_zero() {
+            true => state.refused.remove(&unit),
+            false => state.refused.insert(unit.clone(), resolved.refused),
+        };
         resolved.look.links_only = standing::suffices(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
@@ -330,6 +338,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     }
     if !unchanged {
         follow(state, unit);
+        give_room(state, unit, &old);
     }
     let mut objects = resolved.askers;
     objects.extend(old.askers().cloned());

@@ -74,3 +74,18 @@ fn without_its_secret_nothing_is_made_and_what_stands_stays() {
     node.hear(Event::ObjectDeleted(key(&tunnel)));
     assert_eq!(node.link("a", "wg0"), None);
 }
+
+#[test]
+fn only_secrets_that_a_pod_needs_are_needed() {
+    let mut node = Node::holding(NetState::default());
+    let from = KeyRef::Secret { namespace: "default".into(), name: "keys".into(), key: "private".into() };
+    let tunnel = tunnel(from);
+    node.hear(Event::ObjectApplied(tunnel.clone()));
+    assert!(node.state.secrets_needed().is_empty(), "no pod here is meant");
+    let pod = sandbox("a", 7, "default", "x");
+    node.hear(Event::SandboxSeen(pod.clone()));
+    let name = ("default".to_owned(), "keys".to_owned());
+    assert_eq!(node.state.secrets_needed(), [(name, [pod.id].into())].into());
+    node.hear(Event::ObjectDeleted(key(&tunnel)));
+    assert!(node.state.secrets_needed().is_empty());
+}

@@ -12,4 +12,4 @@ pub use client::{Error, as_person, client, connect};
 pub use kinds::{MANAGER, apply, object_of, resource};
 pub use kube;
 pub use recorder::{Recorder, Severity};
-pub use watch::{Seen, follow};
+pub use watch::{Seen, follow, follow_with};

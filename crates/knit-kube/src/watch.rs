@@ -24,6 +24,23 @@ pub async fn follow<K>(what: &str, api: Api<K>, config: watcher::Config, mut tel
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    let tell = |heard: Result<Seen<K>, &watcher::Error>| {
+        if let Ok(seen) = heard {
+            tell(seen);
+        }
+    };
+    follow_with(what, api, config, tell).await;
+}
+
+/// The same, and each failure is told, too.
+pub async fn follow_with<K>(
+    what: &str,
+    api: Api<K>,
+    config: watcher::Config,
+    mut tell: impl FnMut(Result<Seen<K>, &watcher::Error>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     let mut stream = std::pin::pin!(watcher(api, config).default_backoff());
     let mut list = Vec::new();
     let mut is_away = false;
@@ -35,6 +52,7 @@ where
                     tracing::warn!(what, %why, "cannot be watched: what is known stays, and it is tried again");
                 }
                 is_away = true;
+                tell(Err(&why));
                 continue;
             }
         };
@@ -44,9 +62,9 @@ where
         match event {
             watcher::Event::Init => list.clear(),
             watcher::Event::InitApply(object) => list.push(object),
-            watcher::Event::InitDone => tell(Seen::Listed(std::mem::take(&mut list))),
-            watcher::Event::Apply(object) => tell(Seen::Applied(object)),
-            watcher::Event::Delete(object) => tell(Seen::Deleted(object)),
+            watcher::Event::InitDone => tell(Ok(Seen::Listed(std::mem::take(&mut list)))),
+            watcher::Event::Apply(object) => tell(Ok(Seen::Applied(object))),
+            watcher::Event::Delete(object) => tell(Ok(Seen::Deleted(object))),
         }
     }
 }

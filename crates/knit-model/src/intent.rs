@@ -22,6 +22,7 @@ pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 use crate::link::{Attrs, Bridge, Kind, OwnerId};
 use crate::name::IfName;
 use crate::provenance::Provenance;
+use crate::quota::QuotaWant;
 use crate::rule::Rule;
 use crate::sandbox::Sandbox;
 
@@ -52,6 +53,8 @@ pub enum Want {
     Routing(Box<RoutingWant>),
     /// Extensions that must be registered before pods may come.
     Extensions(ExtensionsWant),
+    /// At most so much in the namespace.
+    Quota(QuotaWant),
 }
 
 /// A bridge on the node.

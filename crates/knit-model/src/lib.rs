@@ -14,6 +14,7 @@ pub mod pairs;
 pub mod plan;
 pub mod problem;
 pub mod provenance;
+pub mod quota;
 pub mod report;
 pub mod route;
 pub mod rule;

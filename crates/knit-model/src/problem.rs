@@ -48,6 +48,8 @@ pub enum Reason {
     ExtensionFailed,
     /// Something that the node needs for pods is not there yet.
     NotReady,
+    /// The namespace has as much as its quota lets it.
+    QuotaExceeded,
 }
 
 /// A list of problems that can still grow; an input is checked to the end, so that a person sees all of them at once.
@@ -87,7 +89,8 @@ impl Reason {
             | Self::NotOwned
             | Self::Busy
             | Self::ExtensionFailed
-            | Self::NotReady => true,
+            | Self::NotReady
+            | Self::QuotaExceeded => true,
             Self::InvalidValue
             | Self::RangeOverlap
             | Self::NotAllowed

@@ -52,6 +52,8 @@ fn agent() -> Value {
     let mut rules = all_kinds("", &READ);
     rules.push(rule(STATES, &["podnetworkstates"], &["get", "list", "create", "patch", "delete"]));
     rules.push(rule(STATES, &["nodenetworkstates"], &["get", "create", "patch"]));
+    // What it claims of a quota for its node.
+    rules.push(rule(STATES, &["networkquotas/status"], &["get", "patch"]));
     rules.push(rule("", &["pods"], &READ));
     rules.push(rule("", &["nodes"], &["get"]));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
@@ -85,7 +87,7 @@ fn tenant() -> Value {
 
 /// One capability: one kind. What is cluster-wide is the admin's.
 fn editor(kind: &KindInfo) -> Value {
-    let labels = if kind.namespaced { json!({TENANT: "true"}) } else { json!({}) };
+    let labels = if kind.for_admins { json!({}) } else { json!({TENANT: "true"}) };
     let status = format!("{}/status", kind.plural);
     let mut rules = vec![rule(&kind.group, &[&kind.plural], &EDIT), rule(&kind.group, &[&status], &["get"])];
     if kind.namespaced {

@@ -2,25 +2,32 @@
 //!
 //! Whenever something may be another than before, all of it is read from the state and compared with what was written
 //! last. Only differences are written, each in one request, and a pod that is being worked on waits until it is not.
+//! Counters move all the time and are no difference: they go along, see [`counting`].
+
+mod counting;
+mod node;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
-    AppliedObject, NODE_LABEL, NetworkCapacity, NodeNetworkState, NodeNetworkStateStatus, PodNetworkState,
-    PodNetworkStateStatus,
+    NODE_LABEL, NodeNetworkState, NodeNetworkStateStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
 };
+use knit_engine::State;
 use knit_kube::kube::api::{DeleteParams, ListParams};
 use knit_kube::kube::{self, Api};
 use knit_kube::{Recorder, apply};
 use knit_model::report::PodState;
+use knit_model::{Sandbox, SandboxId};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
+use self::counting::Counting;
+use self::node::{Facts, Opened};
 use super::{Shared, words};
-use crate::capacity::Capacity;
 
 /// Changes often come in groups: so long after the first everything is compared.
 const GROUP: Duration = Duration::from_millis(10);
@@ -39,8 +46,11 @@ type States = BTreeMap<Name, PodNetworkStateStatus>;
 struct Writer {
     shared: Shared,
     recorder: Recorder,
+    /// What was written about pods, without counters.
     written: States,
+    counting: Counting,
     written_node: Option<NodeNetworkStateStatus>,
+    facts: Facts,
     /// The node's uid, so that its state goes with it.
     node_uid: Option<String>,
 }
@@ -48,16 +58,30 @@ struct Writer {
 /// What the loop knows.
 struct Wanted {
     pods: States,
+    /// Where to count.
+    sandboxes: BTreeMap<Name, Sandbox>,
     /// Pods that are being worked on: what is written about them stays for now.
     unsettled: BTreeSet<Name>,
     node: NodeNetworkStateStatus,
+    opened: Opened,
 }
+
+/// What is to be written about a pod: without counters, and the counters. `None`: nothing any more.
+type News = Option<(PodNetworkStateStatus, PodCounters)>;
 
 /// Writes for as long as it is polled.
 pub(super) async fn follow(shared: Shared) {
     let recorder = Recorder::new(shared.client.clone(), "knit-agent", &shared.node);
     let mut version = shared.handle.version();
-    let mut writer = Writer { shared, recorder, written: States::new(), written_node: None, node_uid: None };
+    let mut writer = Writer {
+        shared,
+        recorder,
+        written: States::new(),
+        counting: Counting::new(),
+        written_node: None,
+        facts: Facts::default(),
+        node_uid: None,
+    };
     let mut began = false;
     loop {
         if !began {
@@ -65,10 +89,12 @@ pub(super) async fn follow(shared: Shared) {
         }
         let done = began && writer.write().await;
         let tell = std::sync::Arc::clone(&writer.shared.tell);
+        let due = writer.facts.due().min(writer.counting.due());
         tokio::select! {
             changed = version.changed() => if changed.is_err() { return },
             () = tell.notified() => {}
             () = sleep(AGAIN), if !done => {}
+            () = sleep_until(due), if done => {}
         }
         sleep(GROUP).await;
         version.mark_unchanged();
@@ -87,7 +113,7 @@ impl Writer {
         let found = api.list(&mine).await?;
         let known = found.items.into_iter().filter_map(|state| {
             let name = (state.metadata.namespace?, state.metadata.name?);
-            Some((name, state.status.unwrap_or_default()))
+            Some((name, state.status.unwrap_or_default().without_counters()))
         });
         self.written = known.collect();
         let nodes: Api<Node> = Api::all(self.shared.client.clone());
@@ -97,34 +123,27 @@ impl Writer {
 
     /// Writes what differs. Says whether everything could be written.
     async fn write(&mut self) -> bool {
-        let Some(wanted) = self.wanted().await else { return true };
-        let gone = self
-            .written
-            .keys()
-            .filter(|name| !wanted.pods.contains_key(*name) && !wanted.unsettled.contains(*name));
-        let changed = wanted.pods.iter().filter(|(name, state)| self.written.get(*name) != Some(*state));
-        let todo: Vec<(Name, Option<PodNetworkStateStatus>)> = gone
-            .map(|name| (name.clone(), None))
-            .chain(changed.map(|(name, state)| (name.clone(), Some(state.clone()))))
-            .collect();
-        let writes = todo.into_iter().map(|(name, state)| {
+        let Some(mut wanted) = self.wanted().await else { return false };
+        let todo = self.todo(&wanted).await;
+        let writes = todo.into_iter().map(|(name, news)| {
             let shared = self.shared.clone();
             async move {
-                let result = write_pod(&shared, &name, state.as_ref()).await;
-                (name, state, result)
+                let result = write_pod(&shared, &name, news.as_ref()).await;
+                (name, news, result)
             }
         });
         let results: Vec<_> = futures_util::stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
         let mut all = true;
-        for (name, state, result) in results {
+        for (name, news, result) in results {
             match result {
-                Ok(()) => self.wrote(name, state).await,
+                Ok(()) => self.wrote(name, news),
                 Err(why) => {
                     tracing::warn!(namespace = name.0, pod = name.1, %why, "the pod's state could not be written");
                     all = false;
                 }
             }
         }
+        self.facts.complete(&mut wanted.node, &wanted.opened).await;
         if self.written_node.as_ref() != Some(&wanted.node) {
             match self.write_node(&wanted.node).await {
                 Ok(()) => self.written_node = Some(wanted.node),
@@ -137,11 +156,40 @@ impl Writer {
         all
     }
 
+    /// What differs from what was written, with the counters as they are now. When counters are due, also pods of which
+    /// only those have moved.
+    async fn todo(&mut self, wanted: &Wanted) -> Vec<(Name, News)> {
+        let gone = self.written.keys().filter(|name| !wanted.pods.contains_key(*name));
+        let gone = gone.filter(|name| !wanted.unsettled.contains(*name));
+        let mut todo: Vec<(Name, News)> = gone.map(|name| (name.clone(), None)).collect();
+        let is_turn = self.counting.take_turn();
+        let is_new = |name: &Name, state: &PodNetworkStateStatus| self.written.get(name) != Some(state);
+        let asked = wanted.pods.iter().filter(|(name, state)| is_turn || is_new(name, state));
+        let asked: Vec<_> = asked.map(|(name, state)| (name.clone(), state.clone())).collect();
+        let places = asked.iter().filter_map(|(name, _)| {
+            let sandbox = wanted.sandboxes.get(name)?;
+            Some((name.clone(), sandbox.clone()))
+        });
+        let mut counted = counting::read(places.collect()).await;
+        for (name, state) in asked {
+            let counters = counted.remove(&name).unwrap_or_default();
+            if is_new(&name, &state) || self.counting.is_worth_it(&name, &counters) {
+                todo.push((name, Some((state, counters))));
+            }
+        }
+        todo
+    }
+
     /// What there is to say. Bridges that are being worked on are waited for, but not forever: with many pods that come
     /// and go there is always one.
     async fn wanted(&self) -> Option<Wanted> {
         for _ in 0..SETTLING {
-            if self.shared.handle.ask(|node| node.state().bridges_are_settled()).await.ok()? {
+            let quotas = std::sync::Arc::clone(&self.shared.quotas);
+            let is_settled = move |node: &mut crate::node::Node| {
+                let state = node.state();
+                state.bridges_are_settled() && quotas.waiting(state).is_empty()
+            };
+            if self.shared.handle.ask(is_settled).await.ok()? {
                 break;
             }
             sleep(GROUP).await;
@@ -152,26 +200,37 @@ impl Writer {
             let pods = shared.pods();
             let mut all = state.pod_states();
             all.extend(pods.refused(state));
+            // A key that is being read is no problem yet, nor is a quota of which more is being claimed.
+            let mut waiting = waiting_for_keys(&shared, state);
+            waiting.extend(shared.quotas.sandboxes_waiting(state));
+            all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // Of a pod that the API does not have any more nothing is written: it would stay.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
+            let (mut node, opened) = node::of(state);
+            let claiming = shared.quotas.waiting(state);
+            node::pass_over_quotas(&mut node, &claiming);
             Wanted {
                 pods: all
                     .iter()
                     .map(|pod| (name_of(pod), PodNetworkStateStatus::of(pod, &shared.node)))
                     .collect(),
-                unsettled: state.unsettled().map(|pod| (pod.namespace.clone(), pod.pod.clone())).collect(),
-                node: NodeNetworkStateStatus {
-                    agent: env!("CARGO_PKG_VERSION").to_owned(),
-                    objects: state.node_states().iter().map(AppliedObject::of).collect(),
-                    networks: Capacity::of_all(state).into_iter().map(room).collect(),
-                },
+                sandboxes: all.iter().map(|pod| (name_of(pod), pod.sandbox.clone())).collect(),
+                unsettled: state
+                    .unsettled()
+                    .chain(waiting.iter().filter_map(|id| state.sandboxes.get(id)))
+                    .map(|pod| (pod.namespace.clone(), pod.pod.clone()))
+                    .collect(),
+                node,
+                opened,
             }
         });
         asked.await.ok()
     }
 
     /// Remembers what was written, and tells people.
-    async fn wrote(&mut self, name: Name, state: Option<PodNetworkStateStatus>) {
+    fn wrote(&mut self, name: Name, news: News) {
+        let (state, counted) = news.unzip();
+        self.counting.wrote(&name, counted);
         let old = self.written.remove(&name);
         let uid = state.as_ref().or(old.as_ref()).map(|state| state.pod_uid.clone());
         let pod = ObjectReference {
@@ -212,15 +271,20 @@ impl Writer {
     }
 }
 
-async fn write_pod(shared: &Shared, name: &Name, state: Option<&PodNetworkStateStatus>) -> kube::Result<()> {
+async fn write_pod(
+    shared: &Shared,
+    name: &Name,
+    news: Option<&(PodNetworkStateStatus, PodCounters)>,
+) -> kube::Result<()> {
     let (namespace, pod) = name;
     let api: Api<PodNetworkState> = Api::namespaced(shared.client.clone(), namespace);
-    let Some(state) = state else {
+    let Some((state, counters)) = news else {
         return match api.delete(pod, &DeleteParams::default()).await {
             Err(kube::Error::Api(why)) if why.code == 404 => Ok(()),
             other => other.map(|_| ()),
         };
     };
+    let state = state.clone().with_counters(counters, Time(jiff::Timestamp::now()));
     let manifest = json!({
         "apiVersion": "podnetwork.opdev.io/v1alpha1",
         "kind": "PodNetworkState",
@@ -237,18 +301,13 @@ async fn write_pod(shared: &Shared, name: &Name, state: Option<&PodNetworkStateS
     apply(&api, pod, &manifest).await.map(|_| ())
 }
 
-fn name_of(pod: &PodState) -> Name {
-    (pod.sandbox.namespace.clone(), pod.sandbox.pod.clone())
+/// Sandboxes that need a Secret of which nothing is known yet.
+fn waiting_for_keys(shared: &Shared, state: &State) -> BTreeSet<SandboxId> {
+    let Some(secrets) = shared.handle.secrets() else { return BTreeSet::new() };
+    let unknown = state.secrets_needed().into_iter().filter(|(name, _)| !secrets.is_known(name));
+    unknown.flat_map(|(_, sandboxes)| sandboxes).collect()
 }
 
-fn room(capacity: Capacity) -> NetworkCapacity {
-    // The API has no larger numbers.
-    let number = |addresses: u128| u64::try_from(addresses).unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs());
-    NetworkCapacity {
-        total: number(capacity.total),
-        free: number(capacity.free),
-        namespace: capacity.namespace,
-        name: capacity.network,
-        family: if capacity.ipv6 { "IPv6" } else { "IPv4" }.to_owned(),
-    }
+fn name_of(pod: &PodState) -> Name {
+    (pod.sandbox.namespace.clone(), pod.sandbox.pod.clone())
 }

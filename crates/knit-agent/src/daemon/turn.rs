@@ -127,7 +127,7 @@ pub(super) fn run(
 }
 
 fn open(options: &Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Node> {
-    let (mut node, notes) = Node::open(&options.state_dir)?;
+    let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone())?;
     for note in notes {
         tracing::warn!("{note}");
     }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{Node, no_faults, now, older};
 use crate::error::Result;
 use crate::hands::Hands;
-use crate::keys::KeyFolder;
+use crate::keys::{Fetched, KeyFolder};
 use crate::sandboxes;
 
 /// How many older parts of the journal are kept, to answer what changed when.
@@ -48,13 +48,18 @@ impl Node {
     /// The calling thread becomes the node's: it waits for the kernel and visits sandboxes' namespaces, so that it must
     /// not be one of an async runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
+        Self::open_with(folder, None)
+    }
+
+    /// The same, with Secrets of an API server.
+    pub fn open_with(folder: &Path, secrets: Option<Arc<Fetched>>) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, segments: HISTORY };
         let Opened { journal, snapshot, records, findings } =
             Journal::<Record, State>::open(folder, options)?;
         let mut state = snapshot.map(|(_, state)| state).unwrap_or_default();
         records.into_iter().for_each(|(_, record)| state.record(&record));
         may_visit()?;
-        let keys = Arc::new(KeyFolder::new(folder));
+        let keys = Arc::new(KeyFolder::new(folder).with_secrets(secrets));
         let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
         let (places, reaped) = (BTreeMap::new(), BTreeMap::new());
         let to_reap = [Scope::Host].into();

@@ -9,11 +9,12 @@ use knit_model::link::{Bridge, DEFAULT_VLAN, Kind, Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
+use knit_model::quota::Counts;
 use knit_model::report::BridgeReport;
 use knit_model::{Address, IfName, Route, Rule, Scope, marks};
 
 use super::{DEFAULT_MTU, Resolved, attachment, with_defaults};
-use crate::call::Attachment;
+use crate::call::{ATTACHMENT, Attachment};
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State};
 
@@ -37,6 +38,9 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let wishes = wishes(state, key);
     if wishes.is_empty() && !is_used(state, key) {
         resolved.look.ports_of = Some(name);
+        return resolved;
+    }
+    if refuse(state, key, &wishes, &mut resolved) {
         return resolved;
     }
     let mut link = Link::new(name.clone(), Kind::Bridge(Bridge::default()));
@@ -67,6 +71,24 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     resolved.made.host_links.insert(name.clone());
     resolved.made.bridge = Some(BridgeReport { asked: key.name.to_string(), name, addresses, default_vlan });
     resolved
+}
+
+/// Says no to a new bridge for which the namespace's quota has no room. What calls ask for is not counted.
+fn refuse(state: &State, key: &BridgeKey, wishes: &[Wish<'_>], resolved: &mut Resolved) -> bool {
+    let is_new = !state.made.contains_key(&Unit::Bridge(key.clone()));
+    let is_counted = wishes.iter().all(|wish| wish.object.kind != ATTACHMENT);
+    let one = Counts { bridges: 1, ..Counts::default() };
+    if !is_new || !is_counted {
+        return false;
+    }
+    let Err(why) = state.has_room(&key.namespace, Counts::default(), one) else { return false };
+    resolved.refused = one;
+    for wish in wishes {
+        resolved.askers.insert(wish.object.clone());
+        let message = format!("bridge {}: {why}", key.name);
+        resolved.problem(wish.object, wish.why.field.clone(), Reason::QuotaExceeded, message);
+    }
+    true
 }
 
 /// The VLAN of a port when nobody says anything, if the bridge filters: because its object says so, because a port needs

@@ -102,7 +102,7 @@ impl Wanted {
     }
 
     /// Whether a call asks for it, and no object.
-    fn is_call(&self) -> bool {
+    pub(super) fn is_call(&self) -> bool {
         self.why.object.is_none()
     }
 
@@ -175,6 +175,8 @@ impl Builder<'_> {
         let name = self.free_name(wanted)?;
         let id = format!("{}/{name}", self.sandbox.id);
         let network = self.network(wanted)?;
+        let asked = network.as_ref().map_or(want.ranges.len(), |network| network.ranges.len());
+        let most = self.check_quota(wanted, &name, asked + want.fixed.len())?;
         let kind = self.with_far_end(wanted)?.with_defaults();
         self.check_kernel(&kind, &name)?;
         let mut link = Link::new(name.clone(), kind);
@@ -198,7 +200,8 @@ impl Builder<'_> {
         self.check_uplink(wanted, &link)?;
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let ranges = if wanted.is_call() { attachment::open_ranges(want, ranges) } else { ranges };
-        let addresses = self.addresses(wanted, &name, &ranges)?;
+        let most = if wanted.is_call() { usize::MAX } else { most };
+        let addresses = self.addresses(wanted, &name, &ranges, most)?;
         let peer = self.far_end(wanted, &mut link, master.clone(), vlans.clone());
         let vlans = vlans.filter(|_| want.port.is_some());
         self.resolved.because(&scope, Item::Link(name.clone()), &wanted.why);
@@ -277,10 +280,13 @@ impl Builder<'_> {
                 return Ok(Some(name_of(self.state, &key)));
             }
             let problems = self.state.problems.get(&Unit::Bridge(key.clone()));
-            let why = problems
-                .and_then(|problems| problems.first())
-                .map_or_else(|| "it is not there".to_owned(), |(_, problem)| problem.message.clone());
-            return Err((Reason::NotFound, format!("no bridge {}: {why}", key.name)));
+            let problem = problems.and_then(|problems| problems.first()).map(|(_, problem)| problem);
+            let why = problem.map_or("it is not there", |problem| &problem.message);
+            let reason = match problem {
+                Some(problem) if problem.reason == Reason::QuotaExceeded => Reason::QuotaExceeded,
+                _ => Reason::NotFound,
+            };
+            return Err((reason, format!("no bridge {}: {why}", key.name)));
         }
         let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
         match (parent, link.kind.lent()) {
@@ -325,20 +331,20 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// One address of each range, and those that are asked for by value. Asking again gives the same.
+    /// One address of each range, and those that are asked for by value, at most so many. Asking again gives the same.
     pub(super) fn addresses(
         &mut self,
         wanted: &Wanted,
         name: &IfName,
         ranges: &[IpNet],
+        most: usize,
     ) -> Result<Vec<IpNet>, (Reason, String)> {
         let network = wanted.network();
         let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
         let mut addresses = Vec::new();
         let asks = ranges.iter().map(|range| (*range, Ask::Any));
-        for (range, ask) in
-            asks.chain(wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr()))))
-        {
+        let fixed = wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr())));
+        for (range, ask) in asks.chain(fixed).take(most) {
             // Where there is no bridge nobody has its address, and a single address has none for it.
             let has_bridge = wanted.want.network.is_some() || wanted.bridge().is_some();
             let single = range.prefix_len() == range.max_prefix_len();

@@ -7,7 +7,7 @@ use knit_model::problem::Reason;
 use knit_model::{IfName, KeyRef, NetState, Scope};
 
 use super::Resolved;
-use crate::event::Keys;
+use crate::event::{Keys, NoKey};
 
 /// Gives keys that are made on the node the name of their attachment, and has all keys of a link looked at.
 pub(super) fn name_made(link: &mut Link, owner: &OwnerId, look: &mut BTreeSet<KeyRef>) {
@@ -27,15 +27,16 @@ pub(super) fn shown(link: &Link) -> Vec<(String, String)> {
 /// States the public keys that were found. A link whose key is not there is not made; if it stands, it stays as it is.
 pub(crate) fn fill(resolved: &mut Resolved, keys: &Keys, seen: &NetState) {
     let mut unmakeable: Vec<(Scope, IfName)> = Vec::new();
-    let mut missing: Vec<(IfName, KeyRef)> = Vec::new();
+    let mut missing: Vec<(IfName, NoKey)> = Vec::new();
     for (scope, state) in &mut resolved.desired.state.scopes {
         for (name, link) in &mut state.links {
             for secret in link.kind.secrets() {
                 let Some(from) = &secret.from else { continue };
-                secret.public = keys.get(from).copied();
+                let found = keys.get(from).cloned().unwrap_or_else(|| Err(not_there(from)));
+                secret.public = found.as_ref().ok().copied();
                 // A key that is to be made on the node is only missing while a change is rehearsed.
-                if secret.public.is_none() && matches!(from, KeyRef::Secret { .. }) {
-                    missing.push((name.clone(), from.clone()));
+                if let (Err(no_key), KeyRef::Secret { .. }) = (found, from) {
+                    missing.push((name.clone(), no_key));
                     if seen.link(scope, name).is_none() {
                         unmakeable.push((scope.clone(), name.clone()));
                     }
@@ -50,9 +51,13 @@ pub(crate) fn fill(resolved: &mut Resolved, keys: &Keys, seen: &NetState) {
     for (scope, name) in unmakeable {
         leave_out(resolved, &scope, &name);
     }
-    for (name, key) in missing {
-        blame(resolved, &name, &key);
+    for (name, no_key) in missing {
+        blame(resolved, &name, &no_key);
     }
+}
+
+fn not_there(key: &KeyRef) -> NoKey {
+    NoKey { reason: Reason::NotFound, why: format!("{key} is not there") }
 }
 
 /// Takes a link out of desired, with all that hangs on it.
@@ -66,7 +71,7 @@ fn leave_out(resolved: &mut Resolved, scope: &Scope, name: &IfName) {
     state.sysctls.retain(|key, _| !key.contains(&of_link));
 }
 
-fn blame(resolved: &mut Resolved, name: &IfName, key: &KeyRef) {
+fn blame(resolved: &mut Resolved, name: &IfName, no_key: &NoKey) {
     let mut objects = BTreeSet::new();
     let interfaces = resolved.made.interfaces.iter_mut().filter(|(_, interface)| interface.name == *name);
     for (object, interface) in interfaces {
@@ -74,6 +79,7 @@ fn blame(resolved: &mut Resolved, name: &IfName, key: &KeyRef) {
         objects.insert((object.clone(), interface.field.clone()));
     }
     for (object, field) in objects {
-        resolved.problem(&object, field, Reason::NotFound, format!("interface {name}: {key} is not there"));
+        let message = format!("interface {name}: {}", no_key.why);
+        resolved.problem(&object, field, no_key.reason, message);
     }
 }

@@ -40,7 +40,11 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 Want::Interface(want) => &want.pods,
                 Want::Change(want) => &want.pods,
                 Want::Routing(want) => &want.pods,
-                Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) => continue,
+                Want::Bridge(_)
+                | Want::Uplink(_)
+                | Want::Network(_)
+                | Want::Extensions(_)
+                | Want::Quota(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());
@@ -95,7 +99,7 @@ impl Builder<'_> {
         let seed = format!("host/{}/{name}", self.sandbox.id);
         link.attrs = with_defaults(&link.kind, &asked, Some(mtu), master.clone(), &seed);
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
-        let addresses = self.addresses(wanted, &name, &attachment::open_ranges(want, ranges))?;
+        let addresses = self.addresses(wanted, &name, &attachment::open_ranges(want, ranges), usize::MAX)?;
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         self.resolved.because(&Scope::Host, Item::Link(host.clone()), &wanted.why);
         let report = InterfaceReport {

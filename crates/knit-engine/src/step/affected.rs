@@ -19,6 +19,11 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
             Want::Extensions(_) => continue,
+            // What it did not let be may be now.
+            Want::Quota(_) => {
+                units.extend(state.blocked_by_quota(namespace));
+                continue;
+            }
             // An uplink may open or close a way for any sandbox.
             Want::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));

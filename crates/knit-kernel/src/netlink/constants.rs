@@ -129,6 +129,7 @@ pub const IFLA_OPERSTATE: u16 = 16;
 pub const IFLA_LINKINFO: u16 = 18;
 pub const IFLA_NET_NS_PID: u16 = 19;
 pub const IFLA_IFALIAS: u16 = 20;
+pub const IFLA_STATS64: u16 = 23;
 pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_GROUP: u16 = 27;
 pub const IFLA_NUM_TX_QUEUES: u16 = 31;

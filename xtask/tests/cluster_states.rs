@@ -1,0 +1,305 @@
+//! What Knit says about pods, nodes and itself on a real cluster, and keys that come from Secrets.
+//!
+//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_states`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod beside;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod kubectl;
+}
+
+use serde_json::{Value, json};
+use support::beside::{IMAGE, eventually, installed, on_node};
+use support::kubectl::{Namespace, feed, kubectl, run, text};
+
+fn pod(name: &str, node: &str, labels: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{{labels}}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {{name: main, image: {IMAGE}, imagePullPolicy: Never, args: [pause]}}
+---
+"
+    )
+}
+
+fn get(namespace: &Namespace, kind: &str, name: &str) -> Value {
+    serde_json::from_str(&namespace.kubectl(&["get", kind, name, "-o", "json"])).unwrap()
+}
+
+fn node_state(node: &str) -> Value {
+    let text = kubectl(&["get", "nodenetworkstate", node, "-o", "json"]);
+    serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
+}
+
+/// An Uplink on the nodes' own NIC; it goes when the test ends, also when it fails.
+struct Opened(String);
+
+impl Opened {
+    fn new() -> Self {
+        let name = format!("states-{}", std::process::id());
+        let manifest = format!(
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Uplink\nmetadata: {{name: {name}}}\nspec: {{link: eth0}}\n"
+        );
+        let (accepted, said) = feed(&["apply", "-f", "-"], &manifest);
+        assert!(accepted, "{said}");
+        Self(name)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        run(&["delete", "uplink", &self.0]);
+    }
+}
+
+/// Reason and message of an object's condition.
+fn ready(namespace: &Namespace, kind: &str, name: &str) -> (String, String) {
+    let object = get(namespace, kind, name);
+    let text = |field: &str| object["status"]["conditions"][0][field].as_str().unwrap_or_default().to_owned();
+    (text("reason"), text("message"))
+}
+
+#[test]
+fn states_say_what_went_through_interfaces_and_what_a_node_offers() {
+    let _turn = installed();
+    let namespace = Namespace::new("states");
+    namespace.apply(&pod("a", "node1", "podnetwork.opdev.io/veth: counted"));
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Veth
+metadata: {name: counted}
+spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
+",
+    );
+    namespace.kubectl(&["wait", "--for=condition=Ready", "veth/counted", "--timeout=30s"]);
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod/a", "--timeout=60s"]);
+    let interface =
+        || get(&namespace, "podnetworkstate", "a")["status"]["objects"][0]["interfaces"][0].clone();
+    assert_eq!(interface()["counters"]["rx"]["errors"], 0);
+    namespace.kubectl(&["exec", "a", "--", "ping", "-c", "20", "-i", "0.01", "-s", "1000", "192.168.77.1"]);
+    // Nothing is written for their sake so soon; the next change takes them along.
+    let version = get(&namespace, "podnetworkstate", "a")["metadata"]["resourceVersion"].clone();
+    namespace.kubectl(&["patch", "veth", "counted", "--type=merge", "-p", r#"{"spec":{"mtu":1400}}"#]);
+    let counted = eventually("the change is written", interface, |interface| interface["mtu"] == 1400);
+    for way in ["rx", "tx"] {
+        let counted = &counted["counters"][way];
+        assert!(counted["bytes"].as_u64() > Some(20_000), "{counted}");
+        assert!(counted["packets"].as_u64() >= Some(20), "{counted}");
+    }
+    let state = get(&namespace, "podnetworkstate", "a");
+    assert_ne!(state["metadata"]["resourceVersion"], version);
+    assert!(state["status"]["countedAt"].is_string(), "{state}");
+
+    let uplink = Opened::new();
+    let is_open = |state: &Value| state["uplinks"][0]["openedBy"] == uplink.0;
+    let state = eventually("the uplink is told", || node_state("node1"), is_open);
+    let eth0 = &state["uplinks"][0];
+    assert_eq!((&eth0["name"], &eth0["up"], &eth0["mtu"]), (&json!("eth0"), &json!(true), &json!(1500)));
+    assert!(eth0["hardwareAddr"].is_string());
+    let bridge = json!({"namespace": namespace.name, "asked": "countbr0", "name": "countbr0", "addresses": ["192.168.77.1/24"]});
+    assert!(state["bridges"].as_array().unwrap().contains(&bridge), "{state}");
+    let kind = |name: &str| {
+        let links = state["kernel"]["links"].as_array().unwrap();
+        links
+            .iter()
+            .find(|link| link["kind"] == name)
+            .cloned()
+            .unwrap_or_else(|| panic!("{name} in {links:?}"))
+    };
+    assert_eq!(kind("veth"), json!({"kind": "veth", "present": true}));
+    // What the agent says is what `knit doctor` says on the same kernel.
+    let has_wireguard = std::path::Path::new("/sys/module/wireguard").exists();
+    assert_eq!(kind("wireguard")["present"], has_wireguard);
+    assert_eq!(kind("wireguard")["why"].is_null(), has_wireguard);
+    let shown = kubectl(&["get", "nodenetworkstate", "node1", "-o", "wide"]);
+    let release = state["kernel"]["release"].as_str().unwrap();
+    assert!(shown.contains(release) && shown.contains("LACKS"), "{shown}");
+
+    drop(uplink);
+    let is_closed = |state: &Value| state["uplinks"].as_array().is_none_or(Vec::is_empty);
+    eventually("a closed link that software made is no NIC", || node_state("node1"), is_closed);
+}
+
+#[test]
+fn a_controller_that_works_and_one_that_waits_are_both_ready() {
+    let _turn = installed();
+    let text =
+        kubectl(&["-n", "pod-network-operator", "get", "pods", "-l", "app=knit-controller", "-o", "json"]);
+    let pods: Value = serde_json::from_str(&text).unwrap();
+    let pods = pods["items"].as_array().unwrap();
+    assert_eq!(pods.len(), 2);
+    for pod in pods {
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
+        assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/livez");
+        assert_eq!(pod["status"]["containerStatuses"][0]["ready"], true);
+        let address = pod["status"]["podIP"].as_str().unwrap();
+        let ask = |path: &str| on_node("node1", &["curl", "-s", &format!("http://{address}:9477{path}")]);
+        assert_eq!((ask("/readyz"), ask("/livez")), ("ok\n".to_owned(), "ok\n".to_owned()));
+    }
+}
+
+#[test]
+fn a_key_comes_from_a_secret_that_was_granted_and_whatever_is_in_the_way_is_told() {
+    let _turn = installed();
+    let namespace = Namespace::new("keys");
+    namespace.apply(&pod("a", "node1", "podnetwork.opdev.io/wireguard: tunnel"));
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: WireGuard
+metadata: {name: tunnel}
+spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: tunnel, key: private}}
+",
+    );
+    let told = |what: &str, reason: &str, words: &str| {
+        let seen = eventually(what, || ready(&namespace, "wireguard", "tunnel"), |seen| seen.0 == reason);
+        assert!(seen.1.contains(words), "{seen:?}");
+        eventually(what, || ready(&namespace, "wireguard", "tunnel"), |seen| seen.1.contains(words));
+    };
+    told("the agent has no right", "NotAllowed", "key private of Secret tunnel in namespace keys-");
+    let account = "pod-network-operator:knit-agent";
+    let may = |verb: &str, what: &str| {
+        let user = format!("--as=system:serviceaccount:{account}");
+        let words = ["-n", &namespace.name, "auth", "can-i", verb, what, &user];
+        String::from_utf8(run(&words).stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(may("get", "secrets/tunnel"), "no");
+
+    namespace.kubectl(&[
+        "create",
+        "role",
+        "tunnel-key",
+        "--verb=get,list,watch",
+        "--resource=secrets",
+        "--resource-name=tunnel",
+    ]);
+    let to = format!("--serviceaccount={account}");
+    namespace.kubectl(&["create", "rolebinding", "tunnel-key", "--role=tunnel-key", &to]);
+    eventually("the grant holds", || may("get", "secrets/tunnel"), |may| may == "yes");
+    assert_eq!(may("get", "secrets/other"), "no");
+    told("it is granted and not there", "NotFound", "key private of Secret tunnel");
+
+    let secret = |value: &str| {
+        let manifest = format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: tunnel}}\nstringData: {{private: \"{value}\"}}\n"
+        );
+        namespace.apply(&manifest);
+    };
+    secret("not so secret");
+    told("it is no key", "InvalidValue", "a key is 32 bytes in base64");
+    assert!(!ready(&namespace, "wireguard", "tunnel").1.contains("not so secret"));
+
+    secret("dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=");
+    let public = || get(&namespace, "podnetworkstate", "a")["status"].to_string();
+    if std::path::Path::new("/sys/module/wireguard").exists() {
+        eventually("it has its key", public, |state| state.contains("publicKey"));
+        let first = public();
+        secret("yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=");
+        eventually("it has another key", public, |state| state.contains("publicKey") && *state != first);
+        namespace.kubectl(&["delete", "secret", "tunnel"]);
+        told("it is gone, and the tunnel stays", "NotFound", "key private of Secret tunnel");
+    } else {
+        told("the key is there, and the kernel lacks the rest", "KernelLacks", "CONFIG_WIREGUARD");
+    }
+    let events = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    assert!(events.contains("the agent may not read this Secret"), "{events}");
+    assert!(!events.contains("has not answered yet"), "a key that is being read is no problem: {events}");
+}
+
+#[test]
+fn a_quota_holds_for_all_nodes_together_and_takes_nothing_away() {
+    let _turn = installed();
+    let namespace = Namespace::new("quota");
+    let quota = |most: u32| {
+        namespace.apply(&format!(
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: NetworkQuota\nmetadata: {{name: most}}\nspec: {{interfaces: {most}, addresses: 20, bridges: 2}}\n"
+        ));
+    };
+    quota(3);
+    let label = "podnetwork.opdev.io/veth: many";
+    let pods = [("a", "node1"), ("b", "node1"), ("c", "node2"), ("d", "node2")];
+    namespace.apply(&pods.map(|(name, node)| pod(name, node, label)).concat());
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Veth
+metadata: {name: many}
+spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.78.0/24}
+",
+    );
+    // What is in the kernel, not what is said about it.
+    let made = || {
+        let has =
+            |pod: &str| namespace.kubectl(&["exec", pod, "--", "ls", "/sys/class/net"]).contains("net1");
+        pods.iter().filter(|(pod, _)| has(pod)).count()
+    };
+    let used = || get(&namespace, "networkquota", "most")["status"]["used"].clone();
+    let told = |reason: &str| {
+        eventually(reason, || ready(&namespace, "veth", "many"), |seen| seen.0 == reason);
+    };
+    told("QuotaExceeded");
+    eventually("three are made", made, |made| *made == 3);
+    // A claim is for what is asked for, too: of addresses there would be room.
+    assert_eq!((&used()["interfaces"], &used()["bridges"]), (&json!(3), &json!(2)));
+    let (_, words) = ready(&namespace, "veth", "many");
+    assert!(words.contains("may have 3 interfaces on all nodes (networkquota most)"), "{words}");
+    let claims = get(&namespace, "networkquota", "most")["status"]["claims"].clone();
+    let of = |node: &str| claims[node]["interfaces"].as_u64().unwrap();
+    assert_eq!(of("node1") + of("node2"), 3, "{claims}");
+    let events = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"]);
+    assert!(events.contains("QuotaExceeded"), "{events}");
+    let messages = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
+    assert!(!messages.contains("2 bridges"), "what is being claimed is no problem: {messages}");
+    let shown = namespace.kubectl(&["get", "networkquota", "most"]);
+    assert!(shown.contains("MAX-INTERFACES"), "{shown}");
+
+    quota(4);
+    namespace.kubectl(&["wait", "--for=condition=Ready", "veth/many", "--timeout=30s"]);
+    assert_eq!(made(), 4);
+    quota(1);
+    namespace.kubectl(&["patch", "veth", "many", "--type=merge", "-p", r#"{"spec":{"mtu":1400}}"#]);
+    eventually(
+        "the change is everywhere",
+        || get(&namespace, "veth", "many")["status"].clone(),
+        |status| status["observedGeneration"] == 2 && status["readyPods"] == 4,
+    );
+    assert_eq!((made(), used()["interfaces"].clone()), (4, json!(4)));
+    namespace.kubectl(&["delete", "pod", "a", "b"]);
+    eventually("what is gone is free", used, |used| {
+        *used == json!({"interfaces": 2, "addresses": 2, "bridges": 1})
+    });
+
+    // Whoever has all that tenants can have does not have this, and an agent claims for its own node only.
+    namespace.kubectl(&["create", "serviceaccount", "tenant"]);
+    let account = format!("--serviceaccount={}:tenant", namespace.name);
+    namespace.kubectl(&["create", "rolebinding", "all", "--clusterrole=knit-tenant", &account]);
+    let user = format!("--as=system:serviceaccount:{}:tenant", namespace.name);
+    for verb in ["create", "patch", "delete"] {
+        let answer =
+            run(&["-n", &namespace.name, "auth", "can-i", verb, "networkquotas.podnetwork.opdev.io", &user]);
+        assert_eq!(String::from_utf8(answer.stdout).unwrap().trim(), "no", "{verb}");
+    }
+    let claim = |node: &str| {
+        let patch =
+            format!(r#"{{"status":{{"claims":{{"{node}":{{"interfaces":0,"addresses":0,"bridges":0}}}}}}}}"#);
+        let agent = "--as=system:serviceaccount:pod-network-operator:knit-agent";
+        let on = "--as-user-extra=authentication.kubernetes.io/node-name=node1";
+        let words = ["-n", &namespace.name, "patch", "networkquota", "most", "--subresource=status"];
+        text(&run(&[&words[..], &["--type=merge", "-p", &patch, agent, on]].concat()))
+    };
+    let said = claim("node2");
+    assert!(said.contains("the agent of node1 may not change what another node has claimed"), "{said}");
+    assert!(claim("node1").contains("patched"));
+}
