@@ -111,10 +111,10 @@ fn words_for(strays: &Plan) -> String {
         _ => None,
     });
     let names: Vec<&str> = names.collect();
-    match names[..] {
-        [] => strays.summary(),
-        [ref few @ ..] if few.len() <= 5 => few.join(", "),
-        [ref many @ ..] => format!("{} and {} more links", many[..4].join(", "), many.len() - 4),
+    match names.len() {
+        0 => strays.summary(),
+        1..=5 => names.join(", "),
+        all => format!("{} and {} more links", names[..4].join(", "), all - 4),
     }
 }
 
