@@ -7,6 +7,7 @@ mod attach;
 mod cni;
 mod floor;
 mod ground;
+mod hotplug;
 mod kinds;
 mod kni;
 mod measure;
@@ -36,6 +37,8 @@ pub enum Bench {
     Cni(Options),
     /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
     Kinds(Options),
+    /// From an object to usable interfaces of running pods, on a cluster of its own; requests, memory, CPU (needs root)
+    Hotplug(Options),
 }
 
 /// What every benchmark takes.
@@ -61,6 +64,7 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
         Bench::Cni(options) => cni::run(options.rounds)?.print(options.json),
         Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
+        Bench::Hotplug(options) => hotplug::run(options.rounds)?.print(options.json),
     }
 }
 

@@ -23,12 +23,13 @@ mod state;
 mod up;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
 pub use down::{Outcome, down};
+pub use layout::node_name;
 pub use state::{Cluster, Network};
 pub use up::{Options, load_images, up};
 
@@ -106,6 +107,23 @@ pub enum Task {
         #[arg(long, default_value_t = 10)]
         moments: u32,
     },
+}
+
+impl Cluster {
+    /// The cluster of that name, or an error that says how to get one.
+    pub fn named(name: &str) -> Result<Self> {
+        Self::open(&Names::new(name)?)
+    }
+}
+
+/// A command that enters the namespaces of a node; what to run there is added to it.
+pub fn enter(cluster: &Cluster, node: u8) -> Result<Command> {
+    Ok(daemon::enter(node::holder(cluster, node)?))
+}
+
+/// All processes of a cluster, those in pods too.
+pub fn processes(cluster: &Cluster) -> Result<Vec<i32>> {
+    cgroups::processes(&cluster.names().cgroup())
 }
 
 /// What `cargo xtask cluster` does.
