@@ -18,6 +18,7 @@ mod look;
 pub mod marks;
 mod node;
 mod reference;
+mod restart;
 mod rootfs;
 mod state;
 mod up;
@@ -25,7 +26,7 @@ mod up;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
 pub use down::{Outcome, down};
@@ -97,6 +98,16 @@ pub enum Task {
         /// Where the JUnit file and the log go [default: target/conformance]
         #[arg(long)]
         report_dir: Option<PathBuf>,
+    },
+    /// Kill a containerd or a kubelet and start it again: containerd-node1, ...
+    Restart {
+        /// The part
+        part: String,
+    },
+    /// Have a node reboot: everything on it ends, and it comes up again with the same disk
+    Reboot {
+        /// The node: node1, ...
+        node: String,
     },
     /// Take it all away
     Down,
@@ -175,6 +186,12 @@ pub fn command(which: &Which, task: Task) -> Result<ExitCode> {
             if !wrong.is_empty() {
                 return Ok(ExitCode::FAILURE);
             }
+        }
+        Task::Restart { part } => restart::restart(&open()?, &part)?,
+        Task::Reboot { node } => {
+            let cluster = open()?;
+            let number = cluster.node_numbers().find(|number| node_name(*number) == node);
+            restart::reboot(&cluster, number.with_context(|| format!("there is no node {node}"))?)?;
         }
         Task::Down => match down(&which.name)? {
             Outcome::Removed => println!("cluster {} is gone, nothing is left of it", which.name),
