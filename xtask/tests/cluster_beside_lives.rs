@@ -13,7 +13,7 @@ mod support {
 use std::time::Duration;
 
 use serde_json::Value;
-use support::beside::{IMAGE, cluster, eventually, installed, on_node, xtask};
+use support::beside::{IMAGE, cluster, eventually, folder, installed, on_node, xtask};
 use support::kubectl::{Namespace, kubectl, run};
 
 const OPERATOR: &str = "pod-network-operator";
@@ -185,7 +185,7 @@ fn a_pod_that_dies_in_the_middle_leaves_nothing() {
 }
 
 #[test]
-fn what_someone_deletes_by_hand_on_a_node_comes_back() {
+fn what_someone_deletes_by_hand_comes_back_and_an_event_says_so() {
     let _turn = installed();
     let namespace = Namespace::new("byhand");
     namespace.apply(&format!("{}{}", veth("net", "net0", "habr0", 1400), pod("a")));
@@ -193,8 +193,57 @@ fn what_someone_deletes_by_hand_on_a_node_comes_back() {
     on_node("node1", &["ip", "link", "delete", "habr0"]);
     eventually("bridge and port are back", || links("node1", "habr0").len(), |links| *links == 2);
     eventually("it works", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
+    let said = || namespace.kubectl(&["get", "events", "--field-selector=involvedObject.name=a"]);
+    eventually("an Event below the pod", said, |said| said.contains("NetworkRepaired"));
     namespace.kubectl(&["delete", "veth", "net", "--timeout=20s"]);
     eventually("it is gone", || links("node1", "habr0"), Vec::is_empty);
+}
+
+#[test]
+fn a_range_without_room_is_said_in_words_and_takes_nothing_from_those_who_have() {
+    let _turn = installed();
+    let namespace = Namespace::new("narrow");
+    let narrow = veth("net", "net0", "nabr0", 1400).replace("192.168.130.0/24", "192.168.130.0/30");
+    namespace.apply(&format!("{narrow}{}", pod("a")));
+    eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
+    namespace.apply(&pod("b"));
+    let status = || get(&namespace, "veth/net")["status"].clone();
+    let told =
+        eventually("there is no room", status, |status| status["pods"] == 2 && status["readyPods"] == 1);
+    let message = told["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("192.168.130.0/30"), "it names the range: {message}");
+    assert!(reaches(&namespace, "a", "192.168.130.1"));
+    let free = "jsonpath={.status.networks[?(@.name==\"net\")].free}";
+    let free = || kubectl(&["get", "nodenetworkstate", "node1", "-o", free]);
+    eventually("the node's state says so", free, |free| free == "0");
+    namespace.kubectl(&["delete", "pod", "a"]);
+    eventually("who waited gets what is free again", status, |status| {
+        status["pods"] == 1 && status["readyPods"] == 1
+    });
+    namespace.kubectl(&["delete", "veth", "net", "--timeout=20s"]);
+    eventually("it is gone", || links("node1", "nabr0"), Vec::is_empty);
+}
+
+#[test]
+fn an_agent_whose_state_is_lost_finds_everything_again_and_can_take_it_away() {
+    let _turn = installed();
+    let namespace = Namespace::new("lost");
+    namespace.apply(&format!("{}{}", veth("net", "net0", "lobr0", 1400), pod("a")));
+    eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
+    std::fs::remove_dir_all(folder().join("nodes/node1/var/lib/knit/beside")).unwrap();
+    let selector = ["-l", "app=knit-agent", "--field-selector=spec.nodeName=node1"];
+    let find = [&["-n", OPERATOR, "get", "pods", "-o", "name"], &selector[..]].concat();
+    let agent = kubectl(&find);
+    kubectl(&["-n", OPERATOR, "delete", agent.trim(), "--grace-period=0", "--force"]);
+    kubectl(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
+    namespace.apply(&pod("b"));
+    eventually("the new pod, too", || ready_pods(&namespace, "veth/net"), |ready| *ready == 2);
+    for pod in ["a", "b"] {
+        assert!(reaches(&namespace, pod, "192.168.130.1"), "{pod}");
+    }
+    namespace.kubectl(&["delete", "veth", "net", "--timeout=40s"]);
+    eventually("it is gone", || links("node1", "lobr0"), Vec::is_empty);
+    assert_eq!(mtu(&namespace, "a", "net0"), None);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod objects;
 mod pods;
+mod repairs;
 mod runtime;
 mod states;
 mod words;
@@ -65,6 +66,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     }
     tokio::spawn(pods::follow(shared.clone()));
     tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));
+    tokio::spawn(repairs::follow(shared.clone()));
     tokio::spawn(states::follow(shared));
     Ok(())
 }

@@ -30,7 +30,7 @@ use knit_kernel::notices::Notice;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot, watch};
 
-pub use feed::{Change, about};
+pub use feed::{Change, Repaired, about};
 pub(crate) use outgoing::{Outgoing, Words};
 pub use outside::Outside;
 pub(crate) use pool::Errand;
@@ -101,6 +101,7 @@ pub struct Daemon {
 pub struct Handle {
     sender: Sender<Message>,
     changes: broadcast::Sender<Arc<Change>>,
+    repairs: broadcast::Sender<Repaired>,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     /// Numbers of calls, no two alike, also not those of an earlier agent.
@@ -116,6 +117,7 @@ impl Daemon {
     pub fn start(options: Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Self> {
         let (sender, incoming) = channel();
         let (changes, _) = broadcast::channel(feed::KEPT);
+        let (repairs, _) = broadcast::channel(feed::KEPT);
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
         let (counted, version) = watch::channel(0);
@@ -123,6 +125,7 @@ impl Daemon {
             incoming,
             sender: sender.clone(),
             changes: changes.clone(),
+            repairs: repairs.clone(),
             metrics: Arc::clone(&metrics),
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
             version: counted,
@@ -138,7 +141,8 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch, outside }, thread })
+        let handle = Handle { sender, changes, repairs, version, metrics, tickets, epoch, outside };
+        Ok(Self { handle, thread })
     }
 
     /// The way to it.
@@ -216,6 +220,11 @@ impl Handle {
     /// Every change from now on.
     pub fn changes(&self) -> broadcast::Receiver<Arc<Change>> {
         self.changes.subscribe()
+    }
+
+    /// Every repair from now on.
+    pub fn repairs(&self) -> broadcast::Receiver<Repaired> {
+        self.repairs.subscribe()
     }
 
     /// What is counted.

@@ -44,6 +44,7 @@ pub(super) struct Ends {
     pub(super) incoming: Incoming,
     pub(super) sender: Sender<Message>,
     pub(super) changes: broadcast::Sender<Arc<Change>>,
+    pub(super) repairs: broadcast::Sender<feed::Repaired>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) callers: Callers,
     pub(super) version: watch::Sender<u64>,
@@ -379,8 +380,11 @@ impl<'a> Turn<'a> {
             if let Task::Apply { unit, plan } = task
                 && self.compared.remove(unit)
             {
-                tracing::warn!(%unit, "was not as asked for, and is repaired: {}", plan.summary());
+                let what = plan.summary();
+                tracing::warn!(%unit, "was not as asked for, and is repaired: {what}");
                 self.ends.metrics.repaired();
+                // Nobody may listen.
+                let _ = self.ends.repairs.send(feed::Repaired { unit: unit.clone(), what });
             }
         }
         for (seq, record) in &records {
