@@ -15,6 +15,7 @@ mod messages;
 mod reference;
 mod report;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -38,7 +39,13 @@ pub enum Bench {
     /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
     Kinds(Options),
     /// From an object to usable interfaces of running pods, on a cluster of its own; requests, memory, CPU (needs root)
-    Hotplug(Options),
+    Hotplug {
+        #[command(flatten)]
+        options: Options,
+        /// An image of Knit; by default that of this checkout is built
+        #[arg(long, value_name = "FILE")]
+        image: Option<PathBuf>,
+    },
 }
 
 /// What every benchmark takes.
@@ -64,7 +71,9 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
         Bench::Cni(options) => cni::run(options.rounds)?.print(options.json),
         Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
-        Bench::Hotplug(options) => hotplug::run(options.rounds)?.print(options.json),
+        Bench::Hotplug { options, image } => {
+            hotplug::run(options.rounds, image.as_deref())?.print(options.json)
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod pods;
 pub mod programs;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -30,13 +31,15 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Brings up a cluster of two nodes with this checkout's Knit. It goes when this does.
-    pub fn up(name: &str) -> Result<Self> {
+    /// Brings up a cluster of two nodes with the Knit of an image or, without one, of this checkout. It goes when this does.
+    pub fn up(name: &str, image: Option<&Path>) -> Result<Self> {
         // What an earlier run may have left when it was killed.
         cluster::down(name)?;
-        let archive = tempfile::tempdir().context("no temporary folder")?;
-        let archive = archive.path().join("knit.tar");
-        image::write(&archive)?;
+        let folder = tempfile::tempdir().context("no temporary folder")?;
+        let archive = image.map_or_else(|| folder.path().join("knit.tar"), Path::to_owned);
+        if image.is_none() {
+            image::write(&archive)?;
+        }
         let options = Options { name: name.to_owned(), nodes: 2, network: Network::Reference };
         let brought = cluster::up(&options).and_then(|cluster| {
             let step = Step::start("load and install Knit");

@@ -8,6 +8,7 @@ mod hands;
 mod picture;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -37,6 +38,9 @@ pub struct Options {
     /// A cluster that is up and has Knit on it; by default one of its own, which goes afterwards
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
+    /// An image of Knit for the cluster of its own; by default that of this checkout is built
+    #[arg(long, value_name = "FILE", conflicts_with = "cluster")]
+    image: Option<PathBuf>,
 }
 
 /// What `cargo xtask soak` does.
@@ -45,7 +49,7 @@ pub fn command(options: &Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(any_seed);
     let beside = match &options.cluster {
         Some(name) => Beside::open(name)?,
-        None => Beside::up(CLUSTER)?,
+        None => Beside::up(CLUSTER, options.image.as_deref())?,
     };
     println!("seed {seed}");
     soak(&beside, seed, options.minutes).with_context(|| {
@@ -80,8 +84,8 @@ fn soak(beside: &Beside, seed: u64, minutes: f64) -> Result<()> {
         );
     }
     println!(
-        "nothing is left; the larger agent has {} descriptors and {:.1} MiB of anonymous memory",
-        usage.descriptors, usage.anonymous
+        "nothing is left; the larger agent has {} files, {} sockets and {:.1} MiB of anonymous memory",
+        usage.files, usage.sockets, usage.anonymous
     );
     Ok(())
 }

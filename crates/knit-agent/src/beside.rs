@@ -12,6 +12,7 @@ mod states;
 mod words;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use knit_crds::Object;
@@ -34,11 +35,20 @@ struct Shared {
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
     tell: Arc<Notify>,
+    /// How many of those who tell have not told everything they know yet.
+    silent: Arc<AtomicUsize>,
 }
 
 impl Shared {
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of those who tell has told everything it knows, for the first time.
+    fn told_all(&self) {
+        if self.silent.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.handle.fed_all();
+        }
     }
 
     /// Has the loop hear what pods and sandboxes mean for what it knows.
@@ -59,6 +69,8 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         pods: Arc::default(),
         look: Arc::default(),
         tell: Arc::default(),
+        // Each kind, the pods, and the runtime.
+        silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),
     };
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
     for kind in Object::kinds() {

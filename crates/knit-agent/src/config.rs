@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -275,6 +277,7 @@ impl Config {
             resync: Duration::from_secs(self.resync_seconds),
             cluster,
             chains: self.chains()?,
+            heard_all: Arc::new(AtomicBool::new(self.profile != Profile::Beside)),
         })
     }
 

@@ -17,7 +17,7 @@ mod turn;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -56,6 +56,9 @@ pub struct Options {
     pub cluster: Option<Cluster>,
     /// Networks that chains of CNI plugins make, by name.
     pub chains: BTreeMap<String, Chain>,
+    /// All that may be asked for has been heard of. Until then nothing is taken for a stray: an agent that lost its state
+    /// would cut off pods that it is about to hear of.
+    pub heard_all: Arc<AtomicBool>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.
@@ -108,6 +111,7 @@ pub struct Handle {
     tickets: Arc<AtomicU64>,
     /// Which history positions belong to.
     epoch: Arc<str>,
+    heard_all: Arc<AtomicBool>,
     /// What is in the way of new pods and is neither the engine's nor the kernel's.
     outside: outside::Shared,
 }
@@ -130,7 +134,7 @@ impl Daemon {
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
             version: counted,
         };
-        let folder = options.state_dir.clone();
+        let (folder, heard_all) = (options.state_dir.clone(), Arc::clone(&options.heard_all));
         let thread = std::thread::Builder::new()
             .name("knit-loop".to_owned())
             .spawn(move || turn::run(options, faults, loop_ends, &ready))
@@ -141,7 +145,8 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        let handle = Handle { sender, changes, repairs, version, metrics, tickets, epoch, outside };
+        let handle =
+            Handle { sender, changes, repairs, version, metrics, tickets, epoch, heard_all, outside };
         Ok(Self { handle, thread })
     }
 
@@ -202,6 +207,16 @@ impl Handle {
     pub fn feed(&self, news: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
         // A loop that has ended hears nothing any more.
         let _ = self.sender.send(Message::Fed(Box::new(news)));
+    }
+
+    /// All that may be asked for was fed by now.
+    pub fn fed_all(&self) {
+        let heard_all = Arc::clone(&self.heard_all);
+        // It is so once the loop has come this far.
+        self.feed(move |_| {
+            heard_all.store(true, Ordering::Relaxed);
+            Vec::new()
+        });
     }
 
     /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.

@@ -10,6 +10,7 @@ mod requests;
 mod standalone;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::Result;
 
@@ -27,11 +28,11 @@ const NAMESPACE: &str = "hotplug";
 const SIZES: [usize; 3] = [1, 10, 100];
 
 /// Measures everything.
-pub fn run(rounds: u32) -> Result<Report> {
+pub fn run(rounds: u32, image: Option<&Path>) -> Result<Report> {
     deps::ensure(&[Purpose::Bench, Purpose::Cluster])?;
     hold_many_namespaces()?;
     let mut report = Report::default();
-    let beside = Beside::up(CLUSTER)?;
+    let beside = Beside::up(CLUSTER, image)?;
     let most = SIZES[SIZES.len() - 1];
     let pods = measure("start 100 pods", || {
         pods::make_namespace(&beside, NAMESPACE)?;

@@ -29,8 +29,10 @@ pub struct Usage {
     pub cpu: Duration,
     /// Anonymous memory, in MiB.
     pub anonymous: f64,
-    /// Open descriptors.
-    pub descriptors: usize,
+    /// Open descriptors that are sockets.
+    pub sockets: usize,
+    /// All other open descriptors.
+    pub files: usize,
 }
 
 /// Knit's programs on a cluster.
@@ -70,10 +72,15 @@ pub fn usage(program: &Program) -> Result<Usage> {
     let status = fs::read_to_string(format!("{folder}/status")).with_context(gone)?;
     let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let anonymous = anonymous.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    let open = fs::read_dir(format!("{folder}/fd")).with_context(gone)?;
+    // One may be closed while it is looked at.
+    let open: Vec<_> = open.flatten().filter_map(|one| fs::read_link(one.path()).ok()).collect();
+    let sockets = open.iter().filter(|target| target.to_string_lossy().starts_with("socket:")).count();
     Ok(Usage {
         cpu: TICK * (ticks(11) + ticks(12)),
         anonymous: anonymous.with_context(gone)? / 1024.0,
-        descriptors: fs::read_dir(format!("{folder}/fd")).with_context(gone)?.count(),
+        sockets,
+        files: open.len() - sockets,
     })
 }
 

@@ -8,6 +8,7 @@ mod notices;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -449,7 +450,7 @@ impl<'a> Turn<'a> {
         if self.sweep_at.is_none_or(|at| now < at) {
             return Ok(());
         }
-        if !self.node.state().is_idle() {
+        if !self.node.state().is_idle() || !self.options.heard_all.load(Ordering::Relaxed) {
             self.sweep_at = Some(now + SWEEP_AGAIN);
             return Ok(());
         }
