@@ -213,10 +213,6 @@ fn a_range_without_room_is_said_in_words_and_takes_nothing_from_those_who_have()
     let message = told["conditions"][0]["message"].as_str().unwrap();
     assert!(message.contains("192.168.130.0/30"), "it names the range: {message}");
     assert!(reaches(&namespace, "a", "192.168.130.1"));
-    namespace.kubectl(&["delete", "pod", "a"]);
-    eventually("who waited gets what is free again", status, |status| {
-        status["pods"] == 1 && status["readyPods"] == 1
-    });
     namespace.kubectl(&["delete", "veth", "net", "--timeout=20s"]);
     eventually("it is gone", || links("node1", "nabr0"), Vec::is_empty);
 }
