@@ -256,6 +256,7 @@ fn listen(pod: usize, mut socket: Socket, tell: &Sender<Heard>, stop: &AtomicBoo
 /// The interface in one pod.
 #[derive(Default)]
 struct Link {
+    /// Zero while there is none.
     index: i32,
     is_up: bool,
     has_address: bool,
@@ -268,13 +269,14 @@ impl Link {
         match kind {
             RTM_NEWLINK | RTM_DELLINK => {
                 let (header, attributes) = LinkHeader::split(body)?;
-                let is_mine = attributes.first(IFLA_IFNAME)?.str()?.starts_with(PREFIX);
-                if !is_mine {
-                    return None;
-                }
-                if kind == RTM_DELLINK {
+                let is_named = attributes.first(IFLA_IFNAME)?.str()?.starts_with(PREFIX);
+                // What is cut off loses its name first, and is deleted a moment later together with others.
+                if (kind == RTM_DELLINK || !is_named) && header.index == self.index {
                     *self = Self::default();
                     return Some(false);
+                }
+                if kind == RTM_DELLINK || !is_named {
+                    return None;
                 }
                 self.index = header.index;
                 self.is_up = header.flags & IFF_UP != 0 && header.flags & IFF_LOWER_UP != 0;
