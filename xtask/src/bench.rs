@@ -4,6 +4,7 @@
 //! machine; numbers of another day or machine are never compared with.
 
 mod attach;
+mod cleanup;
 mod cni;
 mod floor;
 mod ground;

@@ -3,6 +3,7 @@
 //! [`up`], [`down`] and the [`Cluster`] they speak of are plain functions and data, so that tests can use them too.
 
 mod api;
+pub mod bare;
 mod cgroups;
 pub mod conformance;
 mod control;

@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 
 use knit_kni::frame::SHIM_MARK;
+use knit_model::IfName;
 
 use crate::failure::Failure;
 
-/// The longest name of an interface, in bytes.
-const LONGEST_INTERFACE: usize = 15;
 /// The longest id that the agent takes, in bytes.
 const LONGEST_ID: usize = 253;
 
@@ -106,18 +105,7 @@ pub(crate) fn container(name: &str, id: &str) -> Result<String, Failure> {
 
 /// An interface's name, as the kernel takes it.
 pub(crate) fn interface(variable: &str, name: &str) -> Result<String, Failure> {
-    let fits = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '/' | ':' | '%');
-    let shown = name.escape_debug();
-    if name.is_empty() || matches!(name, "." | "..") {
-        return Err(Failure::variable(variable, format!("`{shown}` is no name of an interface")));
-    }
-    if name.len() > LONGEST_INTERFACE {
-        let why = format!("`{shown}` has {} bytes, and may have {LONGEST_INTERFACE}", name.len());
-        return Err(Failure::variable(variable, why));
-    }
-    if let Some(letter) = name.chars().find(|letter| !fits(*letter)) {
-        return Err(Failure::variable(variable, format!("`{shown}` must not contain {letter:?}")));
-    }
+    IfName::new(name).map_err(|why| Failure::variable(variable, why))?;
     Ok(name.to_owned())
 }
 

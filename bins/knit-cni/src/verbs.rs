@@ -134,7 +134,8 @@ impl Call {
         Ok(String::new())
     }
 
-    /// What an ADD would still have to do is what is missing.
+    /// What an ADD would still have to do is what is missing. It is rehearsed rather than asked for as `CheckPod`, because
+    /// that way the agent also compares the namespace and the configuration with those of the ADD.
     fn check(self, agent: &mut dyn Ask, words: &mut Vec<String>) -> Result<String, Failure> {
         let Some(prior) = &self.config.prior else {
             return Err(Failure::config("prevResult", "a CHECK needs the result of the ADD"));

@@ -1,11 +1,13 @@
 //! Knit: pod networking. `knit help` lists the commands.
 
 mod agent;
+mod api_server;
 mod ask;
 mod cli;
 mod cni;
 mod completion;
 mod controller;
+mod desk;
 mod doctor;
 mod fault;
 mod man;

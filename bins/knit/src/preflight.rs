@@ -8,13 +8,13 @@ mod nodes;
 mod ranges;
 mod text;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use crate::api_server::ApiServer;
 use crate::output;
 use ranges::Ranges;
 
@@ -24,12 +24,8 @@ const WRONG: u8 = 2;
 /// Which cluster, and how to print the answer.
 #[derive(Debug, Args)]
 pub struct Flags {
-    /// The kubeconfig [default: as kubectl takes it: $KUBECONFIG, or ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: the current one]
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
+    #[command(flatten)]
+    server: ApiServer,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
@@ -112,7 +108,7 @@ pub fn run(flags: &Flags) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("cannot start the runtime that talks to the API server")?;
-    let seen = runtime.block_on(look::look(flags.kubeconfig.as_deref(), flags.context.clone()))?;
+    let seen = runtime.block_on(look::look(&flags.server))?;
     let report = judge::judge(&seen);
     if flags.cluster_ranges {
         output::text(&report.ranges.manifest()?)?;

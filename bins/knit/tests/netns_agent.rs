@@ -324,6 +324,35 @@ fn the_agent_makes_and_removes_namespaces_through_kni_alone() {
 }
 
 #[test]
+fn a_port_leads_from_a_pod_to_its_neighbour_and_the_nodes_loopback_stays_the_nodes() {
+    let machine = Machine::new("agent-loopback");
+    let (one, two) = (machine.testbed.pod("one"), machine.testbed.pod("two"));
+    let agent = machine.agent();
+    let mut request = attach("sb1", &netns(&one));
+    let port = v1::PortMapping { container_port: 80, host_port: 8080, ..Default::default() };
+    request.interfaces = vec![v1::InterfaceSpec { port_mappings: vec![port], ..Default::default() }];
+    agent.try_attach(request).unwrap();
+    agent.attach("sb2", &two);
+    let echo = one.namespace().tcp_echo("10.75.0.2:80");
+    two.tcp_reaches("10.75.0.1:8080").unwrap();
+    // Also where the packet filter does not see what a bridge forwards.
+    let filter = machine.host.output("sysctl", &["-w", "net.bridge.bridge-nf-call-iptables=0"]);
+    two.tcp_reaches("10.75.0.1:8080").unwrap();
+    // A service of the node on its loopback is none of a pod's business, whatever the pod does to its own routes.
+    let private = machine.host.tcp_echo("127.0.0.1:9999");
+    machine.host.tcp_reaches("127.0.0.1:9999").unwrap();
+    two.set_sysctl("net.ipv4.conf.all.route_localnet", "1");
+    two.output("ip", &["address", "del", "127.0.0.1/8", "dev", "lo"]).unwrap();
+    two.output("ip", &["route", "add", "127.0.0.1/32", "via", "10.75.0.1"]).unwrap();
+    assert!(two.tcp_reaches("127.0.0.1:9999").is_err(), "{filter:?}");
+    private.stop();
+    echo.stop();
+    agent.delete("sb1");
+    let open = || machine.host.output("sysctl", &["-n", "net.ipv4.conf.knit0.route_localnet"]);
+    eventually("the loopback is closed again", Duration::from_secs(5), || open().unwrap().trim() == "0");
+}
+
+#[test]
 fn ports_of_the_node_lead_to_the_pod_as_long_as_it_is_attached() {
     let machine = Machine::new("agent-ports");
     let (pod, outside) = (machine.testbed.pod("one"), machine.testbed.pod("outside"));
@@ -344,6 +373,7 @@ fn ports_of_the_node_lead_to_the_pod_as_long_as_it_is_attached() {
     let echo = pod.namespace().tcp_echo("10.75.0.2:80");
     outside.tcp_reaches("192.0.2.1:8080").unwrap();
     machine.host.tcp_reaches("192.0.2.1:8080").unwrap();
+    machine.host.tcp_reaches("127.0.0.1:8080").unwrap();
     // The same port is nobody else's.
     let mut request = attach("sb2", &netns(&outside));
     request.interfaces = vec![v1::InterfaceSpec { name: "net1".to_owned(), ..ports(&[8080]) }];

@@ -4,6 +4,7 @@
 mod support {
     #[allow(dead_code, reason = "shared by several test programs")]
     pub mod agent;
+    pub mod chain;
     #[allow(dead_code, reason = "shared by several test programs")]
     pub mod cni;
 }
@@ -15,35 +16,11 @@ use std::time::Duration;
 use knit_kni::{Error, v1};
 use knit_testbed::{Dump, Pod, eventually};
 use serde_json::{Value, json};
-use support::agent::{Agent, Machine, attach, netns};
+use support::agent::{Agent, Machine, netns};
+use support::chain::{bridge, configure, leases, on_legacy_at};
 use support::cni::Call;
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// Writes a configuration with one network `legacy` of these plugins, and answers with the flag that names it.
-fn configure(machine: &Machine, plugins: &Value) -> String {
-    let conflist = machine.path("legacy.conflist");
-    let list = json!({ "cniVersion": "1.0.0", "name": "legacy", "plugins": plugins });
-    fs::write(&conflist, list.to_string()).unwrap();
-    let dirs = [machine.path("plugins").display().to_string(), "/usr/lib/cni".to_owned()];
-    let config = json!({
-        "cniNetworks": { "legacy": { "conflist": conflist, "pluginDirs": dirs, "timeoutSeconds": 2 } },
-    });
-    let path = machine.path("agent.yaml");
-    fs::write(&path, config.to_string()).unwrap();
-    format!("--config={}", path.display())
-}
-
-/// Debian's bridge plugin, with leases in the test's own folder.
-fn bridge(machine: &Machine) -> Value {
-    json!([{
-        "type": "bridge", "bridge": "legacy0", "isGateway": true,
-        "ipam": {
-            "type": "host-local", "dataDir": machine.path("leases"),
-            "ranges": [[{ "subnet": "10.89.0.0/24" }]], "routes": [{ "dst": "10.0.0.0/8" }],
-        },
-    }])
-}
 
 /// A plugin of the test's own: it writes down what it is asked, then does this.
 fn script(machine: &Machine, what: &str) -> Value {
@@ -64,17 +41,6 @@ fn asked(machine: &Machine) -> Vec<String> {
 
 fn on_legacy(id: &str, pod: &Pod, name: &str) -> v1::AttachRequest {
     on_legacy_at(id, &netns(pod), name)
-}
-
-fn on_legacy_at(id: &str, path: &str, name: &str) -> v1::AttachRequest {
-    let to = Some(v1::interface_spec::To::Network("legacy".to_owned()));
-    let interface = v1::InterfaceSpec { name: name.to_owned(), to, ..Default::default() };
-    v1::AttachRequest { interfaces: vec![interface], ..attach(id, path) }
-}
-
-fn leases(machine: &Machine) -> usize {
-    let files = fs::read_dir(machine.path("leases/legacy")).into_iter().flatten().flatten();
-    files.filter(|file| file.file_name().to_string_lossy().starts_with("10.")).count()
 }
 
 fn interfaces(agent: &Agent<'_>, id: &str) -> Vec<String> {

@@ -4,6 +4,7 @@
 mod support {
     #[allow(dead_code, reason = "shared by several test programs")]
     pub mod agent;
+    pub mod chain;
     #[allow(dead_code, reason = "shared by several test programs")]
     pub mod extension;
 }
@@ -16,7 +17,10 @@ use knit_kni::kni::knix_plugin_manager_client::KnixPluginManagerClient;
 use knit_kni::{Client, Reason, kni, v1};
 use knit_testbed::{Dump, Pod, eventually};
 use support::agent::{Machine, addresses, attach, netns, ports, runtime};
+use support::chain::{bridge, configure, leases, on_legacy_at};
 use support::extension::{Extension, deregister, get, register};
+
+const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn they_are_called_in_order_with_everything_and_told_when_it_goes() {
@@ -341,4 +345,59 @@ fn the_command_lists_describes_finds_and_removes() {
     agent.attach("late", &pods[1]);
     let (_, shown) = knit(&["pod", "late"]);
     assert!(shown.contains("mesh"), "{shown}");
+}
+
+#[test]
+fn on_a_network_of_plugins_they_are_called_around_add_and_del() {
+    let machine = Machine::new("ext-chain");
+    let pod = machine.testbed.pod("one");
+    let flag = configure(&machine, &bridge(&machine));
+    let agent = machine.agent_with(&[&flag], &[]);
+    let mut extension = Extension::start(machine.folder.path(), "mesh");
+    extension.register(&agent);
+    let inside = Dump::settled(pod.namespace());
+    let attach = || agent.try_attach(on_legacy_at("sb1", &netns(&pod), "net1"));
+    attach().unwrap();
+    assert_eq!(extension.calls(), ["before-attach sb1", "after-attach sb1"]);
+    let told = extension.world.lock().unwrap().calls[1].1.clone();
+    let seen = told.pod.unwrap();
+    assert_eq!((told.interfaces, seen.netns_path), (vec!["net1".to_owned()], netns(&pod)));
+    let interface = seen.interfaces.iter().find(|interface| interface.name == "net1").unwrap();
+    assert_eq!((interface.kind.as_str(), interface.addresses[0].address.as_str()), ("cni", "10.89.0.2"));
+    let receipts = agent.pod("sb1").unwrap().extensions;
+    assert_eq!((receipts.len(), receipts[1].interfaces.as_slice()), (2, &["net1".to_owned()][..]));
+    agent.delete("sb1");
+    eventually("it is told", SOON, || extension.calls().len() == 3);
+    let told = extension.world.lock().unwrap().calls[2].1.clone();
+    assert_eq!(told.pod.unwrap().interfaces[0].addresses[0].address, "10.89.0.2");
+
+    // It refuses; then it is killed in the middle of either call.
+    let clean = |what: &str| {
+        assert_eq!((agent.pod("sb1"), leases(&machine)), (None, 0), "{what}");
+        inside.assert_unchanged(pod.namespace());
+    };
+    extension.world.lock().unwrap().refuses = true;
+    assert_eq!(attach().unwrap_err().reason(), Some(Reason::ExtensionFailed));
+    clean("refused");
+    extension.world.lock().unwrap().refuses = false;
+    for (phase, slow, plugged) in [("before", 3_000, 0), ("after", 500, 1)] {
+        let world = Arc::clone(&extension.world);
+        eventually("nothing is owed", SOON, || get(&agent, "mesh").extension.unwrap().owed == 0);
+        world.lock().unwrap().slow = Duration::from_millis(slow);
+        let why = std::thread::scope(|scope| {
+            let waiting = scope.spawn(attach);
+            // The second call begins when the plugin is done.
+            eventually("it is called", SOON, || leases(&machine) == plugged);
+            std::thread::sleep(Duration::from_millis(100));
+            extension.end();
+            waiting.join().unwrap().unwrap_err()
+        });
+        assert_eq!(why.reason(), Some(Reason::ExtensionFailed), "{phase}: {why}");
+        assert!(why.to_string().contains(phase), "{phase}: {why}");
+        clean(phase);
+        world.lock().unwrap().slow = Duration::ZERO;
+        extension = Extension::start_with(&extension.socket, "mesh", world);
+    }
+    attach().unwrap();
+    assert_eq!(extension.has(), ["sb1/net1"]);
 }

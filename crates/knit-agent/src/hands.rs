@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{DomainDone, Found};
 use knit_engine::chain::{Chained, Verb};
-use knit_engine::forward::Forward;
+use knit_engine::forward::Forwarding;
 use knit_engine::{Applied, CallId, Event, Failure, Keys, Lack, Look, State, Unit};
 use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
 use knit_kernel::fault::{Fault, Observer};
@@ -83,7 +83,7 @@ pub enum Task {
         path: String,
     },
     /// Have these ports of the node lead to pods, and no others.
-    Forward(Vec<Forward>),
+    Forward(Forwarding),
     /// Run the plugins of a chain.
     Chain {
         /// What for.
@@ -195,7 +195,7 @@ impl Hands {
                 let result = removed.map(|()| DomainDone::Removed(instance));
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
-            Task::Forward(forwards) => Ok(Done::with(Event::Forwarded(forward::apply(&forwards)))),
+            Task::Forward(all) => Ok(Done::with(Event::Forwarded(forward::apply(&mut self.kernel, &all)))),
             Task::Chain { verb, chained } => {
                 let result = chain::run(verb, &chained);
                 Ok(Done::with(Event::ChainDone { key: chained.key(), verb, result }))

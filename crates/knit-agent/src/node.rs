@@ -223,6 +223,11 @@ impl Node {
         std::mem::take(&mut self.to_reap)
     }
 
+    /// Whether links wait to be deleted.
+    pub(crate) fn waits_to_reap(&self) -> bool {
+        !self.to_reap.is_empty()
+    }
+
     /// Keeps the journal short.
     pub fn shorten(&mut self) -> Result<()> {
         self.forget_keys()?;
@@ -332,7 +337,7 @@ fn task(effect: Effect, make_keys: bool) -> Option<Task> {
         Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
         Effect::RunChain { verb, chained } => Some(Task::Chain { verb, chained }),
-        Effect::Forward(forwards) => Some(Task::Forward(forwards)),
+        Effect::Forward(all) => Some(Task::Forward(all)),
         Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } | Effect::Invoke(_) => None,
     }
 }

@@ -79,6 +79,15 @@ impl Called {
         self.chained.get(sandbox)?.get(interface)
     }
 
+    /// The number of the attach that brought an interface, whoever made it; nothing once it is to go.
+    pub(crate) fn ticket(&self, sandbox: &SandboxId, interface: &IfName) -> Option<u64> {
+        let own = self.get(sandbox, interface).map(|there| there.ticket);
+        own.or_else(|| {
+            let chained = self.chained.get(sandbox)?.get(interface)?;
+            (!chained.leaving).then_some(chained.ticket)
+        })
+    }
+
     pub(crate) fn set_chains(&mut self, chains: BTreeMap<String, Chain>) {
         self.chains = chains;
     }

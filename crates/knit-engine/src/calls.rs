@@ -81,6 +81,8 @@ struct Attaching {
     cleared: bool,
     /// Whether extensions were called before it.
     prepared: bool,
+    /// Whether plugins make what it asks for.
+    chained: bool,
 }
 
 /// How far a call is.
@@ -202,21 +204,19 @@ pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
                 let why = why.clone();
                 answer(state, &call, Answer::Failed(why), effects);
             }
-            (What::Attach(_), Stage::Chaining) => {
-                let message = format!("sandbox {id}: its namespace is gone");
-                chain::abandon(state, &call, effects);
-                answer(
-                    state,
-                    &call,
-                    Answer::Failed(problem("sandbox", Reason::SandboxGone, message)),
-                    effects,
-                );
-            }
             (
                 What::Attach(_),
-                Stage::Before | Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After,
+                Stage::Before
+                | Stage::Chaining
+                | Stage::Waiting
+                | Stage::Flying
+                | Stage::Forwarding
+                | Stage::After,
             ) => {
                 let message = format!("sandbox {id}: its namespace is gone");
+                if attach::is_chained(state, &call) {
+                    chain::abandon(state, &call, effects);
+                }
                 answer(
                     state,
                     &call,
@@ -265,12 +265,11 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
     };
     match (&waiting.what, &waiting.stage) {
         (What::Domain(_), Stage::Host) => waiting.stage = Stage::Abandoned,
-        (What::Attach(_), Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After) => {
+        (
+            What::Attach(_),
+            Stage::Waiting | Stage::Chaining | Stage::Flying | Stage::Forwarding | Stage::After,
+        ) => {
             attach::take_back(state, call, effects);
-            state.calls.waiting.remove(call);
-        }
-        (What::Attach(_), Stage::Chaining) => {
-            chain::abandon(state, call, effects);
             state.calls.waiting.remove(call);
         }
         (What::Attach(attaching), Stage::Before) => {
@@ -304,7 +303,7 @@ fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects)
 
 /// The node's ports are as asked, or could not be opened: whoever waits for them is answered.
 fn forwarded(state: &mut State, result: &Result<(), Problem>, now: Time, effects: &mut Effects) {
-    if !state.forwards.done(effects) && result.is_ok() {
+    if !forward::done(state, effects) && result.is_ok() {
         return;
     }
     let waits = |waiting: &Waiting| waiting.stage == Stage::Forwarding;

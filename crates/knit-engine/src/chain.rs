@@ -3,10 +3,12 @@
 //! Knit does not look into what plugins make. It remembers before an ADD that there may be something to DEL, keeps the
 //! result, and runs the DEL until it worked: after a crash, a detach, a collection, or when the sandbox is gone.
 
+use ipnet::IpNet;
 use knit_ipam::Time;
 use knit_model::provenance::Provenance;
 use knit_model::{IfName, SandboxId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::call::{Asked, Notes};
 
@@ -72,5 +74,18 @@ impl Chained {
     /// Its key.
     pub fn key(&self) -> ChainKey {
         (self.sandbox.clone(), self.interface.clone())
+    }
+
+    /// Whether the chain made it, and it is not to go.
+    pub fn stands(&self) -> bool {
+        self.result.is_some() && !self.leaving
+    }
+
+    /// The addresses that the chain answered with.
+    pub fn addresses(&self) -> Vec<IpNet> {
+        let result: Option<Value> = self.result.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let ips = result.as_ref().and_then(|result| result.get("ips")?.as_array());
+        let texts = ips.into_iter().flatten().filter_map(|ip| ip.get("address")?.as_str());
+        texts.filter_map(|text| text.parse().ok()).collect()
     }
 }

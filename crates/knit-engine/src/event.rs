@@ -14,7 +14,7 @@ use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, D
 use crate::chain::{Chain, ChainKey, Chained, Verb};
 use crate::extension::{Invocation, Outcome, Receipt, Registered, Told};
 use crate::extensions::{ReceiptsEnded, Registration, Removal};
-use crate::forward::Forward;
+use crate::forward::Forwarding;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
 /// What is changed as one transaction: it holds, or it is taken back.
@@ -198,7 +198,7 @@ pub enum Effect {
         path: String,
     },
     /// Have these ports of the node lead to pods, and no others, and answer with [`Event::Forwarded`].
-    Forward(Vec<Forward>),
+    Forward(Forwarding),
     /// Call this extension within its deadline and answer with [`Event::Invoked`].
     Invoke(Box<Invocation>),
     /// Run the plugins of a chain and answer with [`Event::ChainDone`].

@@ -149,7 +149,10 @@ impl Extensions {
 
     /// Something of a sandbox went: its receipts are looked at.
     pub(crate) fn notice(&mut self, record: &Record) {
-        if let Record::Detached { sandbox: id, .. } | Record::SandboxGone { id, .. } = record {
+        if let Record::Detached { sandbox: id, .. }
+        | Record::ChainLeaves { sandbox: id, .. }
+        | Record::SandboxGone { id, .. } = record
+        {
             self.stale.insert(id.clone());
         }
     }
@@ -293,16 +296,17 @@ impl State {
             mine()
                 .any(|receipt| receipt.is_done() && receipt.interfaces.contains(&(interface.clone(), ticket)))
         };
-        let mut attached = self.called.of(id).filter(|there| there.stood);
-        let lacks = attached.find(|there| !has(&there.interface, there.ticket))?;
+        let own = self.called.of(id).filter(|there| there.stood);
+        let own = own.map(|there| (&there.interface, there.ticket, there.since));
+        let chained = self.called.all_chained().filter(|there| there.sandbox == *id && there.stands());
+        let chained = chained.map(|there| (&there.interface, there.ticket, there.since));
+        let (_, _, since) = own.chain(chained).find(|(name, ticket, _)| !has(name, *ticket))?;
         let said = mine().find_map(|receipt| match &receipt.outcome {
             Some(Outcome::Ignored(not)) => Some(format!("it failed and was ignored: {}", not.why)),
             _ => None,
         });
         let before = || match self.extensions.get(name) {
-            Some(one) if there_before(one, lacks.since) => {
-                "it was attached before the extension was registered"
-            }
+            Some(one) if there_before(one, since) => "it was attached before the extension was registered",
             Some(_) => "the extension did not take part",
             None => "the extension is not registered",
         };

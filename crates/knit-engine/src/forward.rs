@@ -27,6 +27,15 @@ pub struct Forward {
     pub port: u16,
 }
 
+/// All ports of the node that lead to pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forwarding {
+    /// These, and no others.
+    pub forwards: Vec<Forward>,
+    /// The bridge of the cluster's network, if there is one: what the node says to itself on its loopback leaves by it.
+    pub bridge: Option<IfName>,
+}
+
 /// What the host was asked to have. Not remembered: it is asked again after a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Forwards {
@@ -40,25 +49,27 @@ impl Forwards {
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way
     }
+}
 
-    fn ask(&mut self, effects: &mut Effects) {
-        if self.under_way {
-            self.again = true;
-            return;
-        }
-        self.under_way = true;
-        let all = self.of.values().flatten().cloned().collect();
-        effects.list.push(Effect::Forward(all));
+fn ask(state: &mut State, effects: &mut Effects) {
+    let bridge = state.cluster().map(|cluster| cluster.bridge.clone());
+    let asked = &mut state.forwards;
+    if asked.under_way {
+        asked.again = true;
+        return;
     }
+    asked.under_way = true;
+    let forwards = asked.of.values().flatten().cloned().collect();
+    effects.list.push(Effect::Forward(Forwarding { forwards, bridge }));
+}
 
-    /// The host has done what it was asked. Says whether that was the last of it.
-    pub(crate) fn done(&mut self, effects: &mut Effects) -> bool {
-        self.under_way = false;
-        if std::mem::take(&mut self.again) {
-            self.ask(effects);
-        }
-        !self.under_way
+/// The host has done what it was asked. Says whether that was the last of it.
+pub(crate) fn done(state: &mut State, effects: &mut Effects) -> bool {
+    state.forwards.under_way = false;
+    if std::mem::take(&mut state.forwards.again) {
+        ask(state, effects);
     }
+    !state.forwards.under_way
 }
 
 /// Compares the ports of one sandbox with what was asked for last.
@@ -72,7 +83,7 @@ pub(crate) fn refresh(state: &mut State, id: &SandboxId, effects: &mut Effects) 
     } else {
         state.forwards.of.insert(id.clone(), now);
     }
-    state.forwards.ask(effects);
+    ask(state, effects);
 }
 
 /// After a start: what is written down is what the kernel has. Asking anew pod by pod would close the others' ports.
@@ -85,7 +96,7 @@ pub(crate) fn remember(state: &mut State) {
 /// Asks for all of them, whatever was asked before.
 pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
     remember(state);
-    state.forwards.ask(effects);
+    ask(state, effects);
 }
 
 fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {

@@ -20,8 +20,8 @@ pub mod objects;
 pub mod pods;
 pub mod reports;
 mod resolve;
-mod standing;
 pub mod state;
+mod states;
 mod step;
 
 pub use call::{Answer, Attach, Attachment, CallId, Detach};

@@ -362,6 +362,7 @@ fn a_detach_does_not_wait_and_what_is_owed_is_told_later_and_later_and_before_th
 #[derive(Clone, Debug)]
 enum Deed {
     Attach(usize, bool),
+    Plug(usize, bool),
     Detach(usize),
     Register(usize, i32, bool),
     Remove(usize),
@@ -380,6 +381,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     ];
     prop_oneof![
         4 => (0..PODS.len(), any::<bool>()).prop_map(|(pod, two)| Deed::Attach(pod, two)),
+        2 => (0..PODS.len(), any::<bool>()).prop_map(|(pod, first)| Deed::Plug(pod, first)),
         3 => (0..PODS.len()).prop_map(Deed::Detach),
         2 => (0..2_usize, 0..3, any::<bool>()).prop_map(|(which, order, fail)| Deed::Register(which, order, fail)),
         1 => (0..2_usize).prop_map(Deed::Remove),
@@ -404,6 +406,8 @@ proptest! {
             match deed {
                 Deed::Attach(pod, false) => node.attach(&call, PODS[pod], &["eth0"]),
                 Deed::Attach(pod, true) => node.attach(&call, PODS[pod], &["eth0", "net1"]),
+                Deed::Plug(pod, true) => node.attach_plugged(&call, PODS[pod], "eth0"),
+                Deed::Plug(pod, false) => node.attach_plugged(&call, PODS[pod], "net2"),
                 Deed::Detach(pod) => node.detach(&call, PODS[pod], Which::All),
                 Deed::Register(which, order, fail) => {
                     let mut wanted = spec(NAMES[which], order);

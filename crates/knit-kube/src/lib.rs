@@ -8,7 +8,7 @@ mod kinds;
 mod recorder;
 mod watch;
 
-pub use client::{Error, connect, connect_as_person};
+pub use client::{Error, as_person, client, connect};
 pub use kinds::{MANAGER, apply, object_of, resource};
 pub use kube;
 pub use recorder::{Recorder, Severity};

@@ -1,9 +1,12 @@
-//! `bench cni`: what a container runtime waits for when it asks through the CNI shim, against the reference plugin; and
-//! what of it is the shim's own.
+//! `bench cni`: what a container runtime waits for when it asks through the CNI shim, against the reference plugin, on bare
+//! namespaces and through containerd; what of it is the shim's own; and what an extension adds.
 //!
 //! Everything is started as a runtime starts it: a process for each call, the configuration on its standard input. What
 //! is compared is measured in turn.
 
+mod cri;
+mod extension;
+mod runtime;
 mod shim;
 
 use std::path::Path;
@@ -11,10 +14,11 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::attach::{Pod, hold_many_namespaces, in_turn, measure, scratch_host};
+use super::cleanup::Cleanup;
 use super::kni::agent::Agent;
 use super::kni::path_of;
 use super::measure::{Samples, WARM_UP};
-use super::reference;
+use super::reference::{self, Reference};
 use super::report::{Goal, Report};
 use crate::deps::{self, Purpose};
 use crate::programs::{self, Binaries};
@@ -33,27 +37,32 @@ const REFERENCE_DEL: &str = "reference CNI bridge plugin DEL";
 
 /// Measures everything, inside host namespaces of its own: this machine's stays as it is.
 pub fn run(rounds: u32) -> Result<Report> {
-    deps::ensure(&[Purpose::Bench])?;
+    deps::ensure(&[Purpose::Bench, Purpose::Cluster])?;
     hold_many_namespaces()?;
     let programs = programs::build()?;
+    let cleanup = Cleanup::new()?;
     let host = scratch_host()?;
-    host.enter(|| measure_all(&programs, rounds as usize + WARM_UP))?
+    let mut report = host.enter(|| on_namespaces(&programs, &cleanup, rounds as usize + WARM_UP))??;
+    runtime::run(&mut report, &programs, &cleanup)?;
+    Ok(report)
 }
 
-fn measure_all(programs: &Binaries, rounds: usize) -> Result<Report> {
+fn on_namespaces(programs: &Binaries, cleanup: &Cleanup, rounds: usize) -> Result<Report> {
     let mut report = Report::default();
     let folder = tempfile::tempdir().context("cannot make a folder to measure in")?;
+    let left = folder.path().to_owned();
+    // It is gone already unless this program is told to end.
+    cleanup.later(move || drop(std::fs::remove_dir_all(left)));
     measure("the shim's own cost", || own_cost(&mut report, &programs.shim, folder.path(), rounds))?;
     let pods = (0..PODS).map(|_| Pod::new()).collect::<Result<Vec<_>>>()?;
     let agent = Agent::start(&programs.knit, folder.path())?;
-    measure("ADD and DEL through the shim", || {
+    measure("ADD and DEL through the shim, and of the reference CNI plugin", || {
         calls(&mut report, &programs.shim, folder.path(), &agent, &pods, rounds)
     })?;
-    measure("the reference CNI plugin", || {
-        let (add, del) = scratch_host()?.enter(|| reference::measure(pods[0].netns(), rounds))??;
-        report.add(REFERENCE_ADD, &add)?;
-        report.add(REFERENCE_DEL, &del)
+    measure("attaches with an extension and without", || {
+        extension::run(&mut report, folder.path(), &agent, &pods, rounds)
     })?;
+    drop(agent);
     report.compare(ANSWERED, NOTHING, None)?;
     report.compare(ADD, REFERENCE_ADD, Some(Goal::AtMost(0.25)))?;
     report.compare(DEL, REFERENCE_DEL, Some(Goal::AtMost(0.125)))?;
@@ -89,12 +98,19 @@ fn calls(
     rounds: usize,
 ) -> Result<()> {
     let config = shim::config(&folder.join(knit_kni::frame::SOCKET));
-    let [mut add, mut del] = [const { Samples::new() }; 2];
+    // The plugin has a host and a pod of its own: neither side carries the other's links.
+    let (host, pod) = (scratch_host()?, Pod::new()?);
+    let plugin = Reference::new(&folder.join("leases"), pod.netns());
+    let [mut add, mut del, mut plugin_add, mut plugin_del] = [const { Samples::new() }; 4];
     let mut added: Vec<(String, String)> = Vec::new();
     for round in 0..rounds {
         let pod = round % pods.len();
         let (id, netns) = (format!("bench-{round}"), path_of(pods[pod].netns()));
-        add.time(|| reference::call(shim, "ADD", &id, &netns, &config))?;
+        in_turn(
+            round,
+            || add.time(|| reference::call(shim, "ADD", &id, &netns, &config)),
+            || host.enter(|| plugin.cycle(&mut plugin_add, &mut plugin_del))?,
+        )?;
         added.push((id, netns));
         if pod == pods.len() - 1 || round == rounds - 1 {
             for (id, netns) in added.drain(..) {
@@ -104,5 +120,7 @@ fn calls(
         }
     }
     report.add(ADD, &add)?;
-    report.add(DEL, &del)
+    report.add(DEL, &del)?;
+    report.add(REFERENCE_ADD, &plugin_add)?;
+    report.add(REFERENCE_DEL, &plugin_del)
 }

@@ -113,6 +113,13 @@ impl Report {
         Ok(())
     }
 
+    /// Adds the median alone, of something that is too slow for the many rounds that a p99 needs.
+    pub fn add_median(&mut self, name: &str, samples: &Samples) -> Result<()> {
+        let time = samples.quantile(0.5).with_context(|| format!("{name}: there are no samples"))?;
+        self.rows.push(Row::new(name, "p50", time.as_nanos() as f64 / 1000.0, "µs"));
+        Ok(())
+    }
+
     /// Says something beside the numbers: what could not be measured, and why.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
@@ -149,9 +156,13 @@ impl Report {
     /// once more, with the second comparison.
     pub fn compare(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
         self.stand_once_more(name)?;
+        self.find(name, STATISTICS[0]).and(self.find(against, STATISTICS[0]))?;
         for statistic in STATISTICS {
-            let other = self.rows[self.find(against, statistic)?].value;
-            let row = self.find(name, statistic)?;
+            // A median alone is compared with a median alone.
+            let (Ok(row), Ok(other)) = (self.find(name, statistic), self.find(against, statistic)) else {
+                continue;
+            };
+            let other = self.rows[other].value;
             let row = &mut self.rows[row];
             let ratio = row.value / other;
             row.against = Some(against.to_owned());
@@ -172,14 +183,15 @@ impl Report {
 
     /// Puts a copy behind a row that is compared already.
     fn stand_once_more(&mut self, name: &str) -> Result<()> {
-        let last = self.find(name, STATISTICS[1])?;
+        let last = self.find(name, STATISTICS[1]).or(self.find(name, STATISTICS[0]))?;
         if self.rows[last].against.is_some() {
-            let again = STATISTICS.map(|statistic| {
-                let value = self.find(name, statistic).map(|row| self.rows[row].value);
-                value.map(|value| Row::new(name, statistic, value, self.rows[last].unit))
-            });
+            let there = STATISTICS.iter().filter_map(|statistic| self.find(name, statistic).ok());
+            let again: Vec<Row> = there
+                .map(|row| &self.rows[row])
+                .map(|row| Row::new(name, row.statistic, row.value, row.unit))
+                .collect();
             for (place, row) in again.into_iter().enumerate() {
-                self.rows.insert(last + 1 + place, row?);
+                self.rows.insert(last + 1 + place, row);
             }
         }
         Ok(())
@@ -204,22 +216,22 @@ impl Report {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(["OPERATION", "P50 µs", "P99 µs", "", "AGAINST", "GOAL", "MET"]);
-        for pair in self.rows.chunks(2) {
-            let [median, p99] = pair else { continue };
-            let goal = match (median.goal, p99.goal) {
+        for (place, median) in self.rows.iter().enumerate().filter(|(_, row)| row.statistic == "p50") {
+            let p99 = self.rows.get(place + 1).filter(|row| row.statistic == "p99");
+            let goal = match (median.goal, p99.and_then(|row| row.goal)) {
                 (None, Some(Goal::Limit(most))) => format!("p99 at most {}", number(most)),
                 (goal, _) => goal.map(|goal| goal.to_string()).unwrap_or_default(),
             };
             table.add_row([
                 median.name.clone(),
                 median.text(),
-                p99.text(),
+                p99.map(Row::text).unwrap_or_default(),
                 median.ratio.map(|ratio| median.ratio_in_words(ratio)).unwrap_or_default(),
                 median.against.clone().unwrap_or_default(),
                 goal,
                 median
                     .met
-                    .or(p99.met)
+                    .or(p99.and_then(|row| row.met))
                     .map(|met| if met { "yes" } else { "NO" })
                     .unwrap_or_default()
                     .to_owned(),
@@ -333,6 +345,21 @@ mod tests {
         samples.add_warm(Duration::ZERO);
         assert!(Report::default().add("enough", &samples).is_ok());
         assert!(Report::default().add("none", &Samples::new()).is_err());
+    }
+
+    #[test]
+    fn a_median_alone_is_compared_and_has_no_p99() {
+        let mut report = report();
+        let mut few = Samples::new();
+        (1..=3).for_each(|milliseconds| few.add_warm(Duration::from_millis(milliseconds)));
+        report.add_median("slow", &few).unwrap();
+        report.add_median("slower", &few).unwrap();
+        report.compare("slow", "slower", Some(Goal::AtMost(1.0))).unwrap();
+        assert_eq!((report.rows[4].statistic, report.rows[4].met), ("p50", Some(true)));
+        let table = report.table();
+        assert!(table.lines().any(|line| line.starts_with("slower") && line.trim_end().ends_with("2,000")));
+        assert!(report.compare("attach", "slow", None).is_ok());
+        assert!(Report::default().add_median("none", &Samples::new()).is_err());
     }
 
     #[test]

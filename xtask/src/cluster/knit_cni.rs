@@ -46,17 +46,23 @@ pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
         start(cluster, number, reference::pod_ranges(nodes, number)?)?;
     }
     for number in cluster.node_numbers() {
-        let installed = cluster.node_folder(number, "etc/cni/net.d").join("10-knit.conflist");
-        let parts = [agent_part(number)];
-        daemon::wait(cluster, "the agent installs its shim", Duration::from_secs(30), &parts, || {
-            let there = installed.exists();
-            Ok(if there { Look::Done(()) } else { Look::NotYet(format!("no {}", installed.display())) })
-        })?;
+        wait_for_shim(cluster, number)?;
     }
     reference::install_services(cluster, nodes)
 }
 
-fn start(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
+/// Waits until a node's agent has installed its shim.
+pub fn wait_for_shim(cluster: &Cluster, number: u8) -> Result<()> {
+    let installed = cluster.node_folder(number, "etc/cni/net.d").join("10-knit.conflist");
+    let parts = [agent_part(number)];
+    daemon::wait(cluster, "the agent installs its shim", Duration::from_secs(30), &parts, || {
+        let there = installed.exists();
+        Ok(if there { Look::Done(()) } else { Look::NotYet(format!("no {}", installed.display())) })
+    })
+}
+
+/// Starts a node's agent, without waiting for it.
+pub fn start(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
     Daemon::new(agent_part(number), program(cluster))
         .arg("agent")
         .flag("node-name", node_name(number))

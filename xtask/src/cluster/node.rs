@@ -50,6 +50,12 @@ pub fn holder(cluster: &Cluster, node: u8) -> Result<Running> {
 
 /// Makes the node's namespaces and connects them to the wire.
 pub fn make(cluster: &Cluster, node: u8) -> Result<()> {
+    let holder = arrange(cluster, node)?;
+    connect(cluster, node, holder)
+}
+
+/// Makes the node's namespaces: no link leads out of them.
+pub fn arrange(cluster: &Cluster, node: u8) -> Result<Running> {
     let folder = cluster.node_folder(node, "");
     let sysctls = folder.join("sysctl");
     fs::create_dir_all(&sysctls).with_context(|| format!("cannot make {}", sysctls.display()))?;
@@ -68,7 +74,7 @@ pub fn make(cluster: &Cluster, node: u8) -> Result<()> {
     daemon::wait(cluster, "the node's namespaces are arranged", Duration::from_secs(30), &parts, || {
         Ok(if arranged.exists() { Look::Done(()) } else { Look::NotYet("the holder is still at it".into()) })
     })?;
-    connect(cluster, node, holder)
+    Ok(holder)
 }
 
 fn connect(cluster: &Cluster, node: u8, holder: Running) -> Result<()> {

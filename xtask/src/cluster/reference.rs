@@ -81,7 +81,8 @@ pub fn pod_ranges(nodes: &[NodeView], number: u8) -> Result<&[String]> {
     Ok(&view.pod_ranges)
 }
 
-fn install_plugins(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
+/// Gives a node the plugins and their settings.
+pub fn install_plugins(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
     let programs = cluster.node_folder(number, "opt/cni/bin");
     fs::create_dir_all(&programs)?;
     for plugin in USED_PLUGINS {

@@ -1,14 +1,14 @@
 //! Questions to an API server. They change nothing.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http::Request;
 use knit_crds::Object;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, Error};
+use kube::{Client, Error};
 use serde_json::{Value, json};
+
+use crate::api_server::ApiServer;
 
 /// Where Knit is installed.
 pub const NAMESPACE: &str = "pod-network-operator";
@@ -88,16 +88,11 @@ impl Said {
 }
 
 /// Asks everything. It fails if the API server cannot be asked at all.
-pub async fn look(kubeconfig: Option<&Path>, context: Option<String>) -> Result<Seen> {
-    let file = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path).with_context(|| format!("kubeconfig {}", path.display())),
-        None => Kubeconfig::read().context("kubeconfig: name one with --kubeconfig or in $KUBECONFIG"),
-    }?;
-    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    let mut config = Config::from_custom_kubeconfig(file, &options).await.context("kubeconfig")?;
+pub async fn look(server: &ApiServer) -> Result<Seen> {
+    let mut config = server.config().await?;
     (config.connect_timeout, config.read_timeout) = (Some(PATIENCE), Some(PATIENCE));
     let server = config.cluster_url.to_string();
-    let api = Api(Client::try_from(config).context("client of the API server")?);
+    let api = Api(knit_kube::client(config)?);
     let version = match api.get("/version").await.with_context(|| format!("cannot ask {server}"))? {
         Said::Here(version) => version,
         Said::Absent => anyhow::bail!("{server} has no /version: is it an API server?"),

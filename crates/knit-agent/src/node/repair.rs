@@ -15,7 +15,7 @@ use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
 use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, marks};
 
-use super::Node;
+use super::{Node, Plans};
 use crate::error::{Error, Result};
 use crate::hands::Shared;
 
@@ -32,10 +32,7 @@ impl Node {
     /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
         let outcome = self.hear(Event::Resync)?;
-        let different = outcome.plans.into_iter().filter(|(_, plan)| !plan.is_empty());
-        let mut repairs: Vec<Repair> = different
-            .map(|(unit, plan)| Repair { what: format!("{unit} was not as asked for"), plan })
-            .collect();
+        let mut repairs = Repair::of_plans(outcome.plans);
         repairs.extend(self.sweep()?);
         // A crash may have come after links were cut off and before they were deleted.
         self.to_reap.insert(Scope::Host);
@@ -98,6 +95,14 @@ impl Node {
 /// Whether a link has Knit's mark: its name's, or the group that it was born in when a crash came in between.
 fn is_marked(link: &Link) -> bool {
     link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP)
+}
+
+impl Repair {
+    /// What comparing everything led to.
+    pub(crate) fn of_plans(plans: Plans) -> Vec<Self> {
+        let different = plans.into_iter().filter(|(_, plan)| !plan.is_empty());
+        different.map(|(unit, plan)| Self { what: format!("{unit} was not as asked for"), plan }).collect()
+    }
 }
 
 impl fmt::Display for Repair {

@@ -8,6 +8,7 @@ use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Attaching, Stage, What, answer, chain, extend, leave, problem, take_in};
 use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
+use crate::chain::Chained;
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
 use crate::step::{self, Effects};
@@ -20,8 +21,8 @@ pub(super) fn requested(state: &mut State, attach: Attach, now: Time, effects: &
     let known = state.sandboxes.get(&id);
     let found = known.map(|sandbox| Found { instance: sandbox.instance.clone(), number: sandbox.number });
     let (added, before) = (Vec::new(), Vec::new());
-    let (introduced, cleared, prepared) = (false, false, false);
-    let attaching = Attaching { attach, found, added, before, introduced, cleared, prepared };
+    let (introduced, cleared, prepared, chained) = (false, false, false, false);
+    let attaching = Attaching { attach, found, added, before, introduced, cleared, prepared, chained };
     let unknown = known.is_none();
     if !take_in(state, &call, What::Attach(Box::new(attaching)), Stage::Host, effects) {
         return;
@@ -62,18 +63,23 @@ pub(super) fn try_clear(state: &mut State, call: &CallId, now: Time, effects: &m
         }
         state.dirty.remove(&unit);
     }
-    if let Some(attach) = chained {
-        let sandbox = described(state, &id, &found, &attach);
-        let admitted = check_instance(state, &id, &found)
-            .and_then(|()| chain::admit(state, call, &attach, &sandbox, now, effects));
-        return admitted.unwrap_or_else(|why| answer(state, call, Answer::Failed(why), effects));
-    }
-    let admitted = match (prepared, nothing) {
-        (false, false) => match state.check_required().and_then(|()| check(state, call, &id, &found, now)) {
-            Ok(_) => return extend::before(state, call, now, effects),
+    let chained = chained.map(|attach| (described(state, &id, &found, &attach), attach));
+    let admitted = if !prepared && !nothing {
+        let checked = state.check_required().and_then(|()| match &chained {
+            None => check(state, call, &id, &found, now).map(drop),
+            Some((sandbox, attach)) => check_instance(state, &id, &found)
+                .and_then(|()| chain::check(state, attach, sandbox).map(drop)),
+        });
+        match checked {
+            Ok(()) => return extend::before(state, call, now, effects),
             Err(why) => Err(why),
-        },
-        _ => admit(state, call, &id, &found, now, effects),
+        }
+    } else {
+        match &chained {
+            None => admit(state, call, &id, &found, now, effects),
+            Some((sandbox, attach)) => check_instance(state, &id, &found)
+                .and_then(|()| chain::admit(state, call, attach, sandbox, now, effects)),
+        }
     };
     if let Err(why) = admitted {
         // What extensions did before it is undone.
@@ -351,6 +357,9 @@ pub(super) fn forwarded(
 }
 
 pub(super) fn fail(state: &mut State, call: &CallId, why: Problem, effects: &mut Effects) {
+    if is_chained(state, call) {
+        return chain::fail(state, call, why, effects);
+    }
     take_back(state, call, effects);
     state.calls.stage(call, Stage::TakingBack { why, flying: false });
 }
@@ -362,7 +371,22 @@ pub(super) fn result(state: &State, call: &CallId) -> Result<Answer, Problem> {
     };
     let id = SandboxId(attaching.attach.sandbox.id.clone());
     let names: Vec<IfName> = attaching.attach.interfaces.iter().map(|(name, ..)| name.clone()).collect();
-    report(state, &id, &names)
+    if !attaching.chained {
+        return report(state, &id, &names);
+    }
+    let stands = |name| state.called.chained(&(id.clone(), name)).is_some_and(Chained::stands);
+    match names.iter().find(|name| !stands((*name).clone())) {
+        None => Ok(Answer::Chained),
+        Some(name) => {
+            Err(problem("", Reason::Superseded, format!("interface {name} was detached meanwhile")))
+        }
+    }
+}
+
+/// Whether plugins make what the call asks for.
+pub(super) fn is_chained(state: &State, call: &CallId) -> bool {
+    let what = state.calls.waiting.get(call).map(|waiting| &waiting.what);
+    matches!(what, Some(What::Attach(attaching)) if attaching.chained)
 }
 
 /// What stands of these interfaces: all of them, or the first thing that is in the way.
@@ -395,6 +419,9 @@ fn report(state: &State, id: &SandboxId, names: &[IfName]) -> Result<Answer, Pro
 
 /// Takes back what the call brought, and nothing else.
 pub(super) fn take_back(state: &mut State, call: &CallId, effects: &mut Effects) {
+    if is_chained(state, call) {
+        return chain::abandon(state, call, effects);
+    }
     let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
         return;
     };

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use knit_ipam::Time;
-use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
+use knit_model::{Sandbox, SandboxId};
 
-use super::{Stage, answer, problem};
+use super::{Stage, What, answer, extend, problem};
 use crate::call::{Answer, Attach, CallId};
 use crate::chain::{Chain, ChainKey, Chained, Verb};
 use crate::event::{Effect, Record};
@@ -44,15 +44,8 @@ pub(super) fn meant<'a>(state: &'a State, attach: &Attach) -> Option<(&'a String
     networks.find_map(|name| state.called.chains().get_key_value(name))
 }
 
-/// Remembers that something is about to be made, or says why not; then nothing has changed.
-pub(super) fn admit(
-    state: &mut State,
-    call: &CallId,
-    attach: &Attach,
-    sandbox: &knit_model::Sandbox,
-    now: Time,
-    effects: &mut Effects,
-) -> Result<(), Problem> {
+/// Why nothing can be made of what an attach asks for; `false` when it stands already.
+pub(super) fn check(state: &State, attach: &Attach, sandbox: &Sandbox) -> Result<bool, Problem> {
     let [(interface, network, asked)] = attach.interfaces.as_slice() else {
         let message = "an interface on a network of CNI plugins is asked for alone, in a call of its own";
         return Err(problem("interfaces", Reason::InvalidValue, message));
@@ -61,8 +54,6 @@ pub(super) fn admit(
         let message = "CNI plugins work in network namespaces: a virtual machine has none";
         return Err(problem("interfaces[0].network", Reason::InvalidValue, message));
     }
-    check_extensions(state, network, sandbox)?;
-    let Some(chain) = state.called.chains().get(network).cloned() else { return Ok(()) };
     let title = format!("interface {interface} of sandbox {}", sandbox.id);
     let key = (sandbox.id.clone(), interface.clone());
     if let Some(there) = state.called.chained(&key) {
@@ -71,13 +62,34 @@ pub(super) fn admit(
             let message = format!("{title} is attached already, or is being taken away");
             return Err(problem("interfaces[0].name", Reason::AlreadyPresent, message));
         }
-        answer(state, call, Answer::Chained, effects);
-        return Ok(());
+        return Ok(false);
     }
     if state.called.get(&sandbox.id, interface).is_some() {
         let message = format!("{title} is attached already, to another network");
         return Err(problem("interfaces[0].name", Reason::AlreadyPresent, message));
     }
+    Ok(true)
+}
+
+/// Remembers that something is about to be made, or says why not; then nothing has changed.
+pub(super) fn admit(
+    state: &mut State,
+    call: &CallId,
+    attach: &Attach,
+    sandbox: &Sandbox,
+    now: Time,
+    effects: &mut Effects,
+) -> Result<(), Problem> {
+    let fresh = check(state, attach, sandbox)?;
+    if let Some(What::Attach(attaching)) = state.calls.waiting.get_mut(call).map(|one| &mut one.what) {
+        attaching.chained = true;
+    }
+    if !fresh {
+        extend::after(state, call, now, effects);
+        return Ok(());
+    }
+    let Some((interface, network, asked)) = attach.interfaces.first() else { return Ok(()) };
+    let Some(chain) = state.called.chains().get(network).cloned() else { return Ok(()) };
     let field = "interfaces[0]".to_owned();
     let chained = Chained {
         sandbox: sandbox.id.clone(),
@@ -102,23 +114,6 @@ pub(super) fn admit(
     effects.record(state, Record::Chained(Box::new(chained)));
     state.calls.stage(call, Stage::Chaining);
     Ok(())
-}
-
-/// Extensions take part in attaches that Knit itself makes. A pod that one of them means gets no other interface, so that
-/// none is ever without it.
-fn check_extensions(state: &State, network: &str, sandbox: &knit_model::Sandbox) -> Result<(), Problem> {
-    state.check_required()?;
-    match state.extensions.in_order().into_iter().find(|one| one.spec.means(sandbox)) {
-        None => Ok(()),
-        Some(one) => {
-            let name = &one.spec.name;
-            let message = format!(
-                "network {network} is made by CNI plugins, which extension {name} takes no part in: \
-                 pods that it means need a network of Knit's own"
-            );
-            Err(problem("interfaces[0].network", Reason::NotAllowed, message))
-        }
-    }
 }
 
 /// An interface is to go; the call, if there is one, is answered once it has.
@@ -177,7 +172,7 @@ pub(super) fn done(
         (Verb::Add, Ok(result)) => {
             effects.record(state, Record::ChainStands { sandbox, interface, result });
             if let Some(call) = asked_by {
-                answer(state, &call, Answer::Chained, effects);
+                extend::after(state, &call, now, effects);
             }
         }
         (Verb::Add, Err(why)) => {
@@ -203,14 +198,19 @@ pub(super) fn done(
     }
 }
 
-/// A sandbox of which nothing is left is forgotten.
+/// A sandbox of which nothing is left is forgotten, as soon as it is at rest.
 fn forget_empty(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
     let empty = state.called.of(id).next().is_none() && of(state, id).is_empty();
     let unit = crate::event::Unit::Sandbox(id.clone());
     let bare = state.sandboxes.get(id).is_some_and(|sandbox| sandbox.labels.is_empty());
     // An attach that is under way brings something in a moment.
     let busy = !state.calls.of(id).is_empty();
-    if empty && bare && !busy && !state.made.contains_key(&unit) && !state.flights.contains_key(&unit) {
+    if !empty || !bare || busy || state.made.contains_key(&unit) {
+        return;
+    }
+    if state.flights.contains_key(&unit) || state.dirty.contains(&unit) {
+        state.calls.leaving.insert(id.clone());
+    } else {
         effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
     }
 }
@@ -229,11 +229,21 @@ fn release(state: &mut State, call: Option<CallId>, failed: Option<Problem>, eff
     }
 }
 
-/// Nobody waits for an attach any more: what it asked for goes.
+/// Nobody waits for an attach any more: what it brought goes.
 pub(super) fn abandon(state: &mut State, call: &CallId, effects: &mut Effects) {
+    brought(state, call).iter().for_each(|key| leave(state, key, None, effects));
+}
+
+/// An attach whose interface stands has failed: it is answered once that is gone.
+pub(super) fn fail(state: &mut State, call: &CallId, why: Problem, effects: &mut Effects) {
+    brought(state, call).iter().for_each(|key| leave(state, key, Some(call), effects));
+    answer(state, call, Answer::Failed(why), effects);
+}
+
+/// What a call brought: what it found there already is not its own.
+fn brought(state: &State, call: &CallId) -> Vec<ChainKey> {
     let mine = state.called.all_chained().filter(|there| there.why.call.as_deref() == Some(&call.0));
-    let mine: Vec<ChainKey> = mine.filter(|there| there.result.is_none()).map(Chained::key).collect();
-    mine.iter().for_each(|key| leave(state, key, None, effects));
+    mine.map(Chained::key).collect()
 }
 
 /// The answer was given, and nobody heard it.
@@ -243,9 +253,11 @@ pub(super) fn unheard(state: &mut State, ticket: u64, effects: &mut Effects) {
     mine.iter().for_each(|key| leave(state, key, None, effects));
 }
 
-/// After a start: what may have been begun is taken away.
+/// After a start: what may have been begun, or was never answered because extensions were being called, is taken away.
 pub(super) fn restarted(state: &mut State, effects: &mut Effects) {
-    let begun = state.called.all_chained().filter(|there| there.result.is_none());
+    let answered =
+        |there: &Chained| there.result.is_some() && !state.extensions.is_open(&there.sandbox, there.ticket);
+    let begun = state.called.all_chained().filter(|there| !answered(there));
     let begun: Vec<ChainKey> = begun.map(Chained::key).collect();
     begun.iter().for_each(|key| leave(state, key, None, effects));
 }

@@ -80,7 +80,7 @@ fn supersede(state: &mut State, id: &SandboxId, which: &Which, effects: &mut Eff
         let message = format!("sandbox {id} was detached while it was being attached");
         let why = problem("", Reason::Superseded, message);
         match waiting.stage {
-            Stage::Chaining => {
+            Stage::Chaining | Stage::After if attach::is_chained(state, &call) => {
                 super::chain::abandon(state, &call, effects);
                 answer(state, &call, Answer::Failed(why), effects);
             }
@@ -89,7 +89,7 @@ fn supersede(state: &mut State, id: &SandboxId, which: &Which, effects: &mut Eff
                 state.extensions.stale.insert(id.clone());
                 answer(state, &call, Answer::Failed(why), effects);
             }
-            Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After => {
+            Stage::Chaining | Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After => {
                 attach::take_back(state, &call, effects);
                 state.calls.stage(&call, Stage::TakingBack { why, flying: false });
             }

@@ -9,7 +9,7 @@ use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, Sandbox, SandboxId};
 
-use super::{Attaching, Stage, What, answer, attach, problem};
+use super::{Attaching, Stage, What, answer, attach, chain, problem};
 use crate::call::{Answer, CallId};
 use crate::event::{Effect, Record, Unit};
 use crate::extension::{FailPolicy, Invocation, NotDone, Outcome, Phase, Receipt, Registered, Told};
@@ -30,7 +30,9 @@ struct Run {
 pub(crate) fn attaching(state: &State, id: &SandboxId) -> BTreeSet<u64> {
     let of = state.calls.of(id).into_iter().filter_map(|call| state.calls.waiting.get(&call));
     of.filter_map(|waiting| match (&waiting.what, &waiting.stage) {
-        (_, Stage::Host | Stage::TakingBack { .. } | Stage::Abandoned | Stage::Removing) => None,
+        (_, Stage::Host | Stage::TakingBack { .. } | Stage::Abandoned | Stage::Removing | Stage::Held(_)) => {
+            None
+        }
         (What::Attach(attaching), _) => Some(attaching.attach.ticket),
         _ => None,
     })
@@ -73,7 +75,7 @@ fn run(state: &State, call: &CallId) -> Option<Run> {
     let Attaching { attach, found, .. } = &**attaching;
     let id = SandboxId(attach.sandbox.id.clone());
     let names = attach.interfaces.iter().map(|(name, ..)| name);
-    let attached = |name: &IfName| state.called.get(&id, name).map(|there| there.ticket);
+    let attached = |name: &IfName| state.called.ticket(&id, name);
     let (phase, sandbox, interfaces) = match waiting.stage {
         Stage::Before => {
             let sandbox = attach::described(state, &id, found.as_ref()?, attach);
@@ -213,7 +215,8 @@ pub(super) fn restarted(state: &mut State, call: &CallId, effects: &mut Effects)
         // One whose namespace Knit made was known before the attach, and stays so.
         let netns = state.sandboxes.get(&sandbox).map(|known| known.netns.as_str());
         let is_made = state.called.domains().any(|domain| Some(domain.path.as_str()) == netns);
-        if state.called.of(&sandbox).next().is_none() && !is_made {
+        let chained = chain::of(state, &sandbox);
+        if state.called.of(&sandbox).next().is_none() && chained.is_empty() && !is_made {
             super::leave(state, call, &sandbox, effects);
         }
     }

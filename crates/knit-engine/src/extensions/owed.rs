@@ -35,8 +35,7 @@ pub(crate) fn settle(state: &mut State, id: &SandboxId, now: Time, effects: &mut
     let active = calls::attaching(state, id);
     let open: BTreeSet<u64> = visit.open.intersection(&active).copied().collect();
     let lives = |(name, ticket): &(IfName, u64)| {
-        let attached = state.called.get(id, name).is_some_and(|there| there.ticket == *ticket);
-        attached || active.contains(ticket)
+        state.called.ticket(id, name) == Some(*ticket) || active.contains(ticket)
     };
     let mut gone: Vec<(IfName, u64)> = Vec::new();
     for pair in visit.receipts.iter().flat_map(|receipt| &receipt.interfaces) {
@@ -49,7 +48,7 @@ pub(crate) fn settle(state: &mut State, id: &SandboxId, now: Time, effects: &mut
     }
     // One that another attach brought meanwhile, in the same life of the sandbox, is not gone.
     let same_life = state.sandboxes.get(id).is_some_and(|now| now.instance == visit.sandbox.instance);
-    let is_back = |(name, _): &(IfName, u64)| same_life && state.called.get(id, name).is_some();
+    let is_back = |(name, _): &(IfName, u64)| same_life && state.called.ticket(id, name).is_some();
     let lost: Vec<(IfName, u64)> = gone.iter().filter(|pair| !is_back(pair)).cloned().collect();
     let owed = owed(state, id, &lost, now);
     let ended = ReceiptsEnded { sandbox: id.clone(), gone, open, owed };
@@ -92,7 +91,14 @@ pub(crate) fn went(state: &State, id: &SandboxId, name: &IfName) -> Went {
     let made = state.made.get(&Unit::Sandbox(id.clone()));
     let mut reports = made.into_iter().flat_map(|made| &made.interfaces);
     let report = reports.find(|(object, report)| object.kind == ATTACHMENT && report.name == *name);
-    let addresses = report.map(|(_, report)| report.addresses.clone()).unwrap_or_default();
+    let addresses = match report {
+        Some((_, report)) => report.addresses.clone(),
+        None => state
+            .called
+            .chained(&(id.clone(), name.clone()))
+            .map(|there| there.addresses())
+            .unwrap_or_default(),
+    };
     Went { name: name.clone(), addresses }
 }
 
@@ -103,13 +109,15 @@ impl State {
         waits.map(|owed| self.wait_for(owed, now)).min()
     }
 
-    /// Whether the extension is there, nobody calls it for this sandbox, and the sandbox is at rest.
+    /// Whether the extension is there, nobody calls it for this sandbox, and the sandbox is at rest: also plugins have
+    /// taken away what they made.
     fn can_be_told(&self, owed: &Owed) -> bool {
         let unit = Unit::Sandbox(owed.sandbox.id.clone());
         self.extensions.get(&owed.extension).is_some()
             && !self.extensions.is_called(&owed.extension, &owed.sandbox.id)
             && !self.flights.contains_key(&unit)
             && !self.dirty.contains(&unit)
+            && !self.called.all_chained().any(|there| there.sandbox == owed.sandbox.id && there.leaving)
     }
 
     fn wait_for(&self, owed: &Owed, now: Time) -> u64 {

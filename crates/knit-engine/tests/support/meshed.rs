@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use knit_engine::call::{Asked, Detach, Found, Notes, Which, Wished};
+use knit_engine::chain::{Chain, Chained, Verb};
 use knit_engine::event::Ended;
 use knit_engine::extension::{ExtensionSpec, FailPolicy, Invocation, NotDone, Phase, Speaks};
 use knit_engine::extensions::{Registration, Removal};
@@ -20,6 +21,9 @@ use super::node::{bridge, object, scope};
 
 /// The pods that there can be.
 pub const PODS: [&str; 3] = ["a", "b", "c"];
+
+/// The network that CNI plugins make.
+const LEGACY: &str = "legacy";
 
 /// How an extension behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +54,8 @@ pub struct Meshed {
     pub tasks: VecDeque<Effect>,
     pub answers: Vec<(String, Answer)>,
     pub worlds: BTreeMap<String, World>,
+    /// Interfaces that CNI plugins made, by sandbox and name.
+    pub plugged: BTreeSet<(String, String)>,
     pub broken: bool,
     pub clock: u64,
     kernel: Kernel,
@@ -70,6 +76,7 @@ impl Meshed {
             tasks: VecDeque::new(),
             answers: Vec::new(),
             worlds: BTreeMap::new(),
+            plugged: BTreeSet::new(),
             broken: false,
             clock: 1_000,
             kernel: Kernel::holding(born),
@@ -83,6 +90,8 @@ impl Meshed {
         };
         let wants = vec![Want::Network(network), bridge("knit0", "10.75.0.0/24")];
         node.tell(Event::ObjectApplied(object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)));
+        let chain = Chain { conflist: "{}".to_owned(), ..Chain::default() };
+        node.tell(Event::ChainsConfigured(BTreeMap::from([(LEGACY.to_owned(), chain)])));
         node.rest();
         node
     }
@@ -97,6 +106,7 @@ impl Meshed {
                 }
                 Effect::Answer { call, answer } => {
                     self.check_answer(&answer);
+                    self.check_plugged(&call, &answer);
                     self.answers.push((call.0, answer));
                 }
                 Effect::Changed(_) => {}
@@ -136,6 +146,24 @@ impl Meshed {
         }
     }
 
+    /// The same for what plugins made.
+    fn check_plugged(&self, call: &CallId, answer: &Answer) {
+        if *answer != Answer::Chained {
+            return;
+        }
+        let asked = |there: &&Chained| there.why.call.as_ref() == Some(&call.0);
+        // Who asks again for what is there is answered, too; it is not known by its call.
+        let Some(there) = self.state.called.all_chained().find(asked) else { return };
+        assert!(self.plugged.contains(&(there.sandbox.0.clone(), there.interface.to_string())));
+        let sandbox = &self.state.sandboxes[&there.sandbox];
+        for one in self.state.extensions.in_order() {
+            if one.spec.fail == FailPolicy::Fail && one.spec.means(sandbox) {
+                let did = (sandbox.instance.cookie, there.interface.to_string());
+                assert!(self.worlds[&one.spec.name].has.contains(&did), "{did:?} is not {}'s", one.spec.name);
+            }
+        }
+    }
+
     /// Does the oldest thing that is to be done.
     pub fn work(&mut self) -> bool {
         let Some(task) = self.tasks.pop_front() else { return false };
@@ -160,10 +188,29 @@ impl Meshed {
             }
             Effect::Inspect { call, path } => Event::Inspected { call, found: Ok(found(&path)) },
             Effect::Invoke(invocation) => self.invoke(*invocation),
+            Effect::RunChain { verb, chained } => self.run(verb, &chained),
             other => panic!("{other:?} is nothing to be done"),
         };
         self.tell(event);
         true
+    }
+
+    /// Plugins make an interface, or take it away. Those that fail have done half of it.
+    fn run(&mut self, verb: Verb, chained: &Chained) -> Event {
+        let key = chained.key();
+        let made = (key.0.0.clone(), key.1.to_string());
+        match verb {
+            Verb::Add => self.plugged.insert(made),
+            Verb::Del if self.broken => false,
+            Verb::Del => self.plugged.remove(&made),
+        };
+        let result = if self.broken {
+            let message = "the plugin is broken".to_owned();
+            Err(Problem { field: String::new(), reason: Reason::KernelRefused, message })
+        } else {
+            Ok(r#"{"ips":[{"address":"10.9.0.2/24"}]}"#.to_owned())
+        };
+        Event::ChainDone { key, verb, result }
     }
 
     /// The extension does, or does not, what it is called for.
@@ -215,10 +262,13 @@ impl Meshed {
                 continue;
             }
             let Some(wait) = self.state.owed_in(Time(self.clock)) else { return };
-            let may_help =
-                self.state.extensions.owed().any(|owed| {
-                    self.worlds.get(&owed.extension).is_none_or(|world| world.mood == Mood::Well)
-                });
+            // Plugins that failed to take something away are run again when everything is compared, not by waiting.
+            let is_stuck =
+                |id: &SandboxId| self.state.called.all_chained().any(|one| one.sandbox == *id && one.leaving);
+            let may_help = self.state.extensions.owed().any(|owed| {
+                let is_well = |world: &World| world.mood == Mood::Well;
+                self.worlds.get(&owed.extension).is_none_or(is_well) && !is_stuck(&owed.sandbox.id)
+            });
             if !may_help {
                 return;
             }
@@ -263,8 +313,17 @@ impl Meshed {
         self.attach_labelled(call, id, interfaces, &[]);
     }
 
+    /// Attaches to the network that plugins make.
+    pub fn attach_plugged(&mut self, call: &str, id: &str, interface: &str) {
+        self.ask(call, id, vec![(interface, LEGACY)], &[]);
+    }
+
     pub fn attach_labelled(&mut self, call: &str, id: &str, interfaces: &[&str], labels: &[(&str, &str)]) {
-        let asked = |name: &&str| Asked { default_route: *name == "eth0", ..Asked::default() };
+        self.ask(call, id, interfaces.iter().map(|name| (*name, "")).collect(), labels);
+    }
+
+    fn ask(&mut self, call: &str, id: &str, interfaces: Vec<(&str, &str)>, labels: &[(&str, &str)]) {
+        let asked = |name: &str| Asked { default_route: name == "eth0", ..Asked::default() };
         self.ticket += 1;
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let (id, netns) = (id.to_owned(), format!("/{id}"));
@@ -274,7 +333,7 @@ impl Meshed {
             sandbox: Wished { id, netns, labels, ..Wished::default() },
             interfaces: interfaces
                 .iter()
-                .map(|name| (name.parse().unwrap(), String::new(), asked(name)))
+                .map(|(name, network)| (name.parse().unwrap(), (*network).to_owned(), asked(name)))
                 .collect(),
             notes: Notes::default(),
             fail_if_present: false,
@@ -363,6 +422,11 @@ impl Meshed {
             let owed: Vec<_> = self.state.extensions.owed().collect();
             assert!(owed.is_empty(), "{owed:?}");
         }
+        let stands = self.state.called.all_chained().map(|there| {
+            assert!(there.stands(), "{there:?}");
+            (there.sandbox.0.clone(), there.interface.to_string())
+        });
+        assert_eq!(stands.collect::<BTreeSet<_>>(), self.plugged);
         let attached: BTreeSet<_> = self.state.called.sandboxes().collect();
         assert!(attached.iter().all(|id| self.state.sandboxes.contains_key(*id)));
     }

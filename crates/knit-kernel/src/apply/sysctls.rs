@@ -7,7 +7,7 @@ use knit_model::Scope;
 
 use super::transaction::Failure;
 use crate::error::{Error, Result};
-use crate::kernel::Room;
+use crate::kernel::{Kernel, Places, Room};
 use crate::observe::sysctl_path;
 
 /// One value to write.
@@ -16,6 +16,15 @@ pub(super) struct Write {
     pub(super) step: usize,
     pub(super) key: String,
     pub(super) value: String,
+}
+
+impl Kernel {
+    /// Writes a sysctl of the host that is no part of any plan. One that is not there is left.
+    pub fn write_host_sysctl(&mut self, key: &str, value: &str) -> Result<()> {
+        let write = Write { step: 0, key: key.to_owned(), value: value.to_owned() };
+        let mut room = Room { kernel: self, places: &mut Places::new() };
+        self::write(&mut room, &Scope::Host, vec![write], true).1.map_err(|failure| failure.error)
+    }
 }
 
 /// Writes values in one visit to the namespace, up to the first that is refused. Returns the steps that were done.

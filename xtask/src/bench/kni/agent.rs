@@ -11,6 +11,8 @@ use tokio::runtime::Runtime;
 use super::{Pod, path_of};
 use crate::{places, process};
 
+/// The namespace of pods that no other is said for.
+const NAMESPACE: &str = "bench";
 /// The agent has this long to be there.
 const START: Duration = Duration::from_secs(30);
 
@@ -91,8 +93,21 @@ impl Agent {
     }
 
     pub fn attach(&self, id: &str, pod: &Pod) -> Result<()> {
-        let (mut client, request) = (self.client.clone(), request(id, pod));
+        self.attach_in(NAMESPACE, id, pod)
+    }
+
+    /// Attaches a pod of this namespace.
+    pub fn attach_in(&self, namespace: &str, id: &str, pod: &Pod) -> Result<()> {
+        let (mut client, request) = (self.client.clone(), request(namespace, id, pod));
         self.runtime.block_on(async move { client.attach(request).await })?;
+        Ok(())
+    }
+
+    /// Registers an extension.
+    pub fn register(&self, extension: v1::ExtensionSpec) -> Result<()> {
+        let request = v1::RegisterRequest { extension: Some(extension), ..Default::default() };
+        let mut client = self.client.clone();
+        self.runtime.block_on(async move { client.register_extension(request).await })?;
         Ok(())
     }
 
@@ -109,7 +124,8 @@ impl Agent {
         let began = Instant::now();
         let times = self.runtime.block_on(async {
             let calls = pods.iter().enumerate().map(|(number, pod)| {
-                let (mut client, request) = (self.client.clone(), request(&format!("many-{number}"), pod));
+                let (mut client, request) =
+                    (self.client.clone(), request(NAMESPACE, &format!("many-{number}"), pod));
                 tokio::spawn(async move { client.attach(request).await.map(|_| began.elapsed()) })
             });
             let mut times = Vec::new();
@@ -162,8 +178,11 @@ impl Drop for Agent {
 
 fn spawn(program: &Path, folder: &Path) -> Result<(Child, Instant)> {
     let log = std::fs::File::create(folder.join("log"))?;
-    let mut command = Command::new(program);
+    // However this program ends, the agent ends with it.
+    let mut command = Command::new("setpriv");
     command
+        .args(["--pdeathsig", "KILL"])
+        .arg(program)
         .args(["agent", "--metrics-addr", "", "--health-addr", "", "--log-level", "warn"])
         .arg("--state-dir")
         .arg(folder.join("state"))
@@ -201,13 +220,13 @@ fn end(mut child: Child) {
     let _ = child.wait();
 }
 
-fn request(id: &str, pod: &Pod) -> v1::AttachRequest {
+fn request(namespace: &str, id: &str, pod: &Pod) -> v1::AttachRequest {
     let isolation = v1::Isolation { domain: Some(v1::isolation::Domain::NetnsPath(path_of(pod.netns()))) };
     v1::AttachRequest {
         sandbox: Some(v1::SandboxSpec {
             id: id.to_owned(),
             name: id.to_owned(),
-            namespace: "bench".to_owned(),
+            namespace: namespace.to_owned(),
             isolation: Some(isolation),
             ..Default::default()
         }),

@@ -1,0 +1,132 @@
+//! The few calls of CRI v1 that start and stop a pod, as a kubelet makes them, over one connection.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use prost::Message;
+use tokio::runtime::Runtime;
+use tonic::Request;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::{Channel, Endpoint};
+use tonic_prost::ProstCodec;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, PartialEq, Message)]
+struct RunRequest {
+    #[prost(message, optional, tag = "1")]
+    config: Option<PodConfig>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodConfig {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Metadata>,
+    #[prost(message, optional, tag = "8")]
+    linux: Option<Linux>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metadata {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    uid: String,
+    #[prost(string, tag = "3")]
+    namespace: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Linux {
+    #[prost(string, tag = "1")]
+    cgroup_parent: String,
+}
+
+/// What `RunPodSandbox` answers, and all that stopping, removing and asking need.
+#[derive(Clone, PartialEq, Message)]
+struct PodId {
+    #[prost(string, tag = "1")]
+    id: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StatusAnswer {
+    #[prost(message, optional, tag = "1")]
+    status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    /// 0 is ready.
+    #[prost(int32, tag = "3")]
+    state: i32,
+    #[prost(message, optional, tag = "5")]
+    network: Option<Network>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Network {
+    #[prost(string, tag = "1")]
+    ip: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Nothing {}
+
+/// A connected client of a node's runtime.
+pub struct Cri {
+    runtime: Runtime,
+    channel: Channel,
+    cgroup: String,
+}
+
+impl Cri {
+    /// Connects; pods are made below this cgroup.
+    pub fn connect(socket: &Path, cgroup: String) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?.timeout(DEADLINE);
+        let channel = runtime
+            .block_on(endpoint.connect())
+            .with_context(|| format!("no runtime answers on {}", socket.display()))?;
+        Ok(Self { runtime, channel, cgroup })
+    }
+
+    /// Starts a pod, and returns once the runtime says that it is ready and has an address.
+    pub fn run(&self, name: &str) -> Result<String> {
+        let (name, namespace) = (name.to_owned(), "bench".to_owned());
+        let metadata = Metadata { uid: format!("uid-{name}"), name, namespace };
+        let linux = Linux { cgroup_parent: self.cgroup.clone() };
+        let config = PodConfig { metadata: Some(metadata), linux: Some(linux) };
+        let made: PodId = self.call("RunPodSandbox", RunRequest { config: Some(config) })?;
+        let answer: StatusAnswer = self.call("PodSandboxStatus", made.clone())?;
+        let status = answer.status.unwrap_or_default();
+        if status.state != 0 || status.network.is_none_or(|network| network.ip.is_empty()) {
+            bail!("sandbox {} is not ready, or has no address", made.id);
+        }
+        Ok(made.id)
+    }
+
+    /// Stops a pod and removes it.
+    pub fn remove(&self, id: &str) -> Result<()> {
+        let _: Nothing = self.call("StopPodSandbox", PodId { id: id.to_owned() })?;
+        let _: Nothing = self.call("RemovePodSandbox", PodId { id: id.to_owned() })?;
+        Ok(())
+    }
+
+    fn call<A, B>(&self, method: &str, message: A) -> Result<B>
+    where
+        A: Message + Send + Sync + 'static,
+        B: Message + Default + Send + Sync + 'static,
+    {
+        let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{method}"))?;
+        let mut client = tonic::client::Grpc::new(self.channel.clone());
+        let answer = self.runtime.block_on(async {
+            client.ready().await.context("the runtime is gone")?;
+            let codec = ProstCodec::<A, B>::default();
+            let answer = client.unary(Request::new(message), path, codec).await;
+            answer.map_err(|status| anyhow::anyhow!("{method}: {}", status.message()))
+        })?;
+        Ok(answer.into_inner())
+    }
+}
