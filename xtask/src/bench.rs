@@ -8,6 +8,7 @@ mod cleanup;
 mod cni;
 mod floor;
 mod ground;
+mod hotplug;
 mod kinds;
 mod kni;
 mod measure;
@@ -15,6 +16,7 @@ mod messages;
 mod reference;
 mod report;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -37,6 +39,14 @@ pub enum Bench {
     Cni(Options),
     /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
     Kinds(Options),
+    /// From an object to usable interfaces of running pods, on a cluster of its own; requests, memory, CPU (needs root)
+    Hotplug {
+        #[command(flatten)]
+        options: Options,
+        /// An image of Knit; by default that of this checkout is built
+        #[arg(long, value_name = "FILE")]
+        image: Option<PathBuf>,
+    },
 }
 
 /// What every benchmark takes.
@@ -62,6 +72,9 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
         Bench::Cni(options) => cni::run(options.rounds)?.print(options.json),
         Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
+        Bench::Hotplug { options, image } => {
+            hotplug::run(options.rounds, image.as_deref())?.print(options.json)
+        }
     }
 }
 

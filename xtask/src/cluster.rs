@@ -19,17 +19,19 @@ mod look;
 pub mod marks;
 mod node;
 mod reference;
+mod restart;
 mod rootfs;
 mod state;
 mod up;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
 pub use down::{Outcome, down};
+pub use layout::node_name;
 pub use state::{Cluster, Network};
 pub use up::{Options, load_images, up};
 
@@ -98,6 +100,16 @@ pub enum Task {
         #[arg(long)]
         report_dir: Option<PathBuf>,
     },
+    /// Kill a containerd or a kubelet and start it again: containerd-node1, ...
+    Restart {
+        /// The part
+        part: String,
+    },
+    /// Have a node reboot: everything on it ends, and it comes up again with the same disk
+    Reboot {
+        /// The node: node1, ...
+        node: String,
+    },
     /// Take it all away
     Down,
     /// Kill `up` at many moments and check that `down` leaves nothing
@@ -107,6 +119,23 @@ pub enum Task {
         #[arg(long, default_value_t = 10)]
         moments: u32,
     },
+}
+
+impl Cluster {
+    /// The cluster of that name, or an error that says how to get one.
+    pub fn named(name: &str) -> Result<Self> {
+        Self::open(&Names::new(name)?)
+    }
+}
+
+/// A command that enters the namespaces of a node; what to run there is added to it.
+pub fn enter(cluster: &Cluster, node: u8) -> Result<Command> {
+    Ok(daemon::enter(node::holder(cluster, node)?))
+}
+
+/// All processes of a cluster, those in pods too.
+pub fn processes(cluster: &Cluster) -> Result<Vec<i32>> {
+    cgroups::processes(&cluster.names().cgroup())
 }
 
 /// What `cargo xtask cluster` does.
@@ -158,6 +187,12 @@ pub fn command(which: &Which, task: Task) -> Result<ExitCode> {
             if !wrong.is_empty() {
                 return Ok(ExitCode::FAILURE);
             }
+        }
+        Task::Restart { part } => restart::restart(&open()?, &part)?,
+        Task::Reboot { node } => {
+            let cluster = open()?;
+            let number = cluster.node_numbers().find(|number| node_name(*number) == node);
+            restart::reboot(&cluster, number.with_context(|| format!("there is no node {node}"))?)?;
         }
         Task::Down => match down(&which.name)? {
             Outcome::Removed => println!("cluster {} is gone, nothing is left of it", which.name),

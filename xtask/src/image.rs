@@ -58,6 +58,15 @@ pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
     Ok(())
 }
 
+/// Writes the image of this checkout as it is, for a cluster of its own: it claims no revision and prints nothing.
+pub fn write(output: &Path) -> Result<()> {
+    let checkout = places::workspace();
+    let (product, builds) = Product::find(checkout)?;
+    let binaries = product.build(checkout, &builds)?;
+    compose(&product, None, &binaries)?.write(output)?;
+    Ok(())
+}
+
 /// The folder with the binaries that the image has, built.
 pub fn binaries() -> Result<PathBuf> {
     let checkout = places::workspace();

@@ -1,6 +1,7 @@
 //! Knit's workshop. `cargo xtask help` lists what it can do.
 
 mod bench;
+mod beside;
 mod ci;
 mod cluster;
 mod demo;
@@ -14,6 +15,7 @@ mod process;
 mod programs;
 mod progress;
 mod python;
+mod soak;
 mod test;
 mod vm;
 
@@ -74,6 +76,8 @@ enum Task {
     /// Measure Knit, its floor and its peers
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Let everything happen at once on a real cluster, and check that nothing is left of it (needs root)
+    Soak(soak::Options),
     /// Write the files that follow from the code
     Generate {
         /// Only compare, and fail when one is out of date
@@ -93,6 +97,7 @@ fn main() -> Result<ExitCode> {
         Task::Vm(task) => vm::command(task)?,
         Task::Image { output, check } => image::command(output, check)?,
         Task::Bench(bench) => bench::command(bench)?,
+        Task::Soak(options) => soak::command(&options)?,
         Task::Generate { check } => generate::command(check)?,
         Task::Ci => ci::command()?,
     }

@@ -206,6 +206,30 @@ fn a_pod_of_others_goes_on_as_it_was_when_it_is_let_go() {
 }
 
 #[test]
+fn a_pod_with_a_user_namespace_of_its_own_is_served_like_any_other() {
+    let machine = Machine::new("userns");
+    let mut held = machine.host.command("unshare");
+    held.args(["--user", "--map-root-user", "--net", "sleep", "infinity"]);
+    let held = machine.host.spawn(&mut held);
+    let pid = held.pid().to_string();
+    eventually("it has its namespaces", Duration::from_secs(5), || {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"sleep"))
+    });
+    let user = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).unwrap();
+    assert_ne!(user(&pid), user("self"));
+    machine.knit(&["sandbox", "add", "a", "--pid", &pid, "-l", LABEL]).ok();
+    machine.apply(SAMPLE).ok();
+    let links = machine.knit(&["sandbox", "exec", "a", "--", "ip", "-br", "addr"]).ok();
+    assert!(links.contains("192.168.100.2/24") && links.contains("192.168.99.2/24"), "{links}");
+    machine.delete(SAMPLE).ok();
+    let links = machine.knit(&["sandbox", "exec", "a", "--", "ip", "-br", "link"]).ok();
+    assert_eq!(links.lines().count(), 1, "only lo: {links}");
+    machine.knit(&["sandbox", "delete", "a"]).ok();
+    held.stop().unwrap();
+    machine.assert_at_rest();
+}
+
+#[test]
 fn a_pod_that_ends_leaves_nothing_on_the_host() {
     let machine = Machine::new("ends");
     let untouched = machine.untouched(&[]);

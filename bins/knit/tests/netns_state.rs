@@ -182,7 +182,10 @@ fn another_state_folder_leaves_alone_what_it_does_not_know() {
     let pid = pod.pid().to_string();
     for command in [&["sandbox", "add", "b", "--pid", &pid][..], &["delete", "-f", "-"], &["undo"]] {
         let said = machine.knit_with(&[&other[..], command].concat(), VETH, &[]).refused();
-        assert!(said.contains("another Knit's network is on this machine (") && said.contains("br1"), "{said}");
+        assert!(
+            said.contains("another Knit's network is on this machine (") && said.contains("br1"),
+            "{said}"
+        );
         stands.assert_again();
     }
     // Whoever has the folder goes on.

@@ -7,12 +7,14 @@
 mod objects;
 mod pods;
 mod quotas;
+mod repairs;
 mod runtime;
 mod secrets;
 mod states;
 mod words;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use knit_crds::Object;
@@ -37,11 +39,20 @@ struct Shared {
     tell: Arc<Notify>,
     /// What was claimed of quotas.
     quotas: Arc<quotas::Answered>,
+    /// How many of those who tell have not told everything they know yet.
+    silent: Arc<AtomicUsize>,
 }
 
 impl Shared {
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of those who tell has told everything it knows, for the first time.
+    fn told_all(&self) {
+        if self.silent.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.handle.fed_all();
+        }
     }
 
     /// Has the loop hear what pods and sandboxes mean for what it knows.
@@ -63,6 +74,8 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         look: Arc::default(),
         tell: Arc::default(),
         quotas: Arc::default(),
+        // Each kind, the pods, and the runtime.
+        silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),
     };
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
     for kind in Object::kinds() {
@@ -74,6 +87,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
     }
     tokio::spawn(quotas::follow(shared.clone()));
+    tokio::spawn(repairs::follow(shared.clone()));
     tokio::spawn(states::follow(shared));
     Ok(())
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -277,6 +278,7 @@ impl Config {
             cluster,
             chains: self.chains()?,
             secrets: (self.profile == Profile::Beside).then(Arc::default),
+            heard_all: Arc::new(AtomicBool::new(self.profile != Profile::Beside)),
         })
     }
 

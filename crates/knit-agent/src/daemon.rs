@@ -18,7 +18,7 @@ mod turn;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use knit_kernel::notices::Notice;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, oneshot, watch};
 
-pub use feed::{Change, about};
+pub use feed::{Change, Repaired, about};
 pub(crate) use outgoing::{Outgoing, Words};
 pub use outside::Outside;
 pub(crate) use pool::Errand;
@@ -60,6 +60,9 @@ pub struct Options {
     pub chains: BTreeMap<String, Chain>,
     /// Secrets of an API server; none: they are files.
     pub secrets: Option<Arc<Fetched>>,
+    /// All that may be asked for has been heard of. Until then nothing is taken for a stray: an agent that lost its state
+    /// would cut off pods that it is about to hear of.
+    pub heard_all: Arc<AtomicBool>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.
@@ -107,12 +110,14 @@ pub struct Daemon {
 pub struct Handle {
     sender: Sender<Message>,
     changes: broadcast::Sender<Arc<Change>>,
+    repairs: broadcast::Sender<Repaired>,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     /// Numbers of calls, no two alike, also not those of an earlier agent.
     tickets: Arc<AtomicU64>,
     /// Which history positions belong to.
     epoch: Arc<str>,
+    heard_all: Arc<AtomicBool>,
     /// What is in the way of new pods and is neither the engine's nor the kernel's.
     outside: outside::Shared,
     /// Whether objects come from a folder.
@@ -125,6 +130,7 @@ impl Daemon {
     pub fn start(options: Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Self> {
         let (sender, incoming) = channel();
         let (changes, _) = broadcast::channel(feed::KEPT);
+        let (repairs, _) = broadcast::channel(feed::KEPT);
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
         let (counted, version) = watch::channel(0);
@@ -132,12 +138,14 @@ impl Daemon {
             incoming,
             sender: sender.clone(),
             changes: changes.clone(),
+            repairs: repairs.clone(),
             metrics: Arc::clone(&metrics),
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
             version: counted,
         };
         let (folder, watches) = (options.state_dir.clone(), options.objects.is_some());
         let secrets = options.secrets.clone();
+        let heard_all = Arc::clone(&options.heard_all);
         let thread = std::thread::Builder::new()
             .name("knit-loop".to_owned())
             .spawn(move || turn::run(options, faults, loop_ends, &ready))
@@ -148,7 +156,19 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        let handle = Handle { sender, changes, version, metrics, tickets, epoch, outside, watches, secrets };
+        let handle = Handle {
+            sender,
+            changes,
+            repairs,
+            version,
+            metrics,
+            tickets,
+            epoch,
+            heard_all,
+            outside,
+            watches,
+            secrets,
+        };
         Ok(Self { handle, thread })
     }
 
@@ -211,6 +231,16 @@ impl Handle {
         let _ = self.sender.send(Message::Fed(Box::new(news)));
     }
 
+    /// All that may be asked for was fed by now.
+    pub fn fed_all(&self) {
+        let heard_all = Arc::clone(&self.heard_all);
+        // It is so once the loop has come this far.
+        self.feed(move |_| {
+            heard_all.store(true, Ordering::Relaxed);
+            Vec::new()
+        });
+    }
+
     /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.clone()
@@ -232,6 +262,11 @@ impl Handle {
     /// Every change from now on.
     pub fn changes(&self) -> broadcast::Receiver<Arc<Change>> {
         self.changes.subscribe()
+    }
+
+    /// Every repair from now on.
+    pub fn repairs(&self) -> broadcast::Receiver<Repaired> {
+        self.repairs.subscribe()
     }
 
     /// What is counted.

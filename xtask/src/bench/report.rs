@@ -143,6 +143,15 @@ impl Report {
         self.once.push(row);
     }
 
+    /// States what the 99th percentile of some times should be at most, in microseconds.
+    pub fn limit_p99(&mut self, name: &str, most: f64) -> Result<()> {
+        let row = self.find(name, STATISTICS[1])?;
+        let row = &mut self.rows[row];
+        row.goal = Some(Goal::Limit(most));
+        row.met = Some(row.value <= most);
+        Ok(())
+    }
+
     /// Compares a row with another of this run; a goal is judged on the median. A row that is compared already stands
     /// once more, with the second comparison.
     pub fn compare(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
@@ -209,14 +218,23 @@ impl Report {
         table.set_header(["OPERATION", "P50 µs", "P99 µs", "", "AGAINST", "GOAL", "MET"]);
         for (place, median) in self.rows.iter().enumerate().filter(|(_, row)| row.statistic == "p50") {
             let p99 = self.rows.get(place + 1).filter(|row| row.statistic == "p99");
+            let goal = match (median.goal, p99.and_then(|row| row.goal)) {
+                (None, Some(Goal::Limit(most))) => format!("p99 at most {}", number(most)),
+                (goal, _) => goal.map(|goal| goal.to_string()).unwrap_or_default(),
+            };
             table.add_row([
                 median.name.clone(),
                 median.text(),
                 p99.map(Row::text).unwrap_or_default(),
                 median.ratio.map(|ratio| median.ratio_in_words(ratio)).unwrap_or_default(),
                 median.against.clone().unwrap_or_default(),
-                median.goal.map(|goal| goal.to_string()).unwrap_or_default(),
-                median.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
+                goal,
+                median
+                    .met
+                    .or(p99.and_then(|row| row.met))
+                    .map(|met| if met { "yes" } else { "NO" })
+                    .unwrap_or_default()
+                    .to_owned(),
             ]);
         }
         for row in &self.once {
@@ -297,6 +315,18 @@ mod tests {
             [Some(true), None, Some(false), None]
         );
         assert_eq!(lines[2].against.as_deref(), Some("reference"));
+    }
+
+    #[test]
+    fn a_limit_is_about_the_slowest_and_says_so() {
+        let mut report = report();
+        report.limit_p99("attach", 500.0).unwrap();
+        report.limit_p99("reference", 8_000.0).unwrap();
+        assert_eq!(
+            (report.rows[0].met, report.rows[1].met, report.rows[3].met),
+            (None, Some(true), Some(false))
+        );
+        assert!(report.table().contains("p99 at most 8,000"), "{}", report.table());
     }
 
     #[test]

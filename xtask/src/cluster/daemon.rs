@@ -161,6 +161,12 @@ pub fn find(cluster: &Cluster, part: &str) -> Option<Running> {
     Running::parse(&fs::read_to_string(note(cluster, part)).ok()?)
 }
 
+/// Forgets a part that has ended, so that the next of its name is not taken for it.
+pub fn forget(cluster: &Cluster, part: &str) -> Result<()> {
+    let note = note(cluster, part);
+    fs::remove_file(&note).with_context(|| format!("cannot remove {}", note.display()))
+}
+
 /// The process of a part that must be running.
 pub fn alive(cluster: &Cluster, part: &str) -> Result<Running> {
     match find(cluster, part) {

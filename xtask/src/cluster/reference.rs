@@ -55,6 +55,19 @@ pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     Ok(())
 }
 
+/// Routes from a node that has rebooted to the pods of all others, and its kube-proxy.
+pub fn connect_again(cluster: &Cluster, nodes: &[NodeView], number: u8) -> Result<()> {
+    let addresses = cluster.addresses();
+    for other in cluster.node_numbers().filter(|other| *other != number) {
+        let by = [addresses.node(other).to_string(), addresses.node_v6(other).to_string()];
+        for (range, by) in pod_ranges(nodes, other)?.iter().zip(by) {
+            let mut enter = daemon::enter(node::holder(cluster, number)?);
+            process::output(enter.args(["ip", "route", "add", range, "via", &by]))?;
+        }
+    }
+    start_proxy(cluster, number)
+}
+
 /// The ranges that a node gives its pods addresses from.
 pub fn pod_ranges(nodes: &[NodeView], number: u8) -> Result<&[String]> {
     let name = node_name(number);

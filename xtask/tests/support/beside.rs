@@ -30,15 +30,21 @@ pub fn folder() -> PathBuf {
     PathBuf::from(kubeconfig).parent().expect("a kubeconfig is in the cluster's folder").to_owned()
 }
 
+/// The name of the cluster under test.
+pub fn cluster() -> String {
+    folder().file_name().unwrap().to_str().unwrap().to_owned()
+}
+
+/// What `cargo xtask` prints.
+pub fn xtask(words: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_xtask")).args(words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// What a command prints in the namespaces of a node.
 pub fn on_node(node: &str, words: &[&str]) -> String {
-    let folder = folder();
-    let name = folder.file_name().unwrap().to_str().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    command.args(["cluster", "shell", node, "--name", name, "--"]).args(words);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{words:?} on {node}: {}", text(&output));
-    String::from_utf8(output.stdout).unwrap()
+    xtask(&[&["cluster", "shell", node, "--name", &cluster(), "--"], words].concat())
 }
 
 /// What others own on the nodes: main routing tables, rules, links of the node and of the main CNI plugin, packet filters.

@@ -14,10 +14,14 @@ use super::Shared;
 /// Watches all objects of a kind.
 pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
     let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource(kind));
-    let handle = shared.handle;
+    let mut is_silent = true;
     let tell = |seen| {
+        let is_list = matches!(seen, Seen::Listed(_));
         if let Some(news) = news(kind, seen) {
-            handle.feed(move |state| news.events(state));
+            shared.handle.feed(move |state| news.events(state));
+        }
+        if is_list && std::mem::take(&mut is_silent) {
+            shared.told_all();
         }
     };
     knit_kube::follow(&kind.plural, api, watcher::Config::default(), tell).await;

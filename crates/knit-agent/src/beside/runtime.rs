@@ -32,10 +32,10 @@ type Known = BTreeMap<SandboxId, Running>;
 
 /// Looks at the runtime for as long as it is polled. While it is away, all that is known stays.
 pub(super) async fn follow(shared: Shared, socket: Option<PathBuf>) {
-    let mut is_away = false;
+    let (mut is_away, mut is_silent) = (false, true);
     loop {
         let socket = socket.clone().unwrap_or_else(find);
-        let Err(why) = session(&shared, &socket).await;
+        let Err(why) = session(&shared, &socket, &mut is_silent).await;
         if !is_away {
             tracing::warn!(%why, "what is known of running pods stays, and it is tried again");
         }
@@ -51,7 +51,11 @@ fn find() -> PathBuf {
 }
 
 /// One connection, until it fails.
-async fn session(shared: &Shared, socket: &Path) -> Result<std::convert::Infallible, knit_cri::Error> {
+async fn session(
+    shared: &Shared,
+    socket: &Path,
+    is_silent: &mut bool,
+) -> Result<std::convert::Infallible, knit_cri::Error> {
     let (mut runtime, version) = Runtime::connect(socket).await?;
     tracing::info!(runtime = version, socket = %socket.display(), "running pods are known from");
     let _listening = Listening(tokio::spawn(listen(runtime.clone(), Arc::clone(&shared.look))));
@@ -60,6 +64,9 @@ async fn session(shared: &Shared, socket: &Path) -> Result<std::convert::Infalli
         let is_whole = look(shared, &mut runtime, &mut known).await?;
         shared.pods().run(known.clone());
         shared.feed_pods();
+        if is_whole && std::mem::take(is_silent) {
+            shared.told_all();
+        }
         let wait = if is_whole { ANYWAY } else { SOON };
         let _ = timeout_at(Instant::now() + wait, shared.look.notified()).await;
         sleep(GROUP).await;

@@ -30,6 +30,15 @@ pub struct Change {
     pub call: Option<String>,
 }
 
+/// Something that someone changed by hand, and that is as asked for again.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// What it belongs to.
+    pub unit: Unit,
+    /// What was done, in words.
+    pub what: String,
+}
+
 /// The pods that an event may end: as they are before it is heard.
 pub(super) fn before(event: &Event, node: &Node, watchers: usize) -> Vec<Sandbox> {
     if watchers == 0 {

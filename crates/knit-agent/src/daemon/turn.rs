@@ -9,6 +9,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,7 @@ pub(super) struct Ends {
     pub(super) incoming: Incoming,
     pub(super) sender: Sender<Message>,
     pub(super) changes: broadcast::Sender<Arc<Change>>,
+    pub(super) repairs: broadcast::Sender<feed::Repaired>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) callers: Callers,
     pub(super) version: watch::Sender<u64>,
@@ -394,8 +396,11 @@ impl<'a> Turn<'a> {
             if let Task::Apply { unit, plan } = task
                 && self.compared.remove(unit)
             {
-                tracing::warn!(%unit, "was not as asked for, and is repaired: {}", plan.summary());
+                let what = plan.summary();
+                tracing::warn!(%unit, "was not as asked for, and is repaired: {what}");
                 self.ends.metrics.repaired();
+                // Nobody may listen.
+                let _ = self.ends.repairs.send(feed::Repaired { unit: unit.clone(), what });
             }
         }
         for (seq, record) in &records {
@@ -470,7 +475,7 @@ impl<'a> Turn<'a> {
         if self.sweep_at.is_none_or(|at| now < at) {
             return Ok(());
         }
-        if !self.node.state().is_idle() {
+        if !self.node.state().is_idle() || !self.options.heard_all.load(Ordering::Relaxed) {
             self.sweep_at = Some(now + SWEEP_AGAIN);
             return Ok(());
         }
