@@ -6,7 +6,13 @@ use std::{env, fs, io};
 use protox::prost::Message;
 
 /// Files that name all others.
-const ROOTS: [&str; 4] = ["kni/kni.proto", "kni/knix.proto", "knit/v1/knit.proto", "knit/v1/frame.proto"];
+const ROOTS: [&str; 5] = [
+    "kni/kni.proto",
+    "kni/knix.proto",
+    "knit/v1/knit.proto",
+    "knit/v1/standalone.proto",
+    "knit/v1/frame.proto",
+];
 
 fn main() -> io::Result<()> {
     // Asked for when it runs: a target folder that two clones share holds one build script for both.

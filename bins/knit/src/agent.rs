@@ -20,7 +20,7 @@ pub struct Flags {
     /// Print the effective configuration, and do nothing else
     #[arg(long)]
     print_config: bool,
-    /// Watch a folder with objects instead of an API server
+    /// Watch a folder with objects instead of an API server; what `knit apply` applies stays beside it
     #[arg(long, env = "KNIT_STANDALONE", value_name = "DIR")]
     standalone: Option<PathBuf>,
     /// How the agent runs [default: standalone]

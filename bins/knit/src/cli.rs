@@ -108,6 +108,8 @@ enum Command {
         output: Format,
     },
     /// Go back to the objects before the last apply or delete
+    ///
+    /// What an agent's folder did is not undone, and what one of its files has by now stays.
     Undo,
     /// Print objects with their status
     Get {
@@ -210,7 +212,8 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Sandbox(task) => sandbox::run(&place, task),
         Command::Apply { files, dry_run } => objects::apply(&place, &files.files, dry_run),
         Command::Delete { files, kind, name, namespace, dry_run } => {
-            let named = kind.zip(name).map(|(kind, name)| show::key(&kind, &name, &namespace)).transpose()?;
+            let named =
+                kind.zip(name).map(|(kind, name)| show::name(&kind, &name, &namespace)).transpose()?;
             objects::delete(&place, &files, named, dry_run)
         }
         Command::Plan { files, output } => {

@@ -7,6 +7,7 @@ mod cli;
 mod cni;
 mod completion;
 mod controller;
+mod desk;
 mod doctor;
 mod fault;
 mod man;

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use knit_agent::{Standalone, sandboxes};
-use knit_engine::Unit;
+use knit_agent::sandboxes;
 use knit_kernel::Netns;
-use knit_model::Sandbox;
+use knit_kni::v1;
 use serde::Serialize;
 
 use crate::cli::Format;
+use crate::desk::{Desk, tell_repairs};
 use crate::output;
 use crate::place::{DEFAULT_NAMESPACE, Place};
 
@@ -79,7 +79,7 @@ struct Row<'a> {
     pid: u32,
     netns: &'a str,
     labels: &'a BTreeMap<String, String>,
-    interfaces: Vec<String>,
+    interfaces: &'a [String],
 }
 
 /// Does what was typed.
@@ -87,16 +87,18 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
     match task {
         Task::Hold => sandboxes::hold()?,
         Task::Add { name, labels, pid } => add(place, &name, labels, pid)?,
-        Task::List { output } => list(&place.open()?, output)?,
-        Task::Label { name, changes } => label(&mut place.change()?, &name, &changes)?,
+        Task::List { output } => list(&mut place.desk()?, output)?,
+        Task::Label { name, changes } => label(place, &name, &changes)?,
         Task::Delete { name } => {
-            place.change()?.delete_sandbox(&name.namespace, &name.name)?;
+            let answer = place.desk()?.end_sandbox(v1::EndSandboxRequest { sandbox: Some(name.asked()) })?;
+            tell_repairs(&answer.repairs);
             println!("sandbox/{} deleted", name.name);
         }
         Task::Exec { name, command } => {
             let netns = {
-                let node = place.open()?;
-                let sandbox = node.sandbox(&name.namespace, &name.name)?;
+                let asked = v1::ListSandboxesRequest { sandbox: Some(name.asked()) };
+                let found = place.desk()?.list_sandboxes(asked)?.sandboxes;
+                let sandbox = found.first().context("the agent does not say where the sandbox is")?;
                 Netns::open(sandbox.netns.as_ref())?
                 // The state is given free here: the command may take long, and may itself be knit.
             };
@@ -106,46 +108,51 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn add(place: &Place, name: &Name, labels: Vec<(String, String)>, pid: Option<u32>) -> Result<()> {
-    let mut node = place.change()?;
-    if node.sandbox(&name.namespace, &name.name).is_ok() {
-        bail!("there is a sandbox {} in namespace {} already", name.name, name.namespace);
+impl Name {
+    fn asked(&self) -> v1::SandboxName {
+        v1::SandboxName { namespace: self.namespace.clone(), name: self.name.clone() }
     }
+}
+
+/// Whoever has the node only takes note of the namespace: its holder is this process's child, so that it lives on when an
+/// agent ends.
+fn add(place: &Place, name: &Name, labels: Vec<(String, String)>, pid: Option<u32>) -> Result<()> {
+    let mut desk = place.desk()?;
     let program = std::env::current_exe().context("cannot find this program on disk")?;
     let holder = match pid {
         Some(pid) => pid,
         None => sandboxes::start_holder(&program, &name.name)?,
     };
-    let added = node.add_sandbox(&name.namespace, &name.name, labels.into_iter().collect(), holder);
+    let labels = labels.into_iter().collect();
+    let asked = v1::AddSandboxRequest { sandbox: Some(name.asked()), labels, pid: holder };
+    let added = desk.add_sandbox(asked);
     if added.is_err() && pid.is_none() {
         let netns = Netns::open(sandboxes::netns_of(holder).as_ref())?;
         sandboxes::stop_holder(holder, &sandboxes::instance_of(&netns)?)?;
     }
-    added?;
+    tell_repairs(&added?.repairs);
     println!("sandbox/{} created (pid {holder})", name.name);
     Ok(())
 }
 
-fn label(node: &mut Standalone, name: &Name, changes: &[String]) -> Result<()> {
-    let mut labels = node.sandbox(&name.namespace, &name.name)?.labels.clone();
-    for change in changes {
-        match (change.strip_suffix('-'), change.split_once('=')) {
-            (_, Some((key, value))) if !key.is_empty() => {
-                labels.insert(key.to_owned(), value.to_owned());
-            }
-            (Some(key), None) if !key.is_empty() => {
-                labels.remove(key);
-            }
-            _ => bail!("`{change}`: expected KEY=VALUE, or KEY- to take a label away"),
+fn label(place: &Place, name: &Name, changes: &[String]) -> Result<()> {
+    let changes = changes.iter().map(|change| match (change.strip_suffix('-'), change.split_once('=')) {
+        (_, Some((key, value))) if !key.is_empty() => {
+            Ok(v1::LabelChange { key: key.to_owned(), value: Some(value.to_owned()) })
         }
-    }
-    node.label_sandbox(&name.namespace, &name.name, labels)?;
+        (Some(key), None) if !key.is_empty() => Ok(v1::LabelChange { key: key.to_owned(), value: None }),
+        _ => bail!("`{change}`: expected KEY=VALUE, or KEY- to take a label away"),
+    });
+    let changes = changes.collect::<Result<_>>()?;
+    let asked = v1::LabelSandboxRequest { sandbox: Some(name.asked()), changes };
+    tell_repairs(&place.desk()?.label_sandbox(asked)?.repairs);
     println!("sandbox/{} labeled", name.name);
     Ok(())
 }
 
-fn list(node: &Standalone, format: Format) -> Result<()> {
-    let rows: Vec<Row<'_>> = node.state().sandboxes.values().map(|sandbox| row(node, sandbox)).collect();
+fn list(desk: &mut Desk, format: Format) -> Result<()> {
+    let answer = desk.list_sandboxes(v1::ListSandboxesRequest { sandbox: None })?;
+    let rows: Vec<Row<'_>> = answer.sandboxes.iter().map(row).collect();
     if matches!(format, Format::Json) {
         return output::json(&rows);
     }
@@ -160,17 +167,15 @@ fn list(node: &Standalone, format: Format) -> Result<()> {
     output::text(&output::table(&["NAMESPACE", "NAME", "PID", "LABELS", "INTERFACES"], cells))
 }
 
-fn row<'a>(node: &'a Standalone, sandbox: &'a Sandbox) -> Row<'a> {
-    let made = node.state().made.get(&Unit::Sandbox(sandbox.id.clone()));
-    let interfaces =
-        made.into_iter().flat_map(|made| &made.interfaces).map(|(_, interface)| interface.name.to_string());
+fn row(answered: &v1::StandaloneSandbox) -> Row<'_> {
+    let name = answered.sandbox.as_ref();
     Row {
-        namespace: &sandbox.namespace,
-        name: &sandbox.pod,
-        pid: sandbox.number,
-        netns: &sandbox.netns,
-        labels: &sandbox.labels,
-        interfaces: interfaces.collect(),
+        namespace: name.map(|name| name.namespace.as_str()).unwrap_or_default(),
+        name: name.map(|name| name.name.as_str()).unwrap_or_default(),
+        pid: answered.pid,
+        netns: &answered.netns,
+        labels: &answered.labels,
+        interfaces: &answered.interfaces,
     }
 }
 

@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use knit_agent::Standalone;
 use knit_crds::{KindInfo, Object};
-use knit_engine::ObjectKey;
+use knit_kni::v1;
 use serde_json::{Value, json};
 
 use crate::output;
@@ -36,14 +35,20 @@ pub struct Which<'a> {
     pub namespace: Option<&'a str>,
 }
 
+/// An object as it was answered.
+struct Shown {
+    name: v1::ObjectName,
+    object: Object,
+    answered: v1::StandaloneObject,
+}
+
 /// Prints objects.
 pub fn get(place: &Place, which: &Which<'_>, form: Form) -> Result<ExitCode> {
-    let node = place.open()?;
-    let objects = select(&node, which)?;
+    let objects = select(place, which)?;
     match form {
-        Form::Json => output::json(&list(objects.iter().map(|(_, object)| object)))?,
+        Form::Json => output::json(&list(objects.iter().map(|shown| &shown.object)))?,
         Form::Yaml => {
-            let documents: Vec<String> = objects.iter().map(|(_, object)| object.to_yaml()).collect();
+            let documents: Vec<String> = objects.iter().map(|shown| shown.object.to_yaml()).collect();
             output::text(&documents.join("---\n"))?;
         }
         Form::Table | Form::Wide => output::text(&tables(&objects, form == Form::Wide))?,
@@ -53,47 +58,56 @@ pub fn get(place: &Place, which: &Which<'_>, form: Form) -> Result<ExitCode> {
 
 /// Prints all there is to say about objects.
 pub fn describe(place: &Place, which: &Which<'_>) -> Result<ExitCode> {
-    let node = place.open()?;
     let mut text = String::new();
-    for (key, object) in select(&node, which)? {
+    for Shown { name, object, answered } in select(place, which)? {
         if !text.is_empty() {
             text += "\n";
         }
-        text += &format!("Name:       {}\n", key.name);
+        text += &format!("Name:       {}\n", name.name);
         text +=
-            &format!("Namespace:  {}\n", if key.namespace.is_empty() { "<none>" } else { &key.namespace });
-        text += &format!("Kind:       {}\n", key.kind);
+            &format!("Namespace:  {}\n", if name.namespace.is_empty() { "<none>" } else { &name.namespace });
+        text += &format!("Kind:       {}\n", name.kind);
+        if !answered.file.is_empty() {
+            text += &format!("File:       {}\n", answered.file);
+        }
         text += &spec_and_status(&object);
-        text += &reasons(&node, &key);
+        text += &reasons(&answered);
     }
     output::text(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn select(node: &Standalone, which: &Which<'_>) -> Result<Vec<(ObjectKey, Object)>> {
+fn select(place: &Place, which: &Which<'_>) -> Result<Vec<Shown>> {
     let kind = match which.kind {
         None | Some("all" | "knit") => None,
         Some(word) => Some(Object::find_kind(word).with_context(|| unknown_kind(word))?),
     };
-    let meant = |key: &&ObjectKey| {
-        kind.is_none_or(|kind| kind.kind == key.kind)
-            && which.name.is_none_or(|name| name == key.name)
-            && which.namespace.is_none_or(|namespace| key.namespace.is_empty() || namespace == key.namespace)
-    };
-    let keys = node.state().objects.keys().filter(meant);
-    let objects: Vec<(ObjectKey, Object)> =
-        keys.filter_map(|key| Some((key.clone(), node.object(key)?))).collect();
-    if let (Some(name), true) = (which.name, objects.is_empty()) {
+    let answer = place.desk()?.list_objects(v1::ListObjectsRequest {
+        kind: kind.map(|kind| kind.kind.clone()).unwrap_or_default(),
+        namespace: which.namespace.unwrap_or_default().to_owned(),
+        name: which.name.unwrap_or_default().to_owned(),
+    })?;
+    if let (Some(name), true) = (which.name, answer.objects.is_empty()) {
         bail!("there is no {} {name}", which.kind.unwrap_or("object"));
     }
-    Ok(objects)
+    answer.objects.into_iter().map(shown).collect()
+}
+
+fn shown(answered: v1::StandaloneObject) -> Result<Shown> {
+    let name = answered.object.clone().unwrap_or_default();
+    let manifest: Value =
+        serde_json::from_str(&answered.manifest).context("the agent's objects are no JSON")?;
+    let object = Object::from_manifest(&manifest);
+    let object =
+        object.with_context(|| format!("{} {}: this knit does not know it", name.kind, name.name))?;
+    Ok(Shown { name, object, answered })
 }
 
 /// The identity of an object by what a person typed.
-pub fn key(kind: &str, name: &str, namespace: &str) -> Result<ObjectKey> {
+pub fn name(kind: &str, name: &str, namespace: &str) -> Result<v1::ObjectName> {
     let kind = Object::find_kind(kind).with_context(|| unknown_kind(kind))?;
     let namespace = if kind.namespaced { namespace.to_owned() } else { String::new() };
-    Ok(ObjectKey { kind: kind.kind.clone(), namespace, name: name.to_owned() })
+    Ok(v1::ObjectName { kind: kind.kind.clone(), namespace, name: name.to_owned() })
 }
 
 fn unknown_kind(word: &str) -> String {
@@ -106,27 +120,27 @@ fn list<'a>(objects: impl Iterator<Item = &'a Object>) -> Value {
 }
 
 /// One table for each kind, with the columns that kubectl shows.
-fn tables(objects: &[(ObjectKey, Object)], wide: bool) -> String {
+fn tables(objects: &[Shown], wide: bool) -> String {
     if objects.is_empty() {
         return "no objects\n".to_owned();
     }
     let of_kind =
-        |kind: &KindInfo| objects.iter().filter(|(key, _)| key.kind == kind.kind).collect::<Vec<_>>();
+        |kind: &KindInfo| objects.iter().filter(|shown| shown.name.kind == kind.kind).collect::<Vec<_>>();
     let kinds =
         Object::kinds().iter().map(|kind| (kind, of_kind(kind))).filter(|(_, objects)| !objects.is_empty());
     let tables: Vec<String> = kinds.map(|(kind, objects)| table(kind, &objects, wide)).collect();
     tables.join("\n")
 }
 
-fn table(kind: &KindInfo, objects: &[&(ObjectKey, Object)], wide: bool) -> String {
+fn table(kind: &KindInfo, objects: &[&Shown], wide: bool) -> String {
     let columns: Vec<_> =
         kind.columns.iter().filter(|column| (wide || !column.wide) && column.type_ != "date").collect();
     let titles: Vec<String> = columns.iter().map(|column| column.name.to_uppercase()).collect();
     let header: Vec<&str> =
         ["NAMESPACE", "NAME"].into_iter().chain(titles.iter().map(String::as_str)).collect();
-    let rows = objects.iter().map(|(key, object)| {
+    let rows = objects.iter().map(|Shown { name, object, .. }| {
         let value = object.to_value();
-        let mut row = vec![key.namespace.clone(), format!("{}/{}", kind.singular, key.name)];
+        let mut row = vec![name.namespace.clone(), format!("{}/{}", kind.singular, name.name)];
         row.extend(columns.iter().map(|column| at(&value, column.path)));
         row
     });
@@ -174,10 +188,9 @@ fn spec_and_status(object: &Object) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-fn reasons(node: &Standalone, key: &ObjectKey) -> String {
-    let Some(report) = node.state().report(key) else { return String::new() };
-    let problems = report.problems.iter().map(|problem| format!("  Problem: {problem}\n"));
-    let warnings = report.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
+fn reasons(answered: &v1::StandaloneObject) -> String {
+    let problems = answered.problems.iter().map(|problem| format!("  Problem: {problem}\n"));
+    let warnings = answered.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
     let lines: String = problems.chain(warnings).collect();
     if lines.is_empty() { String::new() } else { format!("notes:\n{lines}") }
 }

@@ -30,6 +30,13 @@ fn machine(test: &str) -> (Machine, Pod, Untouched) {
     (machine, pod, untouched)
 }
 
+/// Has Knit know the pod again, and remove what is left of its network.
+fn add_and_take_over(machine: &Machine, pod: &Pod) {
+    let pid = pod.pid().to_string();
+    machine.knit(&["sandbox", "add", "a", "--pid", &pid, "-l", LABEL]).refused();
+    machine.knit(&["--take-over", "sandbox", "add", "a", "--pid", &pid, "-l", LABEL]).ok();
+}
+
 /// Runs a command that kills itself after so many steps. Whether it did.
 fn killed(machine: &Machine, arguments: &[&str], steps: usize) -> bool {
     let said = machine.knit_with(arguments, VETH, &[("KNIT_FAULT_KILL_AT", &steps.to_string())]);
@@ -130,9 +137,9 @@ fn a_journal_that_is_cut_or_damaged_anywhere_loses_no_link() {
         assert_eq!(said.code, Some(0), "{number}: {said:?}");
         assert!(!said.err.is_empty(), "{number}: the damage is said");
         if !said.out.contains(&pod.pid().to_string()) {
-            machine.add("a", &pod, &[LABEL]);
+            add_and_take_over(&machine, &pod);
         }
-        machine.apply(VETH).ok();
+        machine.knit_with(&["--take-over", "apply", "-f", "-"], VETH, &[]).ok();
         machine.assert_at_rest();
         pod.ping("10.1.0.1").unwrap();
         assert!(machine.knit(&["status"]).out.contains("net1"), "{number}");
@@ -157,12 +164,31 @@ fn a_state_folder_that_is_gone_is_built_anew() {
         "{said:?}"
     );
     pod.ping("10.1.0.1").unwrap();
-    machine.add("a", &pod, &[LABEL]);
+    add_and_take_over(&machine, &pod);
     untouched.assert_again();
     machine.apply(veth).ok();
     pod.ping("10.1.0.1").unwrap();
     machine.delete(veth).ok();
     untouched.assert_again();
+}
+
+#[test]
+fn another_state_folder_leaves_alone_what_it_does_not_know() {
+    let (machine, pod, _) = machine("others");
+    machine.apply(VETH).ok();
+    let stands = machine.untouched(&[&pod]);
+    let other = machine.state().with_file_name("other");
+    let other = ["--state-dir", other.to_str().unwrap()];
+    let pid = pod.pid().to_string();
+    for command in [&["sandbox", "add", "b", "--pid", &pid][..], &["delete", "-f", "-"], &["undo"]] {
+        let said = machine.knit_with(&[&other[..], command].concat(), VETH, &[]).refused();
+        assert!(said.contains("another Knit's network is on this machine (") && said.contains("br1"), "{said}");
+        stands.assert_again();
+    }
+    // Whoever has the folder goes on.
+    machine.apply(VETH).ok();
+    machine.knit(&[&other[..], &["--take-over", "sandbox", "add", "b", "--pid", &pid]].concat()).ok();
+    assert!(!has_link(&machine.host, "br1"));
 }
 
 #[test]

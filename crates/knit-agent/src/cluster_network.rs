@@ -59,6 +59,6 @@ impl Cluster {
             },
             "spec": spec,
         });
-        Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0 })
+        Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None })
     }
 }

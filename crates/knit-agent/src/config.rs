@@ -35,7 +35,7 @@ pub struct Config {
     /// The folder that holds what the agent knows. One agent at a time works in it. Needs a restart.
     pub state_dir: PathBuf,
     /// A folder with objects (`.yaml`, `.yml`, `.json`) that is watched: what is in it is applied, what is no longer in it
-    /// is deleted. No API server is needed. Empty: no folder. Needs a restart.
+    /// is deleted; what a person applied by hand stays. No API server is needed. Empty: no folder. Needs a restart.
     pub standalone: PathBuf,
     /// The unix socket of the gRPC services; mode 0600. Needs a restart.
     pub kni_socket: PathBuf,

@@ -7,6 +7,7 @@
 //! The loop is crash-only: if the journal cannot be written it lets go of everything, refuses calls in words, and opens
 //! the node anew, as a restart would.
 
+mod desk;
 mod feed;
 mod folder;
 mod outgoing;
@@ -70,6 +71,8 @@ enum Message {
     Cancel(CallId, u64),
     /// Someone who watches elsewhere has news.
     Fed(News),
+    /// Someone gives objects or sandboxes by hand, and waits.
+    Work(desk::Work),
     /// Someone wants to see or change the node.
     Ask(Box<dyn FnOnce(&mut Node) + Send>),
     /// The kernel told something by itself.
@@ -109,6 +112,8 @@ pub struct Handle {
     epoch: Arc<str>,
     /// What is in the way of new pods and is neither the engine's nor the kernel's.
     outside: outside::Shared,
+    /// Whether objects come from a folder.
+    watches: bool,
 }
 
 impl Daemon {
@@ -127,7 +132,7 @@ impl Daemon {
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
             version: counted,
         };
-        let folder = options.state_dir.clone();
+        let (folder, watches) = (options.state_dir.clone(), options.objects.is_some());
         let thread = std::thread::Builder::new()
             .name("knit-loop".to_owned())
             .spawn(move || turn::run(options, faults, loop_ends, &ready))
@@ -138,7 +143,8 @@ impl Daemon {
         // More calls in a millisecond than this leaves room for are not made.
         let tickets = Arc::new(AtomicU64::new(now().0 << 16));
         let outside = outside::Shared::default();
-        Ok(Self { handle: Handle { sender, changes, version, metrics, tickets, epoch, outside }, thread })
+        let handle = Handle { sender, changes, version, metrics, tickets, epoch, outside, watches };
+        Ok(Self { handle, thread })
     }
 
     /// The way to it.

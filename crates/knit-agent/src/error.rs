@@ -76,6 +76,15 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// Something has Knit's mark, and this state folder knows nothing of it.
+    #[error(
+        "another Knit's network is on this machine ({what}), of which this state folder knows nothing: name its folder \
+         with --state-dir, or remove what it made with --take-over"
+    )]
+    Others {
+        /// What it made.
+        what: String,
+    },
     /// A job of the agent panicked.
     #[error("{what}: a fault of knit itself: {why}")]
     Panicked {
@@ -115,6 +124,35 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
+    /// Objects that are someone else's to change.
+    #[error("{objects}")]
+    NotYours {
+        /// Each with whose it is, a line each.
+        objects: String,
+    },
+    /// A sandbox that `knit sandbox add` did not make.
+    #[error(
+        "sandbox {name} in namespace {namespace} was made by a call (id {id}): its caller changes and ends it"
+    )]
+    Called {
+        /// The pod's name.
+        name: String,
+        /// Its namespace.
+        namespace: String,
+        /// The sandbox's id.
+        id: String,
+    },
+    /// A request that nothing can be made of.
+    #[error("{field}: {why}")]
+    Request {
+        /// The field.
+        field: String,
+        /// Why.
+        why: String,
+    },
+    /// The agent's loop answers no more.
+    #[error("the agent is ending, or cannot write its state")]
+    Ending,
     /// Nothing to take back.
     #[error("there is nothing to undo")]
     NothingToUndo,

@@ -42,6 +42,8 @@ pub struct Node {
     to_reap: BTreeSet<Scope>,
     /// The sandboxes among them: one may be forgotten before its links are deleted.
     reaped: BTreeMap<SandboxId, Sandbox>,
+    /// Whether what has Knit's mark and no unit knows is another's, and stays.
+    spares_strays: bool,
 }
 
 /// Plans, each with the unit that it changes.
@@ -221,6 +223,11 @@ impl Node {
     /// Where links wait to be deleted; whoever asks deletes them.
     pub fn take_reaping(&mut self) -> BTreeSet<Scope> {
         std::mem::take(&mut self.to_reap)
+    }
+
+    /// Whether links wait to be deleted.
+    pub(crate) fn waits_to_reap(&self) -> bool {
+        !self.to_reap.is_empty()
     }
 
     /// Keeps the journal short.

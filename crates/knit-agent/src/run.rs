@@ -98,9 +98,7 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
     if config.profile == Profile::Beside {
         beside::start(config, &handle).await?;
     }
-    let (node, profile) = (config.node_name.clone(), config.profile.name());
-    let about = About::new(node, profile, config.netns_dir.clone(), &config.kni_socket);
-    let services = Services::new(handle.clone(), about, lines);
+    let services = Services::new(handle.clone(), About::new(config), lines);
     let frames = listen(&config.cni_socket()).await?;
     let mut framed = tokio::spawn(services.clone().serve_frames(frames, stopped.clone()));
     let mut calls = tokio::spawn(services.serve(listener, stopped.clone()));

@@ -14,6 +14,7 @@ mod logs;
 mod nodes;
 mod pods;
 mod request;
+mod standalone;
 mod watch;
 
 use std::fs::Permissions;
@@ -29,6 +30,7 @@ use knit_kni::kni::kni_server::KniServer;
 use knit_kni::kni::knix_plugin_manager_server::KnixPluginManagerServer;
 use knit_kni::v1::agent_server::AgentServer;
 use knit_kni::v1::extension_registry_server::ExtensionRegistryServer;
+use knit_kni::v1::standalone_server::StandaloneServer;
 use knit_kni::{FILE_DESCRIPTOR_SET, MAX_MESSAGE, Reason, Refusal};
 use knit_model::problem::{Problem, Reason as Why};
 use tokio::net::unix::UCred;
@@ -43,6 +45,7 @@ use tonic::{Request, Response, Status};
 
 pub(crate) use extensions::outgoing;
 
+use crate::config::Config;
 use crate::daemon::Handle;
 use crate::error::{Error, Result};
 use crate::log::Lines;
@@ -67,6 +70,8 @@ pub struct About {
     pub started: Time,
     /// Where namespaces are made.
     pub netns_dir: PathBuf,
+    /// The folder that holds what the agent knows.
+    pub state_dir: PathBuf,
     /// Where plugins of the proof of concept listen.
     pub plugins: PathBuf,
 }
@@ -77,20 +82,30 @@ pub struct Services {
     handle: Handle,
     about: Arc<About>,
     lines: Lines,
+    /// Whoever gives objects and sandboxes by hand comes one after the other.
+    desk: standalone::Desk,
 }
 
 impl About {
-    /// This machine, from now on.
-    pub fn new(node: String, profile: &str, netns_dir: PathBuf, socket: &Path) -> Self {
-        let plugins = socket.with_file_name("plugins");
-        Self { node, profile: profile.to_owned(), started: now(), netns_dir, plugins }
+    /// This agent, from now on.
+    pub fn new(config: &Config) -> Self {
+        let folder = &config.state_dir;
+        Self {
+            node: config.node_name.clone(),
+            profile: config.profile.name().to_owned(),
+            started: now(),
+            netns_dir: config.netns_dir.clone(),
+            // Whoever compares it may stand elsewhere.
+            state_dir: folder.canonicalize().unwrap_or_else(|_| folder.clone()),
+            plugins: config.kni_socket.with_file_name("plugins"),
+        }
     }
 }
 
 impl Services {
     /// The services of a daemon.
     pub fn new(handle: Handle, about: About, lines: Lines) -> Self {
-        Self { handle, about: Arc::new(about), lines }
+        Self { handle, about: Arc::new(about), lines, desk: standalone::Desk::default() }
     }
 
     /// Serves the socket until told to stop. Calls that are under way are answered first.
@@ -104,6 +119,9 @@ impl Services {
             .max_encoding_message_size(MAX_MESSAGE);
         let registry = ExtensionRegistryServer::new(self.clone()).max_decoding_message_size(MAX_REQUEST);
         let plugins = KnixPluginManagerServer::new(self.clone()).max_decoding_message_size(MAX_REQUEST);
+        let standalone = StandaloneServer::new(self.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
+            .max_encoding_message_size(MAX_MESSAGE);
         health.set_serving::<KniServer<Self>>().await;
         health.set_serving::<AgentServer<Self>>().await;
         let described = || {
@@ -128,6 +146,7 @@ impl Services {
             .add_service(agent)
             .add_service(registry)
             .add_service(plugins)
+            .add_service(standalone)
             .add_service(health_service)
             .add_service(reflection)
             .add_service(older)

@@ -126,7 +126,7 @@ fn a_sandbox_of_another_boot_is_gone_whatever_its_numbers_say() {
     world.on_host(|| {
         let mut node = world.open();
         world.add(&mut node);
-        let mut old = node.sandbox("default", "a").unwrap().clone();
+        let mut old = node.sandbox("default", "a").unwrap();
         node.node().hear(Event::SandboxGone(old.id.clone())).unwrap();
         // The same pid and the same cookie, but before a reboot.
         old.instance.boot = "another".to_owned();

@@ -77,7 +77,14 @@ mod tests {
             uid: uid.to_owned(),
             generation,
         };
-        StoredObject { object, intents: Vec::new(), warnings: Vec::new(), manifest: Value::Null, since: 0 }
+        StoredObject {
+            object,
+            intents: Vec::new(),
+            warnings: Vec::new(),
+            manifest: Value::Null,
+            since: 0,
+            file: None,
+        }
     }
 
     fn words(events: &[Event]) -> Vec<String> {

@@ -51,6 +51,9 @@ pub struct StoredObject {
     /// Objects are asked in the order in which they first came: the first keeps what two want. Set by the engine.
     #[serde(default)]
     pub since: u64,
+    /// The file of a watched folder that it comes from; `None` if a person, a cluster or Knit itself gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
 }
 
 /// A bridge by the tenant and the name it asked for. The name on the node may be another.
@@ -337,6 +340,21 @@ impl State {
     /// Whether a unit is being worked on.
     pub fn is_busy(&self, unit: &Unit) -> bool {
         self.flights.contains_key(unit)
+    }
+
+    /// Units that have to be worked on, and wait for others.
+    pub fn waiting(&self) -> impl Iterator<Item = &Unit> {
+        self.dirty.iter()
+    }
+
+    /// Units that are being worked on, or have to be.
+    pub fn pending(&self) -> impl Iterator<Item = &Unit> {
+        self.flights.keys().chain(&self.dirty)
+    }
+
+    /// Whether a unit is being worked on, or has to be.
+    pub fn is_pending(&self, unit: &Unit) -> bool {
+        self.is_busy(unit) || self.dirty.contains(unit)
     }
 
     /// Whether nothing at all is being worked on.

@@ -1,6 +1,7 @@
 //! A client over the agent's socket.
 
 mod extensions;
+mod standalone;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +21,8 @@ pub const DEFAULT_SOCKET: &str = "/run/knit/kni.sock";
 
 /// How long a connection may take. The socket is on this machine.
 const CONNECT: Duration = Duration::from_secs(5);
+/// The longest head of an answer. An error's words stand there, and an error may list all that is wrong with many objects.
+const LONGEST_HEAD: u32 = 4 << 20;
 /// How often an open call asks whether the agent is still there, and how long that may take.
 const ALIVE: Duration = Duration::from_secs(10);
 
@@ -96,6 +99,7 @@ impl Client {
         // A path is no authority in HTTP/2, so the host's name stands there as gRPC's own libraries have it.
         let endpoint = Endpoint::from_static("http://localhost")
             .connect_timeout(CONNECT)
+            .http2_max_header_list_size(LONGEST_HEAD)
             .http2_keep_alive_interval(ALIVE)
             .keep_alive_timeout(ALIVE);
         let channel =

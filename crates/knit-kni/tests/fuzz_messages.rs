@@ -55,6 +55,10 @@ fn read_all(bytes: &[u8]) -> Result<(), TestCaseError> {
             DeregisterRequest, DeregisterResponse, ListExtensionsRequest, ListExtensionsResponse,
             GetExtensionRequest, GetExtensionResponse, BeforeAttachRequest, BeforeAttachResponse,
             AfterAttachRequest, AfterAttachResponse, AfterDetachRequest, AfterDetachResponse,
+            ApplyRequest, ApplyResponse, DeleteObjectsRequest, DeleteObjectsResponse, UndoRequest, UndoResponse,
+            ListObjectsRequest, ListObjectsResponse, GetStatusRequest, GetStatusResponse, AddSandboxRequest,
+            AddSandboxResponse, LabelSandboxRequest, LabelSandboxResponse, EndSandboxRequest,
+            EndSandboxResponse, ListSandboxesRequest, ListSandboxesResponse,
         }
     }
     // What the CNI shim puts around them.

@@ -74,14 +74,14 @@ impl Machine {
 
     fn spawn_by(&self, mut command: Command, arguments: &[&str], environment: &[(&str, &str)]) -> Agent<'_> {
         std::fs::create_dir_all(self.path("objects")).unwrap();
+        // One of a cluster has no folder with objects.
+        let from_folder = !arguments.contains(&"--profile");
         let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
         command
             .arg("agent")
             .envs([("KNIT_METRICS_ADDR", ""), ("KNIT_HEALTH_ADDR", "")])
             .arg("--state-dir")
             .arg(self.path("state"))
-            .arg("--standalone")
-            .arg(self.path("objects"))
             .arg("--kni-socket")
             .arg(self.path("kni.sock"))
             .arg("--netns-dir")
@@ -91,6 +91,9 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
+        if from_folder {
+            command.arg("--standalone").arg(self.path("objects"));
+        }
         Agent { machine: self, child: command.spawn().unwrap() }
     }
 }

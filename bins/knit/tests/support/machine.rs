@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use knit_testbed::{Dump, Namespace, Pod, Testbed};
 use serde_json::Value;
@@ -110,13 +110,7 @@ impl Machine {
     pub fn knit_with(&self, arguments: &[&str], input: &str, environment: &[(&str, &str)]) -> Said {
         let mut command = self.host.command(env!("CARGO_BIN_EXE_knit"));
         command.args(arguments).env("KNIT_STATE_DIR", self.state()).envs(environment.iter().copied());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // One that was killed does not read to the end.
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+        Said::of(command, input)
     }
 
     /// `knit apply` of a text.
@@ -187,6 +181,17 @@ impl Untouched {
 }
 
 impl Said {
+    /// What a command says that reads this on standard input.
+    pub fn of(mut command: Command, input: &str) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // One that was killed does not read to the end.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
     /// What it said; it must have succeeded.
     #[track_caller]
     pub fn ok(&self) -> String {

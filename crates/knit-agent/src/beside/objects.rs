@@ -68,6 +68,7 @@ fn read(kind: &KindInfo, found: &DynamicObject) -> Read {
             warnings: translation.warnings,
             manifest: manifest(&object),
             since: 0,
+            file: None,
         })),
         Err(problems) => {
             tracing::warn!(object = %key, "{problems}");

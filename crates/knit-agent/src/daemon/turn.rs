@@ -4,6 +4,7 @@ mod cluster;
 mod extensions;
 mod fed;
 mod notices;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -70,6 +71,9 @@ struct Turn<'a> {
     folder: Option<Folder>,
     pending: VecDeque<Message>,
     waiters: BTreeMap<CallId, Waiter>,
+    works: Vec<work::UnderWay>,
+    /// How many jobs are under way that delete what was cut off.
+    reaping: usize,
     /// Units that are compared because time has passed, and nobody asked for a change of theirs.
     compared: BTreeSet<Unit>,
     reap_at: Option<Instant>,
@@ -170,6 +174,8 @@ impl<'a> Turn<'a> {
             folder,
             pending: VecDeque::new(),
             waiters: BTreeMap::new(),
+            works: Vec::new(),
+            reaping: 0,
             compared: BTreeSet::new(),
             reap_at: Some(now + REAP_AFTER),
             census_at: now + options.census,
@@ -202,11 +208,12 @@ impl<'a> Turn<'a> {
                 Some(message) => self.take(message),
                 None => self.on_time(),
             };
+            self.end_works();
         }
     }
 
     fn is_over(&self) -> bool {
-        let idle = self.waiters.is_empty() && self.pool.under_way == 0;
+        let idle = self.waiters.is_empty() && self.works.is_empty() && self.pool.under_way == 0;
         self.stopping.is_some_and(|until| idle || Instant::now() >= until)
     }
 
@@ -237,8 +244,10 @@ impl<'a> Turn<'a> {
             }
             Message::Ask(question) => {
                 question(&mut self.node);
+                self.reap_soon();
                 Ok(())
             }
+            Message::Work(work) => self.work(work),
             Message::Fed(news) => self.fed(news),
             Message::Noticed(notice) => self.noticed(&notice),
             Message::Done(finished) => {
@@ -288,6 +297,9 @@ impl<'a> Turn<'a> {
     }
 
     fn finished(&mut self, finished: Finished) -> Result<()> {
+        if finished.errand == Errand::Reap {
+            self.reaping = self.reaping.saturating_sub(1);
+        }
         let events = self.events_of(finished)?;
         events.into_iter().try_for_each(|event| self.hear(event))
     }
@@ -373,7 +385,10 @@ impl<'a> Turn<'a> {
     /// Decides, writes down, answers and tells; returns what is to be done.
     fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
         let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
-        let Heard { tasks, answers, records, invocations, changed } = self.node.begin(event)?;
+        let about = work::unit_of(&event);
+        let heard = self.node.begin(event)?;
+        self.follow_works(about.as_ref(), &heard);
+        let Heard { tasks, answers, records, invocations, changed } = heard;
         self.call_out(invocations);
         for task in &tasks {
             if let Task::Apply { unit, plan } = task
@@ -394,6 +409,10 @@ impl<'a> Turn<'a> {
                 tracing::debug!(seq = seq.0, ?record, "written down");
             }
         }
+        if let Some(unit) = about.filter(|unit| !self.node.state().is_pending(unit)) {
+            // It was compared and is as asked for: whatever changes it next was asked for by someone.
+            self.compared.remove(&unit);
+        }
         feed::tell(&self.ends.changes, &self.node, &records, before);
         if !changed.is_empty() || !records.is_empty() {
             self.ends.version.send_modify(|version| *version += 1);
@@ -411,10 +430,7 @@ impl<'a> Turn<'a> {
     fn on_time(&mut self) -> Result<()> {
         let now = Instant::now();
         if self.reap_at.is_some_and(|at| now >= at) {
-            self.reap_at = None;
-            let scopes = self.node.take_reaping();
-            let job = self.node.job(Task::Reap(scopes));
-            self.pool.give(self.life, job);
+            self.reap();
             self.node.shorten()?;
         }
         if self.folder.is_some() && now >= self.folder_at {
@@ -439,6 +455,15 @@ impl<'a> Turn<'a> {
         self.sweep(now)
     }
 
+    /// Has what was cut off deleted.
+    fn reap(&mut self) {
+        self.reap_at = None;
+        let scopes = self.node.take_reaping();
+        let job = self.node.job(Task::Reap(scopes));
+        self.pool.give(self.life, job);
+        self.reaping += 1;
+    }
+
     /// Removes what has Knit's mark and nobody knows, when that is due. What is being made has no unit that holds it yet and
     /// must not be taken for a stray, so it waits until nothing is.
     fn sweep(&mut self, now: Instant) -> Result<()> {
@@ -460,8 +485,7 @@ impl<'a> Turn<'a> {
 
     fn read_folder(&mut self) -> Result<()> {
         let Some(folder) = &mut self.folder else { return Ok(()) };
-        let Some((record, events)) = folder.changes(self.node.state()) else { return Ok(()) };
-        self.node.record(&record)?;
+        let Some(events) = folder.changes(self.node.state()) else { return Ok(()) };
         events.into_iter().try_for_each(|event| self.hear(event))?;
         if self.node.state().problems.is_empty() {
             return Ok(());

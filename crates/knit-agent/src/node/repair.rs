@@ -13,9 +13,9 @@ use knit_kernel::apply::{Applied, Deletes, RollBack};
 use knit_kernel::observe::{Look, ScopeLook};
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
-use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, marks};
+use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, Step, marks};
 
-use super::Node;
+use super::{Node, Plans};
 use crate::error::{Error, Result};
 use crate::hands::Shared;
 
@@ -29,13 +29,22 @@ pub struct Repair {
 }
 
 impl Node {
+    /// From here on what has Knit's mark and no unit knows is taken for another Knit's: it stays, and nothing is changed
+    /// beside it. For commands, which may be given the wrong state folder; an agent has the machine to itself.
+    pub fn spare_strays(&mut self) {
+        self.spares_strays = true;
+    }
+
     /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
+        if self.spares_strays {
+            let strays = self.strays()?;
+            if !strays.is_empty() {
+                return Err(Error::Others { what: words_for(&strays) });
+            }
+        }
         let outcome = self.hear(Event::Resync)?;
-        let different = outcome.plans.into_iter().filter(|(_, plan)| !plan.is_empty());
-        let mut repairs: Vec<Repair> = different
-            .map(|(unit, plan)| Repair { what: format!("{unit} was not as asked for"), plan })
-            .collect();
+        let mut repairs = Repair::of_plans(outcome.plans);
         repairs.extend(self.sweep()?);
         // A crash may have come after links were cut off and before they were deleted.
         self.to_reap.insert(Scope::Host);
@@ -95,9 +104,31 @@ impl Node {
     }
 }
 
+/// The links among strays by name, or how many other things there are.
+fn words_for(strays: &Plan) -> String {
+    let names = strays.steps.iter().filter_map(|planned| match &planned.step {
+        Step::DeleteLink { link, .. } => Some(link.name.as_str()),
+        _ => None,
+    });
+    let names: Vec<&str> = names.collect();
+    match names[..] {
+        [] => strays.summary(),
+        [ref few @ ..] if few.len() <= 5 => few.join(", "),
+        [ref many @ ..] => format!("{} and {} more links", many[..4].join(", "), many.len() - 4),
+    }
+}
+
 /// Whether a link has Knit's mark: its name's, or the group that it was born in when a crash came in between.
 fn is_marked(link: &Link) -> bool {
     link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP)
+}
+
+impl Repair {
+    /// What comparing everything led to.
+    pub(crate) fn of_plans(plans: Plans) -> Vec<Self> {
+        let different = plans.into_iter().filter(|(_, plan)| !plan.is_empty());
+        different.map(|(unit, plan)| Self { what: format!("{unit} was not as asked for"), plan }).collect()
+    }
 }
 
 impl fmt::Display for Repair {

@@ -58,7 +58,8 @@ impl Node {
         let hands = Hands::new(Netns::current()?, sandboxes::boot_id()?, Arc::clone(&keys), no_faults())?;
         let (places, reaped) = (BTreeMap::new(), BTreeMap::new());
         let to_reap = [Scope::Host].into();
-        let mut node = Self { state, journal, hands, keys, places, to_reap, reaped };
+        let spares_strays = false;
+        let mut node = Self { state, journal, hands, keys, places, to_reap, reaped, spares_strays };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.

@@ -8,13 +8,14 @@ use knit_engine::{Answer, CallId, Event, State};
 use knit_kni::v1::agent_server::Agent;
 use knit_kni::{Reason, Refusal, v1};
 use knit_model::problem::Problem;
-use knit_model::{Plan, Sandbox, SandboxId, Scope};
+use knit_model::{Sandbox, SandboxId};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::request::{self, Checked};
 use super::{Services, answer, check, nodes, pods, refusal};
-use crate::node::{Node, Plans};
+use crate::node::Node;
+use crate::standalone::desk;
 
 /// What a stream of answers is.
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -35,20 +36,6 @@ fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
         return Ok(known.filter(is_meant).map(|sandbox| sandbox.id.clone()));
     }
     Ok(state.sandboxes.values().find(is_meant).map(|sandbox| sandbox.id.clone()))
-}
-
-fn merged(plans: &Plans) -> v1::Plan {
-    let mut whole = Plan::default();
-    for (_, plan) in plans {
-        whole.steps.extend(plan.steps.iter().cloned());
-        whole.problems.extend(plan.problems.iter().cloned());
-    }
-    whole.steps.retain(|planned| !planned.implied || planned.scope == Scope::Host);
-    v1::Plan {
-        text: whole.to_string(),
-        json: serde_json::to_string(&whole).unwrap_or_default(),
-        steps: u32::try_from(whole.steps.len()).unwrap_or(u32::MAX),
-    }
 }
 
 fn failed(problem: &Problem, call: &CallId, object: &str) -> Status {
@@ -79,7 +66,7 @@ impl Services {
                 return Err(failed(&problem, call, object));
             }
         }
-        Ok(merged(&outcome.plans))
+        Ok(desk::plan(&desk::merged(&outcome.plans)))
     }
 
     pub(super) async fn see<T: Send + 'static>(

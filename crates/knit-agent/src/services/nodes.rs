@@ -202,5 +202,6 @@ pub(super) fn node(node: &Node, about: &super::About, epoch: &str) -> v1::Node {
         default_network: state.cluster().map(|_| cluster::NAME.to_owned()).unwrap_or_default(),
         pods: u32::try_from(state.sandboxes.len()).unwrap_or(u32::MAX),
         interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX),
+        state_dir: about.state_dir.display().to_string(),
     }
 }

@@ -10,13 +10,20 @@ use crate::error::{Error, Result};
 
 /// All objects of a file, of the files of a folder (`.yaml`, `.yml`, `.json`, by name), or of standard input (`-`).
 pub fn read_objects(path: &Path) -> Result<Vec<Object>> {
+    Ok(read_files(path)?.into_iter().flat_map(|(_, objects)| objects).collect())
+}
+
+/// The same, file by file.
+pub(crate) fn read_files(path: &Path) -> Result<Vec<(String, Vec<Object>)>> {
     let failed = |path: &Path| {
         let path = path.display().to_string();
         move |source| Error::File { path, source }
     };
     if path == Path::new("-") {
         let text = std::io::read_to_string(std::io::stdin()).map_err(failed(path))?;
-        return parse("standard input", &text);
+        let name = "standard input".to_owned();
+        let objects = parse(&name, &text)?;
+        return Ok(vec![(name, objects)]);
     }
     let mut files: Vec<PathBuf> = Vec::new();
     if path.is_dir() {
@@ -33,12 +40,14 @@ pub fn read_objects(path: &Path) -> Result<Vec<Object>> {
     } else {
         files.push(path.to_owned());
     }
-    let mut objects = Vec::new();
+    let mut read = Vec::new();
     for file in files {
         let text = std::fs::read_to_string(&file).map_err(failed(&file))?;
-        objects.extend(parse(&file.display().to_string(), &text)?);
+        let name = file.display().to_string();
+        let objects = parse(&name, &text)?;
+        read.push((name, objects));
     }
-    Ok(objects)
+    Ok(read)
 }
 
 fn parse(path: &str, text: &str) -> Result<Vec<Object>> {

@@ -202,6 +202,7 @@ pub fn object(kind: &str, namespace: &str, name: &str, wants: Vec<Want>) -> Stor
         warnings: Vec::new(),
         manifest: serde_json::Value::Null,
         since: 0,
+        file: None,
     }
 }
 
