@@ -220,7 +220,11 @@ pub(super) fn restarted(state: &mut State, call: &CallId, effects: &mut Effects)
             super::leave(state, call, &sandbox, effects);
         }
     }
-    state.extensions.stale.extend(state.extensions.visited());
+    let visited = state.extensions.visited();
+    // What went may still be there: nobody is told before it was looked at.
+    let owed: Vec<SandboxId> = state.extensions.owed().map(|owed| owed.sandbox.id.clone()).collect();
+    state.dirty.extend(visited.iter().cloned().chain(owed).map(Unit::Sandbox));
+    state.extensions.stale.extend(visited);
 }
 
 /// An extension has answered, or has not.
