@@ -357,7 +357,9 @@ mod tests {
         report.compare("slow", "slower", Some(Goal::AtMost(1.0))).unwrap();
         assert_eq!((report.rows[4].statistic, report.rows[4].met), ("p50", Some(true)));
         let table = report.table();
-        assert!(table.lines().any(|line| line.starts_with("slower") && line.trim_end().ends_with("2,000")));
+        assert!(
+            table.lines().any(|line| line.trim().starts_with("slower") && line.trim().ends_with("2,000"))
+        );
         assert!(report.compare("attach", "slow", None).is_ok());
         assert!(Report::default().add_median("none", &Samples::new()).is_err());
     }
