@@ -358,6 +358,30 @@ fn a_detach_does_not_wait_and_what_is_owed_is_told_later_and_later_and_before_th
     assert_eq!(node.worlds["early"].has.len(), 1);
 }
 
+#[test]
+fn what_is_owed_later_waits_for_what_is_owed_first() {
+    let mut node = Meshed::new();
+    for name in ["m", "n"] {
+        let mut wanted = spec(name, 0);
+        wanted.fail = FailPolicy::Ignore;
+        node.register(name, wanted, "");
+    }
+    node.worlds.entry("m".to_owned()).or_default().mood = Mood::Dies;
+    node.attach("1", PODS[0], &["eth0"]);
+    node.attach_plugged("2", PODS[0], "net2");
+    node.broken = true;
+    (0..6).for_each(|_| _ = node.work());
+    for call in ["3", "4", "5"] {
+        node.attach(call, PODS[0], &["eth0"]);
+    }
+    (0..6).for_each(|_| _ = node.work());
+    node.attach("6", PODS[0], &["eth0"]);
+    node.broken = false;
+    node.rest();
+    node.tell(Event::Resync);
+    node.assert_consistent();
+}
+
 /// What can happen to a node with extensions.
 #[derive(Clone, Debug)]
 enum Deed {

@@ -109,11 +109,13 @@ impl State {
         waits.map(|owed| self.wait_for(owed, now)).min()
     }
 
-    /// Whether the extension is there, nobody calls it for this sandbox, and the sandbox is at rest: also plugins have
-    /// taken away what they made.
+    /// Whether the extension is there, has been told everything older about this sandbox, nobody calls it for the sandbox,
+    /// and the sandbox is at rest: also plugins have taken away what they made.
     fn can_be_told(&self, owed: &Owed) -> bool {
         let unit = Unit::Sandbox(owed.sandbox.id.clone());
+        let oldest = self.extensions.owed_to(&owed.extension, &owed.sandbox.id);
         self.extensions.get(&owed.extension).is_some()
+            && oldest.is_some_and(|oldest| oldest.id == owed.id)
             && !self.extensions.is_called(&owed.extension, &owed.sandbox.id)
             && !self.flights.contains_key(&unit)
             && !self.dirty.contains(&unit)
@@ -134,9 +136,7 @@ pub(crate) fn woken(state: &mut State, now: Time, effects: &mut Effects) {
     let due = due.filter(|owed| state.can_be_told(owed) && state.wait_for(owed, now) == 0);
     let due: Vec<Owed> = due.cloned().collect();
     for owed in due {
-        // Two of one extension about one sandbox are told one after the other, the older one first.
-        let first = state.extensions.owed_to(&owed.extension, &owed.sandbox.id).map(|first| &first.id);
-        if first == Some(&owed.id) && state.can_be_told(&owed) {
+        if state.can_be_told(&owed) {
             tell(state, &owed, None, effects);
         }
     }
