@@ -76,13 +76,13 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// Something has Knit's mark, and this state folder knows nothing of it.
+    /// Links have Knit's mark, and this state folder knows nothing of them.
     #[error(
         "another Knit's network is on this machine ({what}), of which this state folder knows nothing: name its folder \
          with --state-dir, or remove what it made with --take-over"
     )]
     Others {
-        /// What it made.
+        /// Their names.
         what: String,
     },
     /// A job of the agent panicked.

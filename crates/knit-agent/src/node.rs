@@ -42,7 +42,7 @@ pub struct Node {
     to_reap: BTreeSet<Scope>,
     /// The sandboxes among them: one may be forgotten before its links are deleted.
     reaped: BTreeMap<SandboxId, Sandbox>,
-    /// Whether what has Knit's mark and no unit knows is another's, and stays.
+    /// Whether links with Knit's mark that no unit knows are another's, and stay.
     spares_strays: bool,
 }
 

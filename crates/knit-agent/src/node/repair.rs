@@ -29,22 +29,21 @@ pub struct Repair {
 }
 
 impl Node {
-    /// From here on what has Knit's mark and no unit knows is taken for another Knit's: it stays, and nothing is changed
-    /// beside it. For commands, which may be given the wrong state folder; an agent has the machine to itself.
+    /// From here on links with Knit's mark that no unit knows are taken for another Knit's: they stay, and nothing is made
+    /// beside them. For commands, which may be given the wrong state folder; an agent has the machine to itself.
     pub fn spare_strays(&mut self) {
         self.spares_strays = true;
     }
 
     /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
-        if self.spares_strays {
-            let strays = self.strays()?;
-            if !strays.is_empty() {
-                return Err(Error::Others { what: words_for(&strays) });
-            }
-        }
         let outcome = self.hear(Event::Resync)?;
         let mut repairs = Repair::of_plans(outcome.plans);
+        if self.spares_strays
+            && let Some(what) = links_of(&self.strays()?)
+        {
+            return Err(Error::Others { what });
+        }
         repairs.extend(self.sweep()?);
         // A crash may have come after links were cut off and before they were deleted.
         self.to_reap.insert(Scope::Host);
@@ -104,17 +103,17 @@ impl Node {
     }
 }
 
-/// The links among strays by name, or how many other things there are.
-fn words_for(strays: &Plan) -> String {
+/// The names of the links among strays, if there are any.
+fn links_of(strays: &Plan) -> Option<String> {
     let names = strays.steps.iter().filter_map(|planned| match &planned.step {
         Step::DeleteLink { link, .. } => Some(link.name.as_str()),
         _ => None,
     });
     let names: Vec<&str> = names.collect();
     match names.len() {
-        0 => strays.summary(),
-        1..=5 => names.join(", "),
-        all => format!("{} and {} more links", names[..4].join(", "), all - 4),
+        0 => None,
+        1..=5 => Some(names.join(", ")),
+        all => Some(format!("{} and {} more", names[..4].join(", "), all - 4)),
     }
 }
 
