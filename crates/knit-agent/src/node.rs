@@ -318,15 +318,20 @@ impl Node {
 
     /// Removes keys that were made for attachments that are gone.
     fn forget_keys(&self) -> Result<()> {
+        let used = self.marks();
+        self.keys.retain(|id| used.contains(id)).map_err(|source| Error::Keys { source })
+    }
+
+    /// The marks of what pods have.
+    fn marks(&self) -> BTreeSet<String> {
         let sandboxes = self.state.made.iter().filter_map(|(unit, made)| match unit {
             Unit::Sandbox(id) => Some((id, made)),
             Unit::Bridge(_) => None,
         });
-        let used: BTreeSet<String> = sandboxes
+        sandboxes
             .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))
             .map(|(id, name)| OwnerId::derived(&format!("{id}/{name}")).0)
-            .collect();
-        self.keys.retain(|id| used.contains(id)).map_err(|source| Error::Keys { source })
+            .collect()
     }
 }
 

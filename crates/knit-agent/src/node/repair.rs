@@ -40,7 +40,7 @@ impl Node {
         let outcome = self.hear(Event::Resync)?;
         let mut repairs = Repair::of_plans(outcome.plans);
         if self.spares_strays
-            && let Some(what) = links_of(&self.strays()?)
+            && let Some(what) = self.links_of_others()?
         {
             return Err(Error::Others { what });
         }
@@ -77,6 +77,23 @@ impl Node {
         Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))
     }
 
+    /// The names of the links among them that are another Knit's, if there are any. A pod's own may have come to lie on the
+    /// host: a NIC that was lent and came home by itself.
+    fn links_of_others(&mut self) -> Result<Option<String>> {
+        let (strays, own) = (self.strays()?, self.marks());
+        let is_own = |link: &Link| link.owner.as_ref().is_some_and(|owner| own.contains(&owner.0));
+        let names = strays.steps.iter().filter_map(|planned| match &planned.step {
+            Step::DeleteLink { link, .. } if !is_own(link) => Some(link.name.as_str()),
+            _ => None,
+        });
+        let names: Vec<&str> = names.collect();
+        Ok(match names.len() {
+            0 => None,
+            1..=5 => Some(names.join(", ")),
+            all => Some(format!("{} and {} more", names[..4].join(", "), all - 4)),
+        })
+    }
+
     /// Removes them. Nothing is written down: whatever a crash leaves is found by its mark again.
     fn sweep(&mut self) -> Result<Option<Repair>> {
         let plan = self.strays()?;
@@ -100,20 +117,6 @@ impl Node {
         let look = Look::default().at(Scope::Host, ScopeLook::everything());
         let mut seen = self.hands.kernel().observe(&look, &mut Places::new())?;
         Ok(std::mem::take(seen.scope(&Scope::Host)))
-    }
-}
-
-/// The names of the links among strays, if there are any.
-fn links_of(strays: &Plan) -> Option<String> {
-    let names = strays.steps.iter().filter_map(|planned| match &planned.step {
-        Step::DeleteLink { link, .. } => Some(link.name.as_str()),
-        _ => None,
-    });
-    let names: Vec<&str> = names.collect();
-    match names.len() {
-        0 => None,
-        1..=5 => Some(names.join(", ")),
-        all => Some(format!("{} and {} more", names[..4].join(", "), all - 4)),
     }
 }
 
