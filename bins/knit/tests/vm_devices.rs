@@ -118,7 +118,8 @@ fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
     guest.ok(&format!("kill -9 {holder}"));
     guest.wait_for_mark();
     std::fs::remove_dir_all(guest.folder.path().join("state")).unwrap();
-    let said = guest.ok(&format!("knit apply -f {}", guest.folder.path().join("objects.yaml").display()));
+    let said = guest
+        .ok(&format!("knit --take-over apply -f {}", guest.folder.path().join("objects.yaml").display()));
     assert!(said.contains("removed what has Knit's mark and nobody asks for"), "{said}");
     assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
     guest.ok("ip link del wire0");

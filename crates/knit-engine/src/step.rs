@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use knit_ipam::{Key, Time};
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
-use knit_model::problem::Problem;
+use knit_model::problem::{Problem, Reason};
 use knit_model::report::BridgeReport;
 use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState};
 
@@ -140,6 +140,7 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
     // They may have been made for it alone a moment ago, and it never came to use them.
     let bridges = resolve::bridges_of(state, id);
     effects.record(state, Record::SandboxGone { id: id.clone(), at: now });
+    try_exhausted(state);
     state.dirty.extend(bridges.into_iter().map(Unit::Bridge));
     // What is left of it on the host is cut off as a change of its own.
     state.dirty.insert(unit);
@@ -356,6 +357,14 @@ fn look_again(state: &mut State, unit: &Unit, old: &BridgeReport) {
     let flying = state.flights.iter().map(|(unit, flight)| (unit, &flight.resolved.made));
     let all = state.made.iter().chain(flying);
     let waiting = all.filter(|(_, made)| made.bridge.is_some() && !made.warnings.is_empty());
+    let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
+    state.dirty.extend(waiting);
+}
+
+/// Addresses may have been given back: whoever found none looks again.
+fn try_exhausted(state: &mut State) {
+    let is_exhausted = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::AddressesExhausted;
+    let waiting = state.problems.iter().filter(|(_, problems)| problems.iter().any(is_exhausted));
     let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
     state.dirty.extend(waiting);
 }

@@ -251,6 +251,16 @@ fn an_exhausted_range_is_said_in_words_and_others_go_on() {
     let ready =
         node.state.report(&tiny).unwrap().pods.iter().filter(|pod| !pod.interfaces.is_empty()).count();
     assert_eq!((ready, node.state.report(&tiny).unwrap().phase), (1, Phase::Configuring));
+    // When the one that has the address goes, the other has it at once.
+    let has = |unit: &&Unit| {
+        node.state.made[*unit].interfaces.iter().any(|(_, one)| one.name.as_str().starts_with('t'))
+    };
+    let Some(Unit::Sandbox(first)) = node.state.made.keys().find(has).cloned() else {
+        panic!("nobody has it")
+    };
+    node.hear(Event::SandboxGone(first));
+    assert_eq!(node.problems("tiny"), Vec::<String>::new());
+    assert_eq!(node.state.report(&tiny).unwrap().phase, Phase::Configured);
 }
 
 #[test]
