@@ -26,10 +26,10 @@ pub struct Flags {
     /// How the agent runs [default: standalone]
     #[arg(long, env = "KNIT_PROFILE", value_enum)]
     profile: Option<Kind>,
-    /// The kubeconfig, with `--profile beside` [default: the pod's service account]
+    /// The kubeconfig, with `--profile beside` or `primary` [default: the pod's service account]
     #[arg(long, env = "KNIT_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The container runtime's socket, with `--profile beside` [default: containerd's or CRI-O's]
+    /// The container runtime's socket, with `--profile beside` or `primary` [default: containerd's or CRI-O's]
     #[arg(long, env = "KNIT_CRI_SOCKET", value_name = "PATH")]
     cri_socket: Option<PathBuf>,
     /// Where the kernel's sysctls are, if `/proc/sys` can only be read [default: /proc/sys]
@@ -65,6 +65,12 @@ pub struct Flags {
     /// The cluster network's bridge [default: knit0]
     #[arg(long, env = "KNIT_CLUSTER_BRIDGE", value_name = "NAME")]
     cluster_bridge: Option<String>,
+    /// Pods have their node's address outside of the cluster
+    #[arg(long, env = "KNIT_CLUSTER_MASQUERADE", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    cluster_masquerade: Option<bool>,
+    /// Ranges that pods reach with their own address all the same
+    #[arg(long, env = "KNIT_CLUSTER_INSIDE", value_name = "PREFIX", value_delimiter = ',')]
+    cluster_inside: Option<Vec<ipnet::IpNet>>,
     /// Install the CNI shim and its configuration, and keep them
     #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cni_install: Option<bool>,
@@ -98,6 +104,8 @@ enum Kind {
     Standalone,
     /// Next to the CNI plugin of a cluster
     Beside,
+    /// As the network of a cluster
+    Primary,
 }
 
 /// How log lines look.
@@ -145,6 +153,7 @@ impl Flags {
             config.profile = match profile {
                 Kind::Standalone => Profile::Standalone,
                 Kind::Beside => Profile::Beside,
+                Kind::Primary => Profile::Primary,
             };
         }
         set(&mut config.kni_socket, &self.kni_socket);
@@ -156,6 +165,8 @@ impl Flags {
         set(&mut config.node_name, &self.node_name);
         set(&mut config.cluster_network.ranges, &self.cluster_ranges);
         set(&mut config.cluster_network.bridge, &self.cluster_bridge);
+        set(&mut config.cluster_network.masquerade, &self.cluster_masquerade);
+        set(&mut config.cluster_network.inside, &self.cluster_inside);
         set(&mut config.cni.install, &self.cni_install);
         set(&mut config.cni.bin_dir, &self.cni_bin_dir);
         set(&mut config.cni.conf_dir, &self.cni_conf_dir);

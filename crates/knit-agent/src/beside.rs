@@ -1,9 +1,10 @@
-//! Beside the CNI plugin of a cluster: objects come from the API server, pods from there and from the container runtime.
+//! In a cluster, beside its CNI plugin or as its network: objects come from the API server, pods from there and from the container runtime.
 //!
 //! Watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
 //! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
+mod nodes;
 mod objects;
 mod pods;
 mod quotas;
@@ -22,7 +23,7 @@ use knit_engine::pods::Pods;
 use knit_kube::kube::Client;
 use tokio::sync::Notify;
 
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::daemon::Handle;
 use crate::error::Result;
 
@@ -80,6 +81,9 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
     for kind in Object::kinds() {
         tokio::spawn(objects::follow(shared.clone(), kind));
+    }
+    if config.profile == Profile::Primary {
+        tokio::spawn(nodes::follow(shared.clone(), config.cluster_network.clone()));
     }
     tokio::spawn(pods::follow(shared.clone()));
     tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use knit_engine::StoredObject;
 use knit_engine::cluster::{KIND, NAME, NAMESPACE};
 use knit_model::IfName;
-use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want};
+use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want, WaysWant};
 use knit_model::link::{Attrs, Bridge};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use serde_json::json;
@@ -14,9 +14,12 @@ use crate::daemon::Cluster;
 /// Its bridge on the node.
 pub const BRIDGE: &str = "knit0";
 
+/// Where the manifest says how the network goes on from this node.
+const WAYS: &str = "knit.opdev.io/ways";
+
 impl Cluster {
-    /// The cluster's network with these ranges.
-    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>) -> Self {
+    /// The cluster's network with these ranges, and how it goes on from this node.
+    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWant) -> Self {
         let object = ObjectRef {
             kind: KIND.to_owned(),
             namespace: NAMESPACE.to_owned(),
@@ -39,10 +42,16 @@ impl Cluster {
             bridge: Bridge::default(),
             port: None,
         };
-        let intents = vec![
+        let mut intents = vec![
             Intent { origin: origin("spec"), want: Want::Network(network) },
             Intent { origin: origin("spec.subnets"), want: Want::Bridge(on_node) },
         ];
+        let mut annotations = json!({ "knit.opdev.io/bridge": bridge });
+        if *ways != WaysWant::default() {
+            annotations[WAYS] = json!(ways).to_string().into();
+            let origin = origin(&format!("metadata.annotations[{WAYS}]"));
+            intents.push(Intent { origin, want: Want::Ways(ways.clone()) });
+        }
         let mut spec = json!({ "subnets": ranges });
         if let Some(mtu) = mtu {
             spec["mtu"] = json!(mtu);
@@ -55,10 +64,19 @@ impl Cluster {
                 "namespace": NAMESPACE,
                 "uid": NAME,
                 "generation": 1,
-                "annotations": { "knit.opdev.io/bridge": bridge },
+                "annotations": annotations,
             },
             "spec": spec,
         });
         Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None })
+    }
+
+    /// What pods on it depend on: everything but how it goes on from this node.
+    pub(crate) fn for_pods(&self) -> serde_json::Value {
+        let mut manifest = self.0.manifest.clone();
+        if let Some(annotations) = manifest["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(WAYS);
+        }
+        manifest
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use knit_engine::chain::Chain;
 use knit_model::IfName;
+use knit_model::intent::{PeerWant, WaysWant};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::CniNetwork;
@@ -26,11 +27,12 @@ use crate::error::{Error, Result};
 pub struct Config {
     /// The node's name. Default: the machine's host name. Needs a restart.
     pub node_name: String,
-    /// How it runs: `standalone` without an API server, or `beside` the CNI plugin of a cluster. Needs a restart.
+    /// How it runs: `standalone` without an API server, `beside` the CNI plugin of a cluster, or `primary` as the cluster's
+    /// network. Needs a restart.
     pub profile: Profile,
-    /// The kubeconfig, for the profile `beside`. Empty: the pod's service account. Needs a restart.
+    /// The kubeconfig, for the profiles `beside` and `primary`. Empty: the pod's service account. Needs a restart.
     pub kubeconfig: PathBuf,
-    /// The container runtime's socket, for the profile `beside`. Empty: containerd's or CRI-O's. Needs a restart.
+    /// The container runtime's socket, for the profiles `beside` and `primary`. Empty: containerd's or CRI-O's. Needs a restart.
     pub cri_socket: PathBuf,
     /// Where the kernel's sysctls are. In a container `/proc/sys` can only be read. Needs a restart.
     pub sysctl_dir: PathBuf,
@@ -78,6 +80,8 @@ pub enum Profile {
     Standalone,
     /// Next to the CNI plugin of a cluster.
     Beside,
+    /// As the network of a cluster: every pod's first interface is Knit's, too.
+    Primary,
 }
 
 /// How log lines look.
@@ -97,13 +101,19 @@ pub enum LogFormat {
 pub struct ClusterNetworkConfig {
     /// Whether there is one. Without it every attach has to name a network.
     pub enabled: bool,
-    /// Its ranges: a pod gets one address of each, the bridge has the first.
+    /// Its ranges: a pod gets one address of each, the bridge has the first. With the profile `primary` they are those that
+    /// the cluster gave to the node (`spec.podCIDRs`).
     pub ranges: Vec<IpNet>,
     /// Its bridge on the node, at most 15 bytes.
     pub bridge: String,
-    /// The MTU of its interfaces, 68 to 65535. Default: 1500.
+    /// The MTU of its interfaces, 68 to 65535. Default: 1500, or with the profile `primary` that of the node's own link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
+    /// Whether pods have their node's address outside of the cluster.
+    pub masquerade: bool,
+    /// Ranges that pods reach with their own address all the same, besides all pods and nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inside: Vec<IpNet>,
 }
 
 impl Default for Config {
@@ -143,7 +153,16 @@ impl Default for ClusterNetworkConfig {
             ranges: vec![range("10.75.0.0/16"), range("fd75:6b6e:6974::/64")],
             bridge: BRIDGE.to_owned(),
             mtu: None,
+            masquerade: false,
+            inside: Vec::new(),
         }
+    }
+}
+
+impl ClusterNetworkConfig {
+    /// How it goes on from this node.
+    pub(crate) fn ways(&self, nodes: Vec<PeerWant>) -> WaysWant {
+        WaysWant { nodes, masquerade: self.masquerade, inside: self.inside.clone() }
     }
 }
 
@@ -153,7 +172,13 @@ impl Profile {
         match self {
             Self::Standalone => "standalone",
             Self::Beside => "beside",
+            Self::Primary => "primary",
         }
+    }
+
+    /// Whether objects and pods come from an API server.
+    pub fn is_in_cluster(self) -> bool {
+        self != Self::Standalone
     }
 }
 
@@ -205,7 +230,7 @@ impl Config {
         for (name, network) in &self.cni_networks {
             network.check(name)?;
         }
-        if self.profile == Profile::Beside {
+        if self.profile.is_in_cluster() {
             if self.node_name.is_empty() {
                 return Err("nodeName: the node's name in the cluster is needed".to_owned());
             }
@@ -246,7 +271,7 @@ impl Config {
         if let Some(mtu) = network.mtu.filter(|mtu| !(68..=65_535).contains(mtu)) {
             return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
         }
-        Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu)))
+        Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu, &network.ways(Vec::new()))))
     }
 
     /// The networks that existing CNI plugins make. Reads their configuration lists.
@@ -277,8 +302,9 @@ impl Config {
             resync: Duration::from_secs(self.resync_seconds),
             cluster,
             chains: self.chains()?,
-            secrets: (self.profile == Profile::Beside).then(Arc::default),
-            heard_all: Arc::new(AtomicBool::new(self.profile != Profile::Beside)),
+            is_cluster_told: self.profile == Profile::Primary,
+            secrets: self.profile.is_in_cluster().then(Arc::default),
+            heard_all: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),
         })
     }
 

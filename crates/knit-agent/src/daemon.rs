@@ -56,6 +56,8 @@ pub struct Options {
     pub resync: Duration,
     /// The network that calls mean when they name none.
     pub cluster: Option<Cluster>,
+    /// Whether that network is told later: until then what is known of it stays.
+    pub is_cluster_told: bool,
     /// Networks that chains of CNI plugins make, by name.
     pub chains: BTreeMap<String, Chain>,
     /// Secrets of an API server; none: they are files.

@@ -12,14 +12,15 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use knit_engine::forward::{Forward, Forwarding};
+use ipnet::IpNet;
+use knit_engine::forward::{Forward, Forwarding, Outside};
 use knit_kernel::Kernel;
 use knit_model::IfName;
 use knit_model::problem::{Problem, Reason};
 
 /// Has exactly these.
 pub(crate) fn apply(kernel: &mut Kernel, all: &Forwarding) -> Result<(), Problem> {
-    let Forwarding { forwards, bridge } = all;
+    let Forwarding { forwards, bridge, .. } = all;
     if forwards.is_empty() {
         open_loopback(kernel, bridge.as_ref(), false)?;
         return replace(all);
@@ -37,12 +38,12 @@ fn open_loopback(kernel: &mut Kernel, bridge: Option<&IfName>, open: bool) -> Re
 }
 
 fn failed(reason: Reason, why: &str) -> Problem {
-    let message = format!("ports of the node cannot be opened: {why}");
+    let message = format!("ports of the node and the way out of the cluster cannot be changed: {why}");
     Problem { field: "port_mappings".to_owned(), reason, message }
 }
 
 fn replace(all: &Forwarding) -> Result<(), Problem> {
-    let is_empty = all.forwards.is_empty();
+    let is_empty = all.forwards.is_empty() && all.outside.is_none();
     let mut command = Command::new("nft");
     command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
@@ -67,10 +68,16 @@ fn replace(all: &Forwarding) -> Result<(), Problem> {
 fn render(all: &Forwarding) -> String {
     let forwards = &all.forwards;
     let mut text = "table inet knit\ndelete table inet knit\n".to_owned();
-    if forwards.is_empty() {
+    if forwards.is_empty() && all.outside.is_none() {
         return text;
     }
     text += "table inet knit {\n";
+    if let Some(outside) = &all.outside {
+        text += &leave(outside, all.bridge.as_ref());
+    }
+    if forwards.is_empty() {
+        return text + "}\n";
+    }
     let (mut jumps, mut returns) = (String::new(), String::new());
     for (family, word, kind) in [(4, "ip", "ipv4_addr"), (6, "ip6", "ipv6_addr")] {
         let of_family = |forward: &&Forward| forward.to.is_ipv4() == (family == 4);
@@ -126,6 +133,35 @@ fn render(all: &Forwarding) -> String {
     text + "}\n"
 }
 
+/// What pods say to the outside has the node's address; the rest keeps theirs.
+fn leave(outside: &Outside, bridge: Option<&IfName>) -> String {
+    let (mut sets, mut rules) = (String::new(), String::new());
+    for (family, word, kind) in [(4, "ip", "ipv4_addr"), (6, "ip6", "ipv6_addr")] {
+        let of_family = |range: &&IpNet| range.addr().is_ipv4() == (family == 4);
+        let list = |ranges: &[IpNet]| {
+            ranges.iter().filter(of_family).map(IpNet::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let (pods, inside) = (list(&outside.pods), list(&outside.inside));
+        if pods.is_empty() {
+            continue;
+        }
+        for (name, ranges) in [("mine", pods), ("inside", inside)] {
+            sets += &format!(
+                "  set {name}{family} {{\n    type {kind}; flags interval; auto-merge;\n    elements = {{ {ranges} }}\n  }}\n"
+            );
+        }
+        let not_back = bridge.map(|bridge| format!("oifname != \"{bridge}\" ")).unwrap_or_default();
+        // Groups that were joined are neighbours'.
+        let groups = if family == 4 { "224.0.0.0/4" } else { "ff00::/8" };
+        rules += &format!(
+            "    {not_back}{word} saddr @mine{family} {word} daddr != @inside{family} {word} daddr != {groups} masquerade random\n"
+        );
+    }
+    format!(
+        "{sets}  chain outside {{\n    type nat hook postrouting priority 100; policy accept;\n{rules}  }}\n"
+    )
+}
+
 /// What arrives at a pod.
 fn pod(Forward { protocol, to, port, .. }: &Forward) -> String {
     format!("{protocol} . {to} . {port}")
@@ -165,7 +201,7 @@ mod tests {
             forward(Some("192.0.2.1"), 8081, "10.75.0.3"),
         ];
         let bridge: IfName = "knit0".parse().unwrap();
-        let text = render(&Forwarding { forwards, bridge: Some(bridge) });
+        let text = render(&Forwarding { forwards, bridge: Some(bridge), outside: None });
         assert!(text.starts_with("table inet knit\ndelete table inet knit\ntable inet knit {\n"), "{text}");
         assert!(text.contains("elements = { tcp . 8080 : 10.75.0.2 . 80 }"), "{text}");
         assert!(text.contains("elements = { tcp . 8080 : fd75::2 . 80 }"), "{text}");
@@ -174,5 +210,17 @@ mod tests {
         assert!(text.contains("elements = { tcp . 10.75.0.2 . 80, tcp . 10.75.0.3 . 80 }"), "{text}");
         assert_eq!(text.matches("masquerade").count(), 3, "{text}");
         assert_eq!(render(&Forwarding::default()), "table inet knit\ndelete table inet knit\n");
+    }
+
+    #[test]
+    fn only_what_leaves_the_cluster_gets_the_nodes_address() {
+        let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let outside =
+            Outside { pods: ranges(&["10.1.0.0/24"]), inside: ranges(&["10.1.0.0/16", "192.0.2.7/32"]) };
+        let bridge: IfName = "knit0".parse().unwrap();
+        let text = render(&Forwarding { forwards: Vec::new(), bridge: Some(bridge), outside: Some(outside) });
+        assert!(text.contains("elements = { 10.1.0.0/16, 192.0.2.7/32 }"), "{text}");
+        assert!(text.contains("oifname != \"knit0\" ip saddr @mine4 ip daddr != @inside4"), "{text}");
+        assert!(!text.contains("mine6") && !text.contains("dnat"), "{text}");
     }
 }

@@ -268,7 +268,8 @@ impl Hands {
         mut places: Places,
     ) -> Result<Done> {
         let mut wanted = knit_kernel::observe::Look::default();
-        let mut host = ScopeLook::named(look.host_links.union(&look.host_parents).cloned());
+        let mut host =
+            ScopeLook::named(look.host_links.iter().chain(&look.host_parents).chain(&look.ways).cloned());
         (host.addresses, host.routes) = (!look.links_only, !look.links_only);
         host.rules = look.host_rules;
         host.vlans = look.vlans;

@@ -95,7 +95,7 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
         http::serve_health(&config.health_addr, handle.clone(), stopped.clone()).await?;
     }
     let listener = listen(&config.kni_socket).await?;
-    if config.profile == Profile::Beside {
+    if config.profile.is_in_cluster() {
         beside::start(config, &handle).await?;
     }
     let services = Services::new(handle.clone(), About::new(config), lines);
@@ -152,7 +152,7 @@ async fn take_over(
 ) -> Result<Config, String> {
     let new = over(Config::read(file).map_err(|why| why.to_string())?);
     new.check()?;
-    if new.cluster_network != old.cluster_network {
+    if new.cluster_network != old.cluster_network && old.profile != Profile::Primary {
         handle.set_cluster(new.cluster()?).await?;
     }
     if level.modify(|filter| *filter = level_of(&new)).is_err() {

@@ -2,7 +2,7 @@
 //! known from what was written down, before anyone is asked.
 
 use knit_model::IfName;
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{NetworkWant, Want, WaysWant};
 
 use crate::state::{BridgeKey, ObjectKey, State};
 
@@ -20,6 +20,8 @@ pub struct ClusterNetwork<'a> {
     pub network: &'a NetworkWant,
     /// Its bridge on the node.
     pub bridge: &'a IfName,
+    /// How it goes on from there.
+    pub ways: Option<&'a WaysWant>,
 }
 
 /// The object's identity.
@@ -39,7 +41,11 @@ impl State {
             Want::Bridge(bridge) => Some(&bridge.name),
             _ => None,
         })?;
-        Some(ClusterNetwork { network, bridge })
+        let ways = intents.iter().find_map(|intent| match &intent.want {
+            Want::Ways(ways) => Some(ways),
+            _ => None,
+        });
+        Some(ClusterNetwork { network, bridge, ways })
     }
 }
 

@@ -239,6 +239,8 @@ pub struct Look {
     pub host_links: BTreeSet<IfName>,
     /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.
     pub host_parents: BTreeSet<IfName>,
+    /// These links of the host, only for Knit's routes through them to other nodes.
+    pub ways: BTreeSet<IfName>,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
     /// NICs with these marks, wherever on the host they came to lie.

@@ -4,12 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, SandboxId};
 
 use crate::call::{ATTACHMENT, Attachment, PortMapping};
+use crate::cluster::{self, ClusterNetwork};
 use crate::event::{Effect, Unit};
-use crate::state::State;
+use crate::state::{ObjectKey, State};
 use crate::step::Effects;
 
 /// A port of the node that leads to one address of a pod.
@@ -34,12 +36,24 @@ pub struct Forwarding {
     pub forwards: Vec<Forward>,
     /// The bridge of the cluster's network, if there is one: what the node says to itself on its loopback leaves by it.
     pub bridge: Option<IfName>,
+    /// Whose packets leave the cluster with the node's address.
+    pub outside: Option<Outside>,
+}
+
+/// Pods that have the node's address outside of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// The ranges of the pods.
+    pub pods: Vec<IpNet>,
+    /// What they reach with their own address: pods, nodes, and what is said to be inside. In order, none twice.
+    pub inside: Vec<IpNet>,
 }
 
 /// What the host was asked to have. Not remembered: it is asked again after a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Forwards {
     of: BTreeMap<SandboxId, BTreeSet<Forward>>,
+    outside: Option<Outside>,
     under_way: bool,
     again: bool,
 }
@@ -53,6 +67,8 @@ impl Forwards {
 
 fn ask(state: &mut State, effects: &mut Effects) {
     let bridge = state.cluster().map(|cluster| cluster.bridge.clone());
+    let outside = state.cluster().and_then(outside);
+    state.forwards.outside.clone_from(&outside);
     let asked = &mut state.forwards;
     if asked.under_way {
         asked.again = true;
@@ -60,7 +76,26 @@ fn ask(state: &mut State, effects: &mut Effects) {
     }
     asked.under_way = true;
     let forwards = asked.of.values().flatten().cloned().collect();
-    effects.list.push(Effect::Forward(Forwarding { forwards, bridge }));
+    effects.list.push(Effect::Forward(Forwarding { forwards, bridge, outside }));
+}
+
+fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
+    let ways = cluster.ways.filter(|ways| ways.masquerade)?;
+    let pods = cluster.network.ranges.clone();
+    let nodes = ways.nodes.iter();
+    let theirs = nodes.flat_map(|node| {
+        let own = node.addresses.iter().map(|(address, _)| IpNet::from(*address));
+        node.ranges.iter().copied().chain(own)
+    });
+    let inside: BTreeSet<IpNet> = pods.iter().chain(&ways.inside).copied().chain(theirs).collect();
+    Some(Outside { pods, inside: inside.into_iter().collect() })
+}
+
+/// The cluster's network is another, or what lies beyond it.
+pub(crate) fn heed(state: &mut State, object: &ObjectKey, effects: &mut Effects) {
+    if *object == cluster::key() && state.cluster().and_then(outside) != state.forwards.outside {
+        ask(state, effects);
+    }
 }
 
 /// The host has done what it was asked. Says whether that was the last of it.
@@ -91,6 +126,7 @@ pub(crate) fn remember(state: &mut State) {
     let ids: Vec<SandboxId> = state.called.sandboxes().cloned().collect();
     let all = ids.into_iter().map(|id| (id.clone(), wanted(state, &id)));
     state.forwards.of = all.filter(|(_, forwards)| !forwards.is_empty()).collect();
+    state.forwards.outside = state.cluster().and_then(outside);
 }
 
 /// Asks for all of them, whatever was asked before.

@@ -89,7 +89,12 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         Want::Interface(want) => want.pods.matches(namespace, sandbox),
         Want::Change(want) => want.pods.matches(namespace, sandbox),
         Want::Routing(want) => want.pods.matches(namespace, sandbox),
-        Want::Bridge(_) | Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) | Want::Quota(_) => false,
+        Want::Bridge(_)
+        | Want::Uplink(_)
+        | Want::Network(_)
+        | Want::Extensions(_)
+        | Want::Quota(_)
+        | Want::Ways(_) => false,
     })
 }
 

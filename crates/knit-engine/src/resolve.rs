@@ -14,6 +14,7 @@ mod quota;
 mod routing;
 mod seats;
 mod tunnel;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 

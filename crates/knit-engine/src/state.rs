@@ -95,6 +95,9 @@ pub struct Made {
     pub host_links: BTreeSet<IfName>,
     /// Its rules on the host.
     pub rules: BTreeSet<Rule>,
+    /// Links of the host that its routes to other nodes leave by.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ways: BTreeSet<IfName>,
     /// Bridges that its interfaces are ports of.
     pub uses: BTreeSet<BridgeKey>,
     /// Its interfaces, each with the object that asked.

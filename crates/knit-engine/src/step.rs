@@ -14,7 +14,7 @@ use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState};
+use knit_model::{IfName, NetState, Plan, Route, SandboxId, Scope, ScopeState, marks};
 
 use self::affected::{affected, bridges_named};
 use self::held::{given_back, held};
@@ -24,6 +24,7 @@ use crate::call::{Answer, CallId};
 use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
 use crate::extensions;
+use crate::forward;
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
@@ -113,6 +114,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
     }
     let affected = affected(state, object);
     state.dirty.extend(affected);
+    forward::heed(state, &key, effects);
     effects.changed(BTreeSet::from([key]));
 }
 
@@ -122,6 +124,7 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     state.allowances.remove(key);
     effects.record(state, Record::ObjectDeleted(key.clone()));
     state.dirty.extend(affected);
+    forward::heed(state, key, effects);
     effects.changed(BTreeSet::from([key.clone()]));
 }
 
@@ -434,7 +437,7 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
         let is_lent = link.owner.as_ref().is_some_and(|owner| look.lent.contains(owner));
         if look.host_links.contains(&link.name) || foreign_port || is_lent {
             mine.add_link(link);
-        } else if look.host_parents.contains(&link.name) {
+        } else if look.host_parents.contains(&link.name) || look.ways.contains(&link.name) {
             // Whose it is does not matter here: it is not this unit's, so this unit never changes it.
             let attrs = Attrs { mtu: link.attrs.mtu, ..Attrs::default() };
             mine.add_link(Link { attrs, owner: None, ..link });
@@ -442,8 +445,11 @@ fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> Ne
     }
     let on_mine = |name: &IfName| look.host_links.contains(name);
     mine.addresses = host.addresses.into_iter().filter(|(_, address)| on_mine(&address.link)).collect();
-    mine.routes =
-        host.routes.into_iter().filter(|(_, route)| route.via.iter().any(|hop| on_mine(&hop.link))).collect();
+    let is_way = |route: &Route| route.owned && route.table == marks::HOST_TABLE;
+    let is_mine = |route: &Route| {
+        route.via.iter().any(|hop| on_mine(&hop.link) || look.ways.contains(&hop.link) && is_way(route))
+    };
+    mine.routes = host.routes.into_iter().filter(|(_, route)| is_mine(route)).collect();
     mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
     mine.sysctls = host.sysctls;
     mine.rules = host

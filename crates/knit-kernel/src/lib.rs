@@ -4,7 +4,7 @@
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
 //! - [`features`] finds out, by trying, what this kernel offers.
-//! - [`counters`] and [`nics`] say what went through links, and what NICs the host has.
+//! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`ways`] where packets leave.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
@@ -27,6 +27,7 @@ mod reap;
 pub mod secrets;
 mod sys;
 mod verify;
+pub mod ways;
 
 pub use apply::{Applied, ApplyError, Deletes, RollBack};
 pub use error::{Error, Result};

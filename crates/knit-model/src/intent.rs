@@ -55,6 +55,30 @@ pub enum Want {
     Extensions(ExtensionsWant),
     /// At most so much in the namespace.
     Quota(QuotaWant),
+    /// The way from the cluster's network to other nodes and to the outside.
+    Ways(WaysWant),
+}
+
+/// The way from the cluster's network to other nodes and to the outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaysWant {
+    /// The other nodes.
+    pub nodes: Vec<PeerWant>,
+    /// Whether pods have their node's address outside of the cluster, where nobody would find the way back to theirs.
+    pub masquerade: bool,
+    /// Ranges that pods reach with their own address all the same.
+    pub inside: Vec<IpNet>,
+}
+
+/// Another node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerWant {
+    /// Its name.
+    pub name: String,
+    /// The ranges of its pods.
+    pub ranges: Vec<IpNet>,
+    /// Its own addresses, each with the link of this node that it is on.
+    pub addresses: Vec<(IpAddr, IfName)>,
 }
 
 /// A bridge on the node.

@@ -25,7 +25,7 @@ pub fn parts(cluster: &Cluster) -> Vec<String> {
         if cluster.network.has_services() {
             parts.push(reference::proxy_part(number));
         }
-        if cluster.network == Network::KnitCni {
+        if cluster.network.has_agents() {
             parts.push(knit_cni::agent_part(number));
         }
     }

@@ -13,7 +13,7 @@ use super::api::{self, NodeView};
 use super::daemon::{self, Daemon, Look};
 use super::images::COREDNS;
 use super::layout::{DNS_SERVICE, DNS_SERVICE_V6, DOMAIN, node_name};
-use super::state::Cluster;
+use super::state::{Cluster, Network};
 use super::{keys, node};
 use crate::gotools::Tool;
 use crate::process;
@@ -35,7 +35,7 @@ pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     install_services(cluster, nodes)
 }
 
-/// Routes to every node's pods from everywhere else, and kube-proxy.
+/// Routes to every node's pods from everywhere else, unless Knit makes those of the nodes, and kube-proxy.
 pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     for number in cluster.node_numbers() {
         let ranges = pod_ranges(nodes, number)?;
@@ -45,7 +45,8 @@ pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
         {
             // The API server reaches pods too.
             process::output(Command::new("ip").args(["route", "add", range, "via", &by]))?;
-            for other in cluster.node_numbers().filter(|other| *other != number) {
+            let others = cluster.node_numbers().filter(|other| *other != number);
+            for other in others.filter(|_| cluster.network != Network::Knit) {
                 let mut enter = daemon::enter(node::holder(cluster, other)?);
                 process::output(enter.args(["ip", "route", "add", range, "via", &by]))?;
             }

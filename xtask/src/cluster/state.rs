@@ -30,12 +30,19 @@ pub enum Network {
     Reference,
     /// Knit's agent on each node, asked through its CNI shim; routes between nodes, kube-proxy and CoreDNS
     KnitCni,
+    /// Knit as the cluster's network: its agents connect pods and nodes; kube-proxy and CoreDNS
+    Knit,
 }
 
 impl Network {
     /// Whether kube-proxy and CoreDNS come with it.
     pub fn has_services(self) -> bool {
-        matches!(self, Self::Reference | Self::KnitCni)
+        matches!(self, Self::Reference | Self::KnitCni | Self::Knit)
+    }
+
+    /// Whether Knit's agents run on the nodes.
+    pub fn has_agents(self) -> bool {
+        matches!(self, Self::KnitCni | Self::Knit)
     }
 }
 

@@ -54,7 +54,7 @@ pub fn up(options: &Options) -> Result<Cluster> {
     deps::ensure(&[Purpose::Cluster])?;
     let tools = gotools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
-    let built = (options.network == Network::KnitCni).then(knit_cni::build).transpose()?;
+    let built = options.network.has_agents().then(knit_cni::build).transpose()?;
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 
@@ -116,7 +116,7 @@ fn make(cluster: &Cluster, archive: &Path) -> Result<()> {
         reference::wait_for_dns(cluster)?;
         step.done();
     }
-    if cluster.network == Network::KnitCni {
+    if cluster.network.has_agents() {
         let step = Step::start("start Knit's agents, install its CNI shim and CoreDNS, wait for Ready");
         knit_cni::install(cluster, &seen)?;
         reference::install_dns(cluster)?;

@@ -22,7 +22,7 @@ use crate::{places, process};
 const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A test program may take this long inside the guest, which is emulated.
-const GUEST_LIMIT: Duration = Duration::from_secs(900);
+const GUEST_LIMIT: Duration = Duration::from_secs(1800);
 
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
@@ -95,7 +95,14 @@ pub fn is_vm(target: &Target) -> bool {
 
 /// Tests against a running cluster with the reference network.
 pub fn is_cluster(target: &Target) -> bool {
-    target.is_integration_test() && target.begins_with("cluster") && !is_cluster_cni(target)
+    let others = target.begins_with("cluster_cni") || target.begins_with("cluster_primary");
+    target.is_integration_test() && target.begins_with("cluster") && !others
+}
+
+/// Tests against a running cluster whose network is Knit: its own, and what the reference network has to do, too.
+pub fn is_cluster_primary(target: &Target) -> bool {
+    let own = target.begins_with("cluster_primary") || target.begins_with("cluster_reference");
+    target.is_integration_test() && own
 }
 
 /// Tests against a running cluster whose pods Knit connects, asked through its CNI shim.

@@ -44,7 +44,8 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 | Want::Uplink(_)
                 | Want::Network(_)
                 | Want::Extensions(_)
-                | Want::Quota(_) => continue,
+                | Want::Quota(_)
+                | Want::Ways(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());

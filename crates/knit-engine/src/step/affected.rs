@@ -19,6 +19,8 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
             Want::Extensions(_) => continue,
+            // They are part of the cluster's bridge, which its object names, too.
+            Want::Ways(_) => continue,
             // What it did not let be may be now.
             Want::Quota(_) => {
                 units.extend(state.blocked_by_quota(namespace));

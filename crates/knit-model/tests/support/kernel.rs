@@ -34,6 +34,12 @@ impl Kernel {
         self.delete(scope, &name).expect("it is there");
     }
 
+    /// Someone empties a routing table.
+    #[allow(dead_code, reason = "plans' own tests delete by plan")]
+    pub fn drop_routes(&mut self, scope: &Scope, table: u32) {
+        self.state.scope(scope).routes.retain(|key, _| key.table != table);
+    }
+
     /// What is there. As with the real kernel, a veth does not tell the name of its far end.
     pub fn observe(&self) -> NetState {
         let mut seen = self.state.clone();

@@ -7,10 +7,14 @@ use super::Turn;
 use crate::error::{Error, Result};
 
 impl Turn<'_> {
-    /// At the start: a network that pods are on stays as they know it, whatever the configuration says by now.
+    /// At the start: a network that pods are on stays as they know it, whatever the configuration says by now. One that
+    /// the API server tells of stays until it does.
     pub(super) fn begin_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
         let known = self.node.state().objects.get(&knit_engine::cluster::key()).cloned();
         self.options.cluster = known.map(Cluster);
+        if self.options.is_cluster_told {
+            return Ok(());
+        }
         match self.change_cluster(cluster) {
             Err(why @ Error::InUse { .. }) => {
                 tracing::error!(%why, "the cluster network stays as it was");
@@ -31,7 +35,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Ranges that pods have addresses of do not change under them.
+    /// Ranges that pods have addresses of do not change under them. The ways to other nodes do.
     pub(super) fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
         let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
         if manifest(&cluster) == manifest(&self.options.cluster) {
@@ -41,7 +45,8 @@ impl Turn<'_> {
         let on_it = |there: &knit_engine::Attachment| {
             state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
         };
-        if state.called.all().any(on_it) {
+        let for_pods = |cluster: &Option<Cluster>| cluster.as_ref().map(Cluster::for_pods);
+        if for_pods(&cluster) != for_pods(&self.options.cluster) && state.called.all().any(on_it) {
             let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
             return Err(Error::InUse { what });
         }

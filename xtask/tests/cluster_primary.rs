@@ -1,0 +1,139 @@
+//! Knit as the cluster's network on two nodes: pods, nodes and the outside, as they see each other's addresses.
+//!
+//! Run by `cargo xtask test cluster`, together with what the reference network has to do; by hand against a cluster that is up
+//! (`cargo xtask cluster up --network knit`):
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_primary`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod beside;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod kubectl;
+}
+
+use std::net::{IpAddr, TcpListener};
+use std::time::Duration;
+
+use support::beside::{IMAGE, eventually, on_node};
+use support::kubectl::{Namespace, kubectl, run};
+
+/// A pod that answers HTTP on a port, in its own network or in its node's.
+fn pod(name: &str, node: &str, port: u16, is_on_node: bool) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{net: 'yes'}}}}
+spec:
+  nodeName: {node}
+  hostNetwork: {is_on_node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {{name: main, image: "{IMAGE}", imagePullPolicy: Never, args: [netexec, --http-port={port}, --udp-port=-1]}}
+---"#
+    )
+}
+
+fn addresses(namespace: &Namespace, pod: &str) -> Vec<IpAddr> {
+    let found = namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIPs[*].ip}"]);
+    let all: Vec<IpAddr> = found.split_whitespace().map(|address| address.parse().unwrap()).collect();
+    assert_eq!(all.len(), 2, "both families: {found}");
+    all
+}
+
+fn node_addresses(node: &str) -> Vec<IpAddr> {
+    let path = "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";
+    let found = kubectl(&["get", "node", node, "-o", path]);
+    found.split_whitespace().map(|address| address.parse().unwrap()).collect()
+}
+
+/// What a pod is told when it asks there, from a shell in it.
+fn ask(namespace: &Namespace, pod: &str, to: IpAddr, port: u16, path: &str) -> Option<String> {
+    let to = if to.is_ipv6() { format!("[{to}]") } else { to.to_string() };
+    let url = format!("http://{to}:{port}/{path}");
+    let words = ["-n", &namespace.name, "exec", pod, "--", "curl", "-sS", "-g", "--max-time", "5", &url];
+    let output = run(&words);
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// As whom a pod is seen there.
+fn seen_as(namespace: &Namespace, pod: &str, to: IpAddr, port: u16) -> IpAddr {
+    let answer = eventually("an answer", || ask(namespace, pod, to, port, "clientip"), Option::is_some);
+    let answer = answer.unwrap();
+    let (address, _) = answer.rsplit_once(':').expect("an address and a port");
+    address.trim_matches(['[', ']']).parse().unwrap()
+}
+
+#[test]
+fn pods_and_nodes_see_a_pods_own_address_and_the_outside_sees_its_nodes() {
+    let namespace = Namespace::new("primary");
+    let pods =
+        [pod("a", "node1", 8080, false), pod("b", "node2", 8080, false), pod("n", "node2", 8099, true)];
+    namespace.apply(&pods.concat());
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+    let (a, b) = (addresses(&namespace, "a"), addresses(&namespace, "b"));
+    for (mine, theirs) in a.iter().zip(&b) {
+        assert_eq!(seen_as(&namespace, "a", *theirs, 8080), *mine, "by a pod of another node");
+    }
+    for (mine, theirs) in a.iter().zip(node_addresses("node2")) {
+        assert_eq!(seen_as(&namespace, "a", theirs, 8099), *mine, "by another node");
+    }
+    // What is neither pod nor node: this machine, which the control plane runs on.
+    let gateway = on_node("node1", &["ip", "-j", "route", "show", "default"]);
+    let gateway: serde_json::Value = serde_json::from_str(&gateway).unwrap();
+    let outside: IpAddr = gateway[0]["gateway"].as_str().unwrap().parse().unwrap();
+    let listener = TcpListener::bind((outside, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peer = std::thread::scope(|scope| {
+        scope.spawn(|| ask(&namespace, "a", outside, port, ""));
+        listener.set_nonblocking(true).unwrap();
+        let accepted = eventually("the pod comes", || listener.accept().ok(), Option::is_some);
+        accepted.unwrap().1.ip()
+    });
+    assert!(node_addresses("node1").contains(&peer), "{peer}");
+    // All of it without a word in the nodes' own table.
+    let main = on_node("node1", &["ip", "route", "show", "table", "main"]);
+    assert!(!main.contains(" proto 75 "), "{main}");
+    assert!(
+        on_node("node1", &["ip", "route", "show", "table", "7500"]).contains(" via "),
+        "ways to other nodes"
+    );
+}
+
+#[test]
+fn objects_work_on_pods_whose_first_interface_is_knits_and_leave_it_alone() {
+    let namespace = Namespace::new("further");
+    namespace.apply(&pod("a", "node1", 8080, false));
+    namespace.apply(&pod("b", "node2", 8080, false));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Veth
+metadata: {name: net}
+spec:
+  selector: {matchLabels: {net: 'yes'}}
+  interfaceName: net0
+  master: prbr0
+  cidr: 192.168.131.0/24
+",
+    );
+    let has = |link: &str| {
+        let path = format!("/sys/class/net/{link}/ifindex");
+        run(&["-n", &namespace.name, "exec", "a", "--", "cat", &path]).status.success()
+    };
+    eventually("the second interface", || has("net0"), |there| *there);
+    let b = addresses(&namespace, "b");
+    for theirs in &b {
+        assert!(
+            ask(&namespace, "a", *theirs, 8080, "hostname").is_some(),
+            "the first one works on: {theirs}"
+        );
+    }
+    namespace.kubectl(&["delete", "veth", "net", "--wait=false"]);
+    eventually("it goes again", || has("net0"), |there| !there);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(has("eth0") && ask(&namespace, "a", b[0], 8080, "hostname").is_some());
+}
