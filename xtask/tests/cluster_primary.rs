@@ -70,7 +70,7 @@ fn seen_as(namespace: &Namespace, pod: &str, to: IpAddr, port: u16) -> IpAddr {
 fn pods_and_nodes_see_a_pods_own_address_and_the_outside_sees_its_nodes() {
     let namespace = Namespace::new("primary");
     let pods =
-        [pod("a", "node1", 8080, false), pod("b", "node2", 8080, false), pod("n", "node2", 8099, true)];
+        [pod("a", "node1", 8080, false), pod("b", "node2", 8080, false), pod("host", "node2", 8099, true)];
     namespace.apply(&pods.concat());
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
     let (a, b) = (addresses(&namespace, "a"), addresses(&namespace, "b"));

@@ -45,7 +45,8 @@ pub fn run(filter: Option<&str>) -> Result<Count> {
     count.check("the_cluster_on_knits_cni_shim_goes_down", cluster::down(NAME));
     count.check("the_machine_is_as_before_it", as_before(&before));
     let options = Options { nodes: 2, network: Network::Knit, ..options };
-    if let Some(cluster) = count.check("two_nodes_with_knit_as_their_network_come_up", cluster::up(&options)) {
+    if let Some(cluster) = count.check("two_nodes_with_knit_as_their_network_come_up", cluster::up(&options))
+    {
         let selection = Selection::new(binaries::is_cluster_primary, filter).until_failure();
         count += binaries::run_with(&selection, Where::Here, &kubectl_of(&cluster)?)?;
     }
