@@ -290,6 +290,31 @@ fn pods_of_two_nodes_share_one_status_and_a_pod_on_the_nodes_network_is_refused_
 }
 
 #[test]
+fn a_tap_comes_to_a_running_pod_that_has_no_capability() {
+    let _turn = installed();
+    let namespace = Namespace::new("taps");
+    let before = of_others(&NODES);
+    namespace.apply(&pod("vm", "node1", "podnetwork.opdev.io/tap: vm"));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Tap
+metadata: {name: vm}
+spec: {interfaceName: tap0, owner: 65532, addresses: [10.80.0.1/24]}
+",
+    );
+    wait_ready(&namespace, "tap/vm");
+    assert_eq!(ipv4(&link(&namespace, "vm", "tap0")), ["10.80.0.1/24"]);
+    let shown = namespace.kubectl(&["exec", "vm", "--", "ip", "-d", "link", "show", "dev", "tap0"]);
+    assert!(shown.contains("tun type tap") && shown.contains("user 65532"), "{shown}");
+    delete(&namespace, "tap", "vm");
+    assert_eq!(links(&namespace, "vm"), ["lo", "eth0"]);
+    namespace.kubectl(&["delete", "pod", "vm"]);
+    assert_eq!(of_others(&NODES), before, "what others own has changed");
+}
+
+#[test]
 fn a_tenant_may_do_with_kinds_what_was_granted_and_no_more() {
     let _turn = installed();
     let namespace = Namespace::new("grants");
