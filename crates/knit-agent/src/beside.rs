@@ -37,8 +37,8 @@ struct Shared {
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
     tell: Arc<Notify>,
-    /// What was claimed of quotas.
-    quotas: Arc<quotas::Answered>,
+    /// Quotas, and what was claimed of them.
+    quotas: Arc<quotas::Quotas>,
     /// How many of those who tell have not told everything they know yet.
     silent: Arc<AtomicUsize>,
 }

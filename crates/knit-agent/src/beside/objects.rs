@@ -2,7 +2,7 @@
 
 use knit_crds::{KindInfo, Object};
 use knit_engine::objects::News;
-use knit_engine::{ObjectKey, StoredObject};
+use knit_engine::{ObjectKey, StoredObject, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
@@ -15,10 +15,15 @@ use super::Shared;
 pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
     let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource(kind));
     let mut is_silent = true;
-    let tell = |seen| {
+    let tell = |seen: Seen<DynamicObject>| {
         let is_list = matches!(seen, Seen::Listed(_));
+        let of_quotas = (kind.kind == quota::KIND).then(|| seen.clone());
         if let Some(news) = news(kind, seen) {
             shared.handle.feed(move |state| news.events(state));
+        }
+        // After the loop: nothing is claimed of a quota that it does not know.
+        if let Some(seen) = of_quotas {
+            shared.quotas.hear(seen);
         }
         if is_list && std::mem::take(&mut is_silent) {
             shared.told_all();
