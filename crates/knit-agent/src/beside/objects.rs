@@ -14,9 +14,7 @@ use super::Shared;
 /// Watches all objects of a kind.
 pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
     let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource(kind));
-    let mut is_silent = true;
     let tell = |seen: Seen<DynamicObject>| {
-        let is_list = matches!(seen, Seen::Listed(_));
         let of_quotas = (kind.kind == quota::KIND).then(|| seen.clone());
         if let Some(news) = news(kind, seen) {
             shared.handle.feed(move |state| news.events(state));
@@ -25,11 +23,8 @@ pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
         if let Some(seen) = of_quotas {
             shared.quotas.hear(seen);
         }
-        if is_list && std::mem::take(&mut is_silent) {
-            shared.told_all();
-        }
     };
-    knit_kube::follow(&kind.plural, api, watcher::Config::default(), tell).await;
+    shared.teller().follow(&kind.plural, api, watcher::Config::default(), tell).await;
 }
 
 /// An object in the engine's words.
