@@ -15,7 +15,7 @@ mod support {
 
 use serde_json::{Value, json};
 use support::beside::{IMAGE, Only, eventually, installed, of_others, on_node};
-use support::kubectl::{Namespace, run, text};
+use support::kubectl::{Namespace, kubectl, run, text};
 
 const NODES: [&str; 2] = ["node1", "node2"];
 
@@ -312,6 +312,23 @@ spec: {interfaceName: tap0, owner: 65532, addresses: [10.80.0.1/24]}
     assert_eq!(links(&namespace, "vm"), ["lo", "eth0"]);
     namespace.kubectl(&["delete", "pod", "vm"]);
     assert_eq!(of_others(&NODES), before, "what others own has changed");
+}
+
+#[test]
+fn each_program_watches_quotas_once_as_it_does_every_kind() {
+    let _turn = installed();
+    let watches = |plural: &str| -> f64 {
+        let resource = format!("resource=\"{plural}\"");
+        let metrics = kubectl(&["get", "--raw", "/metrics"]);
+        let all = metrics.lines().filter(|line| line.starts_with("apiserver_longrunning_requests{"));
+        let watches = all.filter(|line| line.contains(&resource) && line.contains("verb=\"WATCH\""));
+        watches.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    eventually(
+        "as many watch quotas as bridges",
+        || (watches("networkquotas"), watches("bridges")),
+        |(quotas, bridges)| quotas == bridges && *quotas >= 3.0,
+    );
 }
 
 #[test]
