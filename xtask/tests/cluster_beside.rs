@@ -15,7 +15,7 @@ mod support {
 
 use serde_json::{Value, json};
 use support::beside::{IMAGE, Only, eventually, installed, of_others, on_node};
-use support::kubectl::{Namespace, run, text};
+use support::kubectl::{Namespace, kubectl, run, text};
 
 const NODES: [&str; 2] = ["node1", "node2"];
 
@@ -287,6 +287,48 @@ fn pods_of_two_nodes_share_one_status_and_a_pod_on_the_nodes_network_is_refused_
     );
     eventually("no pods", status, |status| status["pods"] == 0);
     delete(&namespace, "podconfig", "podconfig-sample-a");
+}
+
+#[test]
+fn a_tap_comes_to_a_running_pod_that_has_no_capability() {
+    let _turn = installed();
+    let namespace = Namespace::new("taps");
+    let before = of_others(&NODES);
+    namespace.apply(&pod("vm", "node1", "podnetwork.opdev.io/tap: vm"));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
+    namespace.apply(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Tap
+metadata: {name: vm}
+spec: {interfaceName: tap0, owner: 65532, addresses: [10.80.0.1/24]}
+",
+    );
+    wait_ready(&namespace, "tap/vm");
+    assert_eq!(ipv4(&link(&namespace, "vm", "tap0")), ["10.80.0.1/24"]);
+    let shown = namespace.kubectl(&["exec", "vm", "--", "ip", "-d", "link", "show", "dev", "tap0"]);
+    assert!(shown.contains("tun type tap") && shown.contains("user 65532"), "{shown}");
+    delete(&namespace, "tap", "vm");
+    assert_eq!(links(&namespace, "vm"), ["lo", "eth0"]);
+    namespace.kubectl(&["delete", "pod", "vm"]);
+    assert_eq!(of_others(&NODES), before, "what others own has changed");
+}
+
+#[test]
+fn each_program_watches_quotas_once_as_it_does_every_kind() {
+    let _turn = installed();
+    let watches = |plural: &str| -> f64 {
+        let resource = format!("resource=\"{plural}\"");
+        let metrics = kubectl(&["get", "--raw", "/metrics"]);
+        let all = metrics.lines().filter(|line| line.starts_with("apiserver_longrunning_requests{"));
+        let watches = all.filter(|line| line.contains(&resource) && line.contains("verb=\"WATCH\""));
+        watches.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    eventually(
+        "as many watch quotas as bridges",
+        || (watches("networkquotas"), watches("bridges")),
+        |(quotas, bridges)| quotas == bridges && *quotas >= 3.0,
+    );
 }
 
 #[test]

@@ -12,10 +12,11 @@ mod repairs;
 mod runtime;
 mod secrets;
 mod states;
+mod tellers;
 mod words;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use knit_crds::Object;
@@ -38,22 +39,15 @@ struct Shared {
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
     tell: Arc<Notify>,
-    /// What was claimed of quotas.
-    quotas: Arc<quotas::Answered>,
-    /// How many of those who tell have not told everything they know yet.
+    /// Quotas, and what was claimed of them.
+    quotas: Arc<quotas::Quotas>,
+    /// How many of those who tell ([`tellers`]) have not told everything they know yet.
     silent: Arc<AtomicUsize>,
 }
 
 impl Shared {
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One of those who tell has told everything it knows, for the first time.
-    fn told_all(&self) {
-        if self.silent.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.handle.fed_all();
-        }
     }
 
     /// Has the loop hear what pods and sandboxes mean for what it knows.

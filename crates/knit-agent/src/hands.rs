@@ -410,16 +410,16 @@ pub(crate) fn scopes_of(planned: &Planned) -> Vec<Scope> {
 }
 
 fn failure(error: &ApplyError, plan: &Plan) -> Failure {
+    let lack = error.error.lack();
     let reason = match &error.error {
-        knit_kernel::Error::Lacks { .. } => Reason::KernelLacks,
+        _ if lack.is_some() => Reason::KernelLacks,
         other if other.reason() == "NotFound" => Reason::NotFound,
         _ => Reason::KernelRefused,
     };
-    let lacks = match (&error.error, plan.steps.get(error.step).map(|planned| &planned.step)) {
-        (knit_kernel::Error::Lacks { what, config, .. }, Some(Step::CreateLink { link, .. })) => Some(Lack {
-            kind: link.kind.name().to_owned(),
-            words: format!("this kernel has no {what}: {config}"),
-        }),
+    let lacks = match (lack, plan.steps.get(error.step).map(|planned| &planned.step)) {
+        (Some(words), Some(Step::CreateLink { link, .. })) => {
+            Some(Lack { kind: link.kind.name().to_owned(), words })
+        }
         _ => None,
     };
     let problem = Problem { field: String::new(), reason, message: error.to_string() };

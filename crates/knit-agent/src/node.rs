@@ -89,15 +89,20 @@ impl Node {
 
     /// Hears an event and does all that follows from it.
     pub fn hear(&mut self, event: Event) -> Result<Outcome> {
-        let heard = self.do_all(event);
+        self.hear_together(vec![event])
+    }
+
+    /// Hears events and does all that follows from them. A unit that several of them change is changed for the first of
+    /// them, and then for all others at once.
+    pub fn hear_together(&mut self, events: Vec<Event>) -> Result<Outcome> {
+        let heard = self.do_all(events.into());
         // A socket keeps its namespace alive.
         self.places.clear();
         heard
     }
 
-    fn do_all(&mut self, event: Event) -> Result<Outcome> {
+    fn do_all(&mut self, mut events: VecDeque<Event>) -> Result<Outcome> {
         let mut outcome = Outcome::default();
-        let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let Heard { tasks, changed, answers, .. } = self.begin(event)?;
             outcome.changed.extend(changed);

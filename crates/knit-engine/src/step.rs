@@ -267,7 +267,8 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
         Ok(()) => finish(state, &unit, flight, now, effects),
         Err(Failure { lacks: Some(lack), taken_back: true, .. }) if is_news(state, &unit, &lack) => {
             state.lacking.insert(lack.kind, lack.words);
-            let problems = flight.resolved.problems;
+            // Nothing was decided by this try: what is known of the unit stays until the next one.
+            let problems = state.problems.get(&unit).cloned().unwrap_or_default();
             let ended = Ended { unit: unit.clone(), made: None, problems, given_back: Vec::new(), at: now };
             effects.record(state, Record::Ended(Box::new(ended)));
             // Without that kind, the others can be had.

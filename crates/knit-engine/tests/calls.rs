@@ -8,21 +8,21 @@ mod support {
     pub mod kernel;
     #[allow(dead_code, reason = "shared by several test programs")]
     pub mod node;
+    pub mod tasks;
 }
 
 use std::collections::VecDeque;
 
-use knit_engine::call::{Asked, Collect, Detach, Domain, DomainDone, Found, Notes, Which, Wished};
-use knit_engine::{Answer, Applied, Attach, CallId, Effect, Event, Failure, Record, State, cluster, step};
+use knit_engine::call::{Asked, Collect, Detach, Domain, Notes, Which, Wished};
+use knit_engine::{Answer, Attach, CallId, Effect, Event, Record, State, step};
 use knit_ipam::Time;
-use knit_model::intent::{NetworkWant, RateWant, Want};
-use knit_model::link::Veth;
+use knit_model::intent::RateWant;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
-use knit_model::sandbox::Instance;
-use knit_model::{Kind, Link, NetState, SandboxId, Scope};
+use knit_model::{SandboxId, Scope};
 use support::kernel::Kernel;
-use support::node::{bridge, object, scope};
+use support::node::scope;
+use support::tasks::{carry_out, cluster_network, found, newborn};
 
 /// A node whose kernel answers only when the test says so.
 struct Slow {
@@ -46,14 +46,7 @@ impl Slow {
             answers: Vec::new(),
             broken: false,
         };
-        let network = NetworkWant {
-            name: cluster::NAME.to_owned(),
-            ranges: vec!["10.75.0.0/29".parse().unwrap()],
-            isolated: false,
-            mtu: None,
-        };
-        let wants = vec![Want::Network(network), bridge("knit0", "10.75.0.0/29")];
-        node.tell(Event::ObjectApplied(object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)));
+        node.tell(Event::ObjectApplied(cluster_network("10.75.0.0/29")));
         node.rest();
         node
     }
@@ -75,36 +68,8 @@ impl Slow {
     /// Does the oldest thing that is to be done.
     fn work(&mut self) -> bool {
         let Some(task) = self.tasks.pop_front() else { return false };
-        let event = match task {
-            Effect::Observe { unit, look } => {
-                let mut seen = self.kernel.observe();
-                seen.scopes.retain(|scope, _| match scope {
-                    Scope::Host => true,
-                    Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
-                });
-                Event::Observed { unit, seen, keys: Default::default() }
-            }
-            Effect::Apply { unit, plan } => {
-                let result = match self.broken {
-                    true => Err("it is broken".to_owned()),
-                    false => self.kernel.apply(&plan),
-                };
-                let failure = |message| Failure {
-                    problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
-                    taken_back: true,
-                    lacks: None,
-                };
-                Event::Applied(Applied { unit, result: result.map_err(failure) })
-            }
-            Effect::Inspect { call, path } => Event::Inspected { call, found: Ok(found(&path)) },
-            Effect::Forward(_) => Event::Forwarded(Ok(())),
-            Effect::MakeDomain { call, .. } => Event::DomainDone { call, result: Ok(DomainDone::Made) },
-            Effect::RemoveDomain { call, path } => {
-                let instance = Some(found(&path).instance);
-                Event::DomainDone { call, result: Ok(DomainDone::Removed(instance)) }
-            }
-            other => panic!("{other:?} is nothing to be done"),
-        };
+        let done = carry_out(&mut self.kernel, task, self.broken);
+        let event = done.unwrap_or_else(|other| panic!("{other:?} is nothing to be done"));
         self.tell(event);
         true
     }
@@ -155,23 +120,6 @@ impl Slow {
         assert_eq!(replayed.remembered().called, self.state.called);
         assert_eq!(replayed.sandboxes, self.state.sandboxes);
     }
-}
-
-/// Sandboxes as they are born: with `lo`, which is down.
-fn newborn(sandboxes: &[&str]) -> NetState {
-    let mut state = NetState::default();
-    for name in sandboxes {
-        let mut lo = Link::new("lo".parse().unwrap(), Kind::Veth(Veth::default()));
-        lo.attrs.up = Some(false);
-        state.scope(&scope(name)).add_link(lo);
-    }
-    state
-}
-
-/// A namespace is known by its path here.
-fn found(path: &str) -> Found {
-    let cookie = path.bytes().map(u64::from).sum();
-    Found { instance: Instance { boot: "boot".to_owned(), cookie }, number: 1 }
 }
 
 fn attach(call: &str, id: &str, path: &str, interfaces: &[&str]) -> Event {

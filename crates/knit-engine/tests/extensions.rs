@@ -8,6 +8,7 @@ mod support {
     pub mod kernel;
     pub mod meshed;
     pub mod node;
+    pub mod tasks;
 }
 
 use std::collections::BTreeSet;

@@ -8,10 +8,10 @@ mod support {
     pub mod node;
 }
 
-use knit_engine::{Event, StoredObject};
+use knit_engine::{Event, ObjectKey, Record, StoredObject};
 use knit_model::intent::{NameRule, Want};
 use knit_model::link::{Dummy, Kind, Macvlan, MacvlanMode};
-use knit_model::problem::Reason;
+use knit_model::problem::{Problem, Reason};
 use knit_model::report::Phase;
 use support::node::{Node, key, object, sandbox, veth, with_eth0};
 
@@ -70,4 +70,20 @@ fn it_is_tried_once_and_again_when_everything_is_compared_or_an_object_asks() {
         assert!(node.link("a", "d0").is_some() && node.link("a", "m0").is_some());
         assert_eq!(node.problems("d0"), Vec::<String>::new());
     }
+}
+
+#[test]
+fn while_it_is_tried_again_what_is_known_of_it_stays() {
+    let (mut node, dummy, ..) = without_dummies();
+    let known = node.state.report(&key(&dummy)).unwrap();
+    let written = node.journal.len();
+    node.hear(Event::Resync);
+    assert_eq!(node.state.report(&key(&dummy)).unwrap(), known);
+    // Whoever reads along hears at no moment that all is well.
+    for record in &node.journal[written..] {
+        let Record::Ended(ended) = record else { continue };
+        let lacks = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::KernelLacks;
+        assert!(ended.problems.iter().any(lacks), "{ended:?}");
+    }
+    assert!(node.journal.len() > written, "it was tried");
 }

@@ -89,6 +89,16 @@ pub enum Error {
         /// The option that it was built without.
         config: &'static str,
     },
+    /// A device that this process may not open.
+    #[error("{context}: {}", denial(device, source))]
+    Denied {
+        /// What was asked for.
+        context: Context,
+        /// The device.
+        device: &'static str,
+        /// Why it could not be opened.
+        source: io::Error,
+    },
     /// A secret key that nobody has.
     #[error("{context}: {why}")]
     NoKey {
@@ -138,6 +148,7 @@ impl Error {
             | Self::NotANamespace { .. }
             | Self::NoNamespace { .. }
             | Self::Lacks { .. }
+            | Self::Denied { .. }
             | Self::NoKey { .. }
             | Self::Unsayable { .. } => false,
         }
@@ -153,6 +164,7 @@ impl Error {
             Self::TooLong { .. } => "KernelMessageTooLong",
             Self::NotANamespace { .. } | Self::NoNamespace { .. } => "NotANetworkNamespace",
             Self::Lacks { .. } => "KernelLacksFeature",
+            Self::Denied { .. } => "PermissionDenied",
             Self::NoKey { .. } => "NotFound",
             Self::Unsayable { .. } => "InvalidValue",
             Self::Refused { .. } | Self::System { .. } => match self.errno() {
@@ -168,6 +180,15 @@ impl Error {
         }
     }
 
+    /// What this machine does not have for Knit, in words; `None` if that is not the reason.
+    pub fn lack(&self) -> Option<String> {
+        match self {
+            Self::Lacks { what, config, .. } => Some(format!("this kernel has no {what}: {config}")),
+            Self::Denied { device, source, .. } => Some(denial(device, source)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn system(
         context: impl Into<Context>,
         action: &'static str,
@@ -175,6 +196,12 @@ impl Error {
     ) -> Self {
         Self::System { context: context.into(), action, source: source.into() }
     }
+}
+
+fn denial(device: &str, source: &io::Error) -> String {
+    format!(
+        "{device} may not be opened here: {source} (in a container its runtime says which devices may be)"
+    )
 }
 
 fn refusal(errno: Errno, message: Option<&str>, offset: Option<u32>) -> String {

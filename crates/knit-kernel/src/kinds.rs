@@ -11,7 +11,7 @@ mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
-mod tap;
+pub(crate) mod tap;
 mod tunnel;
 mod veth;
 mod vlan;

@@ -47,6 +47,24 @@ fn a_look_at_named_links_sees_them_as_a_look_at_all_does() {
 }
 
 #[test]
+fn a_named_port_of_a_bridge_has_no_routes_of_its_own() {
+    let world = world("port");
+    let host = &world.host;
+    host.ip(&["link", "add", "bridge", "type", "bridge"]);
+    host.ip(&["link", "add", "port", "type", "veth", "peer", "name", "far"]);
+    host.ip(&["link", "set", "port", "up"]);
+    host.ip(&["route", "add", "10.66.0.0/16", "dev", "port"]);
+    let look = Look::default().at(Scope::Host, ScopeLook::named([name("port")]));
+    let routes = || {
+        let mut seen = world.kernel().observe(&look, &mut world.places()).unwrap();
+        seen.scope(&Scope::Host).routes.values().map(|route| route.to.to_string()).collect::<Vec<_>>()
+    };
+    assert!(routes().contains(&"10.66.0.0/16".to_owned()), "{:?}", routes());
+    host.ip(&["link", "set", "port", "master", "bridge"]);
+    assert_eq!(routes(), [""; 0]);
+}
+
+#[test]
 fn of_a_sandbox_without_a_mark_only_links_and_routes_are_seen() {
     let world = world("unmarked");
     let (pod, scope) = (&world.sandboxes[0], sandbox("a"));

@@ -62,11 +62,17 @@ impl Machine {
 
     /// Starts an agent as the machine has it after a reboot: with another boot id, which is written in this file.
     pub fn rebooted(&self, boot_id: &Path) -> Agent<'_> {
-        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        let boot_id = boot_id.display();
+        self.agent_among(&format!("mount --bind '{boot_id}' /proc/sys/kernel/random/boot_id"), &[])
+    }
+
+    /// Starts an agent that sees other mounts than the machine: those that a script has made.
+    pub fn agent_among(&self, mounts: &str, arguments: &[&str]) -> Agent<'_> {
         let mut command = self.host.command("unshare");
-        command.args(["--mount", "sh", "-c", script]).arg(boot_id).arg(env!("CARGO_BIN_EXE_knit"));
+        command.args(["--mount", "sh", "-c", &format!("{mounts} && exec \"$0\" \"$@\"")]);
+        command.arg(env!("CARGO_BIN_EXE_knit"));
         let _ = std::fs::remove_file(self.path("log"));
-        let agent = self.spawn_by(command, &[], &[]);
+        let agent = self.spawn_by(command, arguments, &[]);
         eventually("the agent is ready", Duration::from_secs(20), || self.log().contains("ready socket"));
         eventually("the node is ready", Duration::from_secs(20), || agent.is_ready());
         agent

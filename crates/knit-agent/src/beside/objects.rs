@@ -2,7 +2,7 @@
 
 use knit_crds::{KindInfo, Object};
 use knit_engine::objects::News;
-use knit_engine::{ObjectKey, StoredObject};
+use knit_engine::{ObjectKey, StoredObject, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
@@ -14,17 +14,17 @@ use super::Shared;
 /// Watches all objects of a kind.
 pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
     let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource(kind));
-    let mut is_silent = true;
-    let tell = |seen| {
-        let is_list = matches!(seen, Seen::Listed(_));
+    let tell = |seen: Seen<DynamicObject>| {
+        let of_quotas = (kind.kind == quota::KIND).then(|| seen.clone());
         if let Some(news) = news(kind, seen) {
             shared.handle.feed(move |state| news.events(state));
         }
-        if is_list && std::mem::take(&mut is_silent) {
-            shared.told_all();
+        // After the loop: nothing is claimed of a quota that it does not know.
+        if let Some(seen) = of_quotas {
+            shared.quotas.hear(seen);
         }
     };
-    knit_kube::follow(&kind.plural, api, watcher::Config::default(), tell).await;
+    shared.teller().follow(&kind.plural, api, watcher::Config::default(), tell).await;
 }
 
 /// An object in the engine's words.

@@ -14,21 +14,16 @@ use super::Shared;
 pub(super) async fn follow(shared: Shared) {
     let api: Api<ApiPod> = Api::all(shared.client.clone());
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", shared.node));
-    let mut is_silent = true;
     let tell = |seen: Seen<ApiPod>| {
-        let is_list = matches!(seen, Seen::Listed(_));
         match seen {
             Seen::Listed(pods) => shared.pods().list(pods.into_iter().map(read).collect()),
             Seen::Applied(pod) => shared.pods().apply(read(pod)),
             Seen::Deleted(pod) => shared.pods().delete(&pod.metadata.uid.unwrap_or_default()),
         }
         shared.feed_pods();
-        if is_list && std::mem::take(&mut is_silent) {
-            shared.told_all();
-        }
         shared.look.notify_one();
     };
-    knit_kube::follow("pods", api, config, tell).await;
+    shared.teller().follow("pods", api, config, tell).await;
 }
 
 fn read(pod: ApiPod) -> Pod {

@@ -9,14 +9,13 @@
 //! else is in its way is still claimed, and no other node can have it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use knit_crds::kinds::{NetworkQuota, UsedCounts};
 use knit_engine::quota::KIND;
 use knit_engine::{Event, ObjectKey, State, Unit};
-use knit_kube::kube::api::{Patch, PatchParams};
-use knit_kube::kube::runtime::watcher;
+use knit_kube::kube::api::{DynamicObject, Patch, PatchParams};
 use knit_kube::kube::{self, Api, ResourceExt};
 use knit_kube::{MANAGER, Seen};
 use knit_model::SandboxId;
@@ -32,21 +31,57 @@ const GROUP: Duration = Duration::from_millis(5);
 /// What could not be written is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What was last asked for of each quota and answered: as much of it was claimed as there is.
+/// The quotas that there are, and what was claimed of them.
 #[derive(Debug, Default)]
-pub(super) struct Answered(Mutex<BTreeMap<ObjectKey, Counts>>);
+pub(super) struct Quotas {
+    /// Each as it was read or written last.
+    known: Mutex<BTreeMap<ObjectKey, NetworkQuota>>,
+    /// There is more to know.
+    news: Notify,
+    /// What was last asked for of each and answered: as much of it was claimed as there is.
+    answered: Mutex<BTreeMap<ObjectKey, Counts>>,
+}
 
-/// The quotas that there are, each as it was read or written last.
-type Known = Arc<Mutex<BTreeMap<ObjectKey, NetworkQuota>>>;
+impl Quotas {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, NetworkQuota>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Answered {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Counts>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn answered(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Counts>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hears what the watch of their kind tells. One that cannot be read is left out: the loop does not know it either.
+    pub(super) fn hear(&self, seen: Seen<DynamicObject>) {
+        let Some(seen) = seen.filter_map(|found| found.try_parse::<NetworkQuota>().ok()) else { return };
+        match seen {
+            Seen::Listed(all) => {
+                let there: BTreeSet<ObjectKey> = all.iter().map(key_of).collect();
+                self.known().retain(|key, _| there.contains(key));
+                all.into_iter().for_each(|quota| self.learn(quota));
+            }
+            Seen::Applied(quota) => self.learn(quota),
+            Seen::Deleted(quota) => {
+                self.known().remove(&key_of(&quota));
+            }
+        }
+        self.news.notify_one();
+    }
+
+    /// A watch may tell of a time before the last write: then what was written counts.
+    fn learn(&self, quota: NetworkQuota) {
+        let mut known = self.known();
+        let key = key_of(&quota);
+        let is_older =
+            known.get(&key).is_some_and(|have| have.uid() == quota.uid() && age(have) > age(&quota));
+        if !is_older {
+            known.insert(key, quota);
+        }
     }
 
     /// Namespaces in which something was refused that is still being asked for: no problem yet.
     pub(super) fn waiting<'a>(&self, state: &'a State) -> BTreeSet<&'a str> {
-        let answered = self.lock();
+        let answered = self.answered();
         let open = state.shared_quotas().filter(|quota| {
             let is_refused = !state.refused_to(&quota.namespace).is_zero();
             let is_open = is_refused && answered.get(*quota) != Some(&need(state, &quota.namespace));
@@ -74,14 +109,12 @@ fn need(state: &State, namespace: &str) -> Counts {
 
 /// Claims for as long as it is polled.
 pub(super) async fn follow(shared: Shared) {
-    let (known, news) = (Known::default(), Arc::new(Notify::new()));
-    tokio::spawn(watch(shared.clone(), Arc::clone(&known), Arc::clone(&news)));
     let mut version = shared.handle.version();
     loop {
-        let quotas: Vec<NetworkQuota> = lock(&known).values().cloned().collect();
+        let quotas: Vec<NetworkQuota> = shared.quotas.known().values().cloned().collect();
         let mut all = true;
         for quota in quotas {
-            match settle(&shared, &known, &quota).await {
+            match settle(&shared, &quota).await {
                 Ok(()) => {}
                 // Another node was faster: the watch brings what it wrote.
                 Err(kube::Error::Api(why)) if why.code == 409 => all = false,
@@ -93,40 +126,11 @@ pub(super) async fn follow(shared: Shared) {
         }
         tokio::select! {
             changed = version.changed() => if changed.is_err() { return },
-            () = news.notified() => {}
+            () = shared.quotas.news.notified() => {}
             () = sleep(AGAIN), if !all => {}
         }
         sleep(GROUP).await;
         version.mark_unchanged();
-    }
-}
-
-async fn watch(shared: Shared, known: Known, news: Arc<Notify>) {
-    let api: Api<NetworkQuota> = Api::all(shared.client.clone());
-    let tell = |seen: Seen<NetworkQuota>| {
-        match seen {
-            Seen::Listed(all) => {
-                let there: BTreeSet<ObjectKey> = all.iter().map(key_of).collect();
-                lock(&known).retain(|key, _| there.contains(key));
-                all.into_iter().for_each(|quota| learn(&known, quota));
-            }
-            Seen::Applied(quota) => learn(&known, quota),
-            Seen::Deleted(quota) => {
-                lock(&known).remove(&key_of(&quota));
-            }
-        }
-        news.notify_one();
-    };
-    knit_kube::follow("networkquotas", api, watcher::Config::default(), tell).await;
-}
-
-/// A watch may tell of a time before the last write: then what was written counts.
-fn learn(known: &Known, quota: NetworkQuota) {
-    let mut known = lock(known);
-    let key = key_of(&quota);
-    let is_older = known.get(&key).is_some_and(|have| have.uid() == quota.uid() && age(have) > age(&quota));
-    if !is_older {
-        known.insert(key, quota);
     }
 }
 
@@ -136,7 +140,7 @@ fn age(quota: &NetworkQuota) -> u64 {
 }
 
 /// Has this node's claim be what it needs, as far as there is room, and has the loop use no more.
-async fn settle(shared: &Shared, known: &Known, quota: &NetworkQuota) -> kube::Result<()> {
+async fn settle(shared: &Shared, quota: &NetworkQuota) -> kube::Result<()> {
     let key = key_of(quota);
     let claims = quota.status.as_ref().map(|status| status.claims.clone()).unwrap_or_default();
     let others = claims.iter().filter(|(node, _)| **node != *shared.node);
@@ -165,13 +169,13 @@ async fn settle(shared: &Shared, known: &Known, quota: &NetworkQuota) -> kube::R
         let params =
             PatchParams { field_manager: Some(format!("{MANAGER}-agent")), ..PatchParams::default() };
         let written = api.patch_status(&key.name, &params, &Patch::Merge(&patch)).await?;
-        learn(known, written);
+        shared.quotas.learn(written);
     }
     shared.handle.feed({
         let quota = key.clone();
         move |_| vec![Event::Allowed { quota, counts: target }]
     });
-    if shared.quotas.lock().insert(key, needed) != Some(needed) {
+    if shared.quotas.answered().insert(key, needed) != Some(needed) {
         shared.tell.notify_one();
     }
     Ok(())
@@ -183,8 +187,4 @@ fn key_of(quota: &NetworkQuota) -> ObjectKey {
         namespace: quota.namespace().unwrap_or_default(),
         name: quota.name_any(),
     }
-}
-
-fn lock(known: &Known) -> MutexGuard<'_, BTreeMap<ObjectKey, NetworkQuota>> {
-    known.lock().unwrap_or_else(PoisonError::into_inner)
 }

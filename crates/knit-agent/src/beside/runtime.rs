@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Shared;
+use super::tellers::Teller;
 use crate::sandboxes::{instance_of, netns_of};
 
 /// Changes often come in groups: so long after the first the runtime is looked at.
@@ -32,10 +33,10 @@ type Known = BTreeMap<SandboxId, Running>;
 
 /// Looks at the runtime for as long as it is polled. While it is away, all that is known stays.
 pub(super) async fn follow(shared: Shared, socket: Option<PathBuf>) {
-    let (mut is_away, mut is_silent) = (false, true);
+    let (mut is_away, mut teller) = (false, shared.teller());
     loop {
         let socket = socket.clone().unwrap_or_else(find);
-        let Err(why) = session(&shared, &socket, &mut is_silent).await;
+        let Err(why) = session(&shared, &socket, &mut teller).await;
         if !is_away {
             tracing::warn!(%why, "what is known of running pods stays, and it is tried again");
         }
@@ -54,7 +55,7 @@ fn find() -> PathBuf {
 async fn session(
     shared: &Shared,
     socket: &Path,
-    is_silent: &mut bool,
+    teller: &mut Teller,
 ) -> Result<std::convert::Infallible, knit_cri::Error> {
     let (mut runtime, version) = Runtime::connect(socket).await?;
     tracing::info!(runtime = version, socket = %socket.display(), "running pods are known from");
@@ -64,8 +65,8 @@ async fn session(
         let is_whole = look(shared, &mut runtime, &mut known).await?;
         shared.pods().run(known.clone());
         shared.feed_pods();
-        if is_whole && std::mem::take(is_silent) {
-            shared.told_all();
+        if is_whole {
+            teller.told_all();
         }
         let wait = if is_whole { ANYWAY } else { SOON };
         let _ = timeout_at(Instant::now() + wait, shared.look.notified()).await;

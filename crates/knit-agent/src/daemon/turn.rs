@@ -4,9 +4,10 @@ mod cluster;
 mod extensions;
 mod fed;
 mod notices;
+mod told;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::hands::Task;
 use crate::metrics::Metrics;
 use crate::node::{Heard, Node};
+use told::Told;
 
 /// Cut-off links are deleted this long after the first of them, all together.
 const REAP_AFTER: Duration = Duration::from_millis(100);
@@ -76,8 +78,8 @@ struct Turn<'a> {
     works: Vec<work::UnderWay>,
     /// How many jobs are under way that delete what was cut off.
     reaping: usize,
-    /// Units that are compared because time has passed, and nobody asked for a change of theirs.
-    compared: BTreeSet<Unit>,
+    /// What people are told of repairs and problems.
+    told: Told,
     reap_at: Option<Instant>,
     census_at: Instant,
     resync_at: Instant,
@@ -178,7 +180,7 @@ impl<'a> Turn<'a> {
             waiters: BTreeMap::new(),
             works: Vec::new(),
             reaping: 0,
-            compared: BTreeSet::new(),
+            told: Told::default(),
             reap_at: Some(now + REAP_AFTER),
             census_at: now + options.census,
             // What changed while no agent ran is repaired first.
@@ -388,35 +390,17 @@ impl<'a> Turn<'a> {
     fn begin(&mut self, event: Event) -> Result<Vec<Task>> {
         let before = feed::before(&event, &self.node, self.ends.changes.receiver_count());
         let about = work::unit_of(&event);
+        let is_done = matches!(&event, Event::Applied(applied) if applied.result.is_ok());
         let heard = self.node.begin(event)?;
         self.follow_works(about.as_ref(), &heard);
         let Heard { tasks, answers, records, invocations, changed } = heard;
         self.call_out(invocations);
-        for task in &tasks {
-            if let Task::Apply { unit, plan } = task
-                && self.compared.remove(unit)
-            {
-                let what = plan.summary();
-                tracing::warn!(%unit, "was not as asked for, and is repaired: {what}");
-                self.ends.metrics.repaired();
-                // Nobody may listen.
-                let _ = self.ends.repairs.send(feed::Repaired { unit: unit.clone(), what });
-            }
-        }
+        self.tell_repairs(about.as_ref(), is_done, &tasks);
         for (seq, record) in &records {
-            if let Record::Ended(ended) = record {
-                self.compared.remove(&ended.unit);
-                for (object, problem) in &ended.problems {
-                    tracing::warn!(%object, reason = ?problem.reason, "{problem}");
-                }
-            }
+            self.told.hear(record);
             if let Record::SandboxSeen(_) | Record::SandboxGone { .. } | Record::Attached(_) = record {
                 tracing::debug!(seq = seq.0, ?record, "written down");
             }
-        }
-        if let Some(unit) = about.filter(|unit| !self.node.state().is_pending(unit)) {
-            // It was compared and is as asked for: whatever changes it next was asked for by someone.
-            self.compared.remove(&unit);
         }
         feed::tell(&self.ends.changes, &self.node, &records, before);
         if !changed.is_empty() || !records.is_empty() {
@@ -450,7 +434,7 @@ impl<'a> Turn<'a> {
         }
         if now >= self.resync_at {
             self.resync_at = now + self.options.resync;
-            self.compared = self.node.state().at_rest().cloned().collect();
+            self.told.compared = self.node.state().at_rest().cloned().collect();
             self.sweep_at = Some(now);
             self.sweep(now)?;
             self.reap_at.get_or_insert(now + REAP_AFTER);

@@ -39,12 +39,13 @@ impl Node {
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
         let outcome = self.hear(Event::Resync)?;
         let mut repairs = Repair::of_plans(outcome.plans);
+        let strays = self.strays()?;
         if self.spares_strays
-            && let Some(what) = self.links_of_others()?
+            && let Some(what) = self.links_of_others(&strays)
         {
             return Err(Error::Others { what });
         }
-        repairs.extend(self.sweep()?);
+        repairs.extend(self.sweep(strays)?);
         // A crash may have come after links were cut off and before they were deleted.
         self.to_reap.insert(Scope::Host);
         self.to_reap.extend(self.state.sandboxes.keys().cloned().map(Scope::Sandbox));
@@ -55,7 +56,8 @@ impl Node {
     /// The same for a daemon, which compares unit by unit by itself: only what no unit knows.
     pub fn repair_strays(&mut self) -> Result<Option<Repair>> {
         self.to_reap.insert(Scope::Host);
-        self.sweep()
+        let strays = self.strays()?;
+        self.sweep(strays)
     }
 
     /// What has Knit's mark on the host and no unit knows, as a plan that removes it.
@@ -79,24 +81,23 @@ impl Node {
 
     /// The names of the links among them that are another Knit's, if there are any. A pod's own may have come to lie on the
     /// host: a NIC that was lent and came home by itself.
-    fn links_of_others(&mut self) -> Result<Option<String>> {
-        let (strays, own) = (self.strays()?, self.marks());
+    fn links_of_others(&self, strays: &Plan) -> Option<String> {
+        let own = self.marks();
         let is_own = |link: &Link| link.owner.as_ref().is_some_and(|owner| own.contains(&owner.0));
         let names = strays.steps.iter().filter_map(|planned| match &planned.step {
             Step::DeleteLink { link, .. } if !is_own(link) => Some(link.name.as_str()),
             _ => None,
         });
         let names: Vec<&str> = names.collect();
-        Ok(match names.len() {
+        match names.len() {
             0 => None,
             1..=5 => Some(names.join(", ")),
             all => Some(format!("{} and {} more", names[..4].join(", "), all - 4)),
-        })
+        }
     }
 
     /// Removes them. Nothing is written down: whatever a crash leaves is found by its mark again.
-    fn sweep(&mut self) -> Result<Option<Repair>> {
-        let plan = self.strays()?;
+    fn sweep(&mut self, plan: Plan) -> Result<Option<Repair>> {
         if plan.is_empty() {
             return Ok(None);
         }

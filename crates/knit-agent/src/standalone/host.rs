@@ -78,9 +78,18 @@ impl Host for Node {
         if let Some(record) = record {
             self.record(&record)?;
         }
+        // What comes is made one after the other, so that what cannot be had takes nothing else with it. What goes may go
+        // together.
+        let mut going = Vec::new();
         for event in events {
+            if matches!(event, Event::ObjectDeleted(_)) {
+                going.push(event);
+                continue;
+            }
+            self.hear_together(std::mem::take(&mut going))?;
             self.hear(event)?;
         }
+        self.hear_together(going)?;
         self.tidy()?;
         Ok(told)
     }

@@ -2,22 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use knit_engine::call::{Asked, Detach, Found, Notes, Which, Wished};
+use knit_engine::call::{Asked, Detach, Notes, Which, Wished};
 use knit_engine::chain::{Chain, Chained, Verb};
 use knit_engine::event::Ended;
 use knit_engine::extension::{ExtensionSpec, FailPolicy, Invocation, NotDone, Phase, Speaks};
 use knit_engine::extensions::{Registration, Removal};
-use knit_engine::{Answer, Applied, Attach, CallId, Effect, Event, Failure, Record, State, cluster, step};
+use knit_engine::{Answer, Attach, CallId, Effect, Event, Record, State, step};
 use knit_ipam::Time;
-use knit_model::intent::{NetworkWant, Want};
-use knit_model::link::Veth;
+use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
-use knit_model::sandbox::Instance;
-use knit_model::{Kind, Link, NetState, SandboxId, Scope};
 
 use super::kernel::Kernel;
-use super::node::{bridge, object, scope};
+use super::tasks::{carry_out, cluster_network, newborn};
 
 /// The pods that there can be.
 pub const PODS: [&str; 3] = ["a", "b", "c"];
@@ -64,12 +61,6 @@ pub struct Meshed {
 
 impl Meshed {
     pub fn new() -> Self {
-        let mut born = NetState::default();
-        for name in PODS {
-            let mut lo = Link::new("lo".parse().unwrap(), Kind::Veth(Veth::default()));
-            lo.attrs.up = Some(false);
-            born.scope(&scope(name)).add_link(lo);
-        }
         let mut node = Self {
             state: State::default(),
             journal: Vec::new(),
@@ -79,17 +70,10 @@ impl Meshed {
             plugged: BTreeSet::new(),
             broken: false,
             clock: 1_000,
-            kernel: Kernel::holding(born),
+            kernel: Kernel::holding(newborn(&PODS)),
             ticket: 0,
         };
-        let network = NetworkWant {
-            name: cluster::NAME.to_owned(),
-            ranges: vec!["10.75.0.0/24".parse().unwrap()],
-            isolated: false,
-            mtu: None,
-        };
-        let wants = vec![Want::Network(network), bridge("knit0", "10.75.0.0/24")];
-        node.tell(Event::ObjectApplied(object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)));
+        node.tell(Event::ObjectApplied(cluster_network("10.75.0.0/24")));
         let chain = Chain { conflist: "{}".to_owned(), ..Chain::default() };
         node.tell(Event::ChainsConfigured(BTreeMap::from([(LEGACY.to_owned(), chain)])));
         node.rest();
@@ -167,29 +151,11 @@ impl Meshed {
     /// Does the oldest thing that is to be done.
     pub fn work(&mut self) -> bool {
         let Some(task) = self.tasks.pop_front() else { return false };
-        let event = match task {
-            Effect::Observe { unit, look } => {
-                let mut seen = self.kernel.observe();
-                seen.scopes.retain(|scope, _| match scope {
-                    Scope::Host => true,
-                    Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
-                });
-                Event::Observed { unit, seen, keys: Default::default() }
-            }
-            Effect::Apply { unit, plan } => {
-                let result =
-                    if self.broken { Err("it is broken".to_owned()) } else { self.kernel.apply(&plan) };
-                let failure = |message| Failure {
-                    problem: Problem { field: String::new(), reason: Reason::KernelRefused, message },
-                    taken_back: true,
-                    lacks: None,
-                };
-                Event::Applied(Applied { unit, result: result.map_err(failure) })
-            }
-            Effect::Inspect { call, path } => Event::Inspected { call, found: Ok(found(&path)) },
-            Effect::Invoke(invocation) => self.invoke(*invocation),
-            Effect::RunChain { verb, chained } => self.run(verb, &chained),
-            other => panic!("{other:?} is nothing to be done"),
+        let event = match carry_out(&mut self.kernel, task, self.broken) {
+            Ok(event) => event,
+            Err(Effect::Invoke(invocation)) => self.invoke(*invocation),
+            Err(Effect::RunChain { verb, chained }) => self.run(verb, &chained),
+            Err(other) => panic!("{other:?} is nothing to be done"),
         };
         self.tell(event);
         true
@@ -430,12 +396,6 @@ impl Meshed {
         let attached: BTreeSet<_> = self.state.called.sandboxes().collect();
         assert!(attached.iter().all(|id| self.state.sandboxes.contains_key(*id)));
     }
-}
-
-/// A namespace is known by its path here.
-fn found(path: &str) -> Found {
-    let cookie = path.bytes().map(u64::from).sum();
-    Found { instance: Instance { boot: "boot".to_owned(), cookie }, number: 1 }
 }
 
 /// An extension that takes part in everything.

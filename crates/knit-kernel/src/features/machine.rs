@@ -9,6 +9,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::Area;
 use super::probe::{Finding, Probe, ROOT, Where::Machine as Look, Where::Scratch as Try};
+use crate::kinds::tap;
 use crate::sys;
 
 pub const PROBES: &[Probe] = &[
@@ -90,7 +91,7 @@ fn user_namespaces() -> Finding {
 
 /// Opening the device loads the module; a tun link comes only when someone asks for one on it.
 pub fn tun() -> Finding {
-    let device = "/dev/net/tun";
+    let device = tap::DEVICE;
     match File::options().read(true).write(true).open(device) {
         Ok(_) => Finding::Present,
         Err(error) => match error.raw_os_error().map(Errno::from_raw) {
@@ -100,6 +101,12 @@ pub fn tun() -> Finding {
                 hint: format!("mkdir -p /dev/net && mknod {device} c 10 200"),
             },
             Some(Errno::ENOENT) => Finding::Absent,
+            Some(Errno::EPERM | Errno::EACCES) => Finding::Broken {
+                why: format!("{device} may not be opened here: {error}"),
+                hint: format!(
+                    "run it as root, in a container with a runtime that allows it {device} (c 10:200)"
+                ),
+            },
             _ => untried(&error),
         },
     }

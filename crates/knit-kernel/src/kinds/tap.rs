@@ -16,7 +16,8 @@ use crate::netlink::header::LinkHeader;
 use crate::netlink::{Attributes, Header, Message};
 use crate::sys::tun;
 
-const DEVICE: &str = "/dev/net/tun";
+/// What taps are made with.
+pub(crate) const DEVICE: &str = "/dev/net/tun";
 
 // if_link.h, IFLA_TUN_*
 const OWNER: u16 = 1;
@@ -98,17 +99,32 @@ fn open(tap: &Tap, at: &At<'_, '_>, context: String) -> Result<(OwnedFd, i32)> {
     let on = |field: Option<bool>, flag| if field == Some(true) { flag } else { 0 };
     let flags = on(tap.multi_queue, tun::MULTI_QUEUE) | on(tap.vnet_hdr, tun::VNET_HDR);
     let opened = at.room.visit(at.scope, move || {
-        let device = OwnedFd::from(File::options().read(true).write(true).open(DEVICE)?);
+        let device = match File::options().read(true).write(true).open(DEVICE) {
+            Ok(device) => OwnedFd::from(device),
+            Err(error) => return Ok(Err(error)),
+        };
         let flags = tun::attach(device.as_fd(), &name, flags)?;
-        Ok((device, flags))
+        Ok(Ok((device, flags)))
     })?;
-    opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+    match opened {
+        Ok(Ok(opened)) => Ok(opened),
+        Ok(Err(error)) => Err(no_device(context, error)),
+        Err(error) => Err(Error::system(context, "open it", error)),
+    }
+}
+
+/// Why there is nothing to make taps with.
+fn no_device(context: String, source: io::Error) -> Error {
+    match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOENT | Errno::ENODEV | Errno::ENXIO) => {
             let what = format!("tap ({DEVICE} is not there: `modprobe tun` may help)");
             Error::Lacks { context: context.into(), what, config: Tap::CONFIG }
         }
-        _ => Error::system(context, "open it", error),
-    })
+        Some(Errno::EPERM | Errno::EACCES) => {
+            Error::Denied { context: context.into(), device: DEVICE, source }
+        }
+        _ => Error::system(context, "open the device", source),
+    }
 }
 
 /// The kind's own attributes in what the kernel says about a link.

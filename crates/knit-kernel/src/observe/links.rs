@@ -26,8 +26,8 @@ pub(crate) struct SeenLink {
     pub(crate) link: Link,
     /// Whether something is at the other end of the cable.
     pub(crate) carrier: bool,
-    /// Whether it is a bridge, or a port of one.
-    has_vlans: bool,
+    /// Whether it is a port of a bridge.
+    is_port: bool,
 }
 
 /// The links of a look, by their number.
@@ -60,7 +60,13 @@ impl Found {
 
     /// The numbers of bridges and their ports.
     pub(crate) fn with_vlans(&self) -> Vec<u32> {
-        self.by_index.values().filter(|seen| seen.has_vlans).map(|seen| seen.index).collect()
+        let has_vlans = |seen: &&SeenLink| seen.is_port || matches!(seen.link.kind, Kind::Bridge(_));
+        self.by_index.values().filter(has_vlans).map(|seen| seen.index).collect()
+    }
+
+    /// The numbers of links that packets are routed over: what comes in by a port of a bridge is the bridge's.
+    pub(crate) fn with_routes(&self) -> Vec<u32> {
+        self.by_index.values().filter(|seen| !seen.is_port).map(|seen| seen.index).collect()
     }
 
     /// Puts in the VLANs of bridges and their ports.
@@ -186,8 +192,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
     let link = Link { name, kind, attrs, born_from, owner };
     let carrier = header.flags & IFF_LOWER_UP != 0;
     let port_of = info.and_then(|info| info.first(IFLA_INFO_SLAVE_KIND)?.str());
-    let has_vlans = matches!(link.kind, Kind::Bridge(_)) || port_of == Some(Bridge::NAME);
-    Ok(Some(SeenLink { index, link, carrier, has_vlans }))
+    Ok(Some(SeenLink { index, link, carrier, is_port: port_of == Some(Bridge::NAME) }))
 }
 
 /// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC

@@ -14,7 +14,9 @@ use crate::netlink::constants::*;
 use crate::netlink::header::{HopHeader, RouteHeader};
 use crate::netlink::{Attributes, Header, Message};
 
-/// Looks at routes. The kernel filters by table or by link, so that a host with many routes does not tell them all.
+/// Looks at routes. The kernel filters by table or by link, so that a host with many routes does not tell them all. It walks
+/// through all of them nonetheless, each time: so it is not asked for links that are ports of a bridge, of which a host has
+/// most. Those have only what the kernel gives every link of IPv6 by itself.
 pub(crate) fn look(
     room: &mut Room<'_>,
     scope: &Scope,
@@ -25,7 +27,9 @@ pub(crate) fn look(
     match (&look.tables, &look.links) {
         (Some(tables), _) => filters.extend(tables.iter().map(|table| (Some(*table), None))),
         (None, Links::All) => filters.push((None, None)),
-        (None, Links::Named(_)) => filters.extend(found.indexes().map(|link| (None, Some(link)))),
+        (None, Links::Named(_)) => {
+            filters.extend(found.with_routes().into_iter().map(|link| (None, Some(link))));
+        }
     }
     let mut routes = Vec::new();
     for (table, link) in filters {

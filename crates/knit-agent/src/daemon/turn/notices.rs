@@ -58,7 +58,7 @@ impl Turn<'_> {
         if units.is_empty() {
             return Ok(());
         }
-        self.compared.extend(units.iter().cloned());
+        self.told.compared.extend(units.iter().cloned());
         self.hear(Event::Compare(units))
     }
 }

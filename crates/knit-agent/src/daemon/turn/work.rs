@@ -40,7 +40,7 @@ impl Turn<'_> {
             }
         }
         if events.iter().any(|event| matches!(event, Event::Resync)) {
-            self.compared.extend(self.node.state().at_rest().cloned());
+            self.told.compared.extend(self.node.state().at_rest().cloned());
         }
         let others = self.node.state().pending().cloned().collect();
         let (units, repairs) = (BTreeSet::new(), Plans::new());
