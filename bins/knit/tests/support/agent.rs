@@ -62,9 +62,14 @@ impl Machine {
 
     /// Starts an agent as the machine has it after a reboot: with another boot id, which is written in this file.
     pub fn rebooted(&self, boot_id: &Path) -> Agent<'_> {
-        let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+        self.agent_that_sees(boot_id, "/proc/sys/kernel/random/boot_id")
+    }
+
+    /// Starts an agent that sees this file or folder of the test's in another's place.
+    pub fn agent_that_sees(&self, mine: &Path, place: &str) -> Agent<'_> {
+        let script = "mount --bind \"$0\" \"$1\" && shift && exec \"$@\"";
         let mut command = self.host.command("unshare");
-        command.args(["--mount", "sh", "-c", script]).arg(boot_id).arg(env!("CARGO_BIN_EXE_knit"));
+        command.args(["--mount", "sh", "-c", script]).arg(mine).arg(place).arg(env!("CARGO_BIN_EXE_knit"));
         let _ = std::fs::remove_file(self.path("log"));
         let agent = self.spawn_by(command, &[], &[]);
         eventually("the agent is ready", Duration::from_secs(20), || self.log().contains("ready socket"));
