@@ -9,7 +9,7 @@ use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Attaching, Stage, What, answer, chain, extend, leave, problem, take_in};
-use crate::call::{Answer, Asked, Attach, Attachment, CallId, Device, Found, ranges};
+use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found, ranges};
 use crate::chain::Chained;
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
@@ -300,17 +300,18 @@ fn on_nic<'a>(
     asked: &'a Asked,
     field: &str,
 ) -> Result<Cow<'a, Asked>, Problem> {
-    let Some(device @ Device { nic: Err(why), .. }) = &asked.device else { return Ok(Cow::Borrowed(asked)) };
+    let Some(device) = &asked.device else { return Ok(Cow::Borrowed(asked)) };
     let holder = state.called.all().find(|there| there.asked.device.as_ref() == Some(device));
-    let (reason, message) = match holder {
-        Some(there) if (&there.sandbox, &there.interface) == (id, interface) => {
+    let (reason, message) = match (holder, &device.nic) {
+        (Some(there), _) if (&there.sandbox, &there.interface) == (id, interface) => {
             return Ok(Cow::Owned(Asked { device: there.asked.device.clone(), ..asked.clone() }));
         }
-        Some(Attachment { sandbox, interface, .. }) => {
+        (Some(Attachment { sandbox, interface, .. }), _) => {
             let message = format!("device {} is interface {interface} of sandbox {sandbox}", device.id);
             (Reason::Conflict, message)
         }
-        None => (Reason::NotFound, why.clone()),
+        (None, Err(why)) => (Reason::NotFound, why.clone()),
+        (None, Ok(_)) => return Ok(Cow::Borrowed(asked)),
     };
     Err(problem(&format!("{field}.device_id"), reason, message))
 }
