@@ -299,7 +299,7 @@ fn parts_are_tried_in_order_and_what_is_held_or_was_had_goes_before_it() {
         pool("10.0.0.0/24").within(crate::pool::Part { first, last })
     };
     let pools = [part("10.0.0.9", "10.0.0.9"), part("10.0.0.20", "10.0.0.21")];
-    let mut ask = |leases: &mut Leases, number: u32, want: Want| {
+    let ask = |leases: &mut Leases, number: u32, want: Want| {
         let given = leases.allocate_in_order(&pools, &owner(number), &life(1), want, Time(10));
         given.map(|net| net.to_string()).map_err(|why| why.to_string())
     };
