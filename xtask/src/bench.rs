@@ -35,7 +35,8 @@ pub enum Bench {
     /// Calls through the agent's socket against bare netlink and the reference CNI plugin; 200 at once; memory; growth
     /// (needs root)
     Kni(Options),
-    /// Calls through the CNI shim against the reference CNI plugin, and what the shim itself costs (needs root)
+    /// What the CNI shim itself costs; ADD and DEL through shim and agent against the reference CNI plugin's, on bare
+    /// namespaces and through containerd by CRI, from a sandbox's start to ready; what an extension adds (needs root)
     Cni(Options),
     /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
     Kinds(Options),

@@ -16,6 +16,10 @@ pub(crate) struct Capabilities {
     pub bandwidth: Option<v1::Bandwidth>,
     /// Addresses by value.
     pub addresses: Vec<String>,
+    /// Where addresses are looked for: one of each set.
+    pub sets: Vec<v1::RangeSet>,
+    /// The device that becomes the interface.
+    pub device: String,
     /// The hardware address.
     pub mac: String,
     /// What the container's resolver should use, and its own domain.
@@ -45,9 +49,9 @@ impl Capabilities {
                 "mac" => self.mac = text(&field, value)?,
                 "dns" => self.read_dns(&field, value)?,
                 "aliases" => self.aliases = texts(&field, value)?,
-                // The agent gives addresses of its own networks, and takes no device that was chosen by others.
-                "ipRanges" => self.words.push(format!("{field}: the network's own ranges are used: ignored")),
-                "deviceID" | "infinibandGUID" | "cgroupPath" => {
+                "ipRanges" => self.sets = sets(&field, value)?,
+                "deviceID" => self.device = text(&field, value)?,
+                "infinibandGUID" | "cgroupPath" => {
                     self.words.push(format!("{field}: not acted on: ignored"));
                 }
                 _ => self.words.push(format!("{}: not known: ignored", field.escape_debug())),
@@ -127,6 +131,38 @@ fn number(field: &str, value: &Value, key: &str) -> Result<u64, Failure> {
     }
 }
 
+/// Sets of ranges: an address of each.
+fn sets(field: &str, value: &Value) -> Result<Vec<v1::RangeSet>, Failure> {
+    let list = |field: &str, value: &Value| {
+        let list = value.as_array().cloned();
+        list.ok_or_else(|| Failure::config(field, format!("{value} is no list")))
+    };
+    let mut sets = Vec::new();
+    for (at, set) in list(field, value)?.iter().enumerate() {
+        let field = format!("{field}[{at}]");
+        let all = list(&field, set)?;
+        let ranges = all.iter().enumerate().map(|(of, one)| range(&format!("{field}[{of}]"), one));
+        sets.push(v1::RangeSet { ranges: ranges.collect::<Result<_, _>>()? });
+    }
+    Ok(sets)
+}
+
+fn range(field: &str, value: &Value) -> Result<v1::AddressRange, Failure> {
+    if !value.is_object() {
+        return Err(Failure::config(field, format!("{value} is no JSON object")));
+    }
+    let word = |key: &str| match part(value, key) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(word) => text(&format!("{field}.{key}"), word),
+    };
+    Ok(v1::AddressRange {
+        subnet: word("subnet")?,
+        first: word("rangeStart")?,
+        last: word("rangeEnd")?,
+        gateway: word("gateway")?,
+    })
+}
+
 /// Ports without one on the node are no mappings: a kubelet lists every port of a pod.
 fn ports(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, Failure> {
     let all = value.as_array().ok_or_else(|| Failure::config(field, format!("{value} is no list")))?;
@@ -196,7 +232,8 @@ mod tests {
             "bandwidth": {"ingressRate": 1000, "ingressBurst": 800, "egressRate": 2000, "egressBurst": 1600},
             "ips": ["10.75.3.4/16"], "mac": "02:00:00:00:00:01",
             "dns": {"servers": ["1.1.1.1"], "searches": ["a.b"], "options": ["ndots:5"]},
-            "aliases": ["db"], "ipRanges": [[{"subnet": "10.1.0.0/16"}]], "deviceID": "0000:00:1f.6",
+            "aliases": ["db"], "deviceID": "0000:00:1f.6",
+            "ipRanges": [[{"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.5", "gateway": null}], [{"subnet": "fd00::/64"}]],
             "infinibandGUID": "c2:11", "cgroupPath": "/a", "new": 1, "none": null,
         });
         asked.read_runtime(&value).unwrap();
@@ -205,7 +242,12 @@ mod tests {
         let limits = asked.bandwidth.unwrap();
         assert_eq!((limits.ingress_bits, limits.egress_burst_bytes), (1000, 200));
         assert_eq!((asked.addresses.len(), asked.mac.len(), asked.dns.options.len()), (1, 17, 1));
-        for word in ["ipRanges", "deviceID", "infinibandGUID", "cgroupPath", "new"] {
+        assert_eq!((asked.device.as_str(), asked.sets.len()), ("0000:00:1f.6", 2));
+        let range = &asked.sets[0].ranges[0];
+        assert_eq!((range.subnet.as_str(), range.first.as_str()), ("10.1.0.0/16", "10.1.0.5"));
+        assert_eq!((range.last.as_str(), range.gateway.as_str()), ("", ""));
+        assert_eq!(asked.words.len(), 3, "{:?}", asked.words);
+        for word in ["infinibandGUID", "cgroupPath", "new"] {
             assert!(asked.words.iter().any(|words| words.contains(word)), "{word}");
         }
     }
@@ -238,6 +280,11 @@ mod tests {
             (json!({"portMappings": [{"protocol": "x"}]}), "runtimeConfig.portMappings[0].protocol"),
             (json!({"bandwidth": {"ingressRate": -1}}), "runtimeConfig.bandwidth.ingressRate"),
             (json!({"ips": [1]}), "runtimeConfig.ips"),
+            (json!({"deviceID": 7}), "runtimeConfig.deviceID"),
+            (json!({"ipRanges": {}}), "runtimeConfig.ipRanges"),
+            (json!({"ipRanges": [{"subnet": "10.1.0.0/16"}]}), "runtimeConfig.ipRanges[0]"),
+            (json!({"ipRanges": [["10.1.0.0/16"]]}), "runtimeConfig.ipRanges[0][0]"),
+            (json!({"ipRanges": [[{"rangeEnd": 7}]]}), "runtimeConfig.ipRanges[0][0].rangeEnd"),
             (json!({"mac": 1}), "runtimeConfig.mac"),
             (json!({"dns": []}), "runtimeConfig.dns"),
         ] {

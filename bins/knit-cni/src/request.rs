@@ -46,6 +46,8 @@ pub(crate) fn attach(
         default_route: config.default_route,
         bandwidth: asked.bandwidth,
         port_mappings: asked.ports,
+        range_sets: asked.sets,
+        device_id: asked.device,
         ..Default::default()
     };
     let domain = v1::isolation::Domain::NetnsPath(environment.netns.clone());

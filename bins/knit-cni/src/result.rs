@@ -24,6 +24,9 @@ pub(crate) fn attached(
     if version >= Version::V1_1_0 && interface.mtu > 0 {
         inside["mtu"] = json!(interface.mtu);
     }
+    if version >= Version::V1_1_0 && !interface.device_id.is_empty() {
+        inside["pciID"] = json!(interface.device_id);
+    }
     let index = interfaces.len();
     interfaces.push(inside);
     list(&mut fields, "ips").extend(interface.addresses.iter().map(|one| address(one, index, version)));
@@ -96,6 +99,7 @@ mod tests {
             mac: "02:00:00:00:00:01".to_owned(),
             mtu: 1500,
             host_link: "knit1".to_owned(),
+            device_id: "0000:00:1f.6".to_owned(),
             addresses: vec![
                 v1::Address {
                     address: "10.75.0.2".to_owned(),
@@ -131,6 +135,7 @@ mod tests {
             assert_eq!(result["ips"][0]["interface"], 1);
             let new = version >= Version::V1_1_0;
             assert_eq!(result["interfaces"][1].get("mtu").is_some(), new, "{version:?}");
+            assert_eq!(result["interfaces"][1].get("pciID").is_some(), new, "{version:?}");
             assert_eq!(result["routes"][0].get("priority").is_some(), new, "{version:?}");
         }
         assert_eq!(result(Version::V0_3_1, None)["ips"][1]["version"], "6");

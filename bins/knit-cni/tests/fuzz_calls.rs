@@ -58,6 +58,10 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
             Just("bandwidth".to_owned()),
             Just("ingressRate".to_owned()),
             Just("dns".to_owned()),
+            Just("ipRanges".to_owned()),
+            Just("subnet".to_owned()),
+            Just("rangeStart".to_owned()),
+            Just("deviceID".to_owned()),
             ".{0,6}",
         ];
         prop_oneof![

@@ -214,19 +214,39 @@ fn interface() -> impl Strategy<Value = v1::InterfaceSpec> {
         prop::collection::vec(port, 0..2),
         prop::option::of(any::<bool>()),
     );
-    parts.prop_map(|(name, network, addresses, mac, mtu, routes, port_mappings, default_route)| {
-        v1::InterfaceSpec {
-            name,
-            to: network.map(v1::interface_spec::To::Network),
-            addresses,
-            mac,
-            mtu,
-            routes,
-            default_route,
-            port_mappings,
-            ..Default::default()
-        }
+    let plain =
+        parts.prop_map(|(name, network, addresses, mac, mtu, routes, port_mappings, default_route)| {
+            v1::InterfaceSpec {
+                name,
+                to: network.map(v1::interface_spec::To::Network),
+                addresses,
+                mac,
+                mtu,
+                routes,
+                default_route,
+                port_mappings,
+                ..Default::default()
+            }
+        });
+    let device = word(&[""], &["0000:00:1f.6", "../x", "a b"]);
+    (plain, range_sets(), device).prop_map(|(plain, range_sets, device_id)| v1::InterfaceSpec {
+        range_sets,
+        device_id,
+        ..plain
     })
+}
+
+fn range_sets() -> impl Strategy<Value = Vec<v1::RangeSet>> {
+    let range = (
+        word(&["10.75.9.0/24", "10.75.0.0/16", "10.75.9.4/30"], &["", "10.9.0.0/16", "10.75.9.1/24", "x"]),
+        word(&["", "", "10.75.9.5"], &["10.75.8.1", "::1", "x"]),
+        word(&["", "", "10.75.9.6"], &["10.75.9.0", "fd00::1", "x"]),
+        word(&["", "", "10.75.0.1"], &["10.75.9.1", "x"]),
+    );
+    let range =
+        range.prop_map(|(subnet, first, last, gateway)| v1::AddressRange { subnet, first, last, gateway });
+    let set = prop::collection::vec(range, 0..3).prop_map(|ranges| v1::RangeSet { ranges });
+    prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec(set, 1..3)]
 }
 
 fn act() -> impl Strategy<Value = Act> {

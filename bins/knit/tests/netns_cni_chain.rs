@@ -28,7 +28,7 @@ fn script(machine: &Machine, what: &str) -> Value {
     fs::create_dir_all(&folder).unwrap();
     let (file, log) = (folder.join("scripted"), machine.path("asked"));
     let text =
-        format!("#!/bin/sh\ncat > /dev/null\necho $CNI_COMMAND $CNI_IFNAME >> {}\n{what}\n", log.display());
+        format!("#!/bin/sh\ncat > {0}.config\necho $CNI_COMMAND $CNI_IFNAME >> {0}\n{what}\n", log.display());
     fs::write(&file, text).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
     json!([{ "type": "scripted" }])
@@ -200,4 +200,21 @@ fn a_del_that_fails_is_told_and_tried_again() {
     assert!(why.to_string().contains("scripted"), "{why}");
     fs::remove_file(&stop).unwrap();
     eventually("it is tried again", SOON, || interfaces(&agent, "sb1").is_empty());
+}
+
+#[test]
+fn a_plugin_that_can_do_it_is_told_the_ranges_and_the_device() {
+    let machine = Machine::new("chain-places");
+    let pod = machine.testbed.pod("one");
+    let mut plugins = script(&machine, "[ $CNI_COMMAND = ADD ] && echo '{}'; exit 0");
+    plugins[0]["capabilities"] = json!({ "ipRanges": true, "deviceID": true });
+    let flag = configure(&machine, &plugins);
+    let _agent = machine.agent_with(&[&flag], &[]);
+    // They are the plugin's to judge: no network of Knit's has this range, and this node no such device.
+    let ranges = json!([[{"subnet": "10.89.0.0/24", "rangeStart": "10.89.0.9", "gateway": "10.89.0.1"}]]);
+    let asked = json!({ "ipRanges": ranges, "deviceID": "0000:7f:1f.6" });
+    let add = Call::new(&machine, "ADD", "c1", &netns(&pod)).with("network", "legacy");
+    add.with("runtimeConfig", asked.clone()).done();
+    let told: Value = serde_json::from_slice(&fs::read(machine.path("asked.config")).unwrap()).unwrap();
+    assert_eq!(told["runtimeConfig"], asked);
 }

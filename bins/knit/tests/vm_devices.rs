@@ -2,6 +2,9 @@
 //! In the guest, whose own namespace is the one that the kernel gives NICs back to.
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
+#[path = "support/wire.rs"]
+mod wire;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -46,24 +49,13 @@ impl Guest {
         text
     }
 
-    /// What `ip` says of the NIC at home, but for what comes and goes; `None` if it is not there.
-    fn nic(&self) -> Option<String> {
-        let (is_there, text) = self.run("ip", &["-j", "-d", "link", "show", "dev", "eth0"]);
-        let all: Value = serde_json::from_str(&text).ok().filter(|_| is_there)?;
-        let fields =
-            ["ifname", "address", "mtu", "txqlen", "group", "ifalias", "altnames", "promiscuity", "flags"];
-        let told: Vec<String> = fields.iter().map(|field| format!("{field} {}", all[0][field])).collect();
-        // A carrier is told a moment after the link went up.
-        Some(told.join("\n").replace("\"NO-CARRIER\",", ""))
-    }
-
     /// Adds a pod and lends it the NIC. Returns the pid of its holder.
     fn lend(&self) -> String {
         let file = self.folder.path().join("objects.yaml");
         std::fs::write(&file, OBJECTS).unwrap();
         self.ok("knit sandbox add web -l podnetwork.opdev.io/hostdevice=nic");
         self.ok(&format!("knit apply -f {}", file.display()));
-        assert_eq!(self.nic(), None);
+        assert_eq!(wire::nic(), None);
         self.ok("knit sandbox exec web -- ping -c 1 -W 5 10.90.0.9");
         let list: Value = serde_json::from_str(&self.ok("knit sandbox list -o json")).unwrap();
         list[0]["pid"].to_string()
@@ -86,23 +78,13 @@ impl Guest {
 
 #[test]
 fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
-    // It takes the machine's own NICs: never those of the machine that runs the tests.
-    assert!(std::path::Path::new("/knit/command").exists(), "run this by `cargo xtask test vm`");
+    let before = wire::lay();
     let guest = Guest { folder: tempfile::tempdir().unwrap() };
-    // The other NIC is at the other end of the cable, in a namespace of its own.
-    guest.ok("ip netns add far");
-    guest.ok("ip link set eth1 netns far");
-    guest.ok("ip -n far address add 10.90.0.9/24 dev eth1");
-    guest.ok("ip -n far link set eth1 up");
-    guest.ok("ip link set eth0 mtu 1400 txqueuelen 77 group 5 alias trunk");
-    guest.ok("ip link set eth0 up");
-    let before = guest.nic().unwrap();
-    assert!(before.contains("52:54:00:00:00:00"), "{before}");
 
     // In order: taken back before the sandbox ends.
     guest.lend();
     guest.ok("knit sandbox delete web");
-    assert_eq!(guest.nic().as_ref(), Some(&before));
+    assert_eq!(wire::nic().as_ref(), Some(&before));
 
     // Killed: the kernel brings it home under the name that it had in the pod. Knit sees that the sandbox is gone.
     let holder = guest.lend();
@@ -110,7 +92,7 @@ fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
     assert!(guest.wait_for_mark().lines().any(|line| line.starts_with("wire0 ")));
     let said = guest.ok("knit status");
     assert!(said.contains("its namespace is gone"), "{said}");
-    assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+    assert_eq!(wire::nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
 
     // Killed while its name is in use at home, so that the kernel chooses one; and Knit's memory is lost.
     let holder = guest.lend();
@@ -121,7 +103,7 @@ fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
     let said = guest
         .ok(&format!("knit --take-over apply -f {}", guest.folder.path().join("objects.yaml").display()));
     assert!(said.contains("removed what has Knit's mark and nobody asks for"), "{said}");
-    assert_eq!(guest.nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+    assert_eq!(wire::nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
     guest.ok("ip link del wire0");
     let (_, text) = guest.run("knit", &["status"]);
     assert!(!text.contains("nic0") && !text.contains("not as asked for"), "{text}");

@@ -6,6 +6,7 @@ mod plugin;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use knit_engine::call::RangeWish;
 use knit_engine::chain::{Chained, Verb};
 use knit_model::intent::RateWant;
 use knit_model::problem::{Problem, Reason};
@@ -133,8 +134,26 @@ fn runtime_config(config: &Value, chained: &Chained) -> Option<Value> {
     if can("ips") && !asked.addresses.is_empty() {
         all.insert("ips".to_owned(), json!(asked.addresses));
     }
+    if can("ipRanges") && !asked.sets.is_empty() {
+        let sets = asked.sets.iter().map(|set| set.iter().map(range).collect::<Value>());
+        all.insert("ipRanges".to_owned(), sets.collect());
+    }
+    if let Some(device) = asked.device.as_ref().filter(|_| can("deviceID")) {
+        all.insert("deviceID".to_owned(), json!(device.id));
+    }
     if let Some(mac) = asked.attrs.mac.filter(|_| can("mac")) {
         all.insert("mac".to_owned(), json!(mac.to_string()));
     }
     (!all.is_empty()).then_some(Value::Object(all))
+}
+
+/// A range as plugins read it.
+fn range(wish: &RangeWish) -> Value {
+    let mut range = json!({ "subnet": wish.subnet });
+    for (key, address) in [("rangeStart", wish.first), ("rangeEnd", wish.last), ("gateway", wish.gateway)] {
+        if let Some(address) = address {
+            range[key] = json!(address);
+        }
+    }
+    range
 }

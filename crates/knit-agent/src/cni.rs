@@ -216,6 +216,7 @@ fn conflist(socket: &Path) -> String {
             "socket": socket,
             "capabilities": {
                 "portMappings": true, "bandwidth": true, "ips": true, "mac": true, "dns": true, "aliases": true,
+                "ipRanges": true, "deviceID": true,
             },
         }],
     });

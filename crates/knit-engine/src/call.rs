@@ -3,6 +3,9 @@
 //! A call is a dialect like any other: an attach puts attachments into desired, and differs from a written object only
 //! in who waits for the report. What a call left in the state outlives it; the call itself does not.
 
+mod device;
+pub(crate) mod ranges;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -16,6 +19,9 @@ use knit_model::report::InterfaceReport;
 use knit_model::sandbox::Instance;
 use knit_model::{IfName, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
+
+pub use device::Device;
+pub use ranges::RangeWish;
 
 use crate::state::ObjectKey;
 
@@ -36,7 +42,7 @@ pub struct Attachment {
     pub interface: IfName,
     /// The namespace of its network.
     pub tenant: String,
-    /// Its network; empty when the caller describes a link of its own.
+    /// Its network; empty when the caller describes a link of its own that is on none.
     pub network: String,
     /// The attachment as an asker.
     pub object: ObjectKey,
@@ -66,6 +72,10 @@ pub struct Asked {
     /// Addresses that are asked for by value, each in a range of the network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// Where in the network's ranges its addresses are looked for: one of each set, the ranges of a set in their order. A
+    /// range of the network that no set speaks of gives one as it does otherwise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<Vec<RangeWish>>,
     /// Routes through it beside the default; on a network, one without a router goes through the network's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteWant>,
@@ -75,6 +85,9 @@ pub struct Asked {
     /// A link that the caller describes, in place of one on a network; it has addresses, routes and sysctls of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Box<InterfaceWant>>,
+    /// The device that `link`, a host-device, is to be the NIC of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
     /// Whether the default routes go through this interface.
     #[serde(default)]
     pub default_route: bool,

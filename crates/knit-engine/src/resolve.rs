@@ -1,5 +1,6 @@
 //! From objects and sandboxes to desired, unit by unit.
 
+mod addresses;
 mod attachment;
 mod bridge;
 mod change;

@@ -405,17 +405,25 @@ impl State {
 
     /// The uplink that a tenant may use under this name.
     pub(crate) fn uplink(&self, namespace: &str, name: &str) -> Option<Result<&UplinkWant, String>> {
-        let intents = self.objects.values().flat_map(|object| &object.intents);
-        let mut uplinks = intents.filter_map(|intent| match &intent.want {
-            Want::Uplink(uplink) if uplink.name == name => Some(uplink),
-            _ => None,
-        });
-        let uplink = uplinks.next()?;
-        let open = uplink.namespaces.iter().any(|open| open == "*" || open == namespace);
-        Some(if open {
+        let uplink = self.uplinks().find(|uplink| uplink.name == name)?;
+        Some(if uplink.is_open_to(namespace) {
             Ok(uplink)
         } else {
             Err(format!("uplink {name} is not open to namespace {namespace}"))
+        })
+    }
+
+    /// An uplink by which a tenant may be lent this NIC.
+    pub(crate) fn uplink_of_nic(&self, namespace: &str, nic: &IfName) -> Option<&UplinkWant> {
+        let of_nic = |uplink: &&UplinkWant| uplink.link == *nic && uplink.is_open_to(namespace);
+        self.uplinks().filter(of_nic).find(|uplink| uplink.lends())
+    }
+
+    fn uplinks(&self) -> impl Iterator<Item = &UplinkWant> {
+        let intents = self.objects.values().flat_map(|object| &object.intents);
+        intents.filter_map(|intent| match &intent.want {
+            Want::Uplink(uplink) => Some(uplink),
+            _ => None,
         })
     }
 }

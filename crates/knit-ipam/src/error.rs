@@ -11,14 +11,14 @@ use crate::lease::AttachmentId;
 /// Why no address could be given.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AllocError {
-    /// Every address that the pool may give is held.
-    #[error("network {network} range {range} {}", exhausted(*.total))]
+    /// Every address that the pools may give is held.
+    #[error("network {network} range {ranges} {}", exhausted(*.total))]
     Exhausted {
         /// The network.
         network: String,
-        /// The pool's range.
-        range: IpNet,
-        /// How many addresses the pool may give.
+        /// The pools' ranges, or the parts of them that were asked for.
+        ranges: String,
+        /// How many addresses the pools may give.
         total: u128,
     },
     /// An address was asked for that is not of the range.

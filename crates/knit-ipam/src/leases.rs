@@ -68,18 +68,32 @@ impl Leases {
         want: Want,
         now: Time,
     ) -> Result<IpNet, AllocError> {
-        let address = match self.held_answer(pool, owner, want) {
-            Some(address) => {
+        self.allocate_in_order(std::slice::from_ref(pool), owner, instance, want, now)
+    }
+
+    /// Gives the attachment one address of several pools of a network, as [`Leases::allocate`] does of one: of the first
+    /// pool that has any left. What the attachment holds or had before goes before that order.
+    pub fn allocate_in_order(
+        &mut self,
+        pools: &[Pool],
+        owner: &AttachmentId,
+        instance: &Instance,
+        want: Want,
+        now: Time,
+    ) -> Result<IpNet, AllocError> {
+        let held = pools.iter().find_map(|pool| Some((pool, self.held_answer(pool, owner, want)?)));
+        let (pool, address) = match held {
+            Some((pool, address)) => {
                 self.renew(&pool.network, address, instance, now);
-                address
+                (pool, address)
             }
             None => {
-                let address = self.choose(pool, want)?;
+                let (pool, address) = self.choose(pools, want)?;
                 let fixed = matches!(want, Want::Fixed(_));
                 let (owner, instance) = (owner.clone(), instance.clone());
                 let lease = Lease { owner, instance, since: now, fixed, released: None };
                 self.restore(&pool.network, address, lease);
-                address
+                (pool, address)
             }
         };
         Ok(pool.with_prefix(address))
@@ -94,7 +108,7 @@ impl Leases {
             }
         };
         self.held_by(owner)
-            .filter(|key| key.network == pool.network && pool.range.contains(&key.address))
+            .filter(|key| key.network == pool.network && pool.contains(key.address))
             // A range may have become narrower: what is its broadcast address now is no answer.
             .filter(|key| pool.withholds(key.address).is_none())
             .map(|key| key.address)
@@ -109,44 +123,56 @@ impl Leases {
         }
     }
 
-    /// A free address of the pool. Nothing changes yet.
-    fn choose(&self, pool: &Pool, want: Want) -> Result<IpAddr, AllocError> {
-        let network = || pool.network.clone();
-        let holder = |address| self.get(&pool.network, address).filter(|lease| lease.is_live());
+    /// A free address of the pools, and whose it is. Nothing changes yet.
+    fn choose<'a>(&self, pools: &'a [Pool], want: Want) -> Result<(&'a Pool, IpAddr), AllocError> {
         match want {
-            Want::Fixed(address) if !pool.range.contains(&address) => {
-                return Err(AllocError::OutsideRange { network: network(), range: pool.range, address });
-            }
             Want::Fixed(address) => {
-                return match (pool.withholds(address), holder(address)) {
-                    (Some(withheld), _) => {
-                        Err(AllocError::Withheld { network: network(), address, withheld })
-                    }
-                    (None, Some(lease)) => {
-                        Err(AllocError::InUse { network: network(), address, owner: lease.owner.clone() })
-                    }
-                    (None, None) => Ok(address),
-                };
+                let meant = pools.iter().find(|pool| pool.contains(address)).or(pools.first());
+                if let Some(pool) = meant {
+                    return self.check_free(pool, address).map(|()| (pool, address));
+                }
             }
-            Want::Sticky(address)
-                if pool.range.contains(&address)
-                    && pool.withholds(address).is_none()
-                    && holder(address).is_none() =>
-            {
-                return Ok(address);
+            Want::Sticky(address) => {
+                if let Some(pool) = pools.iter().find(|pool| self.check_free(pool, address).is_ok()) {
+                    return Ok((pool, address));
+                }
             }
-            Want::Any | Want::Sticky(_) => {}
+            Want::Any => {}
         }
-        let givable = pool.givable();
-        let free = givable.as_ref().and_then(|givable| match self.networks.get(&pool.network) {
-            Some(network) => network.free(pool.family(), givable),
+        let free = pools.iter().find_map(|pool| Some((pool, self.free(pool)?)));
+        free.ok_or_else(|| {
+            let ranges: Vec<String> = pools.iter().map(ToString::to_string).collect();
+            AllocError::Exhausted {
+                network: pools.first().map(|pool| pool.network.clone()).unwrap_or_default(),
+                ranges: ranges.join(", "),
+                total: pools.iter().fold(0, |sum, pool| sum.saturating_add(pool.total())),
+            }
+        })
+    }
+
+    /// Whether this address of the pool may be given now; if not, why.
+    fn check_free(&self, pool: &Pool, address: IpAddr) -> Result<(), AllocError> {
+        let network = || pool.network.clone();
+        if !pool.contains(address) {
+            return Err(AllocError::OutsideRange { network: network(), range: pool.range, address });
+        }
+        if let Some(withheld) = pool.withholds(address) {
+            return Err(AllocError::Withheld { network: network(), address, withheld });
+        }
+        match self.get(&pool.network, address).filter(|lease| lease.is_live()) {
+            Some(lease) => Err(AllocError::InUse { network: network(), address, owner: lease.owner.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The address that the pool gives next.
+    fn free(&self, pool: &Pool) -> Option<IpAddr> {
+        let givable = pool.givable()?;
+        let free = match self.networks.get(&pool.network) {
+            Some(network) => network.free(pool.family(), &givable),
             None => givable.lowest_outside(&crate::runs::Runs::default()),
-        });
-        let total = || givable.as_ref().map_or(0, |givable| givable.count());
-        match free {
-            Some(free) => Ok(pool.family().address(free)),
-            None => Err(AllocError::Exhausted { network: network(), range: pool.range, total: total() }),
-        }
+        };
+        free.map(|free| pool.family().address(free))
     }
 
     /// Takes a lease back into the map as it was recorded, whatever was there.
@@ -250,7 +276,7 @@ impl Leases {
     /// The address of the pool that the attachment gave back last, if nobody has it since: for [`Want::Sticky`].
     pub fn last_of(&self, pool: &Pool, owner: &AttachmentId) -> Option<IpAddr> {
         let rested = self.networks.get(&pool.network)?.rested(owner);
-        let mine = rested.filter(|(address, lease)| pool.range.contains(address) && !lease.fixed);
+        let mine = rested.filter(|(address, lease)| pool.contains(*address) && !lease.fixed);
         let order = |lease: &Lease| lease.released.map(|released| released.order);
         mine.max_by_key(|(_, lease)| order(lease)).map(|(address, _)| address)
     }

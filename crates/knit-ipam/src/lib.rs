@@ -18,4 +18,4 @@ pub use error::AllocError;
 pub use lease::{AttachmentId, Key, Lease, Released, Time};
 pub use leases::{Capacity, Leases, RESTING_MAX, Want};
 pub use overlap::{forbidden, overlaps};
-pub use pool::Pool;
+pub use pool::{Part, Pool};

@@ -1,5 +1,6 @@
 //! Pools: the addresses that a network may give.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -21,6 +22,18 @@ pub struct Pool {
     /// Addresses and prefixes that are never given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<IpNet>,
+    /// Only addresses of this part are given; those of all the range when it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+}
+
+/// A part of a range: its first and its last address, both of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// The first address.
+    pub first: IpAddr,
+    /// The last address.
+    pub last: IpAddr,
 }
 
 /// What a pool may give: numbers from first to last, without those in `kept`.
@@ -34,12 +47,22 @@ pub(crate) struct Givable {
 impl Pool {
     /// A pool whose first usable address belongs to the bridge.
     pub fn with_gateway(network: impl Into<String>, range: IpNet) -> Self {
-        Self { network: network.into(), range, gateway: true, reserved: Vec::new() }
+        Self { gateway: true, ..Self::new(network, range) }
     }
 
     /// A pool that gives every usable address.
     pub fn new(network: impl Into<String>, range: IpNet) -> Self {
-        Self { network: network.into(), range, gateway: false, reserved: Vec::new() }
+        Self { network: network.into(), range, gateway: false, reserved: Vec::new(), part: None }
+    }
+
+    /// The same pool, which gives only addresses of this part.
+    pub fn within(self, part: Part) -> Self {
+        Self { part: Some(part), ..self }
+    }
+
+    /// Whether an address is of the pool, whether it may be given or not.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.range.contains(&address) && self.part.is_none_or(|part| part.contains(address))
     }
 
     /// The bridge's address with the range's prefix length, if the pool keeps one for it.
@@ -76,20 +99,20 @@ impl Pool {
 
     /// First and last address that a host may have, the bridge's included.
     fn usable(&self) -> (u128, u128) {
-        let (first, last) = bounds(self.range);
-        let host_bits = self.range.max_prefix_len() - self.range.prefix_len();
-        match self.family() {
-            // Point-to-point links and single hosts use all they have (RFC 3021, RFC 6164).
-            _ if host_bits < 2 => (first, last),
-            Family::V4 => (first + 1, last - 1),
-            Family::V6 => (first + 1, last),
-        }
+        usable(self.range)
     }
 
     /// What may be given; `None` if it is nothing at all.
     pub(crate) fn givable(&self) -> Option<Givable> {
         let (usable, last) = self.usable();
-        let first = if self.gateway { usable.checked_add(1)? } else { usable };
+        let mut first = if self.gateway { usable.checked_add(1)? } else { usable };
+        let mut last = last;
+        if let Some(part) = self.part {
+            if Family::of(part.first) != self.family() {
+                return None;
+            }
+            (first, last) = (first.max(number(part.first)), last.min(number(part.last)));
+        }
         if first > last {
             return None;
         }
@@ -101,6 +124,53 @@ impl Pool {
             }
         }
         Some(Givable { first, last, kept })
+    }
+}
+
+impl Part {
+    /// What hosts of a subnet may have.
+    pub fn of(subnet: IpNet) -> Self {
+        let (first, last) = usable(subnet);
+        let family = Family::of(subnet.addr());
+        Self { first: family.address(first), last: family.address(last) }
+    }
+
+    /// Whether an address is of it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let same_family = address.is_ipv4() == self.first.is_ipv4();
+        same_family && (number(self.first)..=number(self.last)).contains(&number(address))
+    }
+
+    /// Whether two have an address in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.first) || other.contains(self.first)
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.part {
+            None => write!(out, "{}", self.range),
+            Some(part) => write!(out, "{part} of {}", self.range),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}-{}", self.first, self.last)
+    }
+}
+
+/// First and last address that a host of a range may have.
+fn usable(range: IpNet) -> (u128, u128) {
+    let (first, last) = bounds(range);
+    let host_bits = range.max_prefix_len() - range.prefix_len();
+    match Family::of(range.addr()) {
+        // Point-to-point links and single hosts use all they have (RFC 3021, RFC 6164).
+        _ if host_bits < 2 => (first, last),
+        Family::V4 => (first + 1, last - 1),
+        Family::V6 => (first + 1, last),
     }
 }
 
@@ -190,6 +260,32 @@ mod tests {
         assert_eq!(why(&pool("fd00::/64"), "fd00::"), Some(Withheld::Anycast));
         assert_eq!(why(&pool("fd00::/64"), "fd00::ffff:ffff:ffff:ffff"), None);
         assert_eq!(why(&open("10.0.0.0/31"), "10.0.0.0"), None);
+    }
+
+    #[test]
+    fn a_part_gives_what_is_its_own_and_the_pools() {
+        let part =
+            |first: &str, last: &str| Part { first: first.parse().unwrap(), last: last.parse().unwrap() };
+        let total = |range: &str, part: Part| pool(range).within(part).total();
+        assert_eq!(total("10.0.0.0/24", part("10.0.0.8", "10.0.0.11")), 4);
+        // The range's own address, the bridge's and the broadcast address are nobody's, whatever part they are in.
+        assert_eq!(total("10.0.0.0/24", part("10.0.0.0", "10.0.0.3")), 2);
+        assert_eq!(total("10.0.0.0/24", part("10.0.0.254", "10.0.1.9")), 1);
+        for outside in
+            [part("10.0.0.0", "10.0.0.1"), part("10.0.1.0", "10.0.1.9"), part("fd00::2", "fd00::9")]
+        {
+            assert_eq!(total("10.0.0.0/24", outside), 0, "{outside}");
+        }
+        assert_eq!(total("fd00::/64", Part::of("fd00::100/120".parse().unwrap())), 255);
+        assert_eq!(Part::of("10.0.0.0/24".parse().unwrap()), part("10.0.0.1", "10.0.0.254"));
+        assert_eq!(Part::of("10.0.0.7/32".parse().unwrap()), part("10.0.0.7", "10.0.0.7"));
+        let here = pool("10.0.0.0/24").within(part("10.0.0.8", "10.0.0.11"));
+        let contains = |address: &str| here.contains(address.parse().unwrap());
+        assert!(contains("10.0.0.8") && contains("10.0.0.11"));
+        assert!(!contains("10.0.0.7") && !contains("10.0.0.12") && !contains("::a00:8"));
+        assert!(part("10.0.0.1", "10.0.0.5").overlaps(&part("10.0.0.5", "10.0.0.9")));
+        assert!(part("10.0.0.1", "10.0.0.9").overlaps(&part("10.0.0.2", "10.0.0.3")));
+        assert!(!part("10.0.0.1", "10.0.0.5").overlaps(&part("10.0.0.6", "10.0.0.9")));
     }
 
     #[test]

@@ -6,14 +6,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, Key, Leases, Pool, Time, Want};
+use knit_ipam::{AllocError, AttachmentId, Key, Leases, Part, Pool, Time, Want};
 use knit_model::sandbox::Instance;
 use knit_model::{IfName, SandboxId};
 use proptest::prelude::*;
 
-/// Two networks whose ranges overlap, ranges of both families, with and without a bridge, a reserved part, a single host.
+/// Two networks whose ranges overlap, ranges of both families, with and without a bridge, a reserved part, a single host,
+/// and two parts of one range.
 fn pools() -> Vec<Pool> {
     let pool = |network: &str, range: &str| Pool::with_gateway(network, range.parse().unwrap());
+    let part = |first: &str, last: &str| Part { first: first.parse().unwrap(), last: last.parse().unwrap() };
     let mut holes = pool("red", "10.0.0.16/28");
     holes.reserved = vec!["10.0.0.20/31".parse().unwrap(), "10.0.0.26/32".parse().unwrap()];
     vec![
@@ -24,6 +26,8 @@ fn pools() -> Vec<Pool> {
         pool("red", "fd00::/125"),
         Pool::new("blue", "fd00::4/127".parse().unwrap()),
         Pool::new("blue", "10.0.0.9/32".parse().unwrap()),
+        pool("blue", "10.0.0.0/28").within(part("10.0.0.0", "10.0.0.3")),
+        pool("blue", "10.0.0.0/28").within(part("10.0.0.3", "10.0.0.5")),
     ]
 }
 
@@ -40,7 +44,9 @@ fn givable(pool: &Pool) -> Vec<IpAddr> {
     let last = if pool.range.addr().is_ipv4() && all.len() > 2 { all.len() - 1 } else { all.len() };
     let first = usize::from(all.len() > 2) + usize::from(pool.gateway);
     let kept = |address: &IpAddr| pool.reserved.iter().any(|range| range.contains(address));
-    all.get(first..last).unwrap_or_default().iter().copied().filter(|address| !kept(address)).collect()
+    let asked = |address: &IpAddr| pool.part.is_none_or(|part| (part.first..=part.last).contains(address));
+    let usable = all.get(first..last).unwrap_or_default().iter().copied();
+    usable.filter(|address| !kept(address) && asked(address)).collect()
 }
 
 #[derive(Clone, Debug)]

@@ -4,13 +4,15 @@
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
 //! - [`features`] finds out, by trying, what this kernel offers.
-//! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`ways`] where packets leave.
+//! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
+//!   [`ways`] where packets leave.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
 
 pub mod apply;
 pub mod counters;
+pub mod devices;
 pub mod error;
 pub mod fault;
 pub mod features;

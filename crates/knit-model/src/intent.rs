@@ -19,7 +19,7 @@ pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
 pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 
-use crate::link::{Attrs, Bridge, Kind, OwnerId};
+use crate::link::{Attrs, Bridge, HostDevice, Kind, LinkKind, OwnerId};
 use crate::name::IfName;
 use crate::provenance::Provenance;
 use crate::quota::QuotaWant;
@@ -240,6 +240,19 @@ pub enum Operator {
     Exists,
     /// Has not the label.
     DoesNotExist,
+}
+
+impl UplinkWant {
+    /// Whether pods of this namespace may use it.
+    pub fn is_open_to(&self, namespace: &str) -> bool {
+        self.namespaces.iter().any(|open| open == "*" || open == namespace)
+    }
+
+    /// Whether its link itself may be lent to a pod. Such a link is gone for all others, so that an admin has to say it in
+    /// so many words.
+    pub fn lends(&self) -> bool {
+        self.kinds.iter().any(|kind| kind == HostDevice::NAME)
+    }
 }
 
 impl NetworkWant {

@@ -62,8 +62,12 @@ impl Machine {
 
     /// Starts an agent as the machine has it after a reboot: with another boot id, which is written in this file.
     pub fn rebooted(&self, boot_id: &Path) -> Agent<'_> {
-        let boot_id = boot_id.display();
-        self.agent_among(&format!("mount --bind '{boot_id}' /proc/sys/kernel/random/boot_id"), &[])
+        self.agent_that_sees(boot_id, "/proc/sys/kernel/random/boot_id")
+    }
+
+    /// Starts an agent that sees this file or folder of the test's in another's place.
+    pub fn agent_that_sees(&self, mine: &Path, place: &str) -> Agent<'_> {
+        self.agent_among(&format!("mount --bind '{}' '{place}'", mine.display()), &[])
     }
 
     /// Starts an agent that sees other mounts than the machine: those that a script has made.

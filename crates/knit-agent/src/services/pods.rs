@@ -109,6 +109,9 @@ fn interface(
     let mine = problems.into_iter().flatten().filter(|(asker, _)| asker == object);
     let (namespace, network) = network_of(state, sandbox, object, report, there);
     let known = networks_of(state, &namespace).find(|known| known.name == network);
+    // A NIC of the node is no port of the network's bridge, which is the router.
+    let device = there.and_then(|there| there.asked.device.as_ref());
+    let known = known.filter(|_| device.is_none());
     v1::Interface {
         name: report.name.to_string(),
         kind: report.kind.clone(),
@@ -141,6 +144,7 @@ fn interface(
         since: there.map(|there| timestamp(there.since)),
         group: there.map(|there| there.notes.group.clone()).unwrap_or_default(),
         foreign: report.kind.is_empty(),
+        device_id: device.map(|device| device.id.clone()).unwrap_or_default(),
     }
 }
 

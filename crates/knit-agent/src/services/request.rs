@@ -1,8 +1,10 @@
 //! From requests to the engine's words. Every value is checked here, with the name of its field; nothing is decided.
 
 mod bandwidth;
+mod device;
 mod isolation;
 mod link;
+mod ranges;
 
 use std::net::IpAddr;
 
@@ -158,6 +160,7 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         Some(v1::interface_spec::To::Link(_)) => String::new(),
     };
     let own_link = matches!(spec.to, Some(v1::interface_spec::To::Link(_)));
+    let sets = ranges::sets(field, &spec)?;
     few(&format!("{field}.addresses"), spec.addresses.len())?;
     few(&format!("{field}.routes"), spec.routes.len())?;
     few(&format!("{field}.sysctls"), spec.sysctls.len())?;
@@ -166,11 +169,6 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
     if own_link {
         return own(field, spec, name, described);
     }
-    let addresses = spec.addresses.iter().enumerate().map(|(at, text)| {
-        let bare = text.split('/').next().unwrap_or_default();
-        let wrong = |_| invalid(&format!("{field}.addresses[{at}]"), format!("`{text}` is no address"));
-        bare.parse::<IpAddr>().map_err(wrong)
-    });
     let (routes, sysctls) = described.map(|want| (want.routes, want.sysctls)).unwrap_or_default();
     let mac = (!spec.mac.is_empty()).then(|| spec.mac.parse::<Mac>()).transpose();
     let attrs = Attrs {
@@ -184,17 +182,46 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
     if let Some(problem) = problems.0.first() {
         return Err(invalid(&problem.field, problem.message.clone()));
     }
+    let addresses = addresses(field, &spec)?;
+    let limits = bandwidth::stated(field, spec.bandwidth.unwrap_or_default())?;
+    if !spec.device_id.is_empty() {
+        let default_route = named == FIRST;
+        let asked = Asked {
+            attrs,
+            addresses,
+            sets,
+            routes,
+            sysctls,
+            default_route,
+            ports,
+            limits,
+            ..Asked::default()
+        };
+        return Ok((name, network, device::lent(field, &spec, asked)?));
+    }
     let asked = Asked {
         attrs,
-        addresses: addresses.collect::<Checked<_>>()?,
+        addresses,
+        sets,
         routes,
         sysctls,
         link: None,
+        device: None,
         default_route: spec.default_route.unwrap_or(named == FIRST),
         ports,
-        limits: bandwidth::stated(field, spec.bandwidth.unwrap_or_default())?,
+        limits,
     };
     Ok((name, network, asked))
+}
+
+/// Addresses that are asked for by value; what prefix length is said with them does not matter on a network.
+fn addresses(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<IpAddr>> {
+    let addresses = spec.addresses.iter().enumerate().map(|(at, text)| {
+        let bare = text.split('/').next().unwrap_or_default();
+        let wrong = |_| invalid(&format!("{field}.addresses[{at}]"), format!("`{text}` is no address"));
+        bare.parse::<IpAddr>().map_err(wrong)
+    });
+    addresses.collect()
 }
 
 /// An interface whose link the caller describes.
@@ -204,6 +231,10 @@ fn own(
     name: IfName,
     described: Option<InterfaceWant>,
 ) -> Checked<(IfName, String, Asked)> {
+    if !spec.device_id.is_empty() {
+        let message = "the device is the link: no other is described beside it";
+        return Err(invalid(&format!("{field}.device_id"), message));
+    }
     let no_router = described.as_ref().is_none_or(|want| want.gateways.is_empty());
     if spec.default_route == Some(true) && no_router {
         let message = "a link is on no network whose router is known: name it in link.options, as `gateways`";

@@ -1,5 +1,7 @@
 //! Attaching: all interfaces of a call, or none.
 
+use std::borrow::Cow;
+
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
@@ -7,7 +9,7 @@ use knit_model::sandbox::Isolation;
 use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Attaching, Stage, What, answer, chain, extend, leave, problem, take_in};
-use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found};
+use crate::call::{Answer, Asked, Attach, Attachment, CallId, Found, ranges};
 use crate::chain::Chained;
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
@@ -136,19 +138,21 @@ fn check(
     let (mut fresh, mut before) = (Vec::new(), Vec::new());
     for (index, (interface, network, asked)) in attach.interfaces.iter().enumerate() {
         let field = format!("interfaces[{index}]");
-        let place = match &asked.link {
-            Some(_) => (sandbox.namespace.clone(), String::new()),
-            None => find_network(state, &sandbox, network, &field)?,
+        let on_none = asked.link.as_ref().is_some_and(|link| link.network.is_none());
+        let place = match on_none {
+            true => (sandbox.namespace.clone(), String::new()),
+            false => find_network(state, &sandbox, network, &field)?,
         };
+        let asked = &on_nic(state, id, interface, asked, &field)?;
         let there = is_there(state, &sandbox, interface, (&place, asked), &attach, &field)?;
         let (tenant, network) = place;
-        if asked.link.is_none() {
+        if !on_none {
             check_addresses(state, &tenant, &network, asked, &field)?;
         }
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
         if let Some(there) = there {
             if there.asked.limits != asked.limits {
-                fresh.push(Attachment { asked: asked.clone(), why, ..there.clone() });
+                fresh.push(Attachment { asked: asked.clone().into_owned(), why, ..there.clone() });
                 before.push(there);
             }
             continue;
@@ -160,7 +164,7 @@ fn check(
             network,
             object: Attachment::key(&sandbox.namespace, id, interface),
             why,
-            asked: asked.clone(),
+            asked: asked.clone().into_owned(),
             notes: attach.notes.clone(),
             since: now,
             ticket: attach.ticket,
@@ -271,7 +275,7 @@ fn find_network(
     }
 }
 
-/// Addresses that are asked for by value are the network's.
+/// Addresses that are asked for by value, and ranges that they are to come from, are the network's.
 fn check_addresses(
     state: &State,
     tenant: &str,
@@ -279,15 +283,37 @@ fn check_addresses(
     asked: &Asked,
     field: &str,
 ) -> Result<(), Problem> {
-    let ranges = state.network(tenant, network).map_or(&[][..], |network| &network.ranges);
-    let outside = |address: &&std::net::IpAddr| !ranges.iter().any(|range| range.contains(*address));
-    match asked.addresses.iter().find(outside) {
-        None => Ok(()),
-        Some(address) => {
-            let message = format!("{address} is in no range of network {network}");
-            Err(problem(&format!("{field}.addresses"), Reason::InvalidValue, message))
-        }
+    let Some(known) = state.network(tenant, network) else { return Ok(()) };
+    let wrong = |of: &str, message| Err(problem(&format!("{field}.{of}"), Reason::InvalidValue, message));
+    let outside = |address: &&std::net::IpAddr| !known.ranges.iter().any(|range| range.contains(*address));
+    if let Some(address) = asked.addresses.iter().find(outside) {
+        return wrong("addresses", format!("{address} is in no range of network {network}"));
     }
+    ranges::check(known, asked).or_else(|(of, message)| wrong(&of, message))
+}
+
+/// What is asked for, with the NIC of its device: the one that is on the host, or that the same attachment has already.
+fn on_nic<'a>(
+    state: &State,
+    id: &SandboxId,
+    interface: &IfName,
+    asked: &'a Asked,
+    field: &str,
+) -> Result<Cow<'a, Asked>, Problem> {
+    let Some(device) = &asked.device else { return Ok(Cow::Borrowed(asked)) };
+    let holder = state.called.all().find(|there| there.asked.device.as_ref() == Some(device));
+    let (reason, message) = match (holder, &device.nic) {
+        (Some(there), _) if (&there.sandbox, &there.interface) == (id, interface) => {
+            return Ok(Cow::Owned(Asked { device: there.asked.device.clone(), ..asked.clone() }));
+        }
+        (Some(Attachment { sandbox, interface, .. }), _) => {
+            let message = format!("device {} is interface {interface} of sandbox {sandbox}", device.id);
+            (Reason::Conflict, message)
+        }
+        (None, Err(why)) => (Reason::NotFound, why.clone()),
+        (None, Ok(_)) => return Ok(Cow::Borrowed(asked)),
+    };
+    Err(problem(&format!("{field}.device_id"), reason, message))
 }
 
 /// The interface if it is attached already, as the call asks but for its limits; if it is there in another way, the call

@@ -12,16 +12,16 @@ use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope, marks};
 
 use super::Resolved;
 use super::interface::{Wanted, bridge_of};
-use crate::call::Attachment;
+use crate::call::{Attachment, Device};
 use crate::state::{BridgeKey, State};
 
 /// What calls want in a sandbox.
 pub(super) fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
-    state.called.of(&sandbox.id).map(|there| wanted(state, there)).collect()
+    state.called.of(&sandbox.id).map(|there| wanted(state, sandbox, there)).collect()
 }
 
-fn wanted(state: &State, there: &Attachment) -> Wanted {
-    let want = match &there.asked.link {
+fn wanted(state: &State, sandbox: &Sandbox, there: &Attachment) -> Wanted {
+    let mut want = match &there.asked.link {
         Some(link) => InterfaceWant {
             name: NameRule::Exact(there.interface.clone()),
             limits: there.asked.limits,
@@ -29,13 +29,25 @@ fn wanted(state: &State, there: &Attachment) -> Wanted {
         },
         None => on_network(state, there),
     };
-    Wanted { object: there.object.clone(), why: there.why.clone(), want, tenant: there.tenant.clone() }
+    if let Some(Device { nic: Ok(nic), .. }) = &there.asked.device {
+        want.kind.set_parent(nic.clone());
+        want.parent = state.uplink_of_nic(&sandbox.namespace, nic).map(|uplink| uplink.name.clone());
+        want.fixed = on_ranges(state, there);
+        // A network may be asked for without its name.
+        want.network = want.network.map(|_| there.network.clone());
+    }
+    Wanted {
+        object: there.object.clone(),
+        why: there.why.clone(),
+        want,
+        tenant: there.tenant.clone(),
+        sets: there.asked.sets.clone(),
+    }
 }
 
 /// A pair on the bridge of a network.
 fn on_network(state: &State, there: &Attachment) -> InterfaceWant {
     let network = state.network(&there.tenant, &there.network);
-    let ranges = network.map_or(&[][..], |network| &network.ranges);
     let gateways: Vec<_> = network.filter(|network| !network.isolated).map_or_else(Vec::new, gateways);
     let routes = there.asked.routes.iter().map(|route| through(route, &gateways));
     InterfaceWant {
@@ -47,7 +59,7 @@ fn on_network(state: &State, there: &Attachment) -> InterfaceWant {
         master: bridge(state, there).map(|key| key.name.to_string()),
         ranges: Vec::new(),
         network: Some(there.network.clone()),
-        fixed: there.asked.addresses.iter().filter_map(|address| in_range(ranges, *address)).collect(),
+        fixed: on_ranges(state, there),
         routes: routes.collect(),
         rules: Vec::new(),
         gateways: if there.asked.default_route { gateways.clone() } else { Vec::new() },
@@ -96,12 +108,6 @@ pub(super) fn bridge_ranges(state: &State, there: &Attachment) -> Vec<IpNet> {
     network.map_or_else(Vec::new, |network| network.ranges.clone())
 }
 
-/// Ranges that still have to give an address: a fixed one stands for its range.
-pub(super) fn open_ranges(want: &InterfaceWant, ranges: Vec<IpNet>) -> Vec<IpNet> {
-    let is_open = |range: &IpNet| !want.fixed.iter().any(|fixed| range.contains(&fixed.addr()));
-    ranges.into_iter().filter(is_open).collect()
-}
-
 /// Has `lo` up where a call gives a pod its first interface: nothing works in a namespace without it.
 pub(super) fn loopback(state: &State, id: &SandboxId, resolved: &mut Resolved) {
     let Some(first) = state.called.of(id).find(|there| there.asked.default_route) else { return };
@@ -145,8 +151,18 @@ fn gateways(network: &NetworkWant) -> Vec<IpAddr> {
     pools.filter_map(|pool| pool.gateway_address()).map(|address| address.addr()).collect()
 }
 
-/// An address with the prefix length of the range that it is in.
-fn in_range(ranges: &[IpNet], address: IpAddr) -> Option<IpNet> {
-    let range = ranges.iter().find(|range| range.contains(&address))?;
-    IpNet::new(address, range.prefix_len()).ok()
+/// The addresses that are asked for by value, with the prefix lengths of the network's ranges; on no network, as they are
+/// asked for.
+fn on_ranges(state: &State, there: &Attachment) -> Vec<IpNet> {
+    let link = there.asked.link.as_deref().filter(|link| link.network.is_none());
+    if let Some(link) = link {
+        return link.fixed.clone();
+    }
+    let network = state.network(&there.tenant, &there.network);
+    let ranges = network.map_or(&[][..], |network| &network.ranges);
+    let with_prefix = |address: &IpAddr| {
+        let range = ranges.iter().find(|range| range.contains(address))?;
+        IpNet::new(*address, range.prefix_len()).ok()
+    };
+    there.asked.addresses.iter().filter_map(with_prefix).collect()
 }

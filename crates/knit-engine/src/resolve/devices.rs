@@ -15,13 +15,20 @@ use crate::state::Made;
 impl Builder<'_> {
     /// Finds the NIC that is to be lent: that of an uplink which is open for just that, and which no other has.
     pub(super) fn find_device(&mut self, wanted: &Wanted, link: &mut Link) -> Result<(), (Reason, String)> {
+        if let (None, Some(nic)) = (&wanted.want.parent, link.device()) {
+            let message = format!(
+                "NIC {nic} is not to be lent to pods of namespace {}: no Uplink of it names that namespace and \
+                 the kind host-device",
+                self.sandbox.namespace
+            );
+            return Err((Reason::NotAllowed, message));
+        }
         let name = wanted.want.parent.as_deref().unwrap_or_default();
         let uplink = self.state.uplink(&self.sandbox.namespace, name).ok_or_else(|| {
             (Reason::NotFound, format!("there is no Uplink {name}: a host-device is the NIC of one"))
         })?;
         let uplink = uplink.map_err(|message| (Reason::NotAllowed, message))?;
-        // A NIC that is lent is gone for all others, so that an admin has to say it in so many words.
-        if !uplink.kinds.iter().any(|kind| kind == HostDevice::NAME) {
+        if !uplink.lends() {
             let message =
                 format!("uplink {name} is not open to host-device links: its `kinds` do not name them");
             return Err((Reason::NotAllowed, message));

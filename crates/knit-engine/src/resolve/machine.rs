@@ -100,7 +100,7 @@ impl Builder<'_> {
         let seed = format!("host/{}/{name}", self.sandbox.id);
         link.attrs = with_defaults(&link.kind, &asked, Some(mtu), master.clone(), &seed);
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
-        let addresses = self.addresses(wanted, &name, &attachment::open_ranges(want, ranges), usize::MAX)?;
+        let addresses = self.addresses(wanted, &name, &ranges, usize::MAX)?;
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         self.resolved.because(&Scope::Host, Item::Link(host.clone()), &wanted.why);
         let report = InterfaceReport {

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use knit_engine::call::Found;
 use knit_engine::{
-    Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
+    Answer, Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
 };
 use knit_ipam::Time;
 use knit_model::intent::{BridgeWant, ChangeWant, Intent, InterfaceWant, NameRule, Selector, Want};
@@ -32,6 +33,8 @@ pub struct Node {
     pub secrets: BTreeSet<KeyRef>,
     /// Of each look at a sandbox, whether it was at links alone.
     pub links_only: Vec<bool>,
+    /// What calls were answered.
+    pub answers: Vec<Answer>,
 }
 
 impl Node {
@@ -47,6 +50,7 @@ impl Node {
             steps: 0,
             secrets: BTreeSet::new(),
             links_only: Vec::new(),
+            answers: Vec::new(),
         }
     }
 
@@ -91,7 +95,17 @@ impl Node {
                 };
                 Some(Event::Applied(Applied { unit, result: result.map_err(failure) }))
             }
-            // Calls have tests of their own.
+            // A namespace is known by its path here.
+            Effect::Inspect { call, path } => {
+                let cookie = path.bytes().map(u64::from).sum();
+                let instance = Instance { boot: "boot".to_owned(), cookie };
+                Some(Event::Inspected { call, found: Ok(Found { instance, number: 1 }) })
+            }
+            Effect::Answer { answer, .. } => {
+                self.answers.push(answer);
+                None
+            }
+            // What else calls lead to has tests of its own.
             _ => None,
         }
     }

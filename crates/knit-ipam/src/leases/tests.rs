@@ -290,3 +290,37 @@ fn a_clock_that_jumps_frees_nothing_early_and_changes_no_address() {
         assert_eq!(*history, histories[0]);
     }
 }
+
+#[test]
+fn parts_are_tried_in_order_and_what_is_held_or_was_had_goes_before_it() {
+    let mut leases = Leases::default();
+    let part = |first: &str, last: &str| {
+        let (first, last) = (first.parse().unwrap(), last.parse().unwrap());
+        pool("10.0.0.0/24").within(crate::pool::Part { first, last })
+    };
+    let pools = [part("10.0.0.9", "10.0.0.9"), part("10.0.0.20", "10.0.0.21")];
+    let ask = |leases: &mut Leases, number: u32, want: Want| {
+        let given = leases.allocate_in_order(&pools, &owner(number), &life(1), want, Time(10));
+        given.map(|net| net.to_string()).map_err(|why| why.to_string())
+    };
+    for (number, expected) in [(1, "10.0.0.9/24"), (2, "10.0.0.20/24"), (3, "10.0.0.21/24")] {
+        assert_eq!(ask(&mut leases, number, Want::Any).unwrap(), expected);
+    }
+    let ranges = "10.0.0.9-10.0.0.9 of 10.0.0.0/24, 10.0.0.20-10.0.0.21 of 10.0.0.0/24";
+    let said = format!("network pcbr0 range {ranges} is exhausted: all 3 addresses are in use");
+    assert_eq!(ask(&mut leases, 4, Want::Any).unwrap_err(), said);
+    // The first part has one again: who holds or had one of the second keeps it.
+    leases.release(&owner(1), Time(11));
+    assert_eq!(ask(&mut leases, 2, Want::Any).unwrap(), "10.0.0.20/24");
+    let had = "10.0.0.21".parse().unwrap();
+    leases.release(&owner(3), Time(12));
+    assert_eq!(leases.last_of(&pools[1], &owner(3)), Some(had));
+    assert_eq!(leases.last_of(&pools[0], &owner(3)), None);
+    assert_eq!(ask(&mut leases, 3, Want::Sticky(had)).unwrap(), "10.0.0.21/24");
+    assert_eq!(ask(&mut leases, 4, Want::Any).unwrap(), "10.0.0.9/24");
+    // Each part of one range may give an address to the same attachment.
+    let other = part("10.0.0.30", "10.0.0.31");
+    assert_eq!(any(&mut leases, &other, 2), "10.0.0.30/24");
+    assert_eq!(any(&mut leases, &other, 2), "10.0.0.30/24");
+    assert_eq!(leases.held_by(&owner(2)).count(), 2);
+}

@@ -1,0 +1,234 @@
+//! Where a container's addresses come from, and which device becomes its interface, as runtimes say it in CNI. Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod agent;
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod cni;
+}
+
+use std::fs;
+use std::time::Duration;
+
+use knit_kni::v1;
+use knit_testbed::{Dump, Pod, eventually};
+use serde_json::{Value, json};
+use support::agent::{Machine, attach, netns, ports};
+use support::cni::{Call, addresses};
+
+const SOON: Duration = Duration::from_secs(10);
+/// Where the kernel shows the devices of the PCI bus.
+const PCI: &str = "/sys/bus/pci/devices";
+const ID: &str = "0000:00:1f.6";
+
+fn add(machine: &Machine, id: &str, pod: &Pod, key: &str, value: Value) -> Call {
+    let runtime = json!({ key: value });
+    Call::new(machine, "ADD", id, &netns(pod)).with("runtimeConfig", runtime)
+}
+
+fn check(add: &Call, result: &Value) -> Call {
+    Call { command: "CHECK", ..add.clone().with("prevResult", result.clone()) }
+}
+
+fn del(add: &Call) -> Call {
+    Call { command: "DEL", began: knit_cni::since_boot(), ..add.clone() }
+}
+
+#[test]
+fn addresses_come_from_the_ranges_that_a_runtime_says() {
+    let machine = Machine::new("cni-ranges");
+    let pods = ["one", "two", "three"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    let ranges = json!([
+        [
+            {"subnet": "10.75.9.0/24", "rangeStart": "10.75.9.20", "rangeEnd": "10.75.9.20", "gateway": "10.75.0.1"},
+            {"subnet": "10.75.8.0/30", "rangeStart": "10.75.8.2"},
+        ],
+        [{"subnet": "fd75:6b6e:6974::9:0/112"}],
+    ]);
+    let calls: Vec<Call> = (["c1", "c2", "c3"].iter().zip(&pods))
+        .map(|(id, pod)| add(&machine, id, pod, "ipRanges", ranges.clone()))
+        .collect();
+    let first = calls[0].done();
+    assert_eq!(addresses(&first), ["10.75.9.20", "fd75:6b6e:6974::9:1"]);
+    assert_eq!(first["ips"][0]["address"], "10.75.9.20/16", "the network's prefix length: {first}");
+    pods[0].ping("10.75.0.1").unwrap();
+    let second = calls[1].done();
+    assert_eq!(addresses(&second), ["10.75.8.2", "fd75:6b6e:6974::9:2"], "the next range of the set");
+    pods[1].ping("10.75.9.20").unwrap();
+    // Both ranges of the set are used up: it may work later, and nothing is half there.
+    let inside = Dump::settled(pods[2].namespace());
+    let (code, message) = calls[2].failed();
+    assert_eq!(code, 11, "{message}");
+    assert!(message.contains("10.75.9.20-10.75.9.20 of 10.75.0.0/16, 10.75.8.2-10.75.8.2"), "{message}");
+    assert!(agent.pod("c3").is_none() && agent.used() == 4);
+    inside.assert_unchanged(pods[2].namespace());
+    // What was asked for outlives the agent: a check compares it, and the same again gives the same.
+    agent.crash();
+    let agent = machine.agent();
+    for (call, result) in calls.iter().zip([&first, &second]) {
+        check(call, result).done();
+    }
+    let range = |subnet: &str, [first, last, gateway]: [&str; 3]| v1::AddressRange {
+        subnet: subnet.to_owned(),
+        first: first.to_owned(),
+        last: last.to_owned(),
+        gateway: gateway.to_owned(),
+    };
+    let mut again = attach("c2", &netns(&pods[1]));
+    again.interfaces = vec![v1::InterfaceSpec {
+        range_sets: vec![
+            v1::RangeSet {
+                ranges: vec![
+                    range("10.75.9.0/24", ["10.75.9.20", "10.75.9.20", "10.75.0.1"]),
+                    range("10.75.8.0/30", ["10.75.8.2", "", ""]),
+                ],
+            },
+            v1::RangeSet { ranges: vec![range("fd75:6b6e:6974::9:0/112", [""; 3])] },
+        ],
+        ..Default::default()
+    }];
+    let answer = agent.try_attach(again).unwrap();
+    assert!(!answer.changed);
+    assert_eq!(support::agent::addresses(&answer, "eth0"), ["10.75.8.2", "fd75:6b6e:6974::9:2"]);
+    // One that asks for another place is not as it was made.
+    let elsewhere = add(&machine, "c1", &pods[0], "ipRanges", json!([[{"subnet": "10.75.7.0/24"}]]));
+    let (code, message) = check(&elsewhere, &first).failed();
+    assert!(code == 100 && message.contains("in another way"), "{code}: {message}");
+    del(&calls[0]).done();
+    assert_eq!(addresses(&calls[2].done())[0], "10.75.9.20");
+    del(&calls[1]).done();
+    del(&calls[2]).done();
+    assert_eq!(agent.used(), 0);
+}
+
+#[test]
+fn ranges_that_are_not_the_networks_are_refused_and_nothing_is_made() {
+    let machine = Machine::new("cni-outside");
+    let pod = machine.testbed.pod("one");
+    let agent = machine.agent();
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
+    for (ranges, words) in [
+        (
+            json!([[{"subnet": "10.75.9.0/24"}], [{"subnet": "10.9.0.0/16"}]]),
+            "10.9.0.0/16 lies in no range of network",
+        ),
+        (json!([[{"subnet": "10.0.0.0/8"}]]), "10.0.0.0/8 lies in no range of network"),
+        (
+            json!([[{"subnet": "10.75.9.0/24", "gateway": "10.75.9.1"}]]),
+            "10.75.9.1 is not the router of network",
+        ),
+        (json!([[{"subnet": "10.75.9.0/24", "rangeStart": "10.75.8.1"}]]), "10.75.8.1 is not in the subnet"),
+        (json!([[{"subnet": "10.75.9.1/24"}]]), "10.75.9.0/24 is meant"),
+        (json!([[{"subnet": "10.75.9.0/24"}], [{"subnet": "10.75.9.0/25"}]]), "is partly set 0's"),
+        (json!([[{"subnet": "all"}]]), "`all` is no subnet"),
+        (json!([[{"rangeStart": "10.75.9.1"}]]), "a range has a subnet"),
+        (json!([[]]), "this set has no range"),
+        (json!([{"subnet": "10.75.9.0/24"}]), "runtimeConfig.ipRanges[0]"),
+    ] {
+        let (code, message) = add(&machine, "c1", &pod, "ipRanges", ranges.clone()).failed();
+        assert!(code == 7 && message.contains(words), "{ranges}: {code}: {message}");
+    }
+    assert!(agent.pod("c1").is_none() && agent.used() == 0);
+    inside.assert_unchanged(pod.namespace());
+    host.assert_unchanged(&machine.host);
+}
+
+/// Shows the host's link as the NIC of a PCI device, as the kernel does it in sysfs.
+fn show_device(machine: &Machine, nic: &str) {
+    let folder = machine.path("devices").join(ID).join("net").join(nic);
+    fs::create_dir_all(&folder).unwrap();
+    let link = &machine.host.ip_json(&["link", "show", nic])[0];
+    fs::write(folder.join("ifindex"), format!("{}\n", link["ifindex"])).unwrap();
+}
+
+fn open_uplink(machine: &Machine, kinds: &str) {
+    let uplink = format!(
+        "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Uplink\nmetadata: {{ name: wire }}\n\
+         spec: {{ link: nic0, namespaces: [shop], kinds: [{kinds}] }}\n"
+    );
+    fs::create_dir_all(machine.path("objects")).unwrap();
+    fs::write(machine.path("objects/uplink.yaml"), uplink).unwrap();
+}
+
+#[test]
+fn a_device_that_a_runtime_names_becomes_the_interface_and_comes_home() {
+    let machine = Machine::new("cni-device");
+    let outside = machine.testbed.namespace("outside");
+    machine.testbed.connect(&machine.host, "nic0", &outside, "far0");
+    outside.address("far0", "10.2.0.200/24");
+    machine.host.ip(&["link", "set", "nic0", "mtu", "1400"]);
+    show_device(&machine, "nic0");
+    open_uplink(&machine, "macvlan");
+    let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent_that_sees(&machine.path("devices"), PCI);
+    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pods[0].namespace()));
+    let call = |id: &str, pod, device: &str| {
+        let mut call = add(&machine, id, pod, "deviceID", json!(device));
+        call.config["runtimeConfig"]["ips"] = json!(["10.2.0.2/24"]);
+        call.args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web".to_owned();
+        call
+    };
+    let lent = call("c1", &pods[0], ID);
+    // What nobody lends, and what there is not, is refused.
+    let (code, message) = lent.failed();
+    assert!(
+        code == 7 && message.contains("NIC nic0 is not to be lent to pods of namespace shop"),
+        "{code}: {message}"
+    );
+    for (device, words) in [
+        ("0000:00:1f.7", "there is no device 0000:00:1f.7 on a PCI or auxiliary bus"),
+        ("../0000:00:1f.6", "is neither a PCI address nor"),
+    ] {
+        let (code, message) = call("c1", &pods[0], device).failed();
+        assert!(code == 7 && message.contains(words), "{code}: {message}");
+    }
+    assert!(agent.pod("c1").is_none() && agent.used() == 0);
+    inside.assert_unchanged(pods[0].namespace());
+    host.assert_unchanged(&machine.host);
+
+    open_uplink(&machine, "host-device");
+    let mut result = Value::Null;
+    eventually("the uplink is read", SOON, || {
+        let outcome = lent.outcome();
+        result = serde_json::from_str(&outcome.output).unwrap();
+        outcome.success
+    });
+    assert_eq!(result["ips"][0]["address"], "10.2.0.2/24", "{result}");
+    let made = &result["interfaces"][0];
+    assert_eq!((&made["name"], &made["pciID"], &made["mtu"]), (&json!("eth0"), &json!(ID), &json!(1400)));
+    assert!(!machine.host.ip(&["link"]).contains("nic0"));
+    pods[0].ping("10.2.0.200").unwrap();
+    check(&lent, &result).done();
+    let known = agent.pod("c1").unwrap();
+    assert_eq!(
+        (known.interfaces[0].kind.as_str(), known.interfaces[0].device_id.as_str()),
+        ("host-device", ID)
+    );
+    let (code, message) = call("c2", &pods[1], ID).failed();
+    assert!(code == 100 && message.contains("is interface eth0 of sandbox c1"), "{code}: {message}");
+
+    agent.crash();
+    let agent = machine.agent_that_sees(&machine.path("devices"), PCI);
+    check(&lent, &result).done();
+    pods[0].ping("10.2.0.200").unwrap();
+    del(&lent).done();
+    assert!(agent.pod("c1").is_none() && agent.used() == 0);
+    inside.assert_unchanged(pods[0].namespace());
+    host.assert_unchanged(&machine.host);
+
+    // On a network it has an address of it, from where the runtime says; it is no port of the network's bridge.
+    show_device(&machine, "nic0");
+    let mut named = add(&machine, "c2", &pods[1], "deviceID", json!(ID)).with("network", "cluster-network");
+    named.config["runtimeConfig"]["ipRanges"] = json!([[{"subnet": "10.75.9.0/24"}]]);
+    named.args = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web".to_owned();
+    let result = named.done();
+    assert_eq!(addresses(&result)[1], "10.75.9.1", "{result}");
+    assert!(result["ips"][0].get("gateway").is_none() && result["routes"] == json!([]), "{result}");
+    assert_eq!(ports(&machine.host), 0);
+    check(&named, &result).done();
+    del(&named).done();
+    assert_eq!(agent.used(), 0);
+    host.assert_unchanged(&machine.host);
+}
