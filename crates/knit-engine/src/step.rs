@@ -1,6 +1,7 @@
 //! One event in, effects out.
 
 mod affected;
+mod focus;
 mod held;
 mod quota;
 pub(crate) mod standing;
@@ -10,19 +11,19 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::{Key, Time};
-use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, NetState, Plan, Route, SandboxId, Scope, ScopeState, marks};
+use knit_model::{IfName, NetState, Plan, SandboxId};
 
 use self::affected::{affected, bridges_named};
+use self::focus::focus;
 use self::held::{given_back, held};
 use self::quota::{allowed, give_room};
 use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
-use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
+use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Record, Unit};
 use crate::extensions;
 use crate::forward;
 use crate::resolve::{self, Resolved};
@@ -424,42 +425,6 @@ fn after(
         state.dirty.extend(unneeded);
     }
     effects.changed(objects);
-}
-
-/// Of the host only what is this unit's business: everything else is another unit's, or not Knit's.
-fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> NetState {
-    let host = std::mem::take(seen.scope(&Scope::Host));
-    let is_port = |master: Option<&Master>| {
-        look.ports_of.is_some() && master.and_then(Master::name) == look.ports_of.as_ref()
-    };
-    let mut mine = ScopeState::default();
-    for link in host.links.into_values() {
-        let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
-        let is_lent = link.owner.as_ref().is_some_and(|owner| look.lent.contains(owner));
-        if look.host_links.contains(&link.name) || foreign_port || is_lent {
-            mine.add_link(link);
-        } else if look.host_parents.contains(&link.name) || look.ways.contains(&link.name) {
-            // Whose it is does not matter here: it is not this unit's, so this unit never changes it.
-            let attrs = Attrs { mtu: link.attrs.mtu, ..Attrs::default() };
-            mine.add_link(Link { attrs, owner: None, ..link });
-        }
-    }
-    let on_mine = |name: &IfName| look.host_links.contains(name);
-    mine.addresses = host.addresses.into_iter().filter(|(_, address)| on_mine(&address.link)).collect();
-    let is_way = |route: &Route| route.owned && route.table == marks::HOST_TABLE;
-    let is_mine = |route: &Route| {
-        route.via.iter().any(|hop| on_mine(&hop.link) || look.ways.contains(&hop.link) && is_way(route))
-    };
-    mine.routes = host.routes.into_iter().filter(|(_, route)| is_mine(route)).collect();
-    mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
-    mine.sysctls = host.sysctls;
-    mine.rules = host
-        .rules
-        .into_iter()
-        .filter(|rule| had.rules.contains(rule) || resolved.made.rules.contains(rule))
-        .collect();
-    seen.scopes.insert(Scope::Host, mine);
-    seen
 }
 
 /// Problems of a plan belong to the objects whose interface or bridge they name.

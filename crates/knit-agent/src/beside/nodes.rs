@@ -126,10 +126,11 @@ fn network(
     for (name, peer) in nodes.iter().filter(|(name, peer)| *name != node && !peer.ranges.is_empty()) {
         let mut addresses = Vec::new();
         for address in &peer.addresses {
-            match way_to(&host, *address).map_err(|why| why.to_string())? {
-                Some(Way { link, gateway: None }) => addresses.push((*address, link)),
-                // Behind a router that knows nothing of pods, or not to be reached at all.
-                Some(Way { gateway: Some(_), .. }) | None => {}
+            // A router on the way would know nothing of pods.
+            if let Some(Way { link, gateway: None }) =
+                way_to(&host, *address).map_err(|why| why.to_string())?
+            {
+                addresses.push((*address, link));
             }
         }
         peers.push(PeerWant { name: name.clone(), ranges: peer.ranges.clone(), addresses });
