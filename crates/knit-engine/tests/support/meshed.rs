@@ -153,9 +153,11 @@ impl Meshed {
         let Some(task) = self.tasks.pop_front() else { return false };
         let event = match carry_out(&mut self.kernel, task, self.broken) {
             Ok(event) => event,
-            Err(Effect::Invoke(invocation)) => self.invoke(*invocation),
-            Err(Effect::RunChain { verb, chained }) => self.run(verb, &chained),
-            Err(other) => panic!("{other:?} is nothing to be done"),
+            Err(task) => match *task {
+                Effect::Invoke(invocation) => self.invoke(*invocation),
+                Effect::RunChain { verb, chained } => self.run(verb, &chained),
+                other => panic!("{other:?} is nothing to be done"),
+            },
         };
         self.tell(event);
         true

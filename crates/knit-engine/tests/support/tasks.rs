@@ -12,7 +12,7 @@ use super::kernel::Kernel;
 use super::node::{bridge, object, scope};
 
 /// Does a task of the kernel's, and says what came of it. In a broken kernel plans fail. What others have to do comes back.
-pub fn carry_out(kernel: &mut Kernel, task: Effect, is_broken: bool) -> Result<Event, Effect> {
+pub fn carry_out(kernel: &mut Kernel, task: Effect, is_broken: bool) -> Result<Event, Box<Effect>> {
     Ok(match task {
         Effect::Observe { unit, look } => {
             let mut seen = kernel.observe();
@@ -38,7 +38,7 @@ pub fn carry_out(kernel: &mut Kernel, task: Effect, is_broken: bool) -> Result<E
             let instance = Some(found(&path).instance);
             Event::DomainDone { call, result: Ok(DomainDone::Removed(instance)) }
         }
-        other => return Err(other),
+        other => return Err(Box::new(other)),
     })
 }
 
