@@ -153,7 +153,7 @@ impl Meshed {
         let Some(task) = self.tasks.pop_front() else { return false };
         let event = match carry_out(&mut self.kernel, task, self.broken) {
             Ok(event) => event,
-            Err(other) => match *other {
+            Err(task) => match *task {
                 Effect::Invoke(invocation) => self.invoke(*invocation),
                 Effect::RunChain { verb, chained } => self.run(verb, &chained),
                 other => panic!("{other:?} is nothing to be done"),
