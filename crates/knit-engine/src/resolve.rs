@@ -1,5 +1,6 @@
 //! From objects and sandboxes to desired, unit by unit.
 
+mod addresses;
 mod attachment;
 mod bridge;
 mod change;
@@ -31,6 +32,7 @@ pub(crate) use ports::{may_stop_to_filter, needs_filter};
 pub(crate) use seats::settle;
 pub(crate) use tunnel::followers;
 
+use crate::blocks::{PoolKey, Wait};
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};
 
@@ -68,6 +70,8 @@ pub(crate) struct Resolved {
     pub(crate) granted: Counts,
     /// What is asked for here and a quota has no room for.
     pub(crate) refused: Counts,
+    /// Blocks that are missing here.
+    pub(crate) waits: BTreeMap<PoolKey, Wait>,
 }
 
 impl Resolved {

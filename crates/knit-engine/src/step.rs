@@ -1,8 +1,10 @@
 //! One event in, effects out.
 
 mod affected;
+mod blocks;
 mod held;
 mod quota;
+mod seen;
 pub(crate) mod standing;
 
 use std::collections::BTreeSet;
@@ -10,19 +12,19 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::{Key, Time};
-use knit_model::link::{Attrs, Link, Master};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState};
+use knit_model::{NetState, SandboxId};
 
 use self::affected::{affected, bridges_named};
 use self::held::{given_back, held};
 use self::quota::{allowed, give_room};
+use self::seen::{blame, focus, in_the_name_of};
 use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
-use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Look, Record, Unit};
+use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Record, Unit};
 use crate::extensions;
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
@@ -59,6 +61,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(known);
         }
         Event::Allowed { quota, counts } => allowed(state, quota, counts),
+        Event::Blocks(news) => blocks::hear(state, news, &mut effects),
         Event::Resync => {
             calls::chain::try_again(state);
             state.lacking.clear();
@@ -71,6 +74,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     }
     extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
+    blocks::claim_missing(state, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     effects.list
 }
@@ -175,6 +179,7 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
             true => state.refused.remove(&unit),
             false => state.refused.insert(unit.clone(), resolved.refused),
         };
+        blocks::wait(state, &unit, std::mem::take(&mut resolved.waits));
         resolved.look.links_only = standing::suffices(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
@@ -367,6 +372,7 @@ fn try_exhausted(state: &mut State) {
     let waiting = state.problems.iter().filter(|(_, problems)| problems.iter().any(is_exhausted));
     let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
     state.dirty.extend(waiting);
+    state.dirty.extend(state.blocks.waits.keys().cloned());
 }
 
 /// Tunnels to a pod follow it when it has become another.
@@ -420,75 +426,4 @@ fn after(
         state.dirty.extend(unneeded);
     }
     effects.changed(objects);
-}
-
-/// Of the host only what is this unit's business: everything else is another unit's, or not Knit's.
-fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Resolved) -> NetState {
-    let host = std::mem::take(seen.scope(&Scope::Host));
-    let is_port = |master: Option<&Master>| {
-        look.ports_of.is_some() && master.and_then(Master::name) == look.ports_of.as_ref()
-    };
-    let mut mine = ScopeState::default();
-    for link in host.links.into_values() {
-        let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
-        let is_lent = link.owner.as_ref().is_some_and(|owner| look.lent.contains(owner));
-        if look.host_links.contains(&link.name) || foreign_port || is_lent {
-            mine.add_link(link);
-        } else if look.host_parents.contains(&link.name) {
-            // Whose it is does not matter here: it is not this unit's, so this unit never changes it.
-            let attrs = Attrs { mtu: link.attrs.mtu, ..Attrs::default() };
-            mine.add_link(Link { attrs, owner: None, ..link });
-        }
-    }
-    let on_mine = |name: &IfName| look.host_links.contains(name);
-    mine.addresses = host.addresses.into_iter().filter(|(_, address)| on_mine(&address.link)).collect();
-    mine.routes =
-        host.routes.into_iter().filter(|(_, route)| route.via.iter().any(|hop| on_mine(&hop.link))).collect();
-    mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
-    mine.sysctls = host.sysctls;
-    mine.rules = host
-        .rules
-        .into_iter()
-        .filter(|rule| had.rules.contains(rule) || resolved.made.rules.contains(rule))
-        .collect();
-    seen.scopes.insert(Scope::Host, mine);
-    seen
-}
-
-/// Problems of a plan belong to the objects whose interface or bridge they name.
-fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
-    for (_, problem) in &plan.problems {
-        let named = |interface: &knit_model::report::InterfaceReport| {
-            let word = |name: &IfName| problem.message.split(' ').any(|word| word == name.as_str());
-            word(&interface.name) || interface.peer.as_ref().is_some_and(word)
-        };
-        let mut objects: BTreeSet<ObjectKey> = BTreeSet::new();
-        for (object, interface) in
-            resolved.made.interfaces.iter_mut().filter(|(_, interface)| named(interface))
-        {
-            interface.ready = false;
-            objects.insert(object.clone());
-        }
-        for (object, item) in &mut resolved.made.items {
-            let is_needed = |name: &IfName| item.links.contains(name);
-            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
-            if words.any(|word: IfName| is_needed(&word)) {
-                item.ready = false;
-                objects.insert(object.clone());
-            }
-        }
-        if objects.is_empty() {
-            objects.clone_from(&resolved.askers);
-        }
-        if objects.is_empty() {
-            objects.extend(in_the_name_of(unit));
-        }
-        resolved.problems.extend(objects.into_iter().map(|object| (object, problem.clone())));
-    }
-}
-
-/// Who is told about a bridge that nobody asks for any more and that cannot go: the bridge itself.
-fn in_the_name_of(unit: &Unit) -> Option<ObjectKey> {
-    let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
-    Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
 }

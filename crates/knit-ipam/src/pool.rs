@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::block::gaps;
 use crate::error::Withheld;
 use crate::number::{Family, bounds, number};
 use crate::runs::Runs;
@@ -21,6 +22,10 @@ pub struct Pool {
     /// Addresses and prefixes that are never given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reserved: Vec<IpNet>,
+    /// Where nodes share the range, the blocks of it that are this node's: what is given anew is of these. `None`: all of
+    /// the range is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Vec<IpNet>>,
 }
 
 /// What a pool may give: numbers from first to last, without those in `kept`.
@@ -34,12 +39,23 @@ pub(crate) struct Givable {
 impl Pool {
     /// A pool whose first usable address belongs to the bridge.
     pub fn with_gateway(network: impl Into<String>, range: IpNet) -> Self {
-        Self { network: network.into(), range, gateway: true, reserved: Vec::new() }
+        Self { network: network.into(), range, gateway: true, reserved: Vec::new(), blocks: None }
     }
 
     /// A pool that gives every usable address.
     pub fn new(network: impl Into<String>, range: IpNet) -> Self {
-        Self { network: network.into(), range, gateway: false, reserved: Vec::new() }
+        Self { network: network.into(), range, gateway: false, reserved: Vec::new(), blocks: None }
+    }
+
+    /// The same of which only these blocks are this node's.
+    #[must_use]
+    pub fn of_blocks(self, blocks: Vec<IpNet>) -> Self {
+        Self { blocks: Some(blocks), ..self }
+    }
+
+    /// Whether an address is in a block of this node's, or the whole range is.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.blocks.as_ref().is_none_or(|blocks| blocks.iter().any(|block| block.contains(&address)))
     }
 
     /// The bridge's address with the range's prefix length, if the pool keeps one for it.
@@ -99,6 +115,9 @@ impl Pool {
             if from <= last && to >= first {
                 kept.insert_all(from.max(first), to.min(last));
             }
+        }
+        for (from, to) in self.blocks.iter().flat_map(|blocks| gaps(first, last, blocks)) {
+            kept.insert_all(from, to);
         }
         Some(Givable { first, last, kept })
     }

@@ -1,10 +1,9 @@
 //! Interfaces of a sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AttachmentId, Pool, Time, Want as Ask};
+use knit_ipam::Time;
 use knit_model::intent::{InterfaceWant, NameRule, NetworkWant, RateWant, Want, default_of};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
@@ -20,7 +19,7 @@ use super::bridge::name_of;
 use super::keys::{self, shown};
 use super::{DEFAULT_MTU, Resolved, change, devices, machine, nesting, routing, with_defaults};
 use crate::event::Unit;
-use crate::state::{BridgeKey, LeaseTaken, ObjectKey, State, StoredObject};
+use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
 
 /// A pod has at most this many interfaces of Knit's.
 pub(crate) const MAX_INTERFACES: usize = 32;
@@ -331,48 +330,6 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// One address of each range, and those that are asked for by value, at most so many. Asking again gives the same.
-    pub(super) fn addresses(
-        &mut self,
-        wanted: &Wanted,
-        name: &IfName,
-        ranges: &[IpNet],
-        most: usize,
-    ) -> Result<Vec<IpNet>, (Reason, String)> {
-        let network = wanted.network();
-        let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
-        let mut addresses = Vec::new();
-        let asks = ranges.iter().map(|range| (*range, Ask::Any));
-        let fixed = wanted.want.fixed.iter().map(|fixed| (fixed.trunc(), Ask::Fixed(fixed.addr())));
-        for (range, ask) in asks.chain(fixed).take(most) {
-            // Where there is no bridge nobody has its address, and a single address has none for it.
-            let has_bridge = wanted.want.network.is_some() || wanted.bridge().is_some();
-            let single = range.prefix_len() == range.max_prefix_len();
-            let pool = match ask {
-                Ask::Fixed(_) if !has_bridge => Pool::new(network.clone(), range),
-                _ if single => Pool::new(network.clone(), range),
-                _ => Pool::with_gateway(network.clone(), range),
-            };
-            let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
-            // What goes and comes again, by `undo` or by a label, finds its address as it was.
-            let ask = match self.state.leases.last_of(&pool, &owner) {
-                Some(last) if ask == Ask::Any => Ask::Sticky(last),
-                _ => ask,
-            };
-            let given = self.state.leases.allocate(&pool, &owner, &self.sandbox.instance, ask, self.now);
-            let address = given.map_err(|why| (why.reason(), why.to_string()))?;
-            if let Some(lease) =
-                self.state.leases.get(&network, address.addr()).filter(|_| !had.contains(&address.addr()))
-            {
-                let taken =
-                    LeaseTaken { network: network.clone(), address: address.addr(), lease: lease.clone() };
-                self.resolved.leases.push(taken);
-            }
-            addresses.push(address);
-        }
-        Ok(addresses)
-    }
-
     /// The end of a veth on the host, as a port of its bridge.
     fn far_end(
         &mut self,
@@ -472,18 +429,6 @@ fn on_the_node(parent: &str, link: &Link) -> Result<(), (Reason, String)> {
     let message =
         format!("{parent} is on the node, but a link of kind {kind} sits on an interface of its own pod");
     Err((Reason::NotAllowed, message))
-}
-
-impl Wanted {
-    /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
-    fn network(&self) -> String {
-        let namespace = &self.tenant;
-        match (&self.want.network, self.bridge()) {
-            (Some(network), _) => format!("{namespace}/network/{network}"),
-            (None, Some(bridge)) => bridge.to_string(),
-            (None, None) => format!("{namespace}/{}/{}", self.object.kind, self.object.name),
-        }
-    }
 }
 
 /// `ipv6/accept_ra` of `net1` is `net/ipv6/conf/net1/accept_ra`.

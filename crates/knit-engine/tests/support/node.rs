@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use knit_engine::blocks::Order;
 use knit_engine::{
     Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
 };
@@ -32,6 +33,8 @@ pub struct Node {
     pub secrets: BTreeSet<KeyRef>,
     /// Of each look at a sandbox, whether it was at links alone.
     pub links_only: Vec<bool>,
+    /// What is to be done with blocks of addresses.
+    pub orders: VecDeque<Order>,
 }
 
 impl Node {
@@ -47,6 +50,7 @@ impl Node {
             steps: 0,
             secrets: BTreeSet::new(),
             links_only: Vec::new(),
+            orders: VecDeque::new(),
         }
     }
 
@@ -90,6 +94,10 @@ impl Node {
                     lacks,
                 };
                 Some(Event::Applied(Applied { unit, result: result.map_err(failure) }))
+            }
+            Effect::Block(order) => {
+                self.orders.push_back(order);
+                None
             }
             // Calls have tests of their own.
             _ => None,
