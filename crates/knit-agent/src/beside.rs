@@ -4,6 +4,7 @@
 //! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
+mod blocks;
 mod objects;
 mod pods;
 mod quotas;
@@ -85,6 +86,9 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));
     if let Some(fetched) = handle.secrets() {
         tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
+    }
+    if let Some(orders) = handle.take_orders() {
+        tokio::spawn(blocks::follow(shared.clone(), orders));
     }
     tokio::spawn(quotas::follow(shared.clone()));
     tokio::spawn(repairs::follow(shared.clone()));
