@@ -312,7 +312,9 @@ impl Node {
             | Record::Revision(_)
             | Record::Undone
             | Record::ExtensionRegistered(_)
-            | Record::ExtensionRemoved { .. } => true,
+            | Record::ExtensionRemoved { .. }
+            // Another node may hold it from now on.
+            | Record::BlockGone { .. } => true,
             Record::Began(began) => !began.held.is_empty(),
             _ => false,
         };

@@ -177,13 +177,11 @@ impl Blocks {
 
     /// This node's blocks of a range.
     pub fn own(&self, pool: &PoolKey) -> Vec<IpNet> {
-        let names = Split::of(pool.range).blocks().map(|(index, block)| (pool.block_name(index), block));
-        names.filter(|(name, block)| self.is_own(name, pool, *block)).map(|(_, block)| block).collect()
-    }
-
-    /// A name may be another network's by an unhappy hash: then the block is of no use here.
-    fn is_own(&self, name: &str, pool: &PoolKey, block: IpNet) -> bool {
-        self.mine.get(name).is_some_and(|mine| mine.cidr == block && mine.pool == pool.title())
+        let title = pool.title();
+        let of_pool = self.mine.values().filter(|block| block.pool == title);
+        // Whatever else an object may say: a block is the one that its name says.
+        let named = of_pool.filter(|block| block.pool_key().as_ref() == Some(pool));
+        named.map(|block| block.cidr).collect()
     }
 
     /// Blocks that nobody holds and that have an address to give, in order.
@@ -232,7 +230,7 @@ impl Blocks {
 
     /// A range as this node sees it: of which it has addresses, or could claim them.
     pub fn reachable(&self, pool: &Pool) -> Pool {
-        let key = PoolKey { network: pool.network.clone(), range: pool.range };
+        let key = PoolKey { network: pool.network.clone(), range: pool.range.trunc() };
         let mut blocks = self.own(&key);
         blocks.extend(self.free(&key, pool).map(|(_, block)| block));
         pool.clone().of_blocks(blocks)

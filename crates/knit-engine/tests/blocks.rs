@@ -277,7 +277,7 @@ proptest! {
                 Deed::Watch(node) => cluster.watch(node),
                 Deed::Order(node) => cluster.order(node, true),
                 Deed::Review(node) => cluster.review(node),
-                Deed::List(node) if !cluster.api.away => cluster.list(node),
+                Deed::List(node) if !cluster.api.away => cluster.relist(node),
                 Deed::List(_) => {}
                 Deed::Restart(node, sent) => cluster.restart(node, sent),
                 Deed::Away(away) => cluster.api.away = away,

@@ -14,8 +14,8 @@ use knit_kube::Seen;
 use knit_kube::kube::api::{DeleteParams, PostParams, Preconditions};
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{self, Api, ResourceExt};
-use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Shared;
@@ -28,9 +28,12 @@ const AGAIN: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Does what is ordered, for as long as it is polled.
-pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>) {
+///
+/// `known` is told once the loop knows which blocks there are, or the API server says that it will not tell: then pods that
+/// need a block say so.
+pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>, known: oneshot::Sender<()>) {
     let relist = Arc::new(Notify::new());
-    tokio::spawn(watch(shared.clone(), Arc::clone(&relist)));
+    tokio::spawn(watch(shared.clone(), Arc::clone(&relist), known));
     let mut review = interval(REVIEW);
     review.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -61,25 +64,22 @@ pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>)
 }
 
 /// Tells the loop which blocks there are. A list is told anew when the loop has none.
-async fn watch(shared: Shared, relist: Arc<Notify>) {
+async fn watch(shared: Shared, relist: Arc<Notify>, known: oneshot::Sender<()>) {
+    let mut known = Some(known);
     loop {
         let api: Api<IpBlock> = Api::all(shared.client.clone());
-        let mut is_told = false;
-        let tell = |seen: Seen<IpBlock>| {
-            is_told |= matches!(seen, Seen::Listed(_));
-            let news = match seen {
-                Seen::Listed(all) => {
-                    News::Listed(all.iter().filter_map(|block| read(&shared, block)).collect())
-                }
-                Seen::Applied(block) => match read(&shared, &block) {
-                    Some(block) => News::Applied(block),
-                    None => return,
-                },
-                Seen::Deleted(block) => {
-                    News::Deleted { name: block.name_any(), uid: block.uid().unwrap_or_default() }
-                }
+        let tell = |heard: Result<Seen<IpBlock>, &watcher::Error>| {
+            let is_answer = match &heard {
+                Ok(seen) => matches!(seen, Seen::Listed(_)),
+                Err(why) => is_refusal(why),
             };
-            feed(&shared, news);
+            if let Some(news) = heard.ok().and_then(|seen| news(&shared, seen)) {
+                feed(&shared, news);
+            }
+            if let Some(known) = known.take_if(|_| is_answer) {
+                // Whoever waits for it may have ended.
+                let _ = known.send(());
+            }
         };
         let is_needed = async {
             relist.notified().await;
@@ -91,16 +91,38 @@ async fn watch(shared: Shared, relist: Arc<Notify>) {
             }
         };
         tokio::select! {
-            () = knit_kube::follow("ipblocks", api, watcher::Config::default(), tell) => {}
+            () = knit_kube::follow_with("ipblocks", api, watcher::Config::default(), tell) => {}
             () = is_needed => {}
         }
     }
+}
+
+/// What a watch tells, in the engine's words.
+fn news(shared: &Shared, seen: Seen<IpBlock>) -> Option<News> {
+    Some(match seen {
+        Seen::Listed(all) => News::Listed(all.iter().filter_map(|block| read(shared, block)).collect()),
+        Seen::Applied(block) => News::Applied(read(shared, &block)?),
+        Seen::Deleted(block) => {
+            News::Deleted { name: block.name_any(), uid: block.uid().unwrap_or_default() }
+        }
+    })
+}
+
+/// Whether an API server is there and does not tell: the kind is not installed, or it may not be read.
+fn is_refusal(why: &watcher::Error) -> bool {
+    let api = match why {
+        watcher::Error::InitialListFailed(kube::Error::Api(why))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(why)) => why,
+        _ => return false,
+    };
+    [403, 404].contains(&api.code)
 }
 
 /// Creates a block for this node, or finds out whose it is.
 async fn claim(shared: Shared, name: String, spec: IpBlockSpec) {
     let api: Api<IpBlock> = Api::all(shared.client.clone());
     let mut block = IpBlock::new(&name, spec);
+    let mut is_late = false;
     block.labels_mut().insert(NODE_LABEL.to_owned(), shared.node.to_string());
     loop {
         let why = match timeout(PATIENCE, create(&api, &block)).await {
@@ -122,7 +144,9 @@ async fn claim(shared: Shared, name: String, spec: IpBlockSpec) {
             Ok(Err(why)) => why.to_string(),
             Err(_) => format!("the API server has not answered for {} s", PATIENCE.as_secs()),
         };
-        tracing::warn!(block = name, why, "no block of addresses could be claimed; it is tried again");
+        if !std::mem::replace(&mut is_late, true) {
+            tracing::warn!(block = name, why, "no block of addresses could be claimed; it is tried again");
+        }
         feed(&shared, News::Refused { name: name.clone(), why });
         sleep(AGAIN).await;
         let asked = name.clone();

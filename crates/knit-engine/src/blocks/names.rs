@@ -55,8 +55,10 @@ impl Block {
     /// The range that it is a part of, if its object says that in the words of a node.
     pub(crate) fn pool_key(&self) -> Option<PoolKey> {
         let pool = PoolKey::parse(&self.pool)?;
-        let index = Split::of(pool.range).index_of(self.cidr.network())?;
-        (pool.block_name(index) == self.name).then_some(pool)
+        let split = Split::of(pool.range);
+        let index = split.index_of(self.cidr.network())?;
+        let is_named = split.block(index) == Some(self.cidr) && pool.block_name(index) == self.name;
+        is_named.then_some(pool)
     }
 
     /// Its index in that range.

@@ -112,6 +112,12 @@ impl Cluster {
         self.nodes[node].hear(Event::Blocks(list));
     }
 
+    /// A node's watch begins anew: the list is as of now, and heard later.
+    pub fn relist(&mut self, node: usize) {
+        let list = self.api.list(node);
+        self.api.news[node].push_back(list);
+    }
+
     /// A node hears the next thing that its watch tells.
     pub fn watch(&mut self, node: usize) {
         if let Some(news) = self.api.news[node].pop_front() {
