@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::beside::{IMAGE, eventually, folder, installed, on_node};
-use support::kubectl::{Namespace, kubectl};
+use support::kubectl::{Namespace, feed, kubectl, run};
 
 fn object(bridge: &str, range: &str) -> String {
     format!(
@@ -56,15 +56,16 @@ fn ready(namespace: &Namespace) -> u64 {
     object["status"]["readyPods"].as_u64().unwrap_or_default()
 }
 
-/// The addresses that a pod has of the object.
+/// The addresses that a pod has of the object; none while nothing is said about the pod.
 fn addresses(namespace: &Namespace, pod: &str) -> Vec<String> {
-    let state = get(&["-n", &namespace.name, "get", "podnetworkstate", pod]);
+    let said = run(&["-n", &namespace.name, "get", "podnetworkstate", pod, "-o", "json"]);
+    let state: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
     let addresses = state["status"]["objects"][0]["interfaces"][0]["addresses"].as_array().cloned();
     addresses.unwrap_or_default().iter().map(|address| address.as_str().unwrap().to_owned()).collect()
 }
 
 /// Node and addresses of the blocks of a namespace's networks.
-fn blocks(namespace: &Namespace) -> Vec<(String, String)> {
+fn blocks(namespace: &Namespace) -> BTreeSet<(String, String)> {
     let all = get(&["get", "ipblocks"]);
     let word = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
     let of_it = all["items"].as_array().unwrap().iter();
@@ -72,7 +73,7 @@ fn blocks(namespace: &Namespace) -> Vec<(String, String)> {
     of_it.map(|block| (word(block, "node"), word(block, "cidr"))).collect()
 }
 
-fn held(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+fn held(pairs: &[(&str, &str)]) -> BTreeSet<(String, String)> {
     pairs.iter().map(|(node, cidr)| ((*node).to_owned(), (*cidr).to_owned())).collect()
 }
 
@@ -90,7 +91,7 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_t
     eventually("the second node's pods", || ready(&namespace), |ready| *ready == 4);
     let second: BTreeSet<Vec<String>> = ["c", "d"].iter().map(|pod| addresses(&namespace, pod)).collect();
     let expected =
-        [["192.168.140.16/24", "fd00:140:0:0:1000::/64"], ["192.168.140.17/24", "fd00:140:0:0:1000::1/64"]];
+        [["192.168.140.16/24", "fd00:140:0:0:1000::/64"], ["192.168.140.17/24", "fd00:140::1000:0:0:1/64"]];
     assert_eq!(second, expected.map(|pair| pair.map(str::to_owned).to_vec()).into());
     assert_eq!(
         blocks(&namespace),
@@ -108,12 +109,11 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_t
     // A block is what it is.
     let name = format!("{}.blkbr0.192.168.140.0-24-1", namespace.name);
     let patch = r#"{"spec":{"node":"node1"}}"#;
-    let (accepted, said) =
-        support::kubectl::feed(&["patch", "ipblock", &name, "--type=merge", "-p", patch], "");
+    let (accepted, said) = feed(&["patch", "ipblock", &name, "--type=merge", "-p", patch], "");
     assert!(!accepted && said.contains("a block never changes"), "{said}");
 
     namespace.kubectl(&["delete", "veth", "net", "--timeout=20s"]);
-    eventually("blocks go back", || blocks(&namespace), Vec::is_empty);
+    eventually("blocks go back", || blocks(&namespace), BTreeSet::is_empty);
 }
 
 #[test]
@@ -171,10 +171,11 @@ impl Drop for Stopped {
     }
 }
 
+/// The ports of a bridge; none where the bridge is not there.
 fn ports(bridge: &str) -> BTreeSet<String> {
-    let listed = on_node("node1", &["ip", "-br", "link", "show", "master", bridge]);
-    let name = |line: &str| line.split(['@', ' ']).next().unwrap_or_default().to_owned();
-    listed.lines().map(name).collect()
+    let links: Value = serde_json::from_str(&on_node("node1", &["ip", "-j", "link"])).unwrap();
+    let ports = links.as_array().unwrap().iter().filter(|link| link["master"] == bridge);
+    ports.map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
