@@ -32,6 +32,7 @@ use clap::{Args, Subcommand};
 
 pub use down::{Outcome, down};
 pub use layout::node_name;
+pub use node::containerd_socket;
 pub use state::{Cluster, Network};
 pub use up::{Options, load_images, up};
 

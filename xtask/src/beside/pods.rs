@@ -12,7 +12,7 @@ use knit_kube::kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
 use super::{Beside, until};
-use crate::cluster::node_name;
+use crate::cluster::{containerd_socket, node_name};
 
 /// What a pod runs that only has to be there: the sandbox's own image, which every node has.
 const IMAGE: &str = "registry.k8s.io/pause:3.10.2";
@@ -111,7 +111,7 @@ pub fn wait(beside: &Beside, namespace: &str, number: usize) -> Result<()> {
 pub fn networks(beside: &Beside, namespace: &str) -> Result<BTreeMap<String, Netns>> {
     let mut found = BTreeMap::new();
     for node in beside.cluster().node_numbers() {
-        let socket = beside.cluster().node_folder(node, "run/containerd/containerd.sock");
+        let socket = containerd_socket(beside.cluster(), node);
         beside.wait(async {
             let (mut runtime, _) = Runtime::connect(&socket).await?;
             for sandbox in runtime.running().await? {

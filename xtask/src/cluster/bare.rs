@@ -68,7 +68,7 @@ impl Bare {
 
     /// Where a node's containerd listens.
     pub fn socket(&self, node: u8) -> PathBuf {
-        self.cluster.node_folder(node, "run/containerd/containerd.sock")
+        node::containerd_socket(&self.cluster, node)
     }
 
     /// Where a node's pods are counted.

@@ -1,7 +1,7 @@
 //! A node: a process tree in its own network, mount and host name namespaces, with containerd and a kubelet.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -142,19 +142,29 @@ no_sync = true
     )
 }
 
-/// Loads an image archive into the node.
-pub fn load_images(cluster: &Cluster, node: u8, archive: &Path) -> Result<()> {
-    let holder = holder(cluster, node)?;
-    let ctr = cluster.tool(Tool::Ctr)?;
+/// Where the node's containerd listens, as seen from outside.
+pub fn containerd_socket(cluster: &Cluster, node: u8) -> PathBuf {
+    cluster.node_folder(node, "run/containerd/containerd.sock")
+}
+
+/// Waits until the node's containerd answers as a kubelet asks it: its other services answer some moments earlier.
+fn wait_for_containerd(cluster: &Cluster, node: u8) -> Result<()> {
+    let socket = containerd_socket(cluster, node);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let parts = [containerd_part(node)];
     daemon::wait(cluster, "containerd answers", Duration::from_secs(60), &parts, || {
-        let mut ask = daemon::enter_for(holder, Duration::from_secs(10));
-        ask.arg(ctr).args(["--timeout=5s", "version"]);
-        Ok(match process::output(&mut ask) {
+        Ok(match runtime.block_on(knit_cri::Runtime::connect(&socket)) {
             Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(format!("{error:#}")),
+            Err(error) => Look::NotYet(error.to_string()),
         })
-    })?;
+    })
+}
+
+/// Loads an image archive into the node.
+pub fn load_images(cluster: &Cluster, node: u8, archive: &Path) -> Result<()> {
+    wait_for_containerd(cluster, node)?;
+    let holder = holder(cluster, node)?;
+    let ctr = cluster.tool(Tool::Ctr)?;
     // By standard input: the archive may lie where the node sees something else.
     let file = fs::File::open(archive).with_context(|| format!("cannot open {}", archive.display()))?;
     let mut import = daemon::enter_for(holder, Duration::from_secs(300));
@@ -172,8 +182,9 @@ pub fn load_images(cluster: &Cluster, node: u8, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts the node's kubelet, without waiting for it.
+/// Starts the node's kubelet, without waiting for it. It would end at once if its containerd did not answer.
 pub fn start_kubelet(cluster: &Cluster, node: u8) -> Result<()> {
+    wait_for_containerd(cluster, node)?;
     let resolv = cluster.node_folder(node, "resolv.conf");
     fs::write(&resolv, "# no name server: nothing outside the cluster is reached\n")?;
     let config = cluster.node_folder(node, "kubelet.json");

@@ -2,8 +2,11 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +14,7 @@ use serde::Deserialize;
 
 use super::count::Count;
 use super::kinds;
-use crate::progress::Step;
+use crate::progress::{Step, seconds};
 use crate::vm::{self, Guest};
 use crate::{places, process};
 
@@ -25,6 +28,7 @@ const GUEST_LIMIT: Duration = Duration::from_secs(900);
 pub struct Selection<'a> {
     wanted: fn(&Target) -> bool,
     filter: Option<&'a str>,
+    until_failure: bool,
 }
 
 /// Where a test program runs.
@@ -57,7 +61,13 @@ struct Program {
 impl<'a> Selection<'a> {
     /// Test programs that `wanted` accepts, and in them tests whose name contains `filter`.
     pub fn new(wanted: fn(&Target) -> bool, filter: Option<&'a str>) -> Self {
-        Self { wanted, filter }
+        Self { wanted, filter, until_failure: false }
+    }
+
+    /// Once a test program has failed, those after it do not run: what they share may be broken, and each would wait for
+    /// it in vain.
+    pub fn until_failure(self) -> Self {
+        Self { until_failure: true, ..self }
     }
 }
 
@@ -104,22 +114,53 @@ impl Target {
     }
 }
 
-/// Builds and runs the selected test programs, one after the other.
+/// Builds and runs the selected test programs, one after the other on this machine.
 pub fn run(selection: &Selection<'_>, place: Where) -> Result<Count> {
     run_with(selection, place, &[])
 }
 
 /// The same, with more environment for the tests.
 pub fn run_with(selection: &Selection<'_>, place: Where, environment: &[(String, String)]) -> Result<Count> {
+    let programs = build(selection, place)?;
+    if place == Where::Guest {
+        return Ok(run_in_guests(&programs, selection, environment));
+    }
     let mut count = Count::default();
-    for program in build(selection, place)? {
-        count += match place {
-            Where::Here => program.run_here(Command::new(&program.executable), selection, environment)?,
-            Where::UserNamespace => program.run_here(in_user_namespace(&program), selection, environment)?,
-            Where::Guest => program.run_in_guest(selection, environment)?,
+    for program in programs {
+        if selection.until_failure && count.failed() > 0 {
+            println!("-- {}: not run, because a test before it failed", program.name);
+            continue;
+        }
+        let command = match place {
+            Where::UserNamespace => in_user_namespace(&program),
+            Where::Here | Where::Guest => Command::new(&program.executable),
         };
+        count += program.run_here(command, selection, environment)?;
     }
     Ok(count)
+}
+
+/// An emulated guest keeps one processor busy: as many run at once as there are processors.
+fn run_in_guests(programs: &[Program], selection: &Selection<'_>, environment: &[(String, String)]) -> Count {
+    let at_once = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let (next, count) = (AtomicUsize::new(0), Mutex::new(Count::default()));
+    let work = || {
+        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            println!("-- {} (guest kernel)", program.name);
+            let ran = program.run_in_guest(selection, environment);
+            let mut count = count.lock().expect("no worker panics while it holds this");
+            match ran {
+                Ok(more) => *count += more,
+                Err(error) => drop(count.check::<()>(&program.name, Err(error))),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.min(programs.len()) {
+            scope.spawn(work);
+        }
+    });
+    count.into_inner().expect("no worker panics while it holds this")
 }
 
 /// Runs the examples in the documentation of every library.
@@ -253,7 +294,6 @@ impl Program {
     }
 
     fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
-        println!("-- {} (guest kernel)", self.name);
         let guest = Guest {
             arguments: selection.filter.into_iter().map(OsString::from).collect(),
             environment: environment
@@ -264,13 +304,19 @@ impl Program {
                 .collect(),
             tools: self.own.clone(),
             timeout: GUEST_LIMIT,
+            // Several guests run at once: each one's output is shown whole, when it has ended.
+            show: false,
             keep: true,
             ..Guest::new(&self.executable)
         };
         let outcome = vm::run(&guest)?;
+        let (output, error) =
+            (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+        let (took, why) = (seconds(outcome.took), if outcome.code == 0 { "" } else { &*error });
+        println!("-- {} (guest kernel) ended after {took}\n{output}{why}", self.name);
         let mut count = Count::default();
-        count.read_notes(&String::from_utf8_lossy(&outcome.stderr), "guest");
-        String::from_utf8_lossy(&outcome.stdout).lines().for_each(|line| count.read_line(line));
+        count.read_notes(&error, "guest");
+        output.lines().for_each(|line| count.read_line(line));
         if outcome.code != 0 {
             count.program_failed(&self.name);
         }

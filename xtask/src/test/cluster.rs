@@ -57,7 +57,8 @@ fn load_image(cluster: &Cluster) -> Result<()> {
 
 /// What containerd and the kubelet get through Knit's CNI shim.
 fn on_cni(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
-    binaries::run_with(&Selection::new(binaries::is_cluster_cni, filter), Where::Here, &kubectl_of(cluster)?)
+    let selection = Selection::new(binaries::is_cluster_cni, filter).until_failure();
+    binaries::run_with(&selection, Where::Here, &kubectl_of(cluster)?)
 }
 
 /// How tests reach the cluster.
@@ -76,11 +77,11 @@ fn kubectl_of(cluster: &Cluster) -> Result<Vec<(String, String)>> {
 
 fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
     let mut count = binaries::run_with(
-        &Selection::new(binaries::is_cluster, filter),
+        &Selection::new(binaries::is_cluster, filter).until_failure(),
         Where::Here,
         &kubectl_of(cluster)?,
     )?;
-    if filter.is_none() {
+    if filter.is_none() && count.failed() == 0 {
         count += sample(cluster)?;
     }
     Ok(count)

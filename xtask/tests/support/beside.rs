@@ -95,7 +95,7 @@ pub fn eventually<T: std::fmt::Debug>(
     mut look: impl FnMut() -> T,
     holds: impl Fn(&T) -> bool,
 ) -> T {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         let seen = look();
         if holds(&seen) {
