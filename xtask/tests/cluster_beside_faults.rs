@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::beside::{IMAGE, eventually, folder, installed, on_node};
-use support::kubectl::{Namespace, command, kubectl, run, text};
+use support::kubectl::{Namespace, command, feed, kubectl, run, text};
 
 const OPERATOR: &str = "pod-network-operator";
 
@@ -212,4 +212,23 @@ fn an_agent_may_write_about_its_own_node_only() {
     eventually("the other node has a state, too", || label("node2"), |said| !said.contains("NotFound"));
     let refused = label("node2");
     assert!(refused.contains("the agent of node1 may not write the state of node node2"), "{refused}");
+    // Blocks of addresses are claimed for its own node alone, and so given back.
+    let name = format!("tried-{}", std::process::id());
+    let block = |node: &str| {
+        format!(
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: IpBlock\nmetadata: {{name: {name}}}\nspec: {{pool: t/x/10.9.9.0/24, cidr: 10.9.9.0/28, node: {node}}}\n"
+        )
+    };
+    let theirs = "the agent of node1 may not claim or give back a block of another node";
+    let (accepted, said) = feed(&["--token", token.trim(), "create", "-f", "-"], &block("node2"));
+    assert!(!accepted && said.contains(theirs), "{said}");
+    let (accepted, said) = feed(&["create", "-f", "-"], &block("node2"));
+    assert!(accepted, "{said}");
+    let delete = || text(&run(&["--token", token.trim(), "delete", "ipblock", &name]));
+    let said = delete();
+    kubectl(&["delete", "ipblock", &name]);
+    assert!(said.contains(theirs), "{said}");
+    let (accepted, said) =
+        feed(&["--token", token.trim(), "create", "--dry-run=server", "-f", "-"], &block("node1"));
+    assert!(accepted, "{said}");
 }

@@ -1,9 +1,11 @@
-//! In a cluster, beside its CNI plugin or as its network: objects come from the API server, pods from there and from the container runtime.
+//! In a cluster, beside its CNI plugin or as its network: objects come from the API server, pods from there and from the
+//! container runtime.
 //!
 //! Watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
 //! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
+mod blocks;
 mod nodes;
 mod objects;
 mod pods;
@@ -22,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use knit_crds::Object;
 use knit_engine::pods::Pods;
 use knit_kube::kube::Client;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::config::{Config, Profile};
 use crate::daemon::Handle;
@@ -73,21 +75,34 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),
     };
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
-    for kind in Object::kinds() {
-        tokio::spawn(objects::follow(shared.clone(), kind));
+    let (known, blocks_are_known) = oneshot::channel();
+    if let Some(orders) = handle.take_orders() {
+        tokio::spawn(blocks::follow(shared.clone(), orders, known));
     }
     if config.profile == Profile::Primary {
         tokio::spawn(nodes::follow(shared.clone(), config.cluster_network.clone()));
     }
+    let runtime = named(&config.cri_socket).map(PathBuf::from);
+    tokio::spawn(async move {
+        // An agent that lost its state would take a pod for one without an address before it knows its blocks.
+        let _ = blocks_are_known.await;
+        follow_all(&shared, runtime);
+    });
+    Ok(())
+}
+
+fn follow_all(shared: &Shared, runtime: Option<PathBuf>) {
+    for kind in Object::kinds() {
+        tokio::spawn(objects::follow(shared.clone(), kind));
+    }
     tokio::spawn(pods::follow(shared.clone()));
-    tokio::spawn(runtime::follow(shared.clone(), named(&config.cri_socket).map(PathBuf::from)));
-    if let Some(fetched) = handle.secrets() {
+    tokio::spawn(runtime::follow(shared.clone(), runtime));
+    if let Some(fetched) = shared.handle.secrets() {
         tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
     }
     tokio::spawn(quotas::follow(shared.clone()));
     tokio::spawn(repairs::follow(shared.clone()));
-    tokio::spawn(states::follow(shared));
-    Ok(())
+    tokio::spawn(states::follow(shared.clone()));
 }
 
 fn named(path: &Path) -> Option<&Path> {

@@ -34,8 +34,13 @@ impl Capacity {
             let ranges = network.ranges.iter().filter(move |range| range.addr().is_ipv6() == ipv6);
             let pools: Vec<Pool> = ranges.map(|range| Pool::with_gateway(&id, *range)).collect();
             let capacity = (!pools.is_empty()).then(|| state.leases.capacity_of(&id, &pools))?;
+            let knit_ipam::Capacity { total, used, mut free, .. } = capacity;
+            if state.is_shared_network(namespace, &network.name) {
+                // Of a range that nodes share, what is left in this node's blocks and in those that nobody holds.
+                let pools: Vec<Pool> = pools.iter().map(|pool| state.blocks.reachable(pool)).collect();
+                free = state.leases.capacity_of(&id, &pools).free;
+            }
             let (namespace, network) = (namespace.to_owned(), network.name.clone());
-            let knit_ipam::Capacity { total, used, free, .. } = capacity;
             Some(Self { namespace, network, ipv6, total, used, free })
         };
         [of_family(false), of_family(true)].into_iter().flatten().collect()

@@ -17,19 +17,20 @@ mod turn;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use knit_engine::blocks::Order;
 use knit_engine::chain::Chain;
 use knit_engine::extension::Told;
 use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_kernel::notices::Notice;
 use knit_model::problem::{Problem, Reason};
-use tokio::sync::{broadcast, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 pub use feed::{Change, Repaired, about};
 pub(crate) use outgoing::{Outgoing, Words};
@@ -125,6 +126,8 @@ pub struct Handle {
     /// Whether objects come from a folder.
     watches: bool,
     secrets: Option<Arc<Fetched>>,
+    /// What is to be done with blocks of addresses, for the one who does it.
+    orders: Arc<Mutex<Option<mpsc::UnboundedReceiver<Order>>>>,
 }
 
 impl Daemon {
@@ -136,6 +139,7 @@ impl Daemon {
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
         let (counted, version) = watch::channel(0);
+        let (ordered, orders) = mpsc::unbounded_channel();
         let loop_ends = turn::Ends {
             incoming,
             sender: sender.clone(),
@@ -144,6 +148,7 @@ impl Daemon {
             metrics: Arc::clone(&metrics),
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
             version: counted,
+            orders: ordered,
         };
         let (folder, watches) = (options.state_dir.clone(), options.objects.is_some());
         let secrets = options.secrets.clone();
@@ -170,6 +175,7 @@ impl Daemon {
             outside,
             watches,
             secrets,
+            orders: Arc::new(Mutex::new(Some(orders))),
         };
         Ok(Self { handle, thread })
     }
@@ -251,6 +257,11 @@ impl Handle {
     /// Secrets of an API server, if that is where they are.
     pub(crate) fn secrets(&self) -> Option<&Arc<Fetched>> {
         self.secrets.as_ref()
+    }
+
+    /// What is to be done with blocks of addresses; whoever asks first does it.
+    pub(crate) fn take_orders(&self) -> Option<mpsc::UnboundedReceiver<Order>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Changes the cluster's network, or says why not.

@@ -7,6 +7,7 @@ mod start;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use knit_engine::blocks::Order;
 use knit_engine::extension::Invocation;
 use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
@@ -71,6 +72,8 @@ pub struct Heard {
     pub answers: Vec<(CallId, Answer)>,
     /// Extensions that have to be called.
     pub invocations: Vec<Invocation>,
+    /// What is to be done with blocks of addresses.
+    pub orders: Vec<Order>,
     /// What was written down.
     pub records: Vec<(Seq, Record)>,
 }
@@ -132,6 +135,7 @@ impl Node {
                 Effect::Changed(objects) => heard.changed.extend(objects),
                 Effect::Answer { call, answer } => heard.answers.push((call, answer)),
                 Effect::Invoke(invocation) => heard.invocations.push(*invocation),
+                Effect::Block(order) => heard.orders.push(order),
                 effect => heard.tasks.extend(task(effect, true)),
             }
         }
@@ -201,6 +205,7 @@ impl Node {
                         }
                         // Nothing is made for a rehearsal, and nothing goes.
                         Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
+                        Effect::Block(_) => {}
                         Effect::RunChain { verb, chained } => {
                             let result = chained.result.clone().ok_or_else(chain::not_rehearsed);
                             queue.push_back(Event::ChainDone { key: chained.key(), verb, result });
@@ -312,7 +317,9 @@ impl Node {
             | Record::Revision(_)
             | Record::Undone
             | Record::ExtensionRegistered(_)
-            | Record::ExtensionRemoved { .. } => true,
+            | Record::ExtensionRemoved { .. }
+            // Another node may hold it from now on.
+            | Record::BlockGone { .. } => true,
             Record::Began(began) => !began.held.is_empty(),
             _ => false,
         };
@@ -350,7 +357,11 @@ fn task(effect: Effect, make_keys: bool) -> Option<Task> {
         Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
         Effect::RunChain { verb, chained } => Some(Task::Chain { verb, chained }),
         Effect::Forward(all) => Some(Task::Forward(all)),
-        Effect::Journal(_) | Effect::Changed(_) | Effect::Answer { .. } | Effect::Invoke(_) => None,
+        Effect::Journal(_)
+        | Effect::Changed(_)
+        | Effect::Answer { .. }
+        | Effect::Invoke(_)
+        | Effect::Block(_) => None,
     }
 }
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ObjectReference;
 use knit_crds::Object;
-use knit_crds::states::NodeNetworkState;
+use knit_crds::states::{IpBlock, NodeNetworkState};
 use knit_engine::ObjectKey;
-use knit_kube::kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use knit_kube::kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use knit_kube::kube::{self, Api, Client, ResourceExt};
 use knit_kube::{MANAGER, Recorder, Severity, resource};
 use knit_model::provenance::ObjectRef;
@@ -70,6 +70,17 @@ impl Hands {
                 let api: Api<NodeNetworkState> = Api::all(self.client.clone());
                 // The API server's own garbage collector may be faster.
                 let _ = api.delete(&name, &DeleteParams::default()).await;
+                return None;
+            }
+            Effect::DeleteBlock { name, uid } => {
+                let api: Api<IpBlock> = Api::all(self.client.clone());
+                let only = Preconditions { uid: Some(uid), ..Preconditions::default() };
+                let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+                match api.delete(&name, &params).await {
+                    Ok(_) => tracing::info!(block = name, "deleted: its node is gone"),
+                    // It is looked at again soon.
+                    Err(why) => tracing::warn!(block = name, %why, "could not be deleted"),
+                }
                 return None;
             }
             Effect::Tell { object, severity, reason, note } => {

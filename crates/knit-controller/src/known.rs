@@ -22,6 +22,15 @@ pub struct Known {
     pub asked: Option<String>,
 }
 
+/// A block of addresses, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBlock {
+    /// Its uid.
+    pub uid: String,
+    /// The node that holds it.
+    pub node: String,
+}
+
 /// Everything that is known.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -35,6 +44,10 @@ pub struct State {
     pub alive: BTreeSet<String>,
     /// Sample Deployments, each with the PodConfig that it belongs to.
     pub samples: BTreeMap<Name, String>,
+    /// Blocks of addresses, by name.
+    pub blocks: BTreeMap<String, HeldBlock>,
+    /// Nodes that hold blocks and are gone, and since when that is seen, in milliseconds.
+    pub(crate) gone_since: BTreeMap<String, i64>,
     /// What was listed once. Before all of it was, nothing is decided.
     pub(crate) listed: BTreeSet<String>,
     /// Objects to look at.
@@ -45,6 +58,11 @@ impl State {
     /// Whether anything waits to be looked at.
     pub fn is_waiting(&self) -> bool {
         !self.dirty.is_empty()
+    }
+
+    /// Whether a node that is gone holds blocks: they go when it has been gone for long.
+    pub fn waits_for_nodes(&self) -> bool {
+        !self.gone_since.is_empty()
     }
 
     /// What agents of nodes that there are say about an object in pods, with the pod.

@@ -3,12 +3,13 @@
 //! - the status of an object, from what all agents say about pods and nodes ([`rollup`]);
 //! - finalizers, which go when no node has anything of an object any more;
 //! - `PodConfig.sampleDeployment`;
-//! - states of nodes and pods that are gone;
+//! - states of nodes and pods that are gone, and blocks of addresses of nodes that are;
 //! - and the end of it all ([`uninstall`]).
 //!
 //! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock;
 //! [`health`] tells the kubelet how it is.
 
+mod blocks;
 mod effects;
 pub mod health;
 mod known;
@@ -19,5 +20,5 @@ pub mod sample;
 pub mod step;
 pub mod uninstall;
 
-pub use known::{Known, State};
+pub use known::{HeldBlock, Known, State};
 pub use step::{Effect, Event, step};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
-use knit_crds::states::{NodeNetworkState, PodNetworkState};
+use knit_crds::states::{IpBlock, NodeNetworkState, PodNetworkState};
 use knit_crds::{KindInfo, Object};
 use knit_engine::ObjectKey;
 use knit_kube::kube::api::DynamicObject;
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::effects::Hands;
 use crate::health::{self, Health};
+use crate::known::HeldBlock;
 use crate::lease::Election;
 use crate::sample;
 use crate::{Effect, Event, State, step};
@@ -28,6 +29,8 @@ use crate::{Effect, Event, State, step};
 const GROUP: Duration = Duration::from_millis(20);
 /// While something waits, it is looked at this often.
 const WAITING: Duration = Duration::from_millis(250);
+/// While a node is gone that holds blocks of addresses, it is looked this often whether it has been gone for long.
+const GONE: Duration = Duration::from_secs(10);
 /// So many requests are under way at once.
 const AT_ONCE: usize = 16;
 
@@ -141,6 +144,8 @@ fn key_of(effect: &Effect) -> Option<&ObjectKey> {
 async fn hear(state: &mut State, incoming: &mut UnboundedReceiver<Event>) -> bool {
     let first = if state.is_waiting() {
         timeout(WAITING, incoming.recv()).await.ok()
+    } else if state.waits_for_nodes() {
+        timeout(GONE, incoming.recv()).await.ok()
     } else {
         Some(incoming.recv().await)
     };
@@ -182,6 +187,15 @@ fn watch_all(client: &Client, events: &UnboundedSender<Event>) {
         events,
         |state| (state.name_any(), state.status.unwrap_or_default()),
         Event::Nodes,
+    );
+    let blocks = Api::<IpBlock>::all(client.clone());
+    watch(
+        blocks,
+        "blocks",
+        watcher::Config::default(),
+        events,
+        |block| (block.name_any(), HeldBlock { uid: block.uid().unwrap_or_default(), node: block.spec.node }),
+        Event::Blocks,
     );
     let alive = Api::<PartialObjectMeta<Node>>::all(client.clone());
     watch(alive, "nodes", watcher::Config::default(), events, |node| node.name_any(), Event::Alive);

@@ -16,7 +16,8 @@ use knit_model::provenance::ObjectRef;
 use knit_model::quota::Counts;
 use serde_json::Value;
 
-use crate::known::{Known, Name, State};
+use crate::blocks;
+use crate::known::{HeldBlock, Known, Name, State};
 use crate::rollup::{RollUp, roll_up};
 use crate::sample;
 
@@ -30,6 +31,7 @@ const PODS: &str = "PodNetworkState";
 const NODES: &str = "NodeNetworkState";
 const ALIVE: &str = "Node";
 const SAMPLES: &str = "Deployment";
+const BLOCKS: &str = "IpBlock";
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub enum Event {
     Alive(Seen<String>),
     /// News of sample Deployments, each with the PodConfig that it belongs to.
     Samples(Seen<(Name, String)>),
+    /// News of blocks of addresses, by name.
+    Blocks(Seen<(String, HeldBlock)>),
     /// Something about this object could not be written.
     Failed(ObjectKey),
     /// Everything that waits is to be looked at.
@@ -75,6 +79,13 @@ pub enum Effect {
     DeleteSample(ObjectKey, Name),
     /// Delete what was said about a node that is gone.
     DeleteNodeState(String),
+    /// Delete a block of a node that is gone.
+    DeleteBlock {
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
     /// Take back what nodes that are gone have claimed of a quota, unless it has changed since.
     DropClaims {
         /// The quota.
@@ -107,6 +118,10 @@ pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
         Event::Nodes(seen) => hear_nodes(state, seen),
         Event::Alive(seen) => hear_alive(state, seen),
         Event::Samples(seen) => hear_samples(state, seen),
+        Event::Blocks(seen) => {
+            blocks::hear(state, seen);
+            state.listed.insert(BLOCKS.to_owned());
+        }
         Event::Failed(key) => {
             // What it has is not known any more.
             if let Some(known) = state.objects.get_mut(&key) {
@@ -239,7 +254,7 @@ fn key_of(object: &AppliedObject) -> ObjectKey {
 impl State {
     /// What was not listed yet. Before all of it was, nothing is decided.
     pub fn missing(&self) -> BTreeSet<String> {
-        let others = [PODS, NODES, ALIVE, SAMPLES].into_iter();
+        let others = [PODS, NODES, ALIVE, SAMPLES, BLOCKS].into_iter();
         let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
         needed.filter(|what| !self.listed.contains(*what)).map(str::to_owned).collect()
     }
@@ -255,6 +270,7 @@ fn look(state: &mut State, now: i64) -> Vec<Effect> {
     }
     let gone = state.nodes.keys().filter(|name| !state.alive.contains(*name));
     effects.extend(gone.map(|name| Effect::DeleteNodeState(name.clone())));
+    effects.extend(blocks::of_gone_nodes(state, now));
     effects
 }
 

@@ -1,7 +1,7 @@
 //! What the controller decides, without an API server.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-use knit_controller::{Effect, Event, State, step};
+use knit_controller::{Effect, Event, HeldBlock, State, step};
 use knit_crds::Object;
 use knit_crds::states::{NodeNetworkStateStatus, PodNetworkStateStatus};
 use knit_kube::Seen;
@@ -24,6 +24,7 @@ impl Controller {
         controller.hear(Event::Pods(Seen::Listed(Vec::new())));
         controller.hear(Event::Nodes(Seen::Listed(Vec::new())));
         controller.hear(Event::Samples(Seen::Listed(Vec::new())));
+        controller.hear(Event::Blocks(Seen::Listed(Vec::new())));
         assert_eq!(controller.look(0), [], "nothing is decided before nodes are known");
         controller.hear(Event::Alive(Seen::Listed(vec!["node1".to_owned(), "node2".to_owned()])));
         controller
@@ -268,4 +269,34 @@ fn what_a_gone_node_claimed_of_a_quota_is_free_again_and_claims_are_the_agents_t
     let status = status(&effects);
     assert_eq!(ready(&status).0, "True");
     assert!(status.get("claims").is_none() && status.get("used").is_none(), "{status}");
+}
+
+#[test]
+fn blocks_of_a_node_go_when_it_has_been_gone_for_long_and_never_before() {
+    let mut controller = Controller::new();
+    for (name, node) in [("a-0", "node1"), ("a-1", "node2"), ("b-0", "node2")] {
+        let block = HeldBlock { uid: format!("uid-{name}"), node: node.to_owned() };
+        controller.hear(Event::Blocks(Seen::Applied((name.to_owned(), block))));
+    }
+    let minute = 60_000;
+    assert_eq!(controller.look(60 * minute), []);
+    assert!(!controller.state.waits_for_nodes());
+    controller.hear(Event::Alive(Seen::Deleted("node2".to_owned())));
+    assert_eq!(controller.look(0), []);
+    assert!(controller.state.waits_for_nodes());
+    assert_eq!(controller.look(4 * minute), []);
+    // It is back: its time begins anew.
+    controller.hear(Event::Alive(Seen::Applied("node2".to_owned())));
+    assert_eq!(controller.look(0), []);
+    controller.hear(Event::Alive(Seen::Deleted("node2".to_owned())));
+    assert_eq!(controller.look(2 * minute), []);
+    assert_eq!(controller.look(4 * minute), []);
+    let delete = |name: &str| Effect::DeleteBlock { name: name.to_owned(), uid: format!("uid-{name}") };
+    assert_eq!(controller.look(minute), [delete("a-1"), delete("b-0")]);
+    for name in ["a-1", "b-0"] {
+        let block = HeldBlock { uid: format!("uid-{name}"), node: "node2".to_owned() };
+        controller.hear(Event::Blocks(Seen::Deleted((name.to_owned(), block))));
+    }
+    assert_eq!(controller.look(60 * minute), []);
+    assert!(!controller.state.waits_for_nodes());
 }

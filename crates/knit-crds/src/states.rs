@@ -1,8 +1,10 @@
-//! PodNetworkState and NodeNetworkState: what Knit says about a pod and a node. Nobody asks for anything with them.
+//! PodNetworkState and NodeNetworkState: what Knit says about a pod and a node; IpBlock: what a node holds of a range. Nobody
+//! asks for anything with them.
 //!
 //! An agent writes both in one request each, so these kinds have no status subresource. From them the controller reads
 //! what became of an object everywhere.
 
+mod block;
 mod counters;
 mod node;
 
@@ -15,6 +17,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use block::COLUMNS as BLOCK_COLUMNS;
+pub use block::{IpBlock, IpBlockSpec};
 pub use counters::{InterfaceCounters, PodCounters, WayCounters};
 pub(crate) use node::COLUMNS as NODE_COLUMNS;
 pub use node::{

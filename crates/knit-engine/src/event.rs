@@ -11,6 +11,7 @@ use knit_model::quota::Counts;
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::{self, Block};
 use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
 use crate::chain::{Chain, ChainKey, Chained, Verb};
 use crate::extension::{Invocation, Outcome, Receipt, Registered, Told};
@@ -57,6 +58,8 @@ pub enum Event {
         /// What was claimed for this node.
         counts: Counts,
     },
+    /// News of blocks of ranges that nodes share.
+    Blocks(blocks::News),
     /// Everything is to be compared with the kernel again.
     Resync,
     /// Someone wants interfaces, and waits.
@@ -216,6 +219,8 @@ pub enum Effect {
         /// The interface, with everything that plugins are told.
         chained: Box<Chained>,
     },
+    /// Claim a block, or give it back.
+    Block(blocks::Order),
     /// Tell whoever made the call.
     Answer {
         /// The call.
@@ -374,6 +379,13 @@ pub enum Record {
         /// The id of the call.
         id: String,
     },
+    /// A block is this node's.
+    BlockClaimed(Box<Block>),
+    /// A block is not this node's any more, or is about to be given back.
+    BlockGone {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// One change of objects by a person, and how to take it back.
@@ -414,6 +426,16 @@ pub struct Ended {
     pub given_back: Vec<HeldKey>,
     /// When.
     pub at: Time,
+}
+
+impl Unit {
+    /// The sandbox that it is everything of.
+    pub fn sandbox(&self) -> Option<&SandboxId> {
+        match self {
+            Self::Sandbox(id) => Some(id),
+            Self::Bridge(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Unit {

@@ -6,6 +6,7 @@
 //!
 //! What a cluster tells (pods, sandboxes, objects) becomes events in [`pods`] and [`objects`].
 
+pub mod blocks;
 pub mod call;
 pub mod called;
 mod calls;

@@ -33,6 +33,7 @@ pub(crate) use ports::{may_stop_to_filter, needs_filter};
 pub(crate) use seats::settle;
 pub(crate) use tunnel::followers;
 
+use crate::blocks::{PoolKey, Wait};
 use crate::event::Look;
 use crate::state::{LeaseTaken, Made, ObjectKey};
 
@@ -70,6 +71,8 @@ pub(crate) struct Resolved {
     pub(crate) granted: Counts,
     /// What is asked for here and a quota has no room for.
     pub(crate) refused: Counts,
+    /// Blocks that are missing here.
+    pub(crate) waits: BTreeMap<PoolKey, Wait>,
 }
 
 impl Resolved {

@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
 use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
 use knit_model::problem::Problem;
-use knit_model::provenance::ObjectRef;
+use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::quota::Counts;
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
 use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::blocks::Blocks;
 use crate::call::ATTACHMENT;
 use crate::called::Called;
 use crate::calls::Calls;
@@ -152,6 +153,9 @@ pub struct State {
     /// Who takes part in attaches, and what each did.
     #[serde(default)]
     pub extensions: Extensions,
+    /// Blocks of ranges that nodes share.
+    #[serde(default)]
+    pub blocks: Blocks,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -242,6 +246,12 @@ impl State {
             }
             Record::ReceiptsEnded(ended) => self.extensions.ended(ended),
             Record::ExtensionTold { id } => self.extensions.is_told(id),
+            Record::BlockClaimed(block) => {
+                self.blocks.mine.insert(block.name.clone(), (**block).clone());
+            }
+            Record::BlockGone { name } => {
+                self.blocks.mine.remove(name);
+            }
         }
     }
 
@@ -257,6 +267,7 @@ impl State {
             calls: Calls::default(),
             forwards: Forwards::default(),
             extensions: self.extensions.remembered(),
+            blocks: self.blocks.remembered(),
             lacking: BTreeMap::new(),
             allowances: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -401,6 +412,15 @@ impl State {
                 _ => None,
             });
         networks.next()
+    }
+
+    /// Whether a network is every node's, and not this one's alone: its object came from an API server.
+    pub fn is_shared_network(&self, namespace: &str, name: &str) -> bool {
+        let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
+        let mut intents = objects.flat_map(|(_, object)| &object.intents);
+        let is_it = |want: &Want| matches!(want, Want::Network(network) if network.name == name);
+        let network = intents.find(|intent| is_it(&intent.want));
+        network.is_some_and(|intent| intent.origin.dialect == Dialect::Kubernetes)
     }
 
     /// The uplink that a tenant may use under this name.

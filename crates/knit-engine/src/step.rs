@@ -1,9 +1,10 @@
 //! One event in, effects out.
 
 mod affected;
-mod focus;
+mod blocks;
 mod held;
 mod quota;
+mod seen;
 pub(crate) mod standing;
 
 use std::collections::BTreeSet;
@@ -14,12 +15,12 @@ use knit_ipam::{Key, Time};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::BridgeReport;
-use knit_model::{IfName, NetState, Plan, SandboxId};
+use knit_model::{NetState, SandboxId};
 
 use self::affected::{affected, bridges_named};
-use self::focus::focus;
 use self::held::{given_back, held};
 use self::quota::{allowed, give_room};
+use self::seen::{blame, focus, in_the_name_of};
 use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
@@ -61,6 +62,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(known);
         }
         Event::Allowed { quota, counts } => allowed(state, quota, counts),
+        Event::Blocks(news) => blocks::hear(state, news, &mut effects),
         Event::Resync => {
             calls::chain::try_again(state);
             state.lacking.clear();
@@ -73,6 +75,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     }
     extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
+    blocks::claim_missing(state, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     effects.list
 }
@@ -179,6 +182,7 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
             true => state.refused.remove(&unit),
             false => state.refused.insert(unit.clone(), resolved.refused),
         };
+        blocks::wait(state, &unit, std::mem::take(&mut resolved.waits));
         resolved.look.links_only = standing::suffices(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), look: resolved.look.clone() });
         state.flights.insert(unit, Flight { resolved, given_back: Vec::new() });
@@ -372,6 +376,7 @@ fn try_exhausted(state: &mut State) {
     let waiting = state.problems.iter().filter(|(_, problems)| problems.iter().any(is_exhausted));
     let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
     state.dirty.extend(waiting);
+    state.dirty.extend(state.blocks.waits.keys().cloned());
 }
 
 /// Tunnels to a pod follow it when it has become another.
@@ -425,42 +430,4 @@ fn after(
         state.dirty.extend(unneeded);
     }
     effects.changed(objects);
-}
-
-/// Problems of a plan belong to the objects whose interface or bridge they name.
-fn blame(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
-    for (_, problem) in &plan.problems {
-        let named = |interface: &knit_model::report::InterfaceReport| {
-            let word = |name: &IfName| problem.message.split(' ').any(|word| word == name.as_str());
-            word(&interface.name) || interface.peer.as_ref().is_some_and(word)
-        };
-        let mut objects: BTreeSet<ObjectKey> = BTreeSet::new();
-        for (object, interface) in
-            resolved.made.interfaces.iter_mut().filter(|(_, interface)| named(interface))
-        {
-            interface.ready = false;
-            objects.insert(object.clone());
-        }
-        for (object, item) in &mut resolved.made.items {
-            let is_needed = |name: &IfName| item.links.contains(name);
-            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
-            if words.any(|word: IfName| is_needed(&word)) {
-                item.ready = false;
-                objects.insert(object.clone());
-            }
-        }
-        if objects.is_empty() {
-            objects.clone_from(&resolved.askers);
-        }
-        if objects.is_empty() {
-            objects.extend(in_the_name_of(unit));
-        }
-        resolved.problems.extend(objects.into_iter().map(|object| (object, problem.clone())));
-    }
-}
-
-/// Who is told about a bridge that nobody asks for any more and that cannot go: the bridge itself.
-fn in_the_name_of(unit: &Unit) -> Option<ObjectKey> {
-    let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
-    Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
 }

@@ -11,6 +11,7 @@ mod support {
     pub mod node;
 }
 
+use knit_engine::blocks::{Block, News};
 use knit_engine::{Event, Record, State, step};
 use knit_ipam::Time;
 use proptest::prelude::*;
@@ -28,6 +29,16 @@ fn journal() -> Vec<Value> {
     node.hear(Event::ObjectApplied(object("PodNetworkConfig", "cnf", "change", change)));
     node.hear(Event::ObjectDeleted(key(&links)));
     node.hear(Event::SandboxGone(knit_model::SandboxId("b".to_owned())));
+    let block = Block {
+        name: "cnf.br0.10.0.0.0-24-0".to_owned(),
+        uid: "u".to_owned(),
+        pool: "cnf/br0/10.0.0.0/24".to_owned(),
+        cidr: "10.0.0.0/28".parse().unwrap(),
+        node: "here".to_owned(),
+        mine: true,
+    };
+    node.hear(Event::Blocks(News::Listed(vec![block.clone()])));
+    node.hear(Event::Blocks(News::Deleted { name: block.name, uid: block.uid }));
     node.journal.iter().map(|record| serde_json::to_value(record).unwrap()).collect()
 }
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::AllocError;
 use crate::lease::{AttachmentId, Key, Lease, Time};
+use crate::number::{Family, bounds};
 use crate::pool::Pool;
 
 /// All leases of a node, by network and address.
@@ -81,7 +82,7 @@ impl Leases {
         want: Want,
         now: Time,
     ) -> Result<IpNet, AllocError> {
-        let held = pools.iter().find_map(|pool| Some((pool, self.held_answer(pool, owner, want)?)));
+        let held = pools.iter().find_map(|pool| Some((pool, self.held(pool, owner, want)?)));
         let (pool, address) = match held {
             Some((pool, address)) => {
                 self.renew(&pool.network, address, instance, now);
@@ -100,7 +101,7 @@ impl Leases {
     }
 
     /// The address that the attachment holds already and that answers the request.
-    fn held_answer(&self, pool: &Pool, owner: &AttachmentId, want: Want) -> Option<IpAddr> {
+    pub fn held(&self, pool: &Pool, owner: &AttachmentId, want: Want) -> Option<IpAddr> {
         let answers = |address: &IpAddr| match want {
             Want::Fixed(wanted) => *address == wanted,
             Want::Any | Want::Sticky(_) => {
@@ -133,7 +134,8 @@ impl Leases {
                 }
             }
             Want::Sticky(address) => {
-                if let Some(pool) = pools.iter().find(|pool| self.check_free(pool, address).is_ok()) {
+                let may = |pool: &&Pool| pool.is_own(address) && self.check_free(pool, address).is_ok();
+                if let Some(pool) = pools.iter().find(may) {
                     return Ok((pool, address));
                 }
             }
@@ -266,6 +268,13 @@ impl Leases {
         capacity.free = capacity.total.saturating_sub(capacity.used);
         capacity.stray = known.map_or(0, Network::live).saturating_sub(capacity.used);
         capacity
+    }
+
+    /// How many addresses of a network are held in a part of it.
+    pub fn live_in(&self, network: &str, part: IpNet) -> u128 {
+        let (first, last) = bounds(part);
+        let known = self.networks.get(network);
+        known.map_or(0, |known| known.live_between(Family::of(part.addr()), first, last))
     }
 
     /// The lease of an address, held or resting.

@@ -6,6 +6,7 @@
 //! - only `release*`, `garbage_collect` and `restore` end a lease: time never does, whatever the clock says;
 //! - the same leases and the same question give the same address, before and after they were on disk.
 
+pub mod block;
 pub mod error;
 pub mod lease;
 pub mod leases;
@@ -14,6 +15,7 @@ pub mod overlap;
 pub mod pool;
 mod runs;
 
+pub use block::Split;
 pub use error::AllocError;
 pub use lease::{AttachmentId, Key, Lease, Released, Time};
 pub use leases::{Capacity, Leases, RESTING_MAX, Want};

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::block::gaps;
 use crate::error::Withheld;
 use crate::number::{Family, bounds, number};
 use crate::runs::Runs;
@@ -25,6 +26,10 @@ pub struct Pool {
     /// Only addresses of this part are given; those of all the range when it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<Part>,
+    /// Where nodes share the range, the blocks of it that are this node's: what is given anew is of these. `None`: all of
+    /// the range is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<Vec<IpNet>>,
 }
 
 /// A part of a range: its first and its last address, both of one family.
@@ -52,12 +57,24 @@ impl Pool {
 
     /// A pool that gives every usable address.
     pub fn new(network: impl Into<String>, range: IpNet) -> Self {
-        Self { network: network.into(), range, gateway: false, reserved: Vec::new(), part: None }
+        let (reserved, part, blocks) = (Vec::new(), None, None);
+        Self { network: network.into(), range, gateway: false, reserved, part, blocks }
     }
 
     /// The same pool, which gives only addresses of this part.
     pub fn within(self, part: Part) -> Self {
         Self { part: Some(part), ..self }
+    }
+
+    /// The same of which only these blocks are this node's.
+    #[must_use]
+    pub fn of_blocks(self, blocks: Vec<IpNet>) -> Self {
+        Self { blocks: Some(blocks), ..self }
+    }
+
+    /// Whether an address is in a block of this node's, or the whole range is.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.blocks.as_ref().is_none_or(|blocks| blocks.iter().any(|block| block.contains(&address)))
     }
 
     /// Whether an address is of the pool, whether it may be given or not.
@@ -122,6 +139,9 @@ impl Pool {
             if from <= last && to >= first {
                 kept.insert_all(from.max(first), to.min(last));
             }
+        }
+        for (from, to) in self.blocks.iter().flat_map(|blocks| gaps(first, last, blocks)) {
+            kept.insert_all(from, to);
         }
         Some(Givable { first, last, kept })
     }

@@ -106,7 +106,7 @@ impl From<Mac> for String {
 }
 
 /// FNV-1a: small, stable across versions and machines, which the standard library's hasher does not promise.
-pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -52,6 +52,8 @@ fn agent() -> Value {
     let mut rules = all_kinds("", &READ);
     rules.push(rule(STATES, &["podnetworkstates"], &["get", "list", "create", "patch", "delete"]));
     rules.push(rule(STATES, &["nodenetworkstates"], &["get", "create", "patch"]));
+    // What it claims of ranges that nodes share.
+    rules.push(rule(STATES, &["ipblocks"], &["get", "list", "watch", "create", "delete"]));
     // What it claims of a quota for its node.
     rules.push(rule(STATES, &["networkquotas/status"], &["get", "patch"]));
     rules.push(rule("", &["pods"], &READ));
@@ -65,6 +67,8 @@ fn controller() -> Value {
     rules.extend(all_kinds("/status", &["patch"]));
     rules.push(rule(STATES, &["podnetworkstates"], &READ));
     rules.push(rule(STATES, &["nodenetworkstates"], &["get", "list", "watch", "delete"]));
+    // Those of nodes that are gone.
+    rules.push(rule(STATES, &["ipblocks"], &["list", "watch", "delete"]));
     rules.push(rule("", &["nodes"], &["list", "watch"]));
     rules.push(rule("apps", &["deployments"], &["list", "watch", "create", "delete"]));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use knit_crds::states::{NodeNetworkState, PodNetworkState};
+use knit_crds::states::{IpBlock, NodeNetworkState, PodNetworkState};
 use knit_kni::Client;
 use knit_kube::kube::Api;
 use knit_kube::kube::api::{DeleteParams, DynamicObject, ListParams};
@@ -147,6 +147,11 @@ fn nothing_in_the_api(hands: &Hands<'_>) -> Result<Result<(), String>> {
         let networks = status.networks.iter().filter(|network| here(&network.namespace));
         left.extend(networks.map(|network| format!("network {} on a node", network.name)));
     }
+    let blocks: Api<IpBlock> = Api::all(hands.beside.client().clone());
+    let blocks = hands.beside.wait(blocks.list(&ListParams::default()))?.items;
+    let of_it = format!("{}/", hands.namespace);
+    let blocks = blocks.into_iter().filter(|block| block.spec.pool.starts_with(&of_it));
+    left.extend(blocks.filter_map(|block| block.metadata.name).map(|name| format!("block {name}")));
     Ok(if left.is_empty() { Ok(()) } else { Err(left.join(", ")) })
 }
 

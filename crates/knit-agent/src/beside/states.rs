@@ -16,7 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
     NODE_LABEL, NodeNetworkState, NodeNetworkStateStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
 };
-use knit_engine::State;
+use knit_engine::{State, Unit};
 use knit_kube::kube::api::{DeleteParams, ListParams};
 use knit_kube::kube::{self, Api};
 use knit_kube::{Recorder, apply};
@@ -203,6 +203,8 @@ impl Writer {
             // A key that is being read is no problem yet, nor is a quota of which more is being claimed.
             let mut waiting = waiting_for_keys(&shared, state);
             waiting.extend(shared.quotas.sandboxes_waiting(state));
+            // Nor is a block that is there in a moment.
+            waiting.extend(state.blocks.soon().filter_map(Unit::sandbox).cloned());
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // Of a pod that the API does not have any more nothing is written: it would stay.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());

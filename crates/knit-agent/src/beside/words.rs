@@ -25,6 +25,11 @@ pub(super) fn between(old: Option<&PodNetworkStateStatus>, new: Option<&PodNetwo
             let note = format!("{}: {}", title(now), problem.message);
             words.push(Word { severity: Severity::Warning, reason: problem.reason.clone(), note });
         }
+        let knew = |warning: &String| before.is_some_and(|before| before.warnings.contains(warning));
+        for warning in now.warnings.iter().filter(|warning| !knew(warning)) {
+            let note = format!("{}: {warning}", title(now));
+            words.push(Word { severity: Severity::Warning, reason: "NetworkWarning".to_owned(), note });
+        }
         let is_news = before.is_none_or(|before| !before.ready || before.interfaces != now.interfaces);
         if now.ready && is_news {
             let note = format!("{}: {}", title(now), what(now));

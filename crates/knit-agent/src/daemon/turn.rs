@@ -3,6 +3,7 @@
 mod cluster;
 mod extensions;
 mod fed;
+mod jobs;
 mod notices;
 mod told;
 mod work;
@@ -14,15 +15,16 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use knit_engine::{Answer, Applied, CallId, Event, Failure, Record, Unit};
+use knit_engine::blocks::Order;
+use knit_engine::{Answer, CallId, Event, Record};
 use knit_kernel::fault::Observer;
 use knit_model::problem::{Problem, Reason};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::feed::{self, Change};
 use super::folder::Folder;
 use super::outgoing::Callers;
-use super::pool::{self, Errand, Finished, Pool};
+use super::pool::{self, Pool};
 use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
 use crate::hands::Task;
@@ -52,6 +54,7 @@ pub(super) struct Ends {
     pub(super) metrics: Arc<Metrics>,
     pub(super) callers: Callers,
     pub(super) version: watch::Sender<u64>,
+    pub(super) orders: mpsc::UnboundedSender<Order>,
 }
 
 struct Waiter {
@@ -300,63 +303,6 @@ impl<'a> Turn<'a> {
         self.hear(event)
     }
 
-    fn finished(&mut self, finished: Finished) -> Result<()> {
-        if finished.errand == Errand::Reap {
-            self.reaping = self.reaping.saturating_sub(1);
-        }
-        let events = self.events_of(finished)?;
-        events.into_iter().try_for_each(|event| self.hear(event))
-    }
-
-    /// What the engine is told of a job. A kernel that does not answer is a failed change, and is asked again soon.
-    fn events_of(&mut self, finished: Finished) -> Result<Vec<Event>> {
-        let Finished { errand, result, took, .. } = finished;
-        self.ends.metrics.job(&errand, took);
-        match (result, errand) {
-            (Ok(done), errand) => {
-                if matches!(errand, Errand::Apply(_)) && !done.to_reap.is_empty() {
-                    self.reap_at.get_or_insert_with(|| Instant::now() + REAP_AFTER);
-                }
-                let events = self.node.end(done);
-                Ok(if errand == Errand::Census { self.not_busy(events) } else { events })
-            }
-            (Err(why @ Error::Stopped { .. }), _) => Err(why),
-            (Err(why), Errand::Observe(unit) | Errand::Apply(unit)) => {
-                tracing::warn!(%unit, %why, "the kernel could not be asked");
-                self.resync_at = self.resync_at.min(Instant::now() + SOON);
-                let message = format!("{unit}: {why}");
-                let problem = Problem { field: String::new(), reason: Reason::KernelRefused, message };
-                let result = Err(Failure { problem, taken_back: false, lacks: None });
-                Ok(vec![Event::Applied(Applied { unit, result })])
-            }
-            (Err(why), Errand::Forward) => {
-                let message = why.to_string();
-                let reason = Reason::KernelRefused;
-                Ok(vec![Event::Forwarded(Err(Problem { field: String::new(), reason, message }))])
-            }
-            (Err(why), errand) => {
-                tracing::warn!(?errand, %why, "could not be done");
-                Ok(Vec::new())
-            }
-        }
-    }
-
-    /// Of sandboxes that are gone, those that nobody works on: whoever does finds out by itself.
-    fn not_busy(&self, events: Vec<Event>) -> Vec<Event> {
-        let state = self.node.state();
-        let is_idle = |event: &Event| match event {
-            Event::SandboxGone(id) => !state.is_busy(&Unit::Sandbox(id.clone())),
-            _ => true,
-        };
-        let idle: Vec<Event> = events.into_iter().filter(is_idle).collect();
-        for event in &idle {
-            if let Event::SandboxGone(id) = event {
-                tracing::info!(sandbox = %id, "its namespace is gone: what it had is taken back");
-            }
-        }
-        idle
-    }
-
     /// Hears an event and does, or has done, what follows. Alone, the loop's own hands do it.
     fn hear(&mut self, event: Event) -> Result<()> {
         let mut events = VecDeque::from([event]);
@@ -393,8 +339,12 @@ impl<'a> Turn<'a> {
         let is_done = matches!(&event, Event::Applied(applied) if applied.result.is_ok());
         let heard = self.node.begin(event)?;
         self.follow_works(about.as_ref(), &heard);
-        let Heard { tasks, answers, records, invocations, changed } = heard;
+        let Heard { tasks, answers, records, invocations, orders, changed } = heard;
         self.call_out(invocations);
+        for order in orders {
+            // Without an API server nobody orders anything.
+            let _ = self.ends.orders.send(order);
+        }
         self.tell_repairs(about.as_ref(), is_done, &tasks);
         for (seq, record) in &records {
             self.told.hear(record);

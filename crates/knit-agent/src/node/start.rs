@@ -27,7 +27,8 @@ const HISTORY: usize = 4;
 /// 2: objects may ask for routes, rules, neighbours and sysctls by themselves, and plans may replace a neighbour. All of
 /// that is only added, so that what format 1 has is read as it is.
 /// 3: what calls ask for has limits of each way together, and whole routes.
-pub const FORMAT: Format = Format { version: 3, migrate };
+/// 4: there are blocks of addresses. Only added.
+pub const FORMAT: Format = Format { version: 4, migrate };
 
 fn migrate(from: u32, _: Part, mut value: Value) -> std::result::Result<Value, String> {
     match from {
@@ -35,6 +36,7 @@ fn migrate(from: u32, _: Part, mut value: Value) -> std::result::Result<Value, S
             older::attachments(&mut value);
             Ok(value)
         }
+        3 => Ok(value),
         other => Err(format!("there is no format {other}")),
     }
 }

@@ -58,7 +58,7 @@ pub struct NetworkCapacity {
     pub family: String,
     /// Addresses that pods can have.
     pub total: u64,
-    /// Addresses that the next pods can have.
+    /// Addresses that the next pods can have: in this node's blocks, and in those that no node holds.
     pub free: u64,
 }
 

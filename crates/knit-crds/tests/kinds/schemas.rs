@@ -119,8 +119,8 @@ fn every_kind_has_what_kubectl_shows() {
 #[test]
 fn manifests_are_files_that_read_back() {
     let manifests = manifests();
-    // Beside the kinds that people write, the states that agents write.
-    assert_eq!(manifests.len(), Object::kinds().len() + 2);
+    // Beside the kinds that people write, the three that agents write.
+    assert_eq!(manifests.len(), Object::kinds().len() + 3);
     for ((name, yaml), definition) in manifests.iter().zip(crds()) {
         assert!(name.ends_with(".yaml"), "{name}");
         let again: Value = serde_saphyr::from_str(yaml).unwrap();

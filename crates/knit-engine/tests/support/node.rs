@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use knit_engine::blocks::Order;
 use knit_engine::call::Found;
 use knit_engine::{
     Answer, Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
@@ -35,6 +36,8 @@ pub struct Node {
     pub links_only: Vec<bool>,
     /// What calls were answered.
     pub answers: Vec<Answer>,
+    /// What is to be done with blocks of addresses.
+    pub orders: VecDeque<Order>,
 }
 
 impl Node {
@@ -51,6 +54,7 @@ impl Node {
             secrets: BTreeSet::new(),
             links_only: Vec::new(),
             answers: Vec::new(),
+            orders: VecDeque::new(),
         }
     }
 
@@ -103,6 +107,10 @@ impl Node {
             }
             Effect::Answer { answer, .. } => {
                 self.answers.push(answer);
+                None
+            }
+            Effect::Block(order) => {
+                self.orders.push_back(order);
                 None
             }
             // What else calls lead to has tests of its own.

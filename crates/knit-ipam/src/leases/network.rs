@@ -80,6 +80,11 @@ impl Network {
         live.count(givable.first, givable.last) - kept
     }
 
+    /// How many of the addresses from first to last are held.
+    pub(super) fn live_between(&self, family: Family, first: u128, last: u128) -> u128 {
+        self.family(family).live.count(first, last)
+    }
+
     /// How many addresses are held.
     pub(super) fn live(&self) -> u128 {
         [&self.v4, &self.v6].iter().map(|index| index.live.count(0, u128::MAX)).sum()

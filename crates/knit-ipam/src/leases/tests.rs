@@ -324,3 +324,26 @@ fn parts_are_tried_in_order_and_what_is_held_or_was_had_goes_before_it() {
     assert_eq!(any(&mut leases, &other, 2), "10.0.0.30/24");
     assert_eq!(leases.held_by(&owner(2)).count(), 2);
 }
+
+#[test]
+fn a_shared_range_gives_from_the_nodes_own_blocks_and_what_is_held_stays() {
+    let mut leases = Leases::default();
+    let none = pool("10.0.0.0/24").of_blocks(Vec::new());
+    let first = pool("10.0.0.0/24").of_blocks(vec!["10.0.0.0/28".parse().unwrap()]);
+    let second = pool("10.0.0.0/24").of_blocks(vec!["10.0.0.16/28".parse().unwrap()]);
+    assert!(ask(&mut leases, &none, 1, Want::Any).is_err());
+    assert_eq!(any(&mut leases, &first, 1), "10.0.0.2/24");
+    assert_eq!(any(&mut leases, &second, 2), "10.0.0.16/24");
+    // The block is lost: the running one keeps what it has.
+    assert_eq!(any(&mut leases, &second, 1), "10.0.0.2/24");
+    for number in 3..16 {
+        assert_eq!(any(&mut leases, &first, number), format!("10.0.0.{number}/24"));
+    }
+    assert!(ask(&mut leases, &first, 99, Want::Any).unwrap_err().contains("all 14 addresses"));
+    assert_eq!(leases.live_in(&first.network, "10.0.0.0/28".parse().unwrap()), 14);
+    assert_eq!(leases.live_in(&first.network, "10.0.0.32/28".parse().unwrap()), 0);
+    // What was given back there is not taken up again: it is another node's by now.
+    leases.release(&owner(1), Time(20));
+    let last = leases.last_of(&second, &owner(1)).unwrap();
+    assert_eq!(ask(&mut leases, &second, 1, Want::Sticky(last)).unwrap(), "10.0.0.17/24");
+}

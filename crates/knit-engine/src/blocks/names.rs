@@ -1,0 +1,127 @@
+//! Names of blocks: the same on every node for the same network and range, and names that an API server takes.
+
+use ipnet::IpNet;
+use knit_ipam::Split;
+use knit_model::mac::fnv1a;
+
+use super::{Block, PoolKey};
+
+/// The longest name without an index; an API server takes 253 bytes.
+const LONGEST: usize = 200;
+/// So much of a name that has to be shortened stays readable.
+const KEPT: usize = 120;
+
+impl PoolKey {
+    /// The range with its network, for people and to be read back: `default/pnobr0/192.168.100.0/24`.
+    pub fn title(&self) -> String {
+        format!("{}/{}", self.network, self.range.trunc())
+    }
+
+    /// What [`PoolKey::title`] says.
+    pub fn parse(title: &str) -> Option<Self> {
+        let (start, prefix) = title.rsplit_once('/')?;
+        let (network, address) = start.rsplit_once('/')?;
+        let range: IpNet = format!("{address}/{prefix}").parse().ok()?;
+        Some(Self { network: network.to_owned(), range })
+    }
+
+    /// The name of a block's object.
+    pub fn block_name(&self, index: u8) -> String {
+        format!("{}-{index:x}", self.name())
+    }
+
+    /// `default.pnobr0.192.168.100.0-24`. What is too long for a name, or has letters that names have not, ends in a hash.
+    fn name(&self) -> String {
+        let network = match self.network.split('/').collect::<Vec<_>>()[..] {
+            // A kind in the middle: no two differ in capitals alone.
+            [namespace, kind, name] => format!("{namespace}.{}.{name}", kind.to_lowercase()),
+            _ => self.network.replace('/', "."),
+        };
+        let range = self.range.trunc().to_string().replace('/', "-");
+        let plain = format!("{network}.{range}");
+        // A dot of its own in a part would make two networks look alike.
+        let has_dot = self.network.contains('.');
+        if !has_dot && plain.len() <= LONGEST && is_name(&plain) {
+            return plain;
+        }
+        let letter =
+            |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+        let start: String = plain.chars().map(letter).take(KEPT).collect();
+        format!("{start}-{:016x}", fnv1a(self.title().as_bytes()))
+    }
+}
+
+impl Block {
+    /// The range that it is a part of, if its object says that in the words of a node.
+    pub(crate) fn pool_key(&self) -> Option<PoolKey> {
+        let pool = PoolKey::parse(&self.pool)?;
+        let split = Split::of(pool.range);
+        let index = split.index_of(self.cidr.network())?;
+        let is_named = split.block(index) == Some(self.cidr) && pool.block_name(index) == self.name;
+        is_named.then_some(pool)
+    }
+
+    /// Its index in that range.
+    pub(crate) fn index(&self) -> Option<u8> {
+        Split::of(PoolKey::parse(&self.pool)?.range).index_of(self.cidr.network())
+    }
+}
+
+/// Whether an API server takes this as a name: lower case words between dots.
+fn is_name(text: &str) -> bool {
+    let is_word = |word: &str| {
+        let letters = word.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        letters && !word.is_empty() && !word.starts_with('-') && !word.ends_with('-')
+    };
+    text.split('.').all(is_word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn pool(network: &str, range: &str) -> PoolKey {
+        PoolKey { network: network.to_owned(), range: range.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_name_says_network_range_and_index() {
+        let name = |network: &str, range: &str, index| pool(network, range).block_name(index);
+        assert_eq!(name("default/pnobr0", "192.168.100.0/24", 0), "default.pnobr0.192.168.100.0-24-0");
+        assert_eq!(name("default/Veth/a", "10.0.0.9/24", 15), "default.veth.a.10.0.0.0-24-f");
+        assert_eq!(name("shop/network/blue", "10.0.0.0/8", 10), "shop.network.blue.10.0.0.0-8-a");
+    }
+
+    #[test]
+    fn names_that_an_api_server_would_refuse_or_that_look_alike_end_in_a_hash() {
+        let long = format!("default/Veth/{}", "a".repeat(253));
+        let all = [
+            pool("default/br0", "fd00::/64"),
+            pool("default/br0", "fd00:0:0:1::/64"),
+            pool("default/BR0", "10.0.0.0/24"),
+            pool("default/br_0", "10.0.0.0/24"),
+            pool("default/br-", "10.0.0.0/24"),
+            pool("default/network.x", "10.0.0.0/24"),
+            pool("default/network/x", "10.0.0.0/24"),
+            pool("default/br0", "10.0.0.0/24"),
+            pool(&long, "10.0.0.0/24"),
+            pool(&format!("{long}b"), "10.0.0.0/24"),
+        ];
+        let names: BTreeSet<String> = all.iter().map(|pool| pool.block_name(7)).collect();
+        assert_eq!(names.len(), all.len(), "{names:#?}");
+        for name in names {
+            assert!(is_name(&name) && name.len() <= 253, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_title_can_be_read_back() {
+        for pool in [pool("default/br0", "10.0.0.0/24"), pool("a/network/b", "fd00::/64")] {
+            assert_eq!(PoolKey::parse(&pool.title()), Some(pool));
+        }
+        assert_eq!(PoolKey::parse("what"), None);
+        assert_eq!(PoolKey::parse("a/b/c/d"), None);
+    }
+}

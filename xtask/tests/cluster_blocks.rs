@@ -1,0 +1,210 @@
+//! A range that nodes share, on a real cluster: each node gives addresses of its own blocks.
+//!
+//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_blocks`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod beside;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod kubectl;
+}
+
+use std::collections::BTreeSet;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use support::beside::{IMAGE, eventually, folder, installed, on_node};
+use support::kubectl::{Namespace, feed, kubectl, run};
+
+fn object(bridge: &str, range: &str) -> String {
+    format!(
+        "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: Veth
+metadata: {{name: net}}
+spec: {{interfaceName: net0, master: {bridge}, cidr: {range}}}
+"
+    )
+}
+
+fn pod(name: &str, node: &str) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{podnetwork.opdev.io/veth: net}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {{name: main, image: \"{IMAGE}\", imagePullPolicy: Never, args: [pause]}}
+"
+    )
+}
+
+fn get(words: &[&str]) -> Value {
+    serde_json::from_str(&kubectl(&[words, &["-o", "json"]].concat())).unwrap()
+}
+
+/// How many pods have all of the object.
+fn ready(namespace: &Namespace) -> u64 {
+    let object = get(&["-n", &namespace.name, "get", "veth", "net"]);
+    object["status"]["readyPods"].as_u64().unwrap_or_default()
+}
+
+/// The addresses that a pod has of the object; none while nothing is said about the pod.
+fn addresses(namespace: &Namespace, pod: &str) -> Vec<String> {
+    let said = run(&["-n", &namespace.name, "get", "podnetworkstate", pod, "-o", "json"]);
+    let state: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    let addresses = state["status"]["objects"][0]["interfaces"][0]["addresses"].as_array().cloned();
+    addresses.unwrap_or_default().iter().map(|address| address.as_str().unwrap().to_owned()).collect()
+}
+
+/// Node and addresses of the blocks of a namespace's networks.
+fn blocks(namespace: &Namespace) -> BTreeSet<(String, String)> {
+    let all = get(&["get", "ipblocks"]);
+    let word = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
+    let of_it = all["items"].as_array().unwrap().iter();
+    let of_it = of_it.filter(|block| word(block, "pool").starts_with(&format!("{}/", namespace.name)));
+    of_it.map(|block| (word(block, "node"), word(block, "cidr"))).collect()
+}
+
+fn held(pairs: &[(&str, &str)]) -> BTreeSet<(String, String)> {
+    pairs.iter().map(|(node, cidr)| ((*node).to_owned(), (*cidr).to_owned())).collect()
+}
+
+#[test]
+fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_the_object() {
+    let _turn = installed();
+    let namespace = Namespace::new("blocks");
+    let both = object("blkbr0", "'192.168.140.0/24,fd00:140::/64'");
+    namespace.apply(&format!("{both}{}{}", pod("a", "node1"), pod("b", "node1")));
+    eventually("the first node's pods", || ready(&namespace), |ready| *ready == 2);
+    let first: BTreeSet<Vec<String>> = ["a", "b"].iter().map(|pod| addresses(&namespace, pod)).collect();
+    let expected = [["192.168.140.2/24", "fd00:140::2/64"], ["192.168.140.3/24", "fd00:140::3/64"]];
+    assert_eq!(first, expected.map(|pair| pair.map(str::to_owned).to_vec()).into());
+    namespace.apply(&format!("{}{}", pod("c", "node2"), pod("d", "node2")));
+    eventually("the second node's pods", || ready(&namespace), |ready| *ready == 4);
+    let second: BTreeSet<Vec<String>> = ["c", "d"].iter().map(|pod| addresses(&namespace, pod)).collect();
+    let expected =
+        [["192.168.140.16/24", "fd00:140:0:0:1000::/64"], ["192.168.140.17/24", "fd00:140::1000:0:0:1/64"]];
+    assert_eq!(second, expected.map(|pair| pair.map(str::to_owned).to_vec()).into());
+    assert_eq!(
+        blocks(&namespace),
+        held(&[
+            ("node1", "192.168.140.0/28"),
+            ("node2", "192.168.140.16/28"),
+            ("node1", "fd00:140::/68"),
+            ("node2", "fd00:140:0:0:1000::/68"),
+        ])
+    );
+    let listed = kubectl(&["get", "ipblocks"]);
+    let row = format!("{}/blkbr0/192.168.140.0/24", namespace.name);
+    assert!(listed.contains("NODE") && listed.contains("BLOCK") && listed.contains(&row), "{listed}");
+
+    // A block is what it is.
+    let name = format!("{}.blkbr0.192.168.140.0-24-1", namespace.name);
+    let patch = r#"{"spec":{"node":"node1"}}"#;
+    let (accepted, said) = feed(&["patch", "ipblock", &name, "--type=merge", "-p", patch], "");
+    assert!(!accepted && said.contains("a block never changes"), "{said}");
+
+    namespace.kubectl(&["delete", "veth", "net", "--timeout=20s"]);
+    eventually("blocks go back", || blocks(&namespace), BTreeSet::is_empty);
+}
+
+#[test]
+fn a_range_that_the_other_node_holds_is_said_in_words_and_served_when_it_is_free() {
+    let _turn = installed();
+    let namespace = Namespace::new("blockfull");
+    namespace.apply(&format!("{}{}", object("blfbr0", "192.168.141.0/30"), pod("a", "node1")));
+    eventually("the only address", || ready(&namespace), |ready| *ready == 1);
+    namespace.apply(&pod("b", "node2"));
+    let message = || {
+        let object = get(&["-n", &namespace.name, "get", "veth", "net"]);
+        object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    eventually("the other node says why not", message, |said| {
+        said.contains("192.168.141.0/30 is exhausted: other nodes hold all of its 1 blocks")
+    });
+    namespace.kubectl(&["delete", "pod", "a"]);
+    eventually(
+        "the block moves",
+        || blocks(&namespace),
+        |blocks| *blocks == held(&[("node2", "192.168.141.2/32")]),
+    );
+    eventually("and the pod has the address", || ready(&namespace), |ready| *ready == 1);
+    assert_eq!(addresses(&namespace, "b"), ["192.168.141.2/30"]);
+}
+
+#[test]
+fn a_block_that_someone_deletes_is_claimed_again() {
+    let _turn = installed();
+    let namespace = Namespace::new("blocklost");
+    namespace.apply(&format!("{}{}", object("bllbr0", "192.168.142.0/24"), pod("a", "node1")));
+    eventually("the pod", || ready(&namespace), |ready| *ready == 1);
+    let name = format!("{}.bllbr0.192.168.142.0-24-0", namespace.name);
+    let uid = || {
+        get(&["get", "ipblocks"])["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|block| block["metadata"]["name"] == name.as_str())
+            .map(|block| block["metadata"]["uid"].clone())
+    };
+    let before = uid().unwrap();
+    kubectl(&["delete", "ipblock", &name]);
+    eventually("it is the node's again", uid, |uid| uid.as_ref().is_some_and(|uid| *uid != before));
+    assert_eq!(addresses(&namespace, "a"), ["192.168.142.2/24"]);
+    assert_eq!(blocks(&namespace), held(&[("node1", "192.168.142.0/28")]));
+}
+
+/// A process that does not run, until this goes.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// The ports of a bridge; none where the bridge is not there.
+fn ports(bridge: &str) -> BTreeSet<String> {
+    let links: Value = serde_json::from_str(&on_node("node1", &["ip", "-j", "link"])).unwrap();
+    let ports = links.as_array().unwrap().iter().filter(|link| link["master"] == bridge);
+    ports.map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_pod_gets_an_address_while_the_api_server_is_away_if_its_node_has_room() {
+    let _turn = installed();
+    let namespace = Namespace::new("blockaway");
+    namespace.apply(&format!("{}{}", object("blabr0", "192.168.143.0/24"), pod("a", "node1")));
+    eventually("the pod", || ready(&namespace), |ready| *ready == 1);
+    let before = ports("blabr0");
+    assert_eq!(before.len(), 1);
+    let uid = namespace.kubectl(&["get", "pod", "a", "-o", "jsonpath={.metadata.uid}"]);
+    let sandbox = get(&["-n", &namespace.name, "get", "podnetworkstate", "a"]);
+    let sandbox = sandbox["status"]["sandbox"].as_str().unwrap().to_owned();
+    // The process that holds the pod's namespaces, as the runtime has it.
+    let task = format!("cat /run/containerd/io.containerd.runtime.v2.task/k8s.io/{sandbox}/init.pid");
+    let holder: i32 = on_node("node1", &["sh", "-c", &task]).trim().parse().unwrap();
+
+    let api = std::fs::read_to_string(folder().join("run/apiserver.pid")).unwrap();
+    let api = Pid::from_raw(api.split_whitespace().next().unwrap().parse().unwrap());
+    kill(api, Signal::SIGSTOP).unwrap();
+    let stopped = Stopped(api);
+    kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
+    eventually(
+        "the pod's next life is attached",
+        || ports("blabr0"),
+        |ports| ports.len() == 1 && *ports != before,
+    );
+    drop(stopped);
+    eventually("it is told", || addresses(&namespace, "a"), |addresses| addresses == &["192.168.143.3/24"]);
+    assert_eq!(blocks(&namespace), held(&[("node1", "192.168.143.0/28")]));
+    assert_eq!(namespace.kubectl(&["get", "pod", "a", "-o", "jsonpath={.metadata.uid}"]), uid);
+}
