@@ -40,6 +40,18 @@ fn the_first_node_has_the_first_addresses_and_the_next_node_the_next_block() {
 }
 
 #[test]
+fn what_a_node_can_reach_is_its_own_and_what_nobody_holds() {
+    let mut cluster = Cluster::new(2, "10.0.0.0/24");
+    let pool = knit_ipam::Pool::with_gateway("shop/br0", "10.0.0.0/24".parse().unwrap());
+    let total = |cluster: &Cluster, node: usize| cluster.nodes[node].state.blocks.reachable(&pool).total();
+    assert_eq!(total(&cluster, 0), 253);
+    cluster.add(0, 1);
+    cluster.add(1, 2);
+    cluster.settle();
+    assert_eq!((total(&cluster, 0), total(&cluster, 1)), (253 - 16, 253 - 14));
+}
+
+#[test]
 fn two_nodes_that_want_the_same_block_end_with_one_each() {
     let mut cluster = Cluster::new(2, "192.168.100.0/24");
     cluster.add(0, 1);
@@ -130,6 +142,28 @@ fn an_empty_block_goes_back_after_a_while_and_not_at_once() {
     cluster.settle();
     assert_eq!(cluster.addresses(0).len(), 1);
     assert_eq!(cluster.held().len(), 1);
+}
+
+#[test]
+fn a_list_from_before_a_block_went_back_does_not_bring_it_back() {
+    let mut cluster = Cluster::new(2, "10.0.0.0/29");
+    cluster.add(0, 1);
+    cluster.settle();
+    cluster.remove(0, 1);
+    cluster.relist(0);
+    cluster.review(0);
+    cluster.review(0);
+    cluster.order(0, true);
+    cluster.watch(1);
+    cluster.add(1, 2);
+    cluster.order(1, true);
+    assert_eq!(texts(&cluster.addresses(1)), ["10.0.0.2"]);
+    // Now the list is heard, which has the block as the first node's.
+    cluster.watch(0);
+    cluster.add(0, 3);
+    assert_eq!(texts(&cluster.addresses(0)), [""; 0]);
+    cluster.settle();
+    assert_eq!(texts(&cluster.addresses(0)), ["10.0.0.3"]);
 }
 
 #[test]

@@ -85,6 +85,13 @@ mod tests {
         assert_eq!(told(Some(&blocked), Some(&blocked)), [""; 0]);
         assert_eq!(told(Some(&blocked), Some(&stands)), ["NetworkConfigured: podconfig/a: pc01 10.0.0.2/24"]);
         assert_eq!(told(Some(&stands), Some(&stands)), [""; 0]);
+        let mut warned = stands.clone();
+        warned.objects[0].warnings = vec!["node2 holds its block".to_owned()];
+        assert_eq!(
+            told(Some(&stands), Some(&warned)),
+            ["NetworkWarning: podconfig/a: node2 holds its block"]
+        );
+        assert_eq!(told(Some(&warned), Some(&warned)), [""; 0]);
         assert_eq!(
             told(Some(&stands), None),
             ["NetworkRemoved: podconfig/a: everything of it was taken back"]
