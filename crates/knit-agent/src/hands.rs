@@ -195,7 +195,13 @@ impl Hands {
                 let result = removed.map(|()| DomainDone::Removed(instance));
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
-            Task::Forward(all) => Ok(Done::with(Event::Forwarded(forward::apply(&mut self.kernel, &all)))),
+            Task::Forward(all) => {
+                let done = forward::apply(&mut self.kernel, &all);
+                if let Err(why) = &done {
+                    tracing::error!(%why, "the node's part of the way to and from pods is not as it should be");
+                }
+                Ok(Done::with(Event::Forwarded(done)))
+            }
             Task::Chain { verb, chained } => {
                 let result = chain::run(verb, &chained);
                 Ok(Done::with(Event::ChainDone { key: chained.key(), verb, result }))
