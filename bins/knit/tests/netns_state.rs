@@ -226,7 +226,7 @@ fn a_newer_state_a_taken_one_and_a_folder_that_is_none_are_refused_in_words() {
     let folder = machine.state().with_file_name("newer");
     drop(Journal::<Value, Value>::open(&folder, newer).unwrap());
     let said = machine.knit(&["--state-dir", folder.to_str().unwrap(), "status"]).refused();
-    assert!(said.contains("was written by a newer Knit (format 9, this one knows 3)"), "{said}");
+    assert!(said.contains("was written by a newer Knit (format 9, this one knows 4)"), "{said}");
 
     let file = machine.file("no-folder", "");
     let said = machine.knit(&["--state-dir", file.to_str().unwrap(), "status"]).refused();

@@ -27,7 +27,7 @@ const HISTORY: usize = 4;
 /// 2: objects may ask for routes, rules, neighbours and sysctls by themselves, and plans may replace a neighbour. All of
 /// that is only added, so that what format 1 has is read as it is.
 /// 3: what calls ask for has limits of each way together, and whole routes.
-/// 4: there are blocks of addresses. Only added.
+/// 4: there are blocks of addresses, parts of ranges and devices that calls ask for, and ways to other nodes. Only added.
 pub const FORMAT: Format = Format { version: 4, migrate };
 
 fn migrate(from: u32, _: Part, mut value: Value) -> std::result::Result<Value, String> {
