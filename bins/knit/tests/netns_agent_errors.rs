@@ -39,7 +39,6 @@ fn a_check_names_everything_that_is_missing_changed_or_left_over() {
     pod.namespace().set_sysctl("net.ipv4.conf.eth0.rp_filter", "0");
     machine.host.output("tc", &["qdisc", "del", "dev", &host_link, "root"]).unwrap();
     machine.host.ip(&["rule", "del", "to", "10.75.0.0/16", "table", "7500"]);
-    machine.host.ip(&["link", "set", &host_link, "nomaster"]);
     let found = agent.check("sb1");
     assert_named(
         &found,
@@ -49,16 +48,22 @@ fn a_check_names_everything_that_is_missing_changed_or_left_over() {
             "changed pod sysctl: sysctl net/ipv4/conf/eth0/rp_filter: 0 -> 2",
             "limit: nothing -> (bits 8000000",
             "missing host rule: rule 7500: from all to 10.75.0.0/16",
-            "master: nothing -> knit0",
         ],
     );
     // A check changes nothing: the same again.
     assert_eq!(agent.check("sb1"), found);
+    // The kernel tells this one by itself, so that it may be repaired before it is checked.
+    let is_named = |_: u32| {
+        machine.host.ip(&["link", "set", &host_link, "nomaster"]);
+        agent.check("sb1").iter().any(|one| one.contains("master: nothing -> knit0"))
+    };
+    assert!((0..20).any(is_named), "a port that left its bridge is named");
     pod.ip(&["address", "del", "10.75.0.2/16", "dev", "eth0"]);
     assert!(
         agent.check("sb1").iter().any(|one| one.starts_with("missing pod address: address 10.75.0.2/16"))
     );
-    pod.ip(&["link", "del", "eth0"]);
+    pod.ip(&["link", "set", "eth0", "down"]);
+    pod.ip(&["link", "set", "eth0", "name", "other0"]);
     let found = agent.check("sb1");
     assert!(found.iter().any(|one| one.starts_with("missing pod link: veth eth0")), "{found:#?}");
     let request = v1::CheckPodRequest { pod: Some(reference("nobody")) };
