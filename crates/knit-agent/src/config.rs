@@ -310,11 +310,10 @@ impl Config {
 
     /// Keys that differ and take effect only with a restart.
     pub fn needs_restart(&self, other: &Self) -> Vec<String> {
-        let now = Self {
-            log_level: other.log_level.clone(),
-            cluster_network: other.cluster_network.clone(),
-            ..self.clone()
-        };
+        let mut now = Self { log_level: other.log_level.clone(), ..self.clone() };
+        if self.profile != Profile::Primary {
+            now.cluster_network = other.cluster_network.clone();
+        }
         let as_map = |config: &Self| match serde_json::to_value(config) {
             Ok(serde_json::Value::Object(map)) => map,
             _ => serde_json::Map::new(),
@@ -364,5 +363,10 @@ mod tests {
         let old = Config::default();
         let new = Config { log_level: "debug".to_owned(), workers: 9, ..Config::default() };
         assert_eq!(old.needs_restart(&new), ["workers"]);
+        // Where the nodes say what the cluster's network is, the rest of it is read at the start.
+        let old = Config { profile: Profile::Primary, ..Config::default() };
+        let mut new = old.clone();
+        new.cluster_network.masquerade = true;
+        assert_eq!(old.needs_restart(&new), ["clusterNetwork"]);
     }
 }

@@ -152,18 +152,22 @@ async fn take_over(
 ) -> Result<Config, String> {
     let new = over(Config::read(file).map_err(|why| why.to_string())?);
     new.check()?;
-    if new.cluster_network != old.cluster_network && old.profile != Profile::Primary {
-        handle.set_cluster(new.cluster()?).await?;
+    let later = old.needs_restart(&new);
+    let mut held = old.clone();
+    if old.profile != Profile::Primary {
+        if new.cluster_network != old.cluster_network {
+            handle.set_cluster(new.cluster()?).await?;
+        }
+        held.cluster_network = new.cluster_network.clone();
     }
     if level.modify(|filter| *filter = level_of(&new)).is_err() {
         return Err("logLevel: the log cannot be changed any more".to_owned());
     }
-    let later = old.needs_restart(&new);
     if later.is_empty() {
         tracing::info!(file = %file.display(), "the new configuration holds");
     } else {
         tracing::warn!(file = %file.display(), keys = %later.join(","), "these keys need a restart; all others hold");
     }
     // What needs a restart is compared with what was started with, also the next time.
-    Ok(Config { log_level: new.log_level, cluster_network: new.cluster_network, ..old.clone() })
+    Ok(Config { log_level: new.log_level, ..held })
 }

@@ -184,21 +184,6 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
     }
     let addresses = addresses(field, &spec)?;
     let limits = bandwidth::stated(field, spec.bandwidth.unwrap_or_default())?;
-    if !spec.device_id.is_empty() {
-        let default_route = named == FIRST;
-        let asked = Asked {
-            attrs,
-            addresses,
-            sets,
-            routes,
-            sysctls,
-            default_route,
-            ports,
-            limits,
-            ..Asked::default()
-        };
-        return Ok((name, network, device::lent(field, &spec, asked)?));
-    }
     let asked = Asked {
         attrs,
         addresses,
@@ -211,6 +196,10 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
         ports,
         limits,
     };
+    if !spec.device_id.is_empty() {
+        let asked = Asked { default_route: named == FIRST, ..asked };
+        return Ok((name, network, device::lent(field, &spec, asked)?));
+    }
     Ok((name, network, asked))
 }
 

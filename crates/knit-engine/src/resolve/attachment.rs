@@ -8,10 +8,10 @@ use knit_model::intent::{InterfaceWant, NameRule, NetworkWant, PortWant, RouteWa
 use knit_model::link::{Attrs, Kind, Link, Veth};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
-use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope, marks};
+use knit_model::{IfName, Sandbox, SandboxId, Scope};
 
-use super::Resolved;
 use super::interface::{Wanted, bridge_of};
+use super::{Resolved, ways};
 use crate::call::{Attachment, Device};
 use crate::state::{BridgeKey, State};
 
@@ -130,11 +130,7 @@ pub(super) fn is_routed(state: &State, key: &BridgeKey) -> bool {
 pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], why: &Provenance, resolved: &mut Resolved) {
     let host = Scope::Host;
     for range in addresses.iter().map(IpNet::trunc) {
-        let (priority, table) = (marks::HOST_RULE_PRIORITY, marks::HOST_TABLE);
-        let rule = Rule { from: None, to: Some(range), ..Rule::from_address(range, table, priority) };
-        resolved.because(&host, Item::Rule(rule.clone()), why);
-        resolved.made.rules.insert(rule.clone());
-        resolved.desired.state.scope(&host).rules.insert(rule);
+        ways::add_rule(range, why, resolved);
     }
     if addresses.iter().any(|address| address.addr().is_ipv4()) {
         let path = format!("net/ipv4/conf/{bridge}/forwarding");

@@ -48,14 +48,18 @@ fn through(peer: &PeerWant, range: IpNet) -> Option<NextHop> {
 fn add_route(range: IpNet, hop: NextHop, why: &Provenance, resolved: &mut Resolved) {
     let (host, link) = (Scope::Host, hop.link.clone());
     let route = Route { table: marks::HOST_TABLE, ..Route::through(range, hop) };
-    let any = Rule::from_address(range.trunc(), marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
-    let rule = Rule { from: None, to: Some(range.trunc()), ..any };
     resolved.because(&host, Item::Route(route.key()), why);
-    resolved.because(&host, Item::Rule(rule.clone()), why);
     resolved.look.ways.insert(link.clone());
     resolved.made.ways.insert(link);
+    resolved.desired.state.scope(&host).add_route(route);
+    add_rule(range.trunc(), why, resolved);
+}
+
+/// The node finds a range in Knit's own table.
+pub(super) fn add_rule(range: IpNet, why: &Provenance, resolved: &mut Resolved) {
+    let any = Rule::from_address(range, marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
+    let rule = Rule { from: None, to: Some(range), ..any };
+    resolved.because(&Scope::Host, Item::Rule(rule.clone()), why);
     resolved.made.rules.insert(rule.clone());
-    let scope = resolved.desired.state.scope(&host);
-    scope.add_route(route);
-    scope.rules.insert(rule);
+    resolved.desired.state.scope(&Scope::Host).rules.insert(rule);
 }
