@@ -87,7 +87,8 @@ fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
         let own = node.addresses.iter().map(|(address, _)| IpNet::from(*address));
         node.ranges.iter().copied().chain(own)
     });
-    let inside: BTreeSet<IpNet> = pods.iter().chain(&ways.inside).copied().chain(theirs).collect();
+    let inside: BTreeSet<IpNet> =
+        pods.iter().chain(&ways.inside).chain(&ways.pools).copied().chain(theirs).collect();
     Some(Outside { pods, inside: inside.into_iter().collect() })
 }
 

@@ -19,6 +19,7 @@ pub mod forward;
 pub mod made;
 pub mod objects;
 pub mod pods;
+pub mod pools;
 pub mod quota;
 pub mod reports;
 mod resolve;

@@ -18,7 +18,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Change(want) => &want.pods,
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
-            Want::Extensions(_) => continue,
+            Want::Extensions(_) | Want::Pool(_) => continue,
             // They are part of the cluster's bridge, which its object names, too.
             Want::Ways(_) => continue,
             // What it did not let be may be now.
