@@ -1,14 +1,16 @@
 //! The cluster's nodes, where Knit is the cluster's network: this node's pod ranges, and the ways to the other nodes' pods.
 
-use std::collections::BTreeMap;
+mod brief;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use brief::{Brief, Known};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node as ApiNode;
 use knit_kernel::Netns;
-use knit_kernel::ways::{Way, link_with, way_to};
+use knit_kernel::ways::{Links, link_with};
 use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
@@ -23,14 +25,16 @@ use crate::daemon::{Cluster, Outside};
 
 /// The ways are looked at again this often: a link of the node may be another by now.
 const LOOK: Duration = Duration::from_secs(30);
+/// So many nodes are listed with one answer: an answer is in memory as a whole, and nodes are large.
+const PAGE: u32 = 100;
 /// What is in the way of pods while the node has no range.
 const RANGE: &str = "PodRangeGiven";
 
-/// What is known of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Known {
-    ranges: Vec<IpNet>,
-    addresses: Vec<IpAddr>,
+/// A range of pods whose node shares no link with this one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Apart {
+    peer: String,
+    range: IpNet,
 }
 
 type All = Arc<Mutex<BTreeMap<String, Known>>>;
@@ -40,40 +44,33 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
     let (all, changed) = (All::default(), Arc::new(Notify::new()));
     missing(&shared, "the API server has not told of this node yet");
     tokio::spawn(keep(shared.clone(), config, Arc::clone(&all), Arc::clone(&changed)));
-    let api: Api<ApiNode> = Api::all(shared.client.clone());
-    let tell = |seen: Seen<ApiNode>| {
+    let tell = |seen: Seen<Brief>| {
         let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.clone();
-        match seen {
-            Seen::Listed(nodes) => *known = nodes.iter().map(read).collect(),
-            Seen::Applied(node) => known.extend([read(&node)]),
-            Seen::Deleted(node) => {
-                known.remove(&node.metadata.name.unwrap_or_default());
-            }
-        }
         // Nodes tell how they are all the time.
-        if *known != before {
+        let is_news = match seen {
+            Seen::Listed(nodes) => {
+                let listed = nodes.into_iter().map(Brief::split).collect();
+                std::mem::replace(&mut *known, listed) != *known
+            }
+            Seen::Applied(node) => {
+                let (name, now) = node.split();
+                let before = known.insert(name.clone(), now);
+                before.as_ref() != known.get(&name)
+            }
+            Seen::Deleted(node) => known.remove(&node.split().0).is_some(),
+        };
+        if is_news {
             changed.notify_one();
         }
     };
-    knit_kube::follow("nodes", api, watcher::Config::default(), tell).await;
-}
-
-fn read(node: &ApiNode) -> (String, Known) {
-    let spec = node.spec.clone().unwrap_or_default();
-    let ranges = spec.pod_cidrs.unwrap_or_default();
-    let addresses = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
-    let own = addresses.iter().filter(|address| address.type_ == "InternalIP");
-    let known = Known {
-        ranges: ranges.iter().filter_map(|range| range.parse().ok()).collect(),
-        addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
-    };
-    (node.metadata.name.clone().unwrap_or_default(), known)
+    let config = watcher::Config::default().page_size(PAGE);
+    knit_kube::follow("nodes", Api::<Brief>::all(shared.client.clone()), config, tell).await;
 }
 
 /// Has the cluster's network as nodes and links are now, whenever they change.
 async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All, changed: Arc<Notify>) {
     let mut told = None;
+    let mut apart = BTreeSet::new();
     loop {
         let _ = tokio::time::timeout(LOOK, changed.notified()).await;
         let nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -85,7 +82,11 @@ async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All, changed: A
         let (node, config) = (Arc::clone(&shared.node), config.clone());
         let Ok(found) = spawn_blocking(move || network(&node, &own, &nodes, &config)).await else { continue };
         let cluster = match found {
-            Ok(cluster) => cluster,
+            Ok((cluster, now)) => {
+                tell_apart(&apart, &now);
+                apart = now;
+                cluster
+            }
             Err(why) => {
                 tracing::warn!(%why, "the ways to other nodes cannot be found: they stay as they are");
                 continue;
@@ -113,30 +114,54 @@ fn missing(shared: &Shared, why: &str) {
     shared.handle.set_outside(RANGE, Some(outside));
 }
 
-/// The cluster's network of this node. Asks the kernel for the ways.
+/// Says which nodes are not reached, and which are again.
+fn tell_apart(before: &BTreeSet<Apart>, now: &BTreeSet<Apart>) {
+    for Apart { peer, range } in now.difference(before) {
+        let family = if range.addr().is_ipv4() { "IPv4" } else { "IPv6" };
+        tracing::warn!(
+            peer,
+            %range,
+            "pods of a node are not reached: none of its {family} addresses is on a link of this node"
+        );
+    }
+    for Apart { peer, range } in before.difference(now) {
+        tracing::info!(peer, %range, "a node is on a link of this one by now, or has gone");
+    }
+}
+
+/// The ranges of nodes that share no link with this one.
+fn apart(peers: &[PeerWant]) -> BTreeSet<Apart> {
+    let of_peer = |peer: &PeerWant| {
+        let is_apart = |range: &&IpNet| {
+            peer.addresses.iter().all(|(address, _)| address.is_ipv4() != range.addr().is_ipv4())
+        };
+        let apart = |range: &IpNet| Apart { peer: peer.name.clone(), range: *range };
+        peer.ranges.iter().filter(is_apart).map(apart).collect::<Vec<_>>()
+    };
+    peers.iter().flat_map(of_peer).collect()
+}
+
+/// The cluster's network of this node, and what of it is not reached. Asks the kernel for the ways.
 fn network(
     node: &str,
     own: &Known,
     nodes: &BTreeMap<String, Known>,
     config: &ClusterNetworkConfig,
-) -> Result<Cluster, String> {
+) -> Result<(Cluster, BTreeSet<Apart>), String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
     let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
-    let mut peers = Vec::new();
-    for (name, peer) in nodes.iter().filter(|(name, peer)| *name != node && !peer.ranges.is_empty()) {
-        let mut addresses = Vec::new();
-        for address in &peer.addresses {
-            // A router on the way would know nothing of pods.
-            if let Some(Way { link, gateway: None }) =
-                way_to(&host, *address).map_err(|why| why.to_string())?
-            {
-                addresses.push((*address, link));
-            }
-        }
-        peers.push(PeerWant { name: name.clone(), ranges: peer.ranges.clone(), addresses });
-    }
+    let links = Links::read(&host).map_err(|why| why.to_string())?;
+    let others = nodes.iter().filter(|(name, peer)| *name != node && !peer.ranges.is_empty());
+    let peers = others.map(|(name, peer)| {
+        // A router on the way would know nothing of pods.
+        let on_link = |address: &IpAddr| Some((*address, links.with(*address)?.clone()));
+        let addresses = peer.addresses.iter().filter_map(on_link).collect();
+        PeerWant { name: name.clone(), ranges: peer.ranges.clone(), addresses }
+    });
+    let peers: Vec<PeerWant> = peers.collect();
     let mtu = config.mtu.or_else(|| own.addresses.iter().find_map(|address| mtu_at(&host, *address)));
-    Ok(Cluster::new(&own.ranges, &bridge, mtu, &config.ways(peers)))
+    let apart = apart(&peers);
+    Ok((Cluster::new(&own.ranges, &bridge, mtu, &config.ways(peers)), apart))
 }
 
 /// The MTU of the link that has an address of the node.
@@ -147,27 +172,21 @@ fn mtu_at(host: &Netns, address: IpAddr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
-    fn a_node_is_its_ranges_and_its_own_addresses() {
-        let node: ApiNode = serde_json::from_value(json!({
-            "metadata": {"name": "a"},
-            "spec": {"podCIDRs": ["10.1.0.0/24", "fd01::/64", "nonsense"]},
-            "status": {"addresses": [
-                {"type": "Hostname", "address": "a"},
-                {"type": "InternalIP", "address": "192.0.2.1"},
-                {"type": "InternalIP", "address": "2001:db8::1"},
-                {"type": "ExternalIP", "address": "203.0.113.1"},
-            ]},
-        }))
-        .unwrap();
-        let (name, known) = read(&node);
-        assert_eq!(name, "a");
-        assert_eq!(known.ranges, ["10.1.0.0/24".parse::<IpNet>().unwrap(), "fd01::/64".parse().unwrap()]);
-        let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
+    fn a_range_is_apart_unless_an_address_of_its_family_is_on_a_link() {
+        let peer = |name: &str, addresses: &[&str]| PeerWant {
+            name: name.to_owned(),
+            ranges: vec!["10.1.0.0/24".parse().unwrap(), "fd01::/64".parse().unwrap()],
+            addresses: addresses
+                .iter()
+                .map(|address| (address.parse().unwrap(), IfName::new("eth0").unwrap()))
+                .collect(),
+        };
+        let peers = [peer("both", &["192.0.2.1", "2001:db8::1"]), peer("half", &["192.0.2.2"])];
+        let found = apart(&peers);
+        let words: Vec<_> = found.iter().map(|one| (one.peer.as_str(), one.range.to_string())).collect();
+        assert_eq!(words, [("half", "fd01::/64".to_owned())]);
     }
 }
