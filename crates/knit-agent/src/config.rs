@@ -162,7 +162,7 @@ impl Default for ClusterNetworkConfig {
 impl ClusterNetworkConfig {
     /// How it goes on from this node.
     pub(crate) fn ways(&self, nodes: Vec<PeerWant>) -> WaysWant {
-        WaysWant { nodes, masquerade: self.masquerade, inside: self.inside.clone() }
+        WaysWant { nodes, masquerade: self.masquerade, inside: self.inside.clone(), pools: Vec::new() }
     }
 }
 

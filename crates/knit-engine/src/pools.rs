@@ -18,7 +18,7 @@ use crate::step::Effects;
 use crate::step::blocks::claim;
 
 /// The kind of a pool's object.
-const KIND: &str = "IpPool";
+pub const KIND: &str = "IpPool";
 /// With fewer free addresses than this another block is claimed. Small blocks have a smaller mark.
 const LOW: u128 = 8;
 
@@ -31,6 +31,8 @@ pub struct Ranges {
     pub others: BTreeMap<String, Vec<IpNet>>,
     /// The pools.
     pub pools: Vec<IpNet>,
+    /// Pools of a family that this node has no block of yet.
+    pub waits: Vec<String>,
 }
 
 /// The name of a pool's block; `None` if this is none of its blocks.
@@ -117,13 +119,16 @@ impl State {
     /// The ranges of the cluster's network, on this node and on others. `given` are those that the cluster gave the node: they
     /// count in a family without pools. A range that is neither any more stays while a pod has an address of it.
     pub fn ranges(&self, given: &[IpNet]) -> Ranges {
-        let mut own = Vec::new();
+        let (mut own, mut waits) = (Vec::new(), Vec::new());
         for ipv6 in [false, true] {
             if self.pools(ipv6).next().is_none() {
                 own.extend(given.iter().filter(|range| is_ipv6(range) == ipv6));
             }
             let mut blocks: Vec<IpNet> = self.own_pool_blocks(ipv6).map(|block| block.cidr).collect();
             blocks.sort_unstable();
+            if blocks.is_empty() {
+                waits.extend(self.pools(ipv6).next().map(|pool| pool.name.clone()));
+            }
             own.append(&mut blocks);
         }
         let network = cluster::network_id();
@@ -142,7 +147,7 @@ impl State {
         let held = self.own_pool_blocks(false).chain(self.own_pool_blocks(true));
         let pools: BTreeSet<IpNet> =
             held.filter_map(|block| Some(block.pool_key()?.range)).chain(pools).collect();
-        Ranges { own, others, pools: pools.into_iter().collect() }
+        Ranges { own, others, pools: pools.into_iter().collect(), waits }
     }
 
     /// Whether a range of the cluster's network gives addresses to new pods: it is a block that this node holds, or of no pool.
