@@ -22,6 +22,7 @@ pub mod pods;
 pub mod quota;
 pub mod reports;
 mod resolve;
+pub mod room;
 pub mod state;
 mod states;
 mod step;

@@ -16,10 +16,10 @@ use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
 use knit_model::intent::PeerWant;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::Shared;
+use super::{Shared, room};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{Cluster, Outside};
 
@@ -44,7 +44,17 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
     let (all, changed) = (All::default(), Arc::new(Notify::new()));
     missing(&shared, "the API server has not told of this node yet");
     tokio::spawn(keep(shared.clone(), config, Arc::clone(&all), Arc::clone(&changed)));
+    let (saying, said) = watch::channel(None);
+    tokio::spawn(room::follow(shared.clone(), said));
     let tell = |seen: Seen<Brief>| {
+        let told = match &seen {
+            Seen::Listed(nodes) => &nodes[..],
+            Seen::Applied(node) => std::slice::from_ref(node),
+            Seen::Deleted(_) => &[],
+        };
+        if let Some(own) = told.iter().find(|node| *node.name() == *shared.node) {
+            saying.send_replace(Some(own.said()));
+        }
         let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
         // Nodes tell how they are all the time.
         let is_news = match seen {
