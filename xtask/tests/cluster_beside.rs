@@ -309,7 +309,7 @@ spec: {interfaceName: tap0, owner: 65532, addresses: [10.80.0.1/24]}
     let shown = namespace.kubectl(&["exec", "vm", "--", "ip", "-d", "link", "show", "dev", "tap0"]);
     assert!(shown.contains("tun type tap") && shown.contains("user 65532"), "{shown}");
     delete(&namespace, "tap", "vm");
-    assert_eq!(links(&namespace, "vm"), ["lo", "eth0"]);
+    eventually("the pod has what it had", || links(&namespace, "vm"), |links| *links == ["lo", "eth0"]);
     namespace.kubectl(&["delete", "pod", "vm"]);
     assert_eq!(of_others(&NODES), before, "what others own has changed");
 }
