@@ -11,6 +11,7 @@ mod objects;
 mod pods;
 mod quotas;
 mod repairs;
+mod room;
 mod runtime;
 mod secrets;
 mod states;

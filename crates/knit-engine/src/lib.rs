@@ -23,6 +23,7 @@ pub mod pools;
 pub mod quota;
 pub mod reports;
 mod resolve;
+pub mod room;
 pub mod state;
 mod states;
 mod step;

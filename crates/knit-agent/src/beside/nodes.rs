@@ -20,10 +20,10 @@ use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
 use knit_model::intent::{PeerWant, WaysWant};
 use knit_model::problem::Problem;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::Shared;
+use super::{Shared, room};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{Cluster, Outside};
 
@@ -63,7 +63,17 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
     let all = All::default();
     missing(&shared, "the API server has not told of this node yet");
     tokio::spawn(keep(shared.clone(), config, Arc::clone(&all)));
+    let (saying, said) = watch::channel(None);
+    tokio::spawn(room::follow(shared.clone(), said));
     let tell = |seen: Seen<Brief>| {
+        let told = match &seen {
+            Seen::Listed(nodes) => &nodes[..],
+            Seen::Applied(node) => std::slice::from_ref(node),
+            Seen::Deleted(_) => &[],
+        };
+        if let Some(own) = told.iter().find(|node| *node.name() == *shared.node) {
+            saying.send_replace(Some(own.said()));
+        }
         let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
         // Nodes tell how they are all the time.
         let is_news = match seen {
