@@ -20,7 +20,7 @@ pub use self::set::{Contents, Key, Set};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
-use crate::netlink::{Message, Protocol, Socket, TransactionError};
+use crate::netlink::{Message, Socket, TransactionError};
 
 const CONFIG: &str = "CONFIG_NF_TABLES";
 const CHANGE: &str = "change the packet filter";
@@ -144,9 +144,7 @@ impl Kernel {
     /// Where the kernel lacks nftables or a part that is needed, that is [`Error::Lacks`]; but such a kernel has no table
     /// either, so where none is wanted all is well.
     pub fn replace_tables(&mut self, tables: &[Table]) -> Result<()> {
-        let opened = Socket::open_in(self.host(), Protocol::Netfilter);
-        let replaced = opened.map_err(lack_of_all).and_then(|mut socket| replace(&mut socket, tables));
-        match replaced {
+        match self.with_netfilter(|socket| replace(socket, tables)).map_err(lack_of_all) {
             Err(Error::Lacks { .. }) if tables.iter().all(Table::is_none) => Ok(()),
             other => other,
         }
