@@ -91,7 +91,7 @@ struct Release;
 impl Drop for Release {
     fn drop(&mut self) {
         helm(&["uninstall", "knit", "-n", "default", "--ignore-not-found"], "");
-        run(&["delete", "namespace", "pod-network-operator", "--ignore-not-found", "--timeout=60s"]);
+        run(&["delete", "namespace", "pod-network-operator", "--ignore-not-found", "--timeout=180s"]);
     }
 }
 
@@ -206,7 +206,7 @@ fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
     let shop = Namespace::new("chart");
     // What was installed here without helm is not helm's to change.
     let kinds = "namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings";
-    run(&["delete", kinds, "-l", "app.kubernetes.io/part-of=knit", "--timeout=60s"]);
+    run(&["delete", kinds, "-l", "app.kubernetes.io/part-of=knit", "--timeout=180s"]);
     let release = Release;
     let values = format!(
         "agent: {{nodeSelector: {NOWHERE}}}\ncontroller: {{nodeSelector: {NOWHERE}}}\n\
@@ -228,7 +228,7 @@ fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
     );
 
     // The ranges hold, and a tenant may do what its role says and no more.
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(120);
     let bad = object("Bridge", "{name: br0, cidr: 10.96.1.0/24}");
     while shop.feed(&["create", "--dry-run=server", "-f", "-"], &bad).0 {
         assert!(Instant::now() < end, "the policy of ranges does not hold");
@@ -239,17 +239,25 @@ fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
     shop.kubectl(&["create", "rolebinding", "vlans", "--clusterrole=knit-vlan-editor", &account]);
     let token = format!("--token={}", shop.kubectl(&["create", "token", "tenant"]).trim());
     let create = |object: &str| shop.feed(&[&token, "create", "--dry-run=server", "-f", "-"], object);
-    let (good, said) = create(&object("Vlan", "{interfaceName: v0, parent: chart-nic, id: 100}"));
-    assert!(good, "{said}");
+    // The API server follows a new binding a moment later.
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let (good, said) = create(&object("Vlan", "{interfaceName: v0, parent: chart-nic, id: 100}"));
+        if good {
+            break;
+        }
+        assert!(Instant::now() < end, "{said}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
     let (good, said) = create(&object("Bridge", "{name: br0}"));
     assert!(!good && said.contains("cannot create resource \"bridges\""), "{said}");
     let (good, said) = feed(&[&token, "create", "-f", "-"], &object("Uplink", "{link: eno1}"));
     assert!(!good && said.contains("forbidden"), "{said}");
 
     assert!(left().contains("knit-agent"));
-    let (good, said) = helm(&["uninstall", "knit", "-n", "default", "--wait", "--timeout", "90s"], "");
+    let (good, said) = helm(&["uninstall", "knit", "-n", "default", "--wait", "--timeout", "180s"], "");
     assert!(good, "{said}");
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(180);
     while !left().is_empty() {
         assert!(Instant::now() < end, "left behind: {}", left());
         std::thread::sleep(Duration::from_secs(1));

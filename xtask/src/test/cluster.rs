@@ -29,7 +29,7 @@ const SAMPLE: [&str; 5] = [
 pub fn run(request: &Request) -> Result<Count> {
     // What an earlier run may have left when it was killed.
     cluster::down(NAME)?;
-    let before = Snapshot::take(NAME)?;
+    let before = Snapshot::settled(NAME)?;
     let mut count = Count::default();
     let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
     if let Some(cluster) = count.check("two_nodes_with_the_reference_network_come_up", cluster::up(&options))
@@ -119,7 +119,7 @@ fn sample(cluster: &Cluster) -> Result<Count> {
 }
 
 fn as_before(before: &Snapshot) -> Result<()> {
-    let left = Snapshot::take(NAME)?.difference(before);
+    let left = before.left_since(NAME)?;
     if !left.is_empty() {
         bail!("the machine is not as it was before:\n{}", left.join("\n"));
     }
