@@ -71,6 +71,26 @@ impl Cluster {
         Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None })
     }
 
+    /// The same with the MTU of another: pods on it keep what they have.
+    pub(crate) fn with_mtu_of(mut self, other: &Self) -> Self {
+        let mtu = other.0.intents.iter().find_map(|intent| match &intent.want {
+            Want::Network(network) => network.mtu,
+            _ => None,
+        });
+        for intent in &mut self.0.intents {
+            match &mut intent.want {
+                Want::Network(network) => network.mtu = mtu,
+                Want::Bridge(bridge) => bridge.attrs.mtu = mtu,
+                _ => {}
+            }
+        }
+        if let Some(spec) = self.0.manifest["spec"].as_object_mut() {
+            spec.remove("mtu");
+            spec.extend(mtu.map(|mtu| ("mtu".to_owned(), json!(mtu))));
+        }
+        self
+    }
+
     /// What pods on it depend on: everything but how it goes on from this node.
     pub(crate) fn for_pods(&self) -> serde_json::Value {
         let mut manifest = self.0.manifest.clone();

@@ -57,6 +57,7 @@ pub fn one_vxlan(vni: u32) -> NetState {
         ttl: None,
         learning: None,
         fdb_ageing: None,
+        fdb: None,
     };
     let mut link = Link::new(name("vx0"), Kind::Vxlan(kind));
     link.attrs = Attrs { mtu: Some(1450), up: Some(true), ..Attrs::default() };
@@ -152,6 +153,7 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
             ttl: None,
             learning: None,
             fdb_ageing: None,
+            fdb: None,
         };
         state.scope(&scope).add_link(link(&name("vx0"), Kind::Vxlan(kind), &format!("s{index}/vx0"), None));
     }

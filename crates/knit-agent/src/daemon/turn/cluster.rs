@@ -35,18 +35,24 @@ impl Turn<'_> {
         }
     }
 
-    /// Ranges that pods have addresses of do not change under them. The ways to other nodes do.
+    /// Ranges that pods have addresses of do not change under them, nor does their MTU. The ways to other nodes do.
     pub(super) fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
-        if manifest(&cluster) == manifest(&self.options.cluster) {
-            return Ok(());
-        }
         let state = self.node.state();
         let on_it = |there: &knit_engine::Attachment| {
             state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
         };
+        let is_used = state.called.all().any(on_it);
+        let cluster = match (cluster, &self.options.cluster) {
+            // What the node has room for may have become another. Pods find that out by themselves where it matters.
+            (Some(new), Some(old)) if is_used && self.options.is_cluster_told => Some(new.with_mtu_of(old)),
+            (cluster, _) => cluster,
+        };
+        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
+        if manifest(&cluster) == manifest(&self.options.cluster) {
+            return Ok(());
+        }
         let for_pods = |cluster: &Option<Cluster>| cluster.as_ref().map(Cluster::for_pods);
-        if for_pods(&cluster) != for_pods(&self.options.cluster) && state.called.all().any(on_it) {
+        if for_pods(&cluster) != for_pods(&self.options.cluster) && is_used {
             let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
             return Err(Error::InUse { what });
         }
