@@ -31,7 +31,7 @@ impl Turn<'_> {
             None if known.is_none() => Ok(()),
             None => self.hear(Event::ObjectDeleted(knit_engine::cluster::key())),
             Some(Cluster(object)) if known.is_some_and(|known| known.manifest == object.manifest) => Ok(()),
-            Some(Cluster(object)) => self.hear(Event::ObjectApplied(object.clone())),
+            Some(cluster) => self.hear(cluster.applied()),
         }
     }
 
