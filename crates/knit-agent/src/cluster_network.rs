@@ -1,8 +1,8 @@
 //! The network that every pod is on unless it says otherwise: an object that Knit writes itself.
 
 use ipnet::IpNet;
-use knit_engine::StoredObject;
 use knit_engine::cluster::{KIND, NAME, NAMESPACE};
+use knit_engine::{Event, StoredObject};
 use knit_model::IfName;
 use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want, WaysWant};
 use knit_model::link::{Attrs, Bridge};
@@ -69,6 +69,31 @@ impl Cluster {
             "spec": spec,
         });
         Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None })
+    }
+
+    /// How the engine hears of it.
+    pub fn applied(&self) -> Event {
+        Event::ObjectApplied(self.0.clone())
+    }
+
+    /// The same with the MTU of another: pods on it keep what they have.
+    pub(crate) fn with_mtu_of(mut self, other: &Self) -> Self {
+        let mtu = other.0.intents.iter().find_map(|intent| match &intent.want {
+            Want::Network(network) => network.mtu,
+            _ => None,
+        });
+        for intent in &mut self.0.intents {
+            match &mut intent.want {
+                Want::Network(network) => network.mtu = mtu,
+                Want::Bridge(bridge) => bridge.attrs.mtu = mtu,
+                _ => {}
+            }
+        }
+        if let Some(spec) = self.0.manifest["spec"].as_object_mut() {
+            spec.remove("mtu");
+            spec.extend(mtu.map(|mtu| ("mtu".to_owned(), json!(mtu))));
+        }
+        self
     }
 
     /// Its ranges on this node.

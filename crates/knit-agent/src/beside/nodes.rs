@@ -2,7 +2,7 @@
 
 mod brief;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
-use knit_model::intent::{PeerWant, WaysWant};
+use knit_model::intent::{EndWant, PeerWant, WaysWant};
 use knit_model::problem::Problem;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
@@ -33,13 +33,6 @@ const LOOK: Duration = Duration::from_secs(30);
 const PAGE: u32 = 100;
 /// What is in the way of pods while the node has no range.
 const RANGE: &str = "PodRangeGiven";
-
-/// A range of pods whose node shares no link with this one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Apart {
-    peer: String,
-    range: IpNet,
-}
 
 type All = Arc<Mutex<BTreeMap<String, Known>>>;
 
@@ -99,7 +92,6 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
 /// Has the cluster's network as nodes and links are now, whenever they change.
 async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All) {
     let mut told = None;
-    let mut apart = BTreeSet::new();
     loop {
         let _ = tokio::time::timeout(LOOK, shared.ranges.changed.notified()).await;
         let mut nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -128,14 +120,11 @@ async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All) {
                 peer.ranges.append(&mut blocks);
             }
         }
-        let find = move || network(&own, &nodes, &config, ranges.pools);
+        let node = Arc::clone(&shared.node);
+        let find = move || network(&node, &own, &nodes, &config, ranges.pools);
         let Ok(found) = spawn_blocking(find).await else { continue };
         let cluster = match found {
-            Ok((cluster, now)) => {
-                tell_apart(&apart, &now);
-                apart = now;
-                cluster
-            }
+            Ok(cluster) => cluster,
             Err(why) => {
                 tracing::warn!(%why, "the ways to other nodes cannot be found: they stay as they are");
                 continue;
@@ -171,55 +160,50 @@ fn missing(shared: &Shared, why: &str) {
     shared.handle.set_outside(RANGE, Some(outside));
 }
 
-/// Says which nodes are not reached, and which are again.
-fn tell_apart(before: &BTreeSet<Apart>, now: &BTreeSet<Apart>) {
-    for Apart { peer, range } in now.difference(before) {
-        let family = if range.addr().is_ipv4() { "IPv4" } else { "IPv6" };
-        tracing::warn!(
-            peer,
-            %range,
-            "pods of a node are not reached: none of its {family} addresses is on a link of this node"
-        );
-    }
-    for Apart { peer, range } in before.difference(now) {
-        tracing::info!(peer, %range, "a node is on a link of this one by now, or has gone");
-    }
-}
-
-/// The ranges of nodes that share no link with this one.
-fn apart(peers: &[PeerWant]) -> BTreeSet<Apart> {
-    let of_peer = |peer: &PeerWant| {
-        let is_apart = |range: &&IpNet| {
-            peer.addresses.iter().all(|(address, _)| address.is_ipv4() != range.addr().is_ipv4())
-        };
-        let apart = |range: &IpNet| Apart { peer: peer.name.clone(), range: *range };
-        peer.ranges.iter().filter(is_apart).map(apart).collect::<Vec<_>>()
-    };
-    peers.iter().flat_map(of_peer).collect()
-}
-
-/// The cluster's network of this node, and what of it is not reached. Asks the kernel for the ways.
+/// The cluster's network of this node. Asks the kernel for links; which way each node is reached is decided elsewhere.
 fn network(
+    node: &str,
     own: &Known,
     others: &BTreeMap<String, Known>,
     config: &ClusterNetworkConfig,
     pools: Vec<IpNet>,
-) -> Result<(Cluster, BTreeSet<Apart>), String> {
+) -> Result<Cluster, String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
     let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
     let links = Links::read(&host).map_err(|why| why.to_string())?;
     let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
     let peers = others.map(|(name, peer)| {
         // A router on the way would know nothing of pods.
-        let on_link = |address: &IpAddr| Some((*address, links.with(*address)?.clone()));
-        let addresses = peer.addresses.iter().filter_map(on_link).collect();
-        PeerWant { name: name.clone(), ranges: peer.ranges.clone(), addresses }
+        let (near, far): (Vec<_>, Vec<_>) = peer
+            .addresses
+            .iter()
+            .map(|address| (*address, links.with(*address)))
+            .partition(|(_, link)| link.is_some());
+        let near = near.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
+        PeerWant {
+            name: name.clone(),
+            ranges: peer.ranges.clone(),
+            addresses: near.collect(),
+            far: far.into_iter().map(|(address, _)| address).collect(),
+        }
     });
-    let peers: Vec<PeerWant> = peers.collect();
-    let mtu = config.mtu.or_else(|| own.addresses.iter().find_map(|address| mtu_at(&host, *address)));
-    let apart = apart(&peers);
-    let ways = WaysWant { pools, ..config.ways(peers) };
-    Ok((Cluster::new(&own.ranges, &bridge, mtu, &ways), apart))
+    let ends = ends(&own.addresses, |address| mtu_at(&host, address));
+    let mtu = config.mtu_over(&ends);
+    let ways = WaysWant { pools, ..config.ways(peers.collect(), node, ends) };
+    Ok(Cluster::new(&own.ranges, &bridge, mtu, &ways))
+}
+
+/// The first address of each family that a link of this node has.
+fn ends(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<EndWant> {
+    let mut ends: Vec<EndWant> = Vec::new();
+    for address in own {
+        if ends.iter().all(|end| end.address.is_ipv4() != address.is_ipv4())
+            && let Some(mtu) = mtu_at(*address)
+        {
+            ends.push(EndWant { address: *address, mtu });
+        }
+    }
+    ends
 }
 
 /// The MTU of the link that has an address of the node.
@@ -233,18 +217,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_apart_unless_an_address_of_its_family_is_on_a_link() {
-        let peer = |name: &str, addresses: &[&str]| PeerWant {
-            name: name.to_owned(),
-            ranges: vec!["10.1.0.0/24".parse().unwrap(), "fd01::/64".parse().unwrap()],
-            addresses: addresses
-                .iter()
-                .map(|address| (address.parse().unwrap(), IfName::new("eth0").unwrap()))
-                .collect(),
-        };
-        let peers = [peer("both", &["192.0.2.1", "2001:db8::1"]), peer("half", &["192.0.2.2"])];
-        let found = apart(&peers);
-        let words: Vec<_> = found.iter().map(|one| (one.peer.as_str(), one.range.to_string())).collect();
-        assert_eq!(words, [("half", "fd01::/64".to_owned())]);
+    fn a_tunnel_begins_at_the_first_address_of_each_family() {
+        let own: Vec<IpAddr> = ["2001:db8::1", "192.0.2.1", "192.0.2.9", "2001:db8::9"]
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect();
+        // No link has the first IPv4 address.
+        let found = ends(&own, |address| (address != own[1]).then_some(1500));
+        let found: Vec<String> = found.iter().map(|end| end.address.to_string()).collect();
+        assert_eq!(found, ["2001:db8::1", "192.0.2.9"]);
     }
 }
