@@ -12,7 +12,7 @@ use crate::status::PlainStatus;
 use crate::translate::Translator;
 
 /// A pool has at most 2 to the power of this many blocks.
-const MOST_BITS: u8 = 24;
+const MOST_BITS: u8 = 48;
 /// A name of a block ends in `-` and the number of the block.
 const LONGEST_NAME: usize = 200;
 
@@ -20,8 +20,8 @@ const SAME: Rule<'_> =
     ("self == oldSelf", "a pool never changes, since nodes hold blocks of it: make another one beside it");
 const FITS: Rule<'_> = (
     "!has(self.blockSize) || !isCIDR(self.cidr) || (self.blockSize >= cidr(self.cidr).prefixLength() \
-     && self.blockSize <= cidr(self.cidr).prefixLength() + 24)",
-    "a block is a part of the pool, and a pool has at most 16777216 blocks",
+     && self.blockSize <= cidr(self.cidr).prefixLength() + 48)",
+    "a block is a part of the pool, at most 48 bits longer",
 );
 const ROOM: Rule<'_> = (
     "!isCIDR(self.cidr) || (has(self.blockSize) ? self.blockSize : cidr(self.cidr).prefixLength()) \
@@ -128,6 +128,6 @@ mod tests {
         assert_eq!(check(net("10.0.0.0/16"), 26), Ok(()));
         assert!(check(net("10.0.0.0/16"), 15).unwrap_err().contains("no part of 10.0.0.0/16"));
         assert!(check(net("10.0.0.0/16"), 31).unwrap_err().contains("no room"));
-        assert!(check(net("fd00::/32"), 64).unwrap_err().contains("at most blocks of /56"));
+        assert!(check(net("fd00::/32"), 112).unwrap_err().contains("at most blocks of /80"));
     }
 }
