@@ -14,7 +14,7 @@ mod support {
 }
 
 use serde_json::{Value, json};
-use support::beside::{IMAGE, Only, assert_others_have, eventually, installed, of_others, on_node};
+use support::beside::{IMAGE, Only, assert_others_have, eventually, installed, on_node, others_at_rest};
 use support::kubectl::{Namespace, kubectl, run, text};
 
 const NODES: [&str; 2] = ["node1", "node2"];
@@ -105,7 +105,7 @@ fn podconfig_sample_a_with_its_deployment_as_the_walkthrough_shows_it() {
     let _turn = installed();
     let namespace = Namespace::new("cnf-test");
     let _one_node = Only::on("node1", &NODES);
-    let before = of_others(&NODES);
+    let before = others_at_rest(&NODES);
 
     namespace.apply(SAMPLE);
     let status = eventually(
@@ -187,7 +187,7 @@ fn a_bridge_and_a_podnetworkconfig_change_running_pods_and_give_everything_back(
     let labels = "podNetworkConfig: cnf-a";
     namespace.apply(&format!("{}{}", pod("a", "node1", labels), pod("b", "node1", labels)));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
-    let before = of_others(&NODES);
+    let before = others_at_rest(&NODES);
     let mtu = link(&namespace, "a", "eth0")["mtu"].clone();
 
     namespace.apply(
@@ -300,7 +300,7 @@ fn pods_of_two_nodes_share_one_status_and_a_pod_on_the_nodes_network_is_refused_
 fn a_tap_comes_to_a_running_pod_that_has_no_capability() {
     let _turn = installed();
     let namespace = Namespace::new("taps");
-    let before = of_others(&NODES);
+    let before = others_at_rest(&NODES);
     namespace.apply(&pod("vm", "node1", "podnetwork.opdev.io/tap: vm"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
     namespace.apply(

@@ -147,14 +147,14 @@ fn whatever_the_kernel_refuses_is_said_with_its_step_and_leaves_nothing() {
             assert!(said.contains(part), "{part} is not in: {said}");
         }
         assert_eq!(agent.used(), 0, "{said}");
-        eventually("the links are reaped", Duration::from_secs(10), || ports(&machine.host) == 0);
+        eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
         host.assert_unchanged(&machine.host);
         inside.assert_unchanged(pod.namespace());
         // The same agent does it when the kernel does.
         agent.attach("sb1", &pod);
         pod.ping("10.75.0.1").unwrap();
         agent.delete("sb1");
-        eventually("the links are reaped", Duration::from_secs(10), || ports(&machine.host) == 0);
+        eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
         agent.crash();
     }
     panic!("an attach has fewer than {MOST_STEPS} steps");

@@ -51,7 +51,7 @@ fn killed_at_every_step_of_a_detach_the_next_agent_finishes_it() {
         // Whoever was not answered asks again.
         agent.delete("sb1");
         assert_eq!(agent.used(), 0, "step {step}");
-        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
         before.assert_unchanged(pod.namespace());
         if finished {
             return;
@@ -80,7 +80,7 @@ fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod) -> bool) {
         pod.ping("10.75.0.1").unwrap();
         agent.delete("sb1");
         assert_eq!(agent.used(), 0, "step {step}");
-        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
         host.assert_unchanged(&machine.host);
         inside.assert_unchanged(pod.namespace());
         agent.crash();
@@ -99,10 +99,17 @@ fn a_restart_drops_no_packet_and_keeps_every_address() {
     let agent = machine.agent();
     agent.attach("s1", &pods[0]);
     let target = addresses(&agent.attach("s2", &pods[1]), "eth0")[0].clone();
+    // The kernel says a moment later that a new link has carrier.
+    let look = || machine.host.ip(&["-o", "link"]);
+    let mut links = look();
+    eventually("the links have come to rest", Duration::from_secs(20), || {
+        std::thread::sleep(Duration::from_millis(1_200));
+        let before = std::mem::replace(&mut links, look());
+        before == links
+    });
     let mut command = pods[0].namespace().command("ping");
     command.args(["-n", "-i", "0.02", "-c", "200", "-W", "1", &target]).stdout(std::process::Stdio::piped());
     let ping = command.spawn().unwrap();
-    let links = machine.host.ip(&["-o", "link"]);
     assert_eq!(agent.stop(), Some(0));
     let agent = machine.agent();
     agent.crash();
@@ -110,7 +117,7 @@ fn a_restart_drops_no_packet_and_keeps_every_address() {
     let output = ping.wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(" 0% packet loss"), "{text}");
-    assert_eq!(machine.host.ip(&["-o", "link"]), links);
+    assert_eq!(look(), links);
     assert_eq!(addresses(&agent.attach("s2", &pods[1]), "eth0")[0], target);
 }
 
@@ -143,7 +150,7 @@ fn a_client_that_goes_away_in_the_middle_leaves_nothing() {
         eventually("nothing is held", Duration::from_secs(5), || agent.used() == 0);
     }
     assert!(cut > 0, "no call was cut short: wait less");
-    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
     host.assert_unchanged(&machine.host);
     inside.assert_unchanged(pod.namespace());
 }
@@ -217,7 +224,9 @@ fn a_peer_without_the_right_credentials_is_refused_and_logged() {
     let output = command.arg(&program).arg("pods").env("KNIT_KNI_SOCKET", &socket).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("65534"), "{said}");
-    assert!(machine.log().contains("without the right credentials"), "{}", machine.log());
+    eventually("it is said", Duration::from_secs(5), || {
+        machine.log().contains("without the right credentials")
+    });
 }
 
 #[test]
@@ -241,7 +250,7 @@ fn what_is_changed_by_hand_is_repaired_and_said() {
     eventually("the bridge is back, with its port", Duration::from_secs(10), || {
         pod.namespace().output("ping", &["-n", "-c", "1", "-W", "1", "10.75.0.1"]).is_ok()
     });
-    assert!(machine.log().contains("is repaired"), "{}", machine.log());
+    eventually("it is said", Duration::from_secs(5), || machine.log().contains("is repaired"));
 }
 
 #[test]
@@ -255,7 +264,7 @@ fn a_namespace_that_is_held_open_does_not_hold_a_detach() {
     let began = Instant::now();
     let answer = agent.delete("sb1");
     assert!(answer || agent.used() == 0);
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(began.elapsed() < Duration::from_secs(10));
     eventually("it is cut off", Duration::from_secs(5), || ports(&machine.host) == 0 && agent.used() == 0);
 }
 

@@ -167,7 +167,7 @@ fn whatever_is_asked_the_agent_goes_on_and_stays_clean() {
         agent.used() == 0 && namespaces() == 0
     });
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "not Knit's");
-    eventually("the links are reaped", Duration::from_secs(10), || support::ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || support::ports(&machine.host) == 0);
     before.assert_unchanged(&machine.host);
     assert_eq!(agent.stop(), Some(0));
 }
@@ -334,7 +334,7 @@ fn any_sequence_of_calls_can_be_taken_away_without_a_trace() {
         Ok(())
     });
     outcome.unwrap_or_else(|why| panic!("{why}\n{}", machine.log()));
-    eventually("the links are reaped", Duration::from_secs(10), || support::ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || support::ports(&machine.host) == 0);
     before.assert_unchanged(&machine.host);
     assert!(!machine.log().contains("panicked"), "{}", machine.log());
 }

@@ -100,7 +100,7 @@ fn a_limited_pod_gets_its_rate_each_way_and_another_clearly_more() {
     for id in ["slow", "one", "two"] {
         agent.delete(id);
     }
-    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
     host.assert_unchanged(&machine.host);
     inside.assert_unchanged(pods[0].namespace());
 }

@@ -52,7 +52,7 @@ fn add_gives_an_interface_in_the_words_of_each_version_and_del_leaves_nothing() 
         assert_eq!(del.outcome().output, "");
         assert_eq!(agent.used(), 0);
         assert!(agent.pod("c1").is_none(), "with its last interface the sandbox is forgotten");
-        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
         inside.assert_unchanged(pod.namespace());
         host.assert_unchanged(&machine.host);
     }

@@ -98,7 +98,7 @@ fn a_configuration_that_runtimes_would_take_instead_is_said_and_keeps_new_pods_a
     let (code, message) = Call::new(&machine, "STATUS", "", "").failed();
     assert_eq!(code, 50);
     assert!(message.contains("05-other.conf"), "{message}");
-    assert!(machine.log().contains("05-other.conf"), "{}", machine.log());
+    eventually("it is said", SOON, || machine.log().contains("05-other.conf"));
     fs::remove_file(&other).unwrap();
     eventually("it is forgotten", SOON, || reasons(&agent).is_empty());
 

@@ -94,7 +94,7 @@ fn one_that_fails_or_is_late_or_away_fails_the_attach_and_nothing_is_left() {
     refused("within 1500 ms");
     extension.end();
     refused("nobody answers");
-    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
     host.assert_unchanged(&machine.host);
     inside.assert_unchanged(pod.namespace());
     let world = Arc::clone(&extension.world);

@@ -65,7 +65,7 @@ fn killed_everywhere(test: &str, fault: &str, on: On, then_delete: bool) {
     // The plugin's bridge stays where it is once it is made.
     agent.try_attach(request()).unwrap();
     agent.delete("sb1");
-    eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
     let extension = Extension::start(machine.folder.path(), "mesh");
     extension.register(&agent);
     let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
@@ -95,7 +95,7 @@ fn killed_everywhere(test: &str, fault: &str, on: On, then_delete: bool) {
         cut_short += usize::from(!answered);
         agent.delete("sb1");
         eventually("the extension is told", Duration::from_secs(10), || extension.has().is_empty());
-        eventually("the links are reaped", Duration::from_secs(5), || ports(&machine.host) == 0);
+        eventually("the links are reaped", Duration::from_secs(20), || ports(&machine.host) == 0);
         assert_eq!((agent.used(), leases(&machine)), (0, 0), "{fault} {point}");
         host.assert_unchanged(&machine.host);
         inside.assert_unchanged(pod.namespace());

@@ -56,6 +56,6 @@ fn a_client_in_python_drives_both_packages() {
     assert!(driven.status.success(), "{}", said(&driven));
     assert!(said(&driven).ends_with("all done\n"), "{}", said(&driven));
     assert_eq!(agent.used(), 0);
-    eventually("the links are reaped", Duration::from_secs(5), || support::ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(20), || support::ports(&machine.host) == 0);
     before.assert_unchanged(&machine.host);
 }

@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use knit_agent::Standalone;
 use knit_crds::Object;
 use knit_model::PrivateKey;
-use knit_testbed::{Pod, Testbed};
+use knit_testbed::{Pod, Testbed, eventually};
 
 const SECRET: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
+/// A tunnel begins a handshake once in five seconds.
+const HANDSHAKES: Duration = Duration::from_secs(30);
 const REDIRECTS: &str = "net/ipv4/conf/all/send_redirects";
 
 fn objects(yaml: &str) -> Vec<Object> {
@@ -100,7 +103,7 @@ fn keys_are_made_on_the_node_or_taken_from_a_secret() {
     let to_a = peer(&key_a, "10.56.0.1/32", "10.50.0.2:51820");
     node.apply(objects(&tunnel("a", "", "10.56.0.1/24", &to_b)), "test").unwrap();
     node.apply(objects(&tunnel("b", from_secret, "10.56.0.2/24", &to_a)), "test").unwrap();
-    a.ping("10.56.0.2").unwrap();
+    eventually("the tunnel carries packets", HANDSHAKES, || a.ping("10.56.0.2").is_ok());
     assert_eq!(public_key(&node, "a"), key_a, "a key is made once");
 
     // The key that was made is where only root reads, and neither key is anywhere else.
@@ -118,7 +121,7 @@ fn keys_are_made_on_the_node_or_taken_from_a_secret() {
     drop(node);
     let mut node = Standalone::open(folder.path()).unwrap();
     assert!(node.repair().unwrap().is_empty());
-    a.ping("10.56.0.2").unwrap();
+    eventually("the tunnel carries packets", HANDSHAKES, || a.ping("10.56.0.2").is_ok());
 
     let keys: Vec<_> = node.state().objects.keys().cloned().collect();
     assert_eq!(a.sysctl(REDIRECTS).unwrap(), "0");

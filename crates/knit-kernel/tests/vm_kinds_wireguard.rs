@@ -13,10 +13,12 @@ mod support {
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use knit_kernel::{Deletes, Secrets};
 use knit_model::link::{Kind, Link, WgPeer, WireGuard};
 use knit_model::{Address, KeyRef, NetState, PrivateKey, PublicKey, SecretKey};
+use knit_testbed::eventually;
 use support::edits::{Edit, change_each};
 use support::faults::survive_every_fault_leanly;
 use support::states::{add_bridge, add_veth, link, name, net};
@@ -136,6 +138,12 @@ fn far(link: &mut Link) -> &mut WgPeer {
     peers(link).get_mut(&public("b")).unwrap()
 }
 
+/// A tunnel begins a handshake once in five seconds, so that what was lost or changed meanwhile takes that long.
+fn reach(world: &World, from: usize, to: &str) {
+    let what = format!("sandbox {from} reaches {to}");
+    eventually(&what, Duration::from_secs(30), || world.sandboxes[from].ping(to).is_ok());
+}
+
 /// Pings while something happens, and wants every answer.
 fn without_a_loss(world: &World, during: impl FnOnce()) {
     let pod = world.sandboxes[0].clone();
@@ -143,7 +151,7 @@ fn without_a_loss(world: &World, during: impl FnOnce()) {
         let stream = scope.spawn(move || {
             pod.output("ping", &["-n", "-q", "-i", "0.02", "-c", "200", "-W", "5", "10.56.0.3"]).unwrap()
         });
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         during();
         let printed = stream.join().unwrap();
         assert!(printed.contains("200 packets transmitted, 200 received"), "{printed}");
@@ -166,8 +174,8 @@ fn a_tunnel_carries_packets_and_goes_without_a_trace() {
     let world = world("wg");
     let before = world.dumps();
     let plan = world.make(&two_ends());
-    world.sandboxes[0].ping("10.56.0.3").unwrap();
-    world.sandboxes[1].ping("fd56::2").unwrap();
+    reach(&world, 0, "10.56.0.3");
+    reach(&world, 1, "fd56::2");
     let shown = world.sandboxes[0].ip(&["-d", "-j", "link", "show", "wg0"]);
     assert!(shown.contains("wireguard") && shown.contains("\"mtu\":1420"), "{shown}");
     // b has learnt where a is, and that leaves nothing to do.
@@ -191,7 +199,7 @@ fn everything_but_the_key_changes_without_a_lost_packet() {
     let world = world("wg-live");
     let mut state = two_ends();
     world.make(&state);
-    world.sandboxes[0].ping("10.56.0.3").unwrap();
+    reach(&world, 0, "10.56.0.3");
     let edits: &[Edit] = &[
         ("peers", |link| far(link).keepalive = Some(25)),
         ("peers", |link| far(link).allowed.as_mut().unwrap().extend([net("10.57.0.0/16")])),
@@ -227,7 +235,7 @@ fn everything_but_the_key_changes_without_a_lost_packet() {
             fields(link).listen_port = Some(51999);
         })],
     );
-    world.sandboxes[0].ping("10.56.0.3").unwrap();
+    reach(&world, 0, "10.56.0.3");
 
     // Both sides share a second secret from now on; the next handshake needs it.
     for (id, other) in [("a", "b"), ("b", "a")] {
@@ -236,7 +244,7 @@ fn everything_but_the_key_changes_without_a_lost_packet() {
     }
     let plan = world.make(&state);
     assert!(plan.to_string().contains(&format!("peers.{}.preshared_key.public", public("b"))), "{plan}");
-    world.sandboxes[0].ping("10.56.0.3").unwrap();
+    reach(&world, 0, "10.56.0.3");
 
     // Another key of a: b has to know it.
     fields(state.scope(&sandbox("a")).links.get_mut(&name("wg0")).unwrap()).private_key =
@@ -250,7 +258,7 @@ fn everything_but_the_key_changes_without_a_lost_packet() {
         "{plan}"
     );
     assert_nothing_secret(&format!("{plan:?}"));
-    world.sandboxes[0].ping("10.56.0.3").unwrap();
+    reach(&world, 0, "10.56.0.3");
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub fn on_node(node: &str, words: &[&str]) -> String {
 }
 
 /// What others own on the nodes: main routing tables, rules, links of the node and of the main CNI plugin, packet filters.
-pub fn of_others(nodes: &[&str]) -> String {
+fn of_others(nodes: &[&str]) -> String {
     let mut all = String::new();
     for node in nodes {
         for words in [
@@ -70,6 +70,18 @@ pub fn of_others(nodes: &[&str]) -> String {
         }
     }
     all
+}
+
+/// What others own once it has come to rest: pods and Services of tests before go a moment later.
+pub fn others_at_rest(nodes: &[&str]) -> String {
+    let mut seen = of_others(nodes);
+    let is_same = || {
+        std::thread::sleep(Duration::from_secs(1));
+        let before = std::mem::replace(&mut seen, of_others(nodes));
+        before == seen
+    };
+    eventually("what others own has come to rest", is_same, |same| *same);
+    seen
 }
 
 /// Asserts that what others own on the nodes is as it was, or will be in a moment: their pods come and go, too.
