@@ -18,6 +18,7 @@ mod links;
 mod look;
 pub mod marks;
 mod node;
+mod primary;
 mod reference;
 mod restart;
 mod rootfs;

@@ -186,7 +186,8 @@ impl Call {
         Ok(String::new())
     }
 
-    /// Whether pods can be added; an agent that is away is a node that cannot.
+    /// Whether pods can be added; an agent that is away is a node that cannot. Addresses that are used up are not said
+    /// here: a runtime that is told so has the whole node be not ready, and Kubernetes evicts the pods that have them.
     fn status(mut self, agent: &mut dyn Ask) -> Result<String, Failure> {
         self.config.timeout = self.config.timeout.min(STATUS_TIMEOUT);
         let asked = self.ask(agent, "GetReadiness", &v1::GetReadinessRequest::default());
@@ -195,12 +196,14 @@ impl Call {
             _ => failure,
         })?;
         let (node, pods) = (answer.node.unwrap_or_default(), answer.new_pods.unwrap_or_default());
-        if pods.ready {
-            return Ok(String::new());
-        }
-        let bad = pods.conditions.iter().filter(|condition| !condition.ok);
+        let bad = pods.conditions.iter().filter(|condition| {
+            !condition.ok && condition.reason != knit_kni::Reason::AddressesExhausted.as_str()
+        });
         let why: Vec<String> =
             bad.map(|condition| format!("{}: {}", condition.reason, condition.message)).collect();
+        if pods.ready || (why.is_empty() && !pods.conditions.is_empty()) {
+            return Ok(String::new());
+        }
         let code = if node.ready { UNAVAILABLE } else { LIMITED };
         Err(Failure::new(code, format!("new pods cannot come: {}", why.join("; "))))
     }

@@ -248,9 +248,12 @@ fn answer<T>(call: &CallId, message: T) -> Response<T> {
     response
 }
 
-/// Why new pods may not come, in words; nothing when they may.
+/// Why this agent is not ready for new pods, in words; nothing when it is. Addresses that are used up are not the agent's to
+/// mend: one that is not ready for want of them would keep all agents from being replaced by newer ones.
 pub fn readiness(state: &knit_engine::State) -> Vec<String> {
     let new_pods = nodes::readiness(state).new_pods.unwrap_or_default();
-    let bad = new_pods.conditions.into_iter().filter(|condition| !condition.ok);
+    let exhausted = Reason::AddressesExhausted.as_str();
+    let bad =
+        new_pods.conditions.into_iter().filter(|condition| !condition.ok && condition.reason != exhausted);
     bad.map(|condition| format!("{}: {}", condition.reason, condition.message)).collect()
 }

@@ -1,10 +1,9 @@
-//! Knit's agents as the cluster's network. Either each is asked by the container runtime through its CNI shim alone, and
-//! knows nothing of Kubernetes; or they are the cluster's network, and hear from the API server what the nodes are.
+//! Knit's agents as processes of the nodes: each is asked by the container runtime through its CNI shim alone, and knows
+//! nothing of Kubernetes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -12,10 +11,9 @@ use anyhow::{Context, Result};
 use super::api::NodeView;
 use super::daemon::{self, Daemon, Look};
 use super::layout::node_name;
-use super::state::{Cluster, Network};
+use super::state::Cluster;
 use super::{node, reference};
 use crate::programs::{self, Binaries};
-use crate::{places, process};
 
 /// The part that makes the network of a node.
 pub fn agent_part(node: u8) -> String {
@@ -44,19 +42,8 @@ fn program(cluster: &Cluster) -> PathBuf {
 
 /// Starts an agent on each node; it installs the shim. Then everything that a cluster has beside.
 pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
-    if cluster.network == Network::Knit {
-        let mut apply = cluster.kubectl()?;
-        apply
-            .args(["apply", "--server-side", "-k"])
-            .arg(places::workspace().join("deploy/crds"))
-            .stdout(Stdio::null());
-        process::output(&mut apply).context("cannot define Knit's kinds")?;
-    }
     for number in cluster.node_numbers() {
-        match cluster.network {
-            Network::Knit => start_primary(cluster, number)?,
-            _ => start(cluster, number, reference::pod_ranges(nodes, number)?)?,
-        }
+        start(cluster, number, reference::pod_ranges(nodes, number)?)?;
     }
     for number in cluster.node_numbers() {
         wait_for_shim(cluster, number)?;
@@ -82,20 +69,6 @@ pub fn start(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
         .flag("state-dir", Path::new("/var/lib/knit/agent"))
         .flag("cluster-ranges", ranges.join(","))
         .arg("--cni-install")
-        .inside(node::holder(cluster, number)?)
-        .start(cluster)?;
-    Ok(())
-}
-
-/// Starts a node's agent as the cluster's network, without waiting for it.
-fn start_primary(cluster: &Cluster, number: u8) -> Result<()> {
-    Daemon::new(agent_part(number), program(cluster))
-        .arg("agent")
-        .flag("profile", "primary")
-        .flag("kubeconfig", cluster.kubeconfig())
-        .flag("node-name", node_name(number))
-        .flag("state-dir", Path::new("/var/lib/knit/primary"))
-        .args(["--cluster-masquerade", "--cni-install"])
         .inside(node::holder(cluster, number)?)
         .start(cluster)?;
     Ok(())

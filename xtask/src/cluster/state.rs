@@ -31,7 +31,7 @@ pub enum Network {
     Reference,
     /// Knit's agent on each node, asked through its CNI shim; routes between nodes, kube-proxy and CoreDNS
     KnitCni,
-    /// Knit as the cluster's network: its agents connect pods and nodes; kube-proxy and CoreDNS
+    /// Knit as the cluster's network, by `deploy/primary`: it connects pods and nodes; kube-proxy and CoreDNS
     Knit,
 }
 
@@ -41,9 +41,9 @@ impl Network {
         matches!(self, Self::Reference | Self::KnitCni | Self::Knit)
     }
 
-    /// Whether Knit's agents run on the nodes.
+    /// Whether Knit's agents run on the nodes as processes of their own.
     pub fn has_agents(self) -> bool {
-        matches!(self, Self::KnitCni | Self::Knit)
+        self == Self::KnitCni
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::cgroups::{self, Membership};
 use super::layout::{MOST_NODES, Names, node_name};
 use super::state::{Cluster, Network};
-use super::{api, control, images, keys, knit_cni, node, reference};
+use super::{api, control, images, keys, knit_cni, node, primary, reference};
 use crate::deps::{self, Purpose};
 use crate::gotools::{self, Tool};
 use crate::process;
@@ -55,12 +55,15 @@ pub fn up(options: &Options) -> Result<Cluster> {
     let tools = gotools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
     let built = options.network.has_agents().then(knit_cni::build).transpose()?;
+    let image = (options.network == Network::Knit).then(primary::Image::build).transpose()?;
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 
     let (mut cluster, _claim) = Cluster::claim(&names, options.nodes, options.network, programs)?;
     let copied = built.iter().try_for_each(|built| knit_cni::copy(&cluster, built));
-    copied.and_then(|()| make(&cluster, &archive)).and_then(|()| cluster.set_complete()).with_context(|| {
+    let own = image.as_ref().map(primary::Image::archive);
+    let archives: Vec<_> = [Some(archive), own].into_iter().flatten().collect();
+    copied.and_then(|()| make(&cluster, &archives)).and_then(|()| cluster.set_complete()).with_context(|| {
         format!(
             "cluster {name} did not come up; its logs are in {}; `cargo xtask cluster down --name {name}` takes away what \
              was made",
@@ -71,7 +74,7 @@ pub fn up(options: &Options) -> Result<Cluster> {
     Ok(cluster)
 }
 
-fn make(cluster: &Cluster, archive: &Path) -> Result<()> {
+fn make(cluster: &Cluster, archives: &[PathBuf]) -> Result<()> {
     for folder in ["logs", "run", "nodes", "kubectl-cache"] {
         fs::create_dir_all(cluster.folder(folder))?;
     }
@@ -93,8 +96,8 @@ fn make(cluster: &Cluster, archive: &Path) -> Result<()> {
         node::start_containerd(cluster, number)?;
     }
     step.done();
-    let step = Step::start("load the test images into the nodes");
-    load_images(cluster, archive)?;
+    let step = Step::start("load the images into the nodes");
+    archives.iter().try_for_each(|archive| load_images(cluster, archive))?;
     step.done();
 
     let step = Step::start("wait for the API server");
@@ -121,6 +124,15 @@ fn make(cluster: &Cluster, archive: &Path) -> Result<()> {
         knit_cni::install(cluster, &seen)?;
         reference::install_dns(cluster)?;
         api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
+        reference::wait_for_dns(cluster)?;
+        step.done();
+    }
+    if cluster.network == Network::Knit {
+        let step = Step::start("install Knit by deploy/primary, and CoreDNS, wait for Ready");
+        primary::install(cluster, &seen)?;
+        reference::install_dns(cluster)?;
+        api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
+        primary::wait(cluster)?;
         reference::wait_for_dns(cluster)?;
         step.done();
     }
