@@ -71,6 +71,9 @@ pub struct Flags {
     /// Ranges that pods reach with their own address all the same
     #[arg(long, env = "KNIT_CLUSTER_INSIDE", value_name = "PREFIX", value_delimiter = ',')]
     cluster_inside: Option<Vec<ipnet::IpNet>>,
+    /// Drop what pods send in the name of others [default: only with the profile primary]
+    #[arg(long, env = "KNIT_CLUSTER_ANTI_SPOOFING", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    cluster_anti_spoofing: Option<bool>,
     /// Install the CNI shim and its configuration, and keep them
     #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cni_install: Option<bool>,
@@ -167,6 +170,9 @@ impl Flags {
         set(&mut config.cluster_network.bridge, &self.cluster_bridge);
         set(&mut config.cluster_network.masquerade, &self.cluster_masquerade);
         set(&mut config.cluster_network.inside, &self.cluster_inside);
+        if self.cluster_anti_spoofing.is_some() {
+            config.cluster_network.anti_spoofing = self.cluster_anti_spoofing;
+        }
         set(&mut config.cni.install, &self.cni_install);
         set(&mut config.cni.bin_dir, &self.cni_bin_dir);
         set(&mut config.cni.conf_dir, &self.cni_conf_dir);

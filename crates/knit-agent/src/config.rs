@@ -114,6 +114,9 @@ pub struct ClusterNetworkConfig {
     /// Ranges that pods reach with their own address all the same, besides all pods and nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inside: Vec<IpNet>,
+    /// Whether what pods send in the name of others is dropped. Default: only with the profile `primary`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anti_spoofing: Option<bool>,
 }
 
 impl Default for Config {
@@ -155,14 +158,16 @@ impl Default for ClusterNetworkConfig {
             mtu: None,
             masquerade: false,
             inside: Vec::new(),
+            anti_spoofing: None,
         }
     }
 }
 
 impl ClusterNetworkConfig {
     /// How it goes on from this node.
-    pub(crate) fn ways(&self, nodes: Vec<PeerWant>) -> WaysWant {
-        WaysWant { nodes, masquerade: self.masquerade, inside: self.inside.clone() }
+    pub(crate) fn ways(&self, profile: Profile, nodes: Vec<PeerWant>) -> WaysWant {
+        let anti_spoofing = self.anti_spoofing.unwrap_or(profile == Profile::Primary);
+        WaysWant { nodes, masquerade: self.masquerade, inside: self.inside.clone(), anti_spoofing }
     }
 }
 
@@ -271,7 +276,8 @@ impl Config {
         if let Some(mtu) = network.mtu.filter(|mtu| !(68..=65_535).contains(mtu)) {
             return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
         }
-        Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu, &network.ways(Vec::new()))))
+        let ways = network.ways(self.profile, Vec::new());
+        Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu, &ways)))
     }
 
     /// The networks that existing CNI plugins make. Reads their configuration lists.

@@ -32,7 +32,12 @@ fn peer(number: u8) -> PeerWant {
 fn network(nodes: Vec<PeerWant>, masquerade: bool) -> StoredObject {
     let ranges = vec!["10.1.1.0/24".parse().unwrap()];
     let network = NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None };
-    let ways = WaysWant { nodes, masquerade, inside: vec!["198.51.100.0/24".parse().unwrap()] };
+    let ways = WaysWant {
+        nodes,
+        masquerade,
+        inside: vec!["198.51.100.0/24".parse().unwrap()],
+        ..WaysWant::default()
+    };
     let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }

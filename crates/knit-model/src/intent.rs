@@ -68,6 +68,9 @@ pub struct WaysWant {
     pub masquerade: bool,
     /// Ranges that pods reach with their own address all the same.
     pub inside: Vec<IpNet>,
+    /// Whether pods can say nothing in the name of others.
+    #[serde(default)]
+    pub anti_spoofing: bool,
 }
 
 /// Another node of the cluster.

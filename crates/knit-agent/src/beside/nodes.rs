@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::Shared;
-use crate::config::ClusterNetworkConfig;
+use crate::config::{ClusterNetworkConfig, Profile};
 use crate::daemon::{Cluster, Outside};
 
 /// The ways are looked at again this often: a link of the node may be another by now.
@@ -136,7 +136,7 @@ fn network(
         peers.push(PeerWant { name: name.clone(), ranges: peer.ranges.clone(), addresses });
     }
     let mtu = config.mtu.or_else(|| own.addresses.iter().find_map(|address| mtu_at(&host, *address)));
-    Ok(Cluster::new(&own.ranges, &bridge, mtu, &config.ways(peers)))
+    Ok(Cluster::new(&own.ranges, &bridge, mtu, &config.ways(Profile::Primary, peers)))
 }
 
 /// The MTU of the link that has an address of the node.
