@@ -195,6 +195,7 @@ pub const NDA_MASTER: u16 = 9;
 pub const NDA_PROTOCOL: u16 = 12;
 pub const NTF_SELF: u8 = 0x02;
 pub const NTF_PROXY: u8 = 0x08;
+pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;
 
 // net_namespace.h
