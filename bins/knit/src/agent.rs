@@ -83,6 +83,9 @@ pub struct Flags {
     /// The UDP port of the VXLAN between nodes [default: 7475]
     #[arg(long, env = "KNIT_CLUSTER_VXLAN_PORT", value_name = "PORT")]
     cluster_vxlan_port: Option<u16>,
+    /// Drop what pods send in the name of others [default: only with the profile primary]
+    #[arg(long, env = "KNIT_CLUSTER_ANTI_SPOOFING", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    cluster_anti_spoofing: Option<bool>,
     /// Install the CNI shim and its configuration, and keep them
     #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cni_install: Option<bool>,
@@ -202,6 +205,9 @@ impl Flags {
         }
         set(&mut config.cluster_network.vxlan.vni, &self.cluster_vxlan_vni);
         set(&mut config.cluster_network.vxlan.port, &self.cluster_vxlan_port);
+        if self.cluster_anti_spoofing.is_some() {
+            config.cluster_network.anti_spoofing = self.cluster_anti_spoofing;
+        }
         set(&mut config.cni.install, &self.cni_install);
         set(&mut config.cni.bin_dir, &self.cni_bin_dir);
         set(&mut config.cni.conf_dir, &self.cni_conf_dir);

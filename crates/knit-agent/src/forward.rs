@@ -1,12 +1,14 @@
-//! Ports of the node that lead to pods, and the way out of the cluster, in Knit's own nftables table.
+//! The node's part of the way to and from pods, in Knit's own nftables tables: ports of the node that lead to pods, the way out
+//! of the cluster, and what may come in by the ports of the cluster's bridge.
 //!
-//! The whole table is replaced in one transaction, so that there is no moment with half of it. Nothing else in the packet
+//! Both tables are replaced as a whole in one transaction, so that there is no moment with half of it. Nothing else in the packet
 //! filter is touched.
 //!
 //! A port is open on the node's IPv4 loopback too. For that, packets of 127.0.0.0/8 may leave by the cluster's bridge, and
 //! their answers come back by it (`route_localnet` of that bridge); a chain of its own keeps everything else that a pod
 //! sends to the node's loopback out. So the chain is there before the sysctl, and goes after it.
 
+mod guard;
 mod table;
 
 use knit_engine::forward::Forwarding;
@@ -18,8 +20,8 @@ use knit_model::problem::{Problem, Reason};
 /// Has exactly these.
 pub(crate) fn apply(kernel: &mut Kernel, all: &Forwarding) -> Result<(), Problem> {
     let Forwarding { forwards, bridge, .. } = all;
-    let table = table::of(all);
-    let replace = |kernel: &mut Kernel| kernel.replace_tables(&[table]).map_err(|why| failed(&why));
+    let tables = [table::of(all), guard::of(&all.guarded)];
+    let replace = |kernel: &mut Kernel| kernel.replace_tables(&tables).map_err(|why| failed(&why));
     if forwards.is_empty() {
         open_loopback(kernel, bridge.as_ref(), false)?;
         return replace(kernel);
@@ -37,6 +39,6 @@ fn open_loopback(kernel: &mut Kernel, bridge: Option<&IfName>, open: bool) -> Re
 
 fn failed(why: &Error) -> Problem {
     let reason = if why.lack().is_some() { Reason::KernelLacks } else { Reason::KernelRefused };
-    let message = format!("ports of the node and the way out of the cluster cannot be changed: {why}");
-    Problem { field: "port_mappings".to_owned(), reason, message }
+    let message = format!("the node's part of the way to and from pods cannot be changed: {why}");
+    Problem { field: String::new(), reason, message }
 }

@@ -19,7 +19,7 @@ use knit_model::{IfName, SandboxId};
 use crate::call::{Answer, Attach, Attachment, CallId, Collected, Detach, Domain, Found};
 use crate::event::{Event, Record, Unit};
 use crate::extensions;
-use crate::forward;
+use crate::forward::{self, Turn};
 use crate::state::State;
 use crate::step::Effects;
 
@@ -100,8 +100,8 @@ enum Stage {
     Flying,
     /// It failed; what it brought is being taken back, and then it is answered with this.
     TakingBack { why: Problem, flying: bool },
-    /// It stands; the node's ports that lead to it are being opened.
-    Forwarding,
+    /// It stands; the node's part of the way to it and from it is being made: what was asked by then.
+    Forwarding(Turn),
     /// It stands; extensions are called, and then it is answered.
     After,
     /// Nobody waits any more; what is being made goes as soon as it is there.
@@ -210,7 +210,7 @@ pub(crate) fn lost(state: &mut State, id: &SandboxId, effects: &mut Effects) {
                 | Stage::Chaining
                 | Stage::Waiting
                 | Stage::Flying
-                | Stage::Forwarding
+                | Stage::Forwarding(_)
                 | Stage::After,
             ) => {
                 let message = format!("sandbox {id}: its namespace is gone");
@@ -267,7 +267,7 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
         (What::Domain(_), Stage::Host) => waiting.stage = Stage::Abandoned,
         (
             What::Attach(_),
-            Stage::Waiting | Stage::Chaining | Stage::Flying | Stage::Forwarding | Stage::After,
+            Stage::Waiting | Stage::Chaining | Stage::Flying | Stage::Forwarding(_) | Stage::After,
         ) => {
             attach::take_back(state, call, effects);
             state.calls.waiting.remove(call);
@@ -301,12 +301,10 @@ fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects)
     }
 }
 
-/// The node's ports are as asked, or could not be opened: whoever waits for them is answered.
+/// The node's part is as asked, or could not be made so: whoever waits for it is answered.
 fn forwarded(state: &mut State, result: &Result<(), Problem>, now: Time, effects: &mut Effects) {
-    if !forward::done(state, effects) && result.is_ok() {
-        return;
-    }
-    let waits = |waiting: &Waiting| waiting.stage == Stage::Forwarding;
+    let done = forward::done(state, effects);
+    let waits = |waiting: &Waiting| matches!(waiting.stage, Stage::Forwarding(turn) if turn <= done);
     let waiting = state.calls.waiting.iter().filter(|(_, waiting)| waits(waiting));
     let waiting: Vec<CallId> = waiting.map(|(call, _)| call.clone()).collect();
     for call in waiting {

@@ -1,12 +1,14 @@
-//! Ports of the node that lead to pods. All of them are one thing in the kernel, which is replaced as a whole; so there is
-//! one change at a time, and what changed meanwhile follows.
+//! The node's part of the way to and from pods: ports of the node that lead to pods, the way out of the cluster, and what may
+//! come in by the ports of the cluster's bridge. All of it is one thing in the kernel, which is replaced as a whole; so there
+//! is one change at a time, and what changed meanwhile follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_model::problem::{Problem, Reason};
-use knit_model::{IfName, SandboxId};
+use knit_model::report::InterfaceReport;
+use knit_model::{IfName, Mac, SandboxId};
 
 use crate::call::{ATTACHMENT, Attachment, PortMapping};
 use crate::cluster::{self, ClusterNetwork};
@@ -30,15 +32,28 @@ pub struct Forward {
     pub port: u16,
 }
 
-/// All ports of the node that lead to pods.
+/// A port of the cluster's bridge, and in whose name its pod may speak.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    /// The link on the host.
+    pub link: IfName,
+    /// The pod's hardware addresses.
+    pub macs: BTreeSet<Mac>,
+    /// The pod's addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// The node's part of the way to and from pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forwarding {
-    /// These, and no others.
+    /// Ports of the node that lead to pods: these, and no others.
     pub forwards: Vec<Forward>,
     /// The bridge of the cluster's network, if there is one: what the node says to itself on its loopback leaves by it.
     pub bridge: Option<IfName>,
     /// Whose packets leave the cluster with the node's address.
     pub outside: Option<Outside>,
+    /// The ports whose pods can say nothing in the name of others.
+    pub guarded: Vec<Port>,
 }
 
 /// Pods that have the node's address outside of the cluster.
@@ -50,34 +65,73 @@ pub struct Outside {
     pub inside: Vec<IpNet>,
 }
 
+/// The number of a change.
+pub(crate) type Turn = u64;
+
 /// What the host was asked to have. Not remembered: it is asked again after a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Forwards {
-    of: BTreeMap<SandboxId, BTreeSet<Forward>>,
+    of: BTreeMap<SandboxId, Wanted>,
+    of_all: OfAll,
+    /// The last change.
+    last: Turn,
+    /// The last change that is in what the host works on.
+    under_way: Option<Turn>,
+}
+
+/// What one sandbox needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    forwards: BTreeSet<Forward>,
+    guarded: BTreeSet<Port>,
+}
+
+/// What is the same for all sandboxes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct OfAll {
     outside: Option<Outside>,
-    under_way: bool,
-    again: bool,
+    /// The bridge whose ports are guarded.
+    guards: Option<IfName>,
+}
+
+impl Wanted {
+    fn is_empty(&self) -> bool {
+        self.forwards.is_empty() && self.guarded.is_empty()
+    }
 }
 
 impl Forwards {
-    /// Whether the kernel is not yet as it should be.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way
+    /// The change that a sandbox that needs something has to wait for; `None` if all is there.
+    pub(crate) fn awaited(&self, id: &SandboxId) -> Option<Turn> {
+        (self.under_way.is_some() && self.of.contains_key(id)).then_some(self.last)
     }
 }
 
+fn of_all(state: &State) -> OfAll {
+    let Some(cluster) = state.cluster() else { return OfAll::default() };
+    let guards = cluster.ways.is_some_and(|ways| ways.anti_spoofing).then(|| cluster.bridge.clone());
+    OfAll { outside: outside(cluster), guards }
+}
+
+/// Something changed: the host is asked, now or when it has done what it was asked before.
 fn ask(state: &mut State, effects: &mut Effects) {
+    state.forwards.last += 1;
+    go_on(state, effects);
+}
+
+fn go_on(state: &mut State, effects: &mut Effects) {
     let bridge = state.cluster().map(|cluster| cluster.bridge.clone());
-    let outside = state.cluster().and_then(outside);
-    state.forwards.outside.clone_from(&outside);
     let asked = &mut state.forwards;
-    if asked.under_way {
-        asked.again = true;
+    if asked.under_way.is_some() {
         return;
     }
-    asked.under_way = true;
-    let forwards = asked.of.values().flatten().cloned().collect();
-    effects.list.push(Effect::Forward(Forwarding { forwards, bridge, outside }));
+    asked.under_way = Some(asked.last);
+    effects.list.push(Effect::Forward(Forwarding {
+        forwards: asked.of.values().flat_map(|wanted| &wanted.forwards).cloned().collect(),
+        bridge,
+        outside: asked.of_all.outside.clone(),
+        guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
+    }));
 }
 
 fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
@@ -92,21 +146,21 @@ fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
 
 /// The cluster's network is another, or what lies beyond it.
 pub(crate) fn heed(state: &mut State, object: &ObjectKey, effects: &mut Effects) {
-    if *object == cluster::key() && state.cluster().and_then(outside) != state.forwards.outside {
-        ask(state, effects);
+    if *object == cluster::key() && of_all(state) != state.forwards.of_all {
+        refresh_all(state, effects);
     }
 }
 
-/// The host has done what it was asked. Says whether that was the last of it.
-pub(crate) fn done(state: &mut State, effects: &mut Effects) -> bool {
-    state.forwards.under_way = false;
-    if std::mem::take(&mut state.forwards.again) {
-        ask(state, effects);
+/// The host has done what it was asked. Says up to which change.
+pub(crate) fn done(state: &mut State, effects: &mut Effects) -> Turn {
+    let done = state.forwards.under_way.take().unwrap_or_default();
+    if state.forwards.last > done {
+        go_on(state, effects);
     }
-    !state.forwards.under_way
+    done
 }
 
-/// Compares the ports of one sandbox with what was asked for last.
+/// Compares what one sandbox needs with what was asked for last.
 pub(crate) fn refresh(state: &mut State, id: &SandboxId, effects: &mut Effects) {
     let now = wanted(state, id);
     if state.forwards.of.get(id).map_or(now.is_empty(), |before| *before == now) {
@@ -122,24 +176,38 @@ pub(crate) fn refresh(state: &mut State, id: &SandboxId, effects: &mut Effects) 
 
 /// After a start: what is written down is what the kernel has. Asking anew pod by pod would close the others' ports.
 pub(crate) fn remember(state: &mut State) {
-    let ids: Vec<SandboxId> = state.called.sandboxes().cloned().collect();
-    let all = ids.into_iter().map(|id| (id.clone(), wanted(state, &id)));
-    state.forwards.of = all.filter(|(_, forwards)| !forwards.is_empty()).collect();
-    state.forwards.outside = state.cluster().and_then(outside);
+    state.forwards.of_all = of_all(state);
+    let ids = state.made.keys().filter_map(|unit| match unit {
+        Unit::Sandbox(id) => Some(id),
+        _ => None,
+    });
+    let all = ids.map(|id| (id.clone(), wanted(state, id)));
+    let all = all.filter(|(_, wanted)| !wanted.is_empty()).collect();
+    state.forwards.of = all;
 }
 
-/// Asks for all of them, whatever was asked before.
+/// Asks for all of it, whatever was asked before.
 pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
     remember(state);
     ask(state, effects);
 }
 
-fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
+fn wanted(state: &State, id: &SandboxId) -> Wanted {
+    Wanted { forwards: forwards(state, id), guarded: guarded(state, id) }
+}
+
+fn interfaces<'a>(
+    state: &'a State,
+    id: &SandboxId,
+) -> impl Iterator<Item = &'a (ObjectKey, InterfaceReport)> {
+    state.made.get(&Unit::Sandbox(id.clone())).into_iter().flat_map(|made| &made.interfaces)
+}
+
+fn forwards(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
     let mut all = BTreeSet::new();
     for there in state.called.of(id).filter(|there| !there.asked.ports.is_empty()) {
-        let made = state.made.get(&Unit::Sandbox(id.clone())).into_iter().flat_map(|made| &made.interfaces);
-        let mine =
-            made.filter(|(object, report)| object.kind == ATTACHMENT && report.name == there.interface);
+        let mine = interfaces(state, id)
+            .filter(|(object, report)| object.kind == ATTACHMENT && report.name == there.interface);
         for address in mine.flat_map(|(_, report)| &report.addresses).map(|address| address.addr()) {
             let fits =
                 |port: &&PortMapping| port.host_ip.is_none_or(|host| host.is_ipv4() == address.is_ipv4());
@@ -153,6 +221,26 @@ fn wanted(state: &State, id: &SandboxId) -> BTreeSet<Forward> {
         }
     }
     all
+}
+
+/// The sandbox's ports of the guarded bridge. What has no end of its own on the host lies on such a port, or changes its pod's
+/// end; whatever it is, it is the pod's own.
+fn guarded(state: &State, id: &SandboxId) -> BTreeSet<Port> {
+    let Some(bridge) = &state.forwards.of_all.guards else { return BTreeSet::new() };
+    let is_inside = |report: &&InterfaceReport| report.peer.is_none();
+    let inside: Vec<&InterfaceReport> =
+        interfaces(state, id).map(|(_, report)| report).filter(is_inside).collect();
+    let ports = interfaces(state, id).filter(|(_, report)| report.master.as_ref() == Some(bridge));
+    ports
+        .filter_map(|(_, report)| {
+            let own = || inside.iter().copied().chain([report]);
+            Some(Port {
+                link: report.peer.clone()?,
+                macs: own().filter_map(|report| report.mac).collect(),
+                addresses: own().flat_map(|report| &report.addresses).map(IpNet::addr).collect(),
+            })
+        })
+        .collect()
 }
 
 /// Whether another attachment has one of these ports of the node.

@@ -14,7 +14,7 @@ mod set;
 use nix::errno::Errno;
 
 use self::constants::*;
-pub use self::field::{Field, Ip, Kind, Value};
+pub use self::field::{Field, Frame, Ip, Kind, Value};
 pub use self::rule::Rule;
 pub use self::set::{Contents, Key, Set};
 use crate::error::{Error, Result};

@@ -81,6 +81,9 @@ pub struct WaysWant {
     pub masquerade: bool,
     /// Ranges that pods reach with their own address all the same.
     pub inside: Vec<IpNet>,
+    /// Whether pods can say nothing in the name of others.
+    #[serde(default)]
+    pub anti_spoofing: bool,
     /// The pools that this node's ranges are of. A family that has any gives a pod one address of whichever range has room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<IpNet>,

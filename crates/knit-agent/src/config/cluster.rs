@@ -28,6 +28,9 @@ pub struct ClusterNetworkConfig {
     /// Ranges that pods reach with their own address all the same, besides all pods and nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inside: Vec<IpNet>,
+    /// Whether what pods send in the name of others is dropped. Default: only with the profile `primary`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub anti_spoofing: Option<bool>,
     /// How pods of other nodes are reached, with the profile `primary`. The same on all nodes.
     pub transport: Transport,
     /// The tunnels to other nodes. The same on all nodes.
@@ -69,6 +72,7 @@ impl Default for ClusterNetworkConfig {
             mtu: None,
             masquerade: false,
             inside: Vec::new(),
+            anti_spoofing: None,
             transport: Transport::default(),
             vxlan: VxlanConfig::default(),
         }
@@ -85,7 +89,7 @@ impl Default for VxlanConfig {
 }
 
 impl ClusterNetworkConfig {
-    /// How it goes on from this node.
+    /// How it goes on from this node, as the cluster's network.
     pub(crate) fn ways(&self, nodes: Vec<PeerWant>, node: &str, ends: Vec<EndWant>) -> WaysWant {
         let tunnel = TunnelWant {
             node: node.to_owned(),
@@ -100,6 +104,7 @@ impl ClusterNetworkConfig {
             inside: self.inside.clone(),
             tunnel: (self.transport != Transport::Native).then_some(tunnel),
             pools: Vec::new(),
+            anti_spoofing: self.anti_spoofing.unwrap_or(true),
         }
     }
 
@@ -147,7 +152,8 @@ impl ClusterNetworkConfig {
             return Err(at("vxlan.port", "port 0 is no port".to_owned()));
         }
         // Without a cluster there are no other nodes.
-        let ways = WaysWant { tunnel: None, ..self.ways(Vec::new(), "", Vec::new()) };
+        let anti_spoofing = self.anti_spoofing.unwrap_or(false);
+        let ways = WaysWant { tunnel: None, anti_spoofing, ..self.ways(Vec::new(), "", Vec::new()) };
         Ok(Cluster::new(&self.ranges, &bridge, self.mtu, &ways))
     }
 }

@@ -189,7 +189,7 @@ mod tests {
             forward(None, 8082, "10.75.0.4"),
             forward(Some("192.0.2.1"), 8081, "10.75.0.3"),
         ];
-        let table = of(&Forwarding { forwards, bridge: bridge(), outside: None });
+        let table = of(&Forwarding { forwards, bridge: bridge(), ..Forwarding::default() });
         let (sets, chains) = names(&table);
         assert_eq!(sets, ["pods4", "at4", "any4", "pods6", "any6"]);
         assert_eq!(chains, ["ports", "arriving", "leaving", "guard", "returning"]);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_port_leads_to_one_address_of_a_family() {
         let forwards = vec![forward(None, 8080, "10.75.0.2"), forward(None, 8080, "10.75.0.9")];
-        let table = of(&Forwarding { forwards, bridge: bridge(), outside: None });
+        let table = of(&Forwarding { forwards, bridge: bridge(), ..Forwarding::default() });
         let Contents::Map { elements, .. } = &table.sets[1].contents else { panic!("{:?}", table.sets[1]) };
         assert_eq!(elements.len(), 1);
         assert_eq!(elements[0].1[0], Value::Address("10.75.0.2".parse().unwrap()));
@@ -221,7 +221,7 @@ mod tests {
             pods: ranges(&["10.1.0.0/24"]),
             inside: ranges(&["10.1.0.0/16", "192.0.2.7/32", "fd00::/8"]),
         };
-        let table = of(&Forwarding { forwards: Vec::new(), bridge: bridge(), outside: Some(outside) });
+        let table = of(&Forwarding { bridge: bridge(), outside: Some(outside), ..Forwarding::default() });
         assert_eq!(names(&table), (vec!["mine4", "inside4"], vec!["outside"]));
         assert_eq!(table.sets[1].contents, Contents::Ranges(ranges(&["10.1.0.0/16", "192.0.2.7/32"])));
         let expected = Rule::new()

@@ -359,16 +359,15 @@ pub(super) fn landed(state: &mut State, call: &CallId, now: Time, effects: &mut 
     let Some(What::Attach(attaching)) = state.calls.waiting.get(call).map(|waiting| &waiting.what) else {
         return;
     };
-    let opens = attaching.attach.interfaces.iter().any(|(_, _, asked)| !asked.ports.is_empty())
-        && state.forwards.is_under_way();
-    match result(state, call) {
-        Ok(_) if opens => state.calls.stage(call, Stage::Forwarding),
-        Ok(_) => extend::after(state, call, now, effects),
-        Err(why) => fail(state, call, why, effects),
+    let turn = state.forwards.awaited(&SandboxId(attaching.attach.sandbox.id.clone()));
+    match (result(state, call), turn) {
+        (Ok(_), Some(turn)) => state.calls.stage(call, Stage::Forwarding(turn)),
+        (Ok(_), None) => extend::after(state, call, now, effects),
+        (Err(why), _) => fail(state, call, why, effects),
     }
 }
 
-/// The node's ports that lead to what the call attached are open, or could not be opened.
+/// The node's part of the way to and from what the call attached is there, or could not be made.
 pub(super) fn forwarded(
     state: &mut State,
     call: &CallId,

@@ -89,7 +89,7 @@ fn supersede(state: &mut State, id: &SandboxId, which: &Which, effects: &mut Eff
                 state.extensions.stale.insert(id.clone());
                 answer(state, &call, Answer::Failed(why), effects);
             }
-            Stage::Chaining | Stage::Waiting | Stage::Flying | Stage::Forwarding | Stage::After => {
+            Stage::Chaining | Stage::Waiting | Stage::Flying | Stage::Forwarding(_) | Stage::After => {
                 attach::take_back(state, &call, effects);
                 state.calls.stage(&call, Stage::TakingBack { why, flying: false });
             }

@@ -57,6 +57,7 @@ pub const NFTA_VERDICT_CHAIN: u16 = 2;
 pub const NFT_JUMP: i32 = -3;
 pub const NFTA_META_DREG: u16 = 1;
 pub const NFTA_META_KEY: u16 = 2;
+pub const NFT_META_PROTOCOL: u32 = 1;
 pub const NFT_META_IIFNAME: u32 = 6;
 pub const NFT_META_OIFNAME: u32 = 7;
 pub const NFT_META_NFPROTO: u32 = 15;
@@ -65,6 +66,7 @@ pub const NFTA_PAYLOAD_DREG: u16 = 1;
 pub const NFTA_PAYLOAD_BASE: u16 = 2;
 pub const NFTA_PAYLOAD_OFFSET: u16 = 3;
 pub const NFTA_PAYLOAD_LEN: u16 = 4;
+pub const NFT_PAYLOAD_LL_HEADER: u32 = 0;
 pub const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
 pub const NFT_PAYLOAD_TRANSPORT_HEADER: u32 = 2;
 pub const NFTA_CMP_SREG: u16 = 1;
@@ -102,7 +104,7 @@ pub const NFTA_MASQ_FLAGS: u16 = 1;
 pub const NFT_REG32_00: u32 = 8;
 pub const NFT_REG_VERDICT: u32 = 0;
 
-// netfilter.h, netfilter/nf_conntrack_common.h, netfilter/nf_nat.h, rtnetlink.h
+// netfilter.h, netfilter/nf_conntrack_common.h, netfilter/nf_nat.h, rtnetlink.h, if_ether.h
 pub const NFPROTO_INET: u8 = 1;
 pub const NFPROTO_IPV4: u8 = 2;
 pub const NFPROTO_NETDEV: u8 = 5;
@@ -118,3 +120,6 @@ pub const NF_ACCEPT: i32 = 1;
 pub const IPS_DST_NAT: u32 = 0x20;
 pub const NF_NAT_RANGE_PROTO_RANDOM: u32 = 4;
 pub const RTN_LOCAL: u32 = 2;
+pub const ETH_P_IP: u16 = 0x0800;
+pub const ETH_P_ARP: u16 = 0x0806;
+pub const ETH_P_IPV6: u16 = 0x86dd;

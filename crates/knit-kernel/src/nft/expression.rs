@@ -45,6 +45,7 @@ pub(super) enum Load {
 /// How a rule ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
+    Accept,
     Drop,
     Jump(String),
 }
@@ -141,6 +142,9 @@ impl Load {
 impl Verdict {
     fn encode(&self, data: &mut Message) {
         data.nest(NFTA_DATA_VERDICT, |verdict| match self {
+            Self::Accept => {
+                verdict.put_be32(NFTA_VERDICT_CODE, NF_ACCEPT as u32);
+            }
             Self::Drop => {
                 verdict.put_be32(NFTA_VERDICT_CODE, NF_DROP as u32);
             }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use knit_model::IfName;
+use knit_model::{IfName, Mac};
 
 use super::constants::*;
 use super::expression::Load;
@@ -23,20 +23,43 @@ pub enum Field {
     InName,
     /// The name of the link that it leaves by.
     OutName,
-    /// Its version of the internet protocol (`NFPROTO_*`).
+    /// Its version of the internet protocol (`NFPROTO_*`). A bridge's table has [`Field::Frame`] for it.
     Version,
+    /// What the frame holds ([`Frame`]).
+    Frame,
+    /// The hardware address that the frame comes from.
+    Mac,
+    /// The hardware address that an ARP packet says it is from.
+    ArpMac,
+    /// The address that an ARP packet says it is from.
+    ArpSource,
     /// The protocol above that.
     Protocol,
     /// The address that it comes from. Only after its version was looked at.
     Source(Ip),
     /// The address that it goes to. Only after its version was looked at.
     Destination(Ip),
+    /// The port that it comes from. Only after its protocol was looked at.
+    SourcePort,
     /// The port that it goes to.
     DestinationPort,
+    /// The type of an ICMP packet. Only after its protocol was looked at.
+    IcmpType,
+    /// The address that a neighbour advertisement (ICMPv6) is about.
+    IcmpTarget,
     /// What kind of address it goes to, for this node (`RTN_*`).
     DestinationKind,
     /// What the kernel has noted of its connection (`IPS_*`).
     ConnectionStatus,
+}
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A packet of the internet protocol.
+    Ip(Ip),
+    /// A packet of the address resolution protocol.
+    Arp,
 }
 
 /// The type of a part of a key.
@@ -53,6 +76,10 @@ pub enum Kind {
     Protocol,
     /// A port.
     Port,
+    /// A hardware address.
+    Mac,
+    /// The name of a link.
+    Name,
 }
 
 /// A value of a field.
@@ -62,9 +89,11 @@ pub enum Value {
     Address(IpAddr),
     /// A link's name.
     Name(IfName),
+    /// A hardware address.
+    Mac(Mac),
     /// One byte, such as a protocol.
     Byte(u8),
-    /// A port.
+    /// A port, or another number of two bytes in network order.
     Port(u16),
     /// A number of the kernel's own, in the machine's order.
     Number(u32),
@@ -99,10 +128,13 @@ impl Field {
     /// How many bytes it has.
     pub(super) fn length(self) -> usize {
         match self {
-            Self::InName | Self::OutName => 16,
-            Self::Version | Self::Protocol => 1,
+            Self::InName | Self::OutName => Kind::Name.length(),
+            Self::Version | Self::Protocol | Self::IcmpType => 1,
             Self::Source(version) | Self::Destination(version) => version.kind().length(),
-            Self::DestinationPort => 2,
+            Self::Frame | Self::SourcePort | Self::DestinationPort => 2,
+            Self::Mac | Self::ArpMac => Kind::Mac.length(),
+            Self::ArpSource => Kind::Ipv4.length(),
+            Self::IcmpTarget => Kind::Ipv6.length(),
             Self::DestinationKind | Self::ConnectionStatus => 4,
         }
     }
@@ -114,12 +146,18 @@ impl Field {
             Self::InName => Load::Meta(NFT_META_IIFNAME),
             Self::OutName => Load::Meta(NFT_META_OIFNAME),
             Self::Version => Load::Meta(NFT_META_NFPROTO),
+            Self::Frame => Load::Meta(NFT_META_PROTOCOL),
             Self::Protocol => Load::Meta(NFT_META_L4PROTO),
+            Self::Mac => payload(NFT_PAYLOAD_LL_HEADER, 6),
+            Self::ArpMac => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
+            Self::ArpSource => payload(NFT_PAYLOAD_NETWORK_HEADER, 14),
             Self::Source(Ip::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
             Self::Destination(Ip::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
             Self::Source(Ip::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
             Self::Destination(Ip::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
+            Self::SourcePort | Self::IcmpType => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
             Self::DestinationPort => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
+            Self::IcmpTarget => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 8),
             Self::DestinationKind => Load::DestinationKind,
             Self::ConnectionStatus => Load::Connection(NFT_CT_STATUS),
         }
@@ -133,6 +171,8 @@ impl Kind {
             Self::Ipv6 => 8,
             Self::Protocol => 12,
             Self::Port => 13,
+            Self::Mac => 9,
+            Self::Name => 41,
         }
     }
 
@@ -142,6 +182,8 @@ impl Kind {
             Self::Ipv6 => 16,
             Self::Protocol => 1,
             Self::Port => 2,
+            Self::Mac => 6,
+            Self::Name => 16,
         }
     }
 }
@@ -154,9 +196,10 @@ impl Value {
             Self::Address(IpAddr::V6(address)) => address.octets().to_vec(),
             Self::Name(name) => {
                 let mut bytes = name.as_str().as_bytes().to_vec();
-                bytes.resize(Field::InName.length(), 0);
+                bytes.resize(Kind::Name.length(), 0);
                 bytes
             }
+            Self::Mac(mac) => mac.bytes().to_vec(),
             Self::Byte(byte) => vec![*byte],
             Self::Port(port) => port.to_be_bytes().to_vec(),
             Self::Number(number) => number.to_ne_bytes().to_vec(),
@@ -173,6 +216,22 @@ impl From<IpAddr> for Value {
 impl From<&IfName> for Value {
     fn from(name: &IfName) -> Self {
         Self::Name(name.clone())
+    }
+}
+
+impl From<Mac> for Value {
+    fn from(mac: Mac) -> Self {
+        Self::Mac(mac)
+    }
+}
+
+impl From<Frame> for Value {
+    fn from(frame: Frame) -> Self {
+        Self::Port(match frame {
+            Frame::Ip(Ip::V4) => ETH_P_IP,
+            Frame::Ip(Ip::V6) => ETH_P_IPV6,
+            Frame::Arp => ETH_P_ARP,
+        })
     }
 }
 

@@ -75,6 +75,12 @@ impl Rule {
             .compare(false, Value::Number(0).bytes())
     }
 
+    /// Lets it pass, with no further rule of the table at this place.
+    #[must_use]
+    pub fn accept(self) -> Self {
+        self.then(Expression::Verdict(Verdict::Accept))
+    }
+
     /// Drops it.
     #[must_use]
     pub fn drop(self) -> Self {

@@ -1,0 +1,128 @@
+//! Pods of the cluster's network speak in their own name, on a real kernel. Needs root.
+#![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod agent;
+    pub mod frames;
+}
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use knit_testbed::{Pod, eventually};
+use support::agent::Machine;
+use support::frames::{ICMPV6, Mac, UDP, Wire, arp, frame, icmp, mac, packet, udp};
+
+const OTHER: Mac = [0x02, 0, 0, 0, 0, 0x99];
+const MINE: (&str, &str) = ("10.75.0.2", "fd75:6b6e:6974::2");
+const NEIGHBOUR: (&str, &str) = ("10.75.0.3", "fd75:6b6e:6974::3");
+const GATEWAY: (&str, &str) = ("10.75.0.1", "fd75:6b6e:6974::1");
+
+/// Each ends with a word that tells it from all others.
+fn forged(me: Mac, you: Mac) -> Vec<(&'static str, Vec<u8>)> {
+    let macs = (me, you);
+    let v4 = |from: &str, payload: &[u8]| packet(macs, from, NEIGHBOUR.0, UDP, payload);
+    let v6 = |from: &str, protocol: u8, payload: &[u8]| packet(macs, from, NEIGHBOUR.1, protocol, payload);
+    vec![
+        ("forged-mac", packet((OTHER, you), MINE.0, NEIGHBOUR.0, UDP, &udp(9, "forged-mac"))),
+        ("forged-ipv4", v4("10.75.0.77", &udp(9, "forged-ipv4"))),
+        ("forged-ipv6", v6("fd75:6b6e:6974::77", UDP, &udp(9, "forged-ipv6"))),
+        ("forged-arp", arp(macs, me, GATEWAY.0, "forged-arp")),
+        ("forged-arp-mac", arp(macs, OTHER, MINE.0, "forged-arp-mac")),
+        ("forged-neighbour", v6(MINE.1, ICMPV6, &icmp(136, GATEWAY.1, "forged-neighbour"))),
+        ("forged-router", v6(MINE.1, ICMPV6, &icmp(134, "::", "forged-router"))),
+        ("forged-redirect", v6(MINE.1, ICMPV6, &icmp(137, GATEWAY.1, "forged-redirect"))),
+        ("forged-dhcp", v4(MINE.0, &udp(67, "forged-dhcp"))),
+        ("forged-dhcpv6", v6(MINE.1, UDP, &udp(547, "forged-dhcpv6"))),
+        ("forged-other", frame(you, me, 0x88b5, b"a protocol of its own forged-other")),
+    ]
+}
+
+fn honest(me: Mac, you: Mac) -> Vec<(&'static str, Vec<u8>)> {
+    let macs = (me, you);
+    vec![
+        ("honest-ipv6", packet(macs, MINE.1, NEIGHBOUR.1, UDP, &udp(9, "honest-ipv6"))),
+        ("honest-arp", arp(macs, me, MINE.0, "honest-arp")),
+        ("honest-question", arp(macs, me, "0.0.0.0", "honest-question")),
+        (
+            "honest-neighbour",
+            packet(macs, MINE.1, NEIGHBOUR.1, ICMPV6, &icmp(136, MINE.1, "honest-neighbour")),
+        ),
+        ("honest-new", packet(macs, "::", NEIGHBOUR.1, ICMPV6, &icmp(135, MINE.1, "honest-new"))),
+        // The last one: whatever was sent before it has arrived by then, or never does.
+        ("honest-ipv4", packet(macs, MINE.0, NEIGHBOUR.0, UDP, &udp(9, "honest-ipv4"))),
+    ]
+}
+
+/// Sends all of them, and says which of them a neighbour heard.
+fn heard(from: &Wire, to: &Wire, frames: &[(&'static str, Vec<u8>)]) -> BTreeSet<&'static str> {
+    frames.iter().for_each(|(_, frame)| from.send(frame));
+    let mut names = BTreeSet::new();
+    eventually("the last frame arrives", Duration::from_secs(5), || {
+        for heard in to.heard() {
+            names
+                .extend(frames.iter().map(|(name, _)| *name).filter(|name| heard.ends_with(name.as_bytes())));
+        }
+        names.contains("honest-ipv4")
+    });
+    names
+}
+
+fn names(frames: &[(&'static str, Vec<u8>)]) -> BTreeSet<&'static str> {
+    frames.iter().map(|(name, _)| *name).collect()
+}
+
+fn talks(pod: &Pod) {
+    for address in [GATEWAY.0, GATEWAY.1, NEIGHBOUR.0, NEIGHBOUR.1] {
+        pod.ping(address).unwrap();
+    }
+}
+
+#[test]
+fn a_pod_talks_in_its_own_name_and_in_no_other() {
+    let machine = Machine::new("agent-spoofing");
+    let (one, two) = (machine.testbed.pod("one"), machine.testbed.pod("two"));
+    let agent = machine.agent_with(&["--cluster-anti-spoofing"], &[]);
+    agent.attach("sb1", &one);
+    agent.attach("sb2", &two);
+    talks(&one);
+    let (me, you) = (mac(one.namespace(), "eth0"), mac(two.namespace(), "eth0"));
+    let (from, to) = (Wire::open(one.namespace(), "eth0"), Wire::open(two.namespace(), "eth0"));
+    let all = [forged(me, you), honest(me, you)].concat();
+    assert_eq!(heard(&from, &to, &all), names(&honest(me, you)));
+
+    // A restart opens nothing.
+    agent.crash();
+    assert_eq!(heard(&from, &to, &all), names(&honest(me, you)));
+    let agent = machine.agent_with(&["--cluster-anti-spoofing"], &[]);
+    assert_eq!(heard(&from, &to, &all), names(&honest(me, you)));
+    talks(&one);
+
+    // Without it everything arrives, and nothing of it is left.
+    agent.stop();
+    let agent = machine.agent_with(&["--cluster-anti-spoofing=false"], &[]);
+    let table = || machine.host.output("nft", &["list", "table", "bridge", "knit"]);
+    eventually("the table is gone", Duration::from_secs(5), || table().is_err());
+    assert_eq!(heard(&from, &to, &all), names(&all));
+    agent.stop();
+}
+
+#[test]
+fn a_table_that_somebody_removed_comes_back_and_lists_its_ports_in_words() {
+    let machine = Machine::new("agent-guard");
+    let one = machine.testbed.pod("one");
+    let agent = machine.agent_with(&["--cluster-anti-spoofing", "--resync-seconds", "1"], &[]);
+    agent.attach("sb1", &one);
+    let table = || machine.host.output("nft", &["list", "table", "bridge", "knit"]);
+    let before = table().unwrap();
+    let shown = one.ip_json(&["link", "show", "dev", "eth0"]);
+    let mac = shown[0]["address"].as_str().unwrap();
+    for word in ["type ifname . ether_addr . ipv4_addr", &format!("{mac} . {}", MINE.0)] {
+        assert!(before.contains(word), "{word}: {before}");
+    }
+    machine.host.output("nft", &["delete", "table", "bridge", "knit"]).unwrap();
+    eventually("it is there again", Duration::from_secs(10), || table().is_ok_and(|now| now == before));
+    agent.delete("sb1");
+    eventually("it goes with the last pod", Duration::from_secs(5), || table().is_err());
+}

@@ -1,0 +1,160 @@
+//! In whose name a pod of the cluster's network may speak, and when that is asked of the kernel.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[path = "../../../knit-model/tests/support/kernel.rs"]
+    #[allow(dead_code, reason = "shared with the plans' own tests")]
+    pub mod kernel;
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod node;
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod tasks;
+}
+
+use std::collections::VecDeque;
+
+use knit_engine::call::{Asked, Detach, Notes, Which, Wished};
+use knit_engine::forward::{Forwarding, Port};
+use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, step};
+use knit_ipam::Time;
+use knit_model::intent::{Intent, Want, WaysWant};
+use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::Dialect;
+use knit_model::{Mac, SandboxId};
+use support::kernel::Kernel;
+use support::tasks::{carry_out, cluster_network, newborn};
+
+/// A node whose packet filter answers only when the test says so.
+struct Node {
+    state: State,
+    kernel: Kernel,
+    tasks: VecDeque<Effect>,
+    asked: Vec<Forwarding>,
+    answers: Vec<(String, Answer)>,
+}
+
+impl Node {
+    fn new(anti_spoofing: bool) -> Self {
+        let mut node = Self {
+            state: State::default(),
+            kernel: Kernel::holding(newborn(&["a", "b", "c"])),
+            tasks: VecDeque::new(),
+            asked: Vec::new(),
+            answers: Vec::new(),
+        };
+        node.tell(Event::ObjectApplied(network(anti_spoofing)));
+        if anti_spoofing {
+            assert_eq!(node.filtered(Ok(())), []);
+        }
+        node
+    }
+
+    /// Tells something, and does all that follows but what the packet filter has to do.
+    fn tell(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for effect in step(&mut self.state, event, Time(1)) {
+                match effect {
+                    Effect::Journal(_) | Effect::Changed(_) => {}
+                    Effect::Answer { call, answer } => self.answers.push((call.0, answer)),
+                    Effect::Forward(asked) => self.asked.push(asked),
+                    task => self.tasks.push_back(task),
+                }
+            }
+            if let Some(task) = self.tasks.pop_front() {
+                events.push_back(carry_out(&mut self.kernel, task, false).unwrap());
+            }
+        }
+    }
+
+    /// The packet filter has done, or not, the one thing that it was asked. Says which ports it guards now.
+    fn filtered(&mut self, result: Result<(), Problem>) -> Vec<Port> {
+        let asked = self.asked.remove(0);
+        assert_eq!(self.asked, [], "one change at a time");
+        self.tell(Event::Forwarded(result));
+        asked.guarded
+    }
+
+    fn attach(&mut self, id: &str) {
+        let asked = Asked { default_route: true, ..Asked::default() };
+        self.tell(Event::AttachRequested(Box::new(Attach {
+            call: CallId(id.to_owned()),
+            dialect: Dialect::Kni,
+            sandbox: Wished { id: id.to_owned(), netns: format!("/{id}"), ..Wished::default() },
+            interfaces: vec![("eth0".parse().unwrap(), String::new(), asked)],
+            notes: Notes::default(),
+            fail_if_present: false,
+            ticket: 7,
+            began: 0,
+        })));
+    }
+
+    fn detach(&mut self, id: &str) {
+        let (call, sandbox) = (CallId(format!("{id} goes")), SandboxId(id.to_owned()));
+        let which = Which::All;
+        let netns = String::new();
+        self.tell(Event::DetachRequested(Detach { call, sandbox, netns, which, forget: false, began: 0 }));
+    }
+
+    /// Who was told, and whether it is attached.
+    fn told(&mut self) -> Vec<(String, bool)> {
+        let answers = self.answers.drain(..);
+        answers.map(|(call, answer)| (call, matches!(answer, Answer::Attached { .. }))).collect()
+    }
+}
+
+/// The cluster's network.
+fn network(anti_spoofing: bool) -> StoredObject {
+    let mut object = cluster_network("10.75.0.0/29");
+    let origin = object.intents[0].origin.clone();
+    let want = Want::Ways(WaysWant { anti_spoofing, ..WaysWant::default() });
+    object.intents.push(Intent { origin, want });
+    object
+}
+
+fn addresses(ports: &[Port]) -> Vec<String> {
+    ports.iter().flat_map(|port| &port.addresses).map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_pod_is_told_to_be_attached_once_it_can_only_speak_for_itself() {
+    let mut node = Node::new(true);
+    node.attach("a");
+    assert_eq!(node.told(), [], "the packet filter has not answered yet");
+    // These come while it works, and wait for the change that has them.
+    node.attach("b");
+    node.attach("c");
+    let guarded = node.filtered(Ok(()));
+    assert_eq!(addresses(&guarded), ["10.75.0.2"]);
+    assert_eq!(guarded[0].macs.len(), 1);
+    assert_ne!(guarded[0].macs, [Mac::from_bytes([0; 6])].into());
+    assert_eq!(node.told(), [("a".to_owned(), true)]);
+    assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
+    assert_eq!(node.told(), [("b".to_owned(), true), ("c".to_owned(), true)]);
+    node.detach("b");
+    assert_eq!(node.told().len(), 1, "nobody waits for what goes");
+    assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.2", "10.75.0.4"]);
+}
+
+#[test]
+fn a_pod_that_could_speak_for_others_does_not_come() {
+    let mut node = Node::new(true);
+    node.attach("a");
+    let message = "this kernel has no nftables on bridges".to_owned();
+    let why = Problem { field: String::new(), reason: Reason::KernelLacks, message };
+    node.filtered(Err(why.clone()));
+    assert_eq!(node.answers.pop().unwrap(), ("a".to_owned(), Answer::Failed(why)));
+    assert_eq!(node.filtered(Ok(())), []);
+}
+
+#[test]
+fn what_is_not_asked_for_costs_nothing_and_can_be_switched_while_pods_run() {
+    let mut node = Node::new(false);
+    node.attach("a");
+    assert_eq!((node.told(), node.asked.len()), (vec![("a".to_owned(), true)], 0));
+    node.tell(Event::ObjectApplied(network(true)));
+    assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.2"]);
+    node.tell(Event::ObjectApplied(network(false)));
+    assert_eq!(node.filtered(Ok(())), []);
+}
