@@ -96,9 +96,27 @@ impl Cluster {
         self
     }
 
-    /// What pods on it depend on: everything but how it goes on from this node.
-    pub(crate) fn for_pods(&self) -> serde_json::Value {
+    /// Its ranges on this node.
+    pub(crate) fn ranges(&self) -> Vec<IpNet> {
+        let networks = self.0.intents.iter().filter_map(|intent| match &intent.want {
+            Want::Network(network) => Some(network.ranges.clone()),
+            _ => None,
+        });
+        networks.flatten().collect()
+    }
+
+    /// Whether its ranges are blocks of pools.
+    pub(crate) fn is_pooled(&self) -> bool {
+        let mut wants = self.0.intents.iter().map(|intent| &intent.want);
+        wants.any(|want| matches!(want, Want::Ways(ways) if !ways.pools.is_empty()))
+    }
+
+    /// What pods on it depend on: everything but how it goes on from this node; of pools, only the range of its own address.
+    pub(crate) fn for_pods(&self, is_pooled: bool) -> serde_json::Value {
         let mut manifest = self.0.manifest.clone();
+        if is_pooled {
+            manifest["spec"]["subnets"] = serde_json::Value::Null;
+        }
         if let Some(annotations) = manifest["metadata"]["annotations"].as_object_mut() {
             annotations.remove(WAYS);
         }

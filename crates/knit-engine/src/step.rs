@@ -1,7 +1,7 @@
 //! One event in, effects out.
 
 mod affected;
-mod blocks;
+pub(crate) mod blocks;
 mod held;
 mod quota;
 mod seen;
@@ -27,6 +27,7 @@ use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Record, Unit};
 use crate::extensions;
 use crate::forward;
+use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
@@ -77,6 +78,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
     blocks::claim_missing(state, &mut effects);
+    pools::keep(state, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     effects.list
 }

@@ -53,7 +53,8 @@ fn with_tunnels(nodes: Vec<PeerWant>, masquerade: bool, always: Option<bool>) ->
         always,
         ends: vec![EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
     });
-    let ways = WaysWant { nodes, masquerade, inside: vec!["198.51.100.0/24".parse().unwrap()], tunnel };
+    let inside = vec!["198.51.100.0/24".parse().unwrap()];
+    let ways = WaysWant { nodes, masquerade, inside, pools: Vec::new(), tunnel };
     let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }

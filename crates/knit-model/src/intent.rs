@@ -57,6 +57,19 @@ pub enum Want {
     Quota(QuotaWant),
     /// The way from the cluster's network to other nodes and to the outside.
     Ways(WaysWant),
+    /// Addresses that nodes take their pods' ranges from.
+    Pool(PoolWant),
+}
+
+/// Addresses that nodes take their pods' ranges from, block by block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolWant {
+    /// The pool's name, which its blocks' names begin with.
+    pub name: String,
+    /// All of its addresses.
+    pub range: IpNet,
+    /// The prefix length of its blocks.
+    pub block: u8,
 }
 
 /// The way from the cluster's network to other nodes and to the outside.
@@ -68,6 +81,9 @@ pub struct WaysWant {
     pub masquerade: bool,
     /// Ranges that pods reach with their own address all the same.
     pub inside: Vec<IpNet>,
+    /// The pools that this node's ranges are of. A family that has any gives a pod one address of whichever range has room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<IpNet>,
     /// Tunnels to nodes that share no link with this one; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelWant>,

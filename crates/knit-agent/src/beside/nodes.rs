@@ -4,21 +4,26 @@ mod brief;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use brief::{Brief, Known};
+use ipnet::IpNet;
+use knit_engine::pools::Ranges;
+use knit_engine::{Event, blocks};
 use knit_kernel::Netns;
 use knit_kernel::ways::{Links, link_with};
 use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
-use knit_model::intent::{EndWant, PeerWant};
-use tokio::sync::Notify;
+use knit_model::intent::{EndWant, PeerWant, WaysWant};
+use knit_model::problem::Problem;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::Shared;
+use super::{Shared, room};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{Cluster, Outside};
 
@@ -31,12 +36,37 @@ const RANGE: &str = "PodRangeGiven";
 
 type All = Arc<Mutex<BTreeMap<String, Known>>>;
 
+/// News of what the ranges of the cluster's network follow from: nodes, pools, and blocks of them.
+#[derive(Default)]
+pub(super) struct News {
+    pub(super) changed: Notify,
+    are_pools_known: AtomicBool,
+}
+
+impl News {
+    /// The loop has heard which pools there are.
+    pub(super) fn pools_are_known(&self) {
+        self.are_pools_known.store(true, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+}
+
 /// Watches all nodes, and has the cluster's network as they say.
 pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
-    let (all, changed) = (All::default(), Arc::new(Notify::new()));
+    let all = All::default();
     missing(&shared, "the API server has not told of this node yet");
-    tokio::spawn(keep(shared.clone(), config, Arc::clone(&all), Arc::clone(&changed)));
+    tokio::spawn(keep(shared.clone(), config, Arc::clone(&all)));
+    let (saying, said) = watch::channel(None);
+    tokio::spawn(room::follow(shared.clone(), said));
     let tell = |seen: Seen<Brief>| {
+        let told = match &seen {
+            Seen::Listed(nodes) => &nodes[..],
+            Seen::Applied(node) => std::slice::from_ref(node),
+            Seen::Deleted(_) => &[],
+        };
+        if let Some(own) = told.iter().find(|node| *node.name() == *shared.node) {
+            saying.send_replace(Some(own.said()));
+        }
         let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
         // Nodes tell how they are all the time.
         let is_news = match seen {
@@ -52,7 +82,7 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
             Seen::Deleted(node) => known.remove(&node.split().0).is_some(),
         };
         if is_news {
-            changed.notify_one();
+            shared.ranges.changed.notify_one();
         }
     };
     let config = watcher::Config::default().page_size(PAGE);
@@ -60,18 +90,39 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
 }
 
 /// Has the cluster's network as nodes and links are now, whenever they change.
-async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All, changed: Arc<Notify>) {
+async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All) {
     let mut told = None;
     loop {
-        let _ = tokio::time::timeout(LOOK, changed.notified()).await;
-        let nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(own) = nodes.get(&*shared.node).cloned() else { continue };
-        if own.ranges.is_empty() {
-            missing(&shared, "the cluster gave this node no pod range (spec.podCIDRs is empty)");
+        let _ = tokio::time::timeout(LOOK, shared.ranges.changed.notified()).await;
+        let mut nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(mut own) = nodes.remove(&*shared.node) else { continue };
+        if !shared.ranges.are_pools_known.load(Ordering::Relaxed) {
+            missing(&shared, "the API server has not told yet which pools of addresses there are");
             continue;
         }
-        let (node, config) = (Arc::clone(&shared.node), config.clone());
-        let Ok(found) = spawn_blocking(move || network(&node, &own, &nodes, &config)).await else { continue };
+        let Ok(ranges) = ranges(&shared, own.ranges.clone()).await else { continue };
+        if let Some(pool) = ranges.waits.first() {
+            missing(&shared, &format!("this node waits for a block of the pool {pool}"));
+            continue;
+        }
+        if ranges.own.is_empty() {
+            let why =
+                "the cluster gave this node no pod range (spec.podCIDRs is empty), and there is no IpPool";
+            missing(&shared, why);
+            continue;
+        }
+        let mut config = config.clone();
+        // What is of no pool may have pods all the same: those that another network made, or this one before it had pools.
+        config.inside.append(&mut own.ranges);
+        own.ranges = ranges.own;
+        for (name, mut blocks) in ranges.others {
+            if let Some(peer) = nodes.get_mut(&name) {
+                peer.ranges.append(&mut blocks);
+            }
+        }
+        let node = Arc::clone(&shared.node);
+        let find = move || network(&node, &own, &nodes, &config, ranges.pools);
+        let Ok(found) = spawn_blocking(find).await else { continue };
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
@@ -95,6 +146,14 @@ async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All, changed: A
     }
 }
 
+/// The ranges as pools and blocks are now.
+async fn ranges(shared: &Shared, given: Vec<IpNet>) -> Result<Ranges, Problem> {
+    let node = shared.node.to_string();
+    // A loop that began anew does not know it.
+    shared.handle.feed(move |_| vec![Event::Blocks(blocks::News::Pooled { node })]);
+    shared.handle.ask(move |node| node.state().ranges(&given)).await
+}
+
 /// Pods cannot come yet.
 fn missing(shared: &Shared, why: &str) {
     let outside = Outside { what: RANGE, reason: "NotReady", message: why.to_owned() };
@@ -105,13 +164,14 @@ fn missing(shared: &Shared, why: &str) {
 fn network(
     node: &str,
     own: &Known,
-    nodes: &BTreeMap<String, Known>,
+    others: &BTreeMap<String, Known>,
     config: &ClusterNetworkConfig,
+    pools: Vec<IpNet>,
 ) -> Result<Cluster, String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
     let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
     let links = Links::read(&host).map_err(|why| why.to_string())?;
-    let others = nodes.iter().filter(|(name, peer)| *name != node && !peer.ranges.is_empty());
+    let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
     let peers = others.map(|(name, peer)| {
         // A router on the way would know nothing of pods.
         let (near, far): (Vec<_>, Vec<_>) = peer
@@ -129,7 +189,8 @@ fn network(
     });
     let ends = ends(&own.addresses, |address| mtu_at(&host, address));
     let mtu = config.mtu_over(&ends);
-    Ok(Cluster::new(&own.ranges, &bridge, mtu, &config.ways(peers.collect(), node, ends)))
+    let ways = WaysWant { pools, ..config.ways(peers.collect(), node, ends) };
+    Ok(Cluster::new(&own.ranges, &bridge, mtu, &ways))
 }
 
 /// The first address of each family that a link of this node has.

@@ -98,6 +98,7 @@ impl ClusterNetworkConfig {
             nodes,
             masquerade: self.masquerade,
             inside: self.inside.clone(),
+            pools: Vec::new(),
             tunnel: (self.transport != Transport::Native).then_some(tunnel),
         }
     }

@@ -120,7 +120,9 @@ fn put_rule(rule: Rule, why: &Provenance, resolved: &mut Resolved) {
     resolved.desired.state.scope(&Scope::Host).rules.insert(rule);
 }
 
-/// The first address of a range, which the bridge of its node has.
-fn gateway_of(range: IpNet) -> Option<IpAddr> {
-    Pool::with_gateway("", range).gateway_address().map(|address| address.addr())
+/// The next hop beyond a tunnel: the first address of a range, which the bridge of its node has. A range that is too small
+/// for one is as good: nobody but this node ever sees it.
+fn gateway_of(range: IpNet) -> IpAddr {
+    let gateway = Pool::with_gateway("", range).gateway_address();
+    gateway.map_or_else(|| range.network(), |gateway| gateway.addr())
 }

@@ -18,7 +18,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Change(want) => &want.pods,
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
-            Want::Extensions(_) => continue,
+            Want::Extensions(_) | Want::Pool(_) => continue,
             Want::Ways(_) => {
                 units.insert(Unit::Ways);
                 continue;

@@ -208,6 +208,11 @@ pub const CTRL_CMD_GETFAMILY: u8 = 3;
 pub const CTRL_ATTR_FAMILY_ID: u16 = 1;
 pub const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 
+// nfnetlink.h
+pub const NFNL_MSG_BATCH_BEGIN: u16 = 16;
+pub const NFNL_MSG_BATCH_END: u16 = 17;
+pub const NFNL_SUBSYS_NFTABLES: u16 = 10;
+
 // socket families, as the one byte they are in netlink headers
 pub const AF_UNSPEC: u8 = 0;
 pub const AF_INET: u8 = 2;

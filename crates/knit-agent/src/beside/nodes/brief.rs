@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knit_kube::kube::Resource;
 use serde::Deserialize;
 
+use crate::beside::room::{CONDITION, Said, TAINT};
+
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
@@ -26,9 +28,20 @@ pub(super) struct Brief {
     /// Its name, and the version that the watch goes on from.
     metadata: ObjectMeta,
     known: Known,
+    said: Said,
 }
 
 impl Brief {
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// What it says about room for pods.
+    pub(super) fn said(&self) -> Said {
+        self.said
+    }
+
     /// Its name, and what is known of it.
     pub(super) fn split(self) -> (String, Known) {
         (self.metadata.name.unwrap_or_default(), self.known)
@@ -57,12 +70,28 @@ struct Metadata {
 struct Spec {
     #[serde(default, rename = "podCIDRs")]
     pod_cidrs: Vec<String>,
+    #[serde(default)]
+    taints: Vec<Taint>,
+}
+
+#[derive(Deserialize)]
+struct Taint {
+    key: String,
 }
 
 #[derive(Default, Deserialize)]
 struct Status {
     #[serde(default)]
     addresses: Vec<Address>,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 #[derive(Deserialize)]
@@ -80,7 +109,12 @@ impl From<Told> for Brief {
             ranges: told.spec.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
             addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
         };
-        Self { metadata: ObjectMeta { name, resource_version, ..ObjectMeta::default() }, known }
+        let condition = told.status.conditions.iter().find(|condition| condition.kind == CONDITION);
+        let said = Said {
+            is_tainted: told.spec.taints.iter().any(|taint| taint.key == TAINT),
+            available: condition.map(|condition| condition.status == "True"),
+        };
+        Self { metadata: ObjectMeta { name, resource_version, ..ObjectMeta::default() }, known, said }
     }
 }
 
@@ -136,12 +170,24 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(brief.meta().resource_version.as_deref(), Some("7"), "the watch goes on from it");
+        assert_eq!(brief.said(), Said::default());
         assert_eq!(Brief::url_path(&(), None), "/api/v1/nodes");
         let (name, known) = brief.split();
         assert_eq!(name, "a");
         assert_eq!(known.ranges, ["10.1.0.0/24".parse::<IpNet>().unwrap(), "fd01::/64".parse().unwrap()]);
         let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
+    }
+
+    #[test]
+    fn what_a_node_says_about_room_is_its_taint_and_its_condition() {
+        let brief: Brief = serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": CONDITION, "status": "False"}]},
+        }))
+        .unwrap();
+        assert_eq!(brief.said(), Said { is_tainted: true, available: Some(false) });
     }
 
     #[test]

@@ -35,7 +35,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Ranges that pods have addresses of do not change under them, nor does their MTU. The ways to other nodes do.
+    /// Ranges that pods have addresses of stay theirs, and so does their MTU; other ranges come and go, and so do the ways
+    /// to other nodes.
     pub(super) fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
         let state = self.node.state();
         let on_it = |there: &knit_engine::Attachment| {
@@ -51,8 +52,16 @@ impl Turn<'_> {
         if manifest(&cluster) == manifest(&self.options.cluster) {
             return Ok(());
         }
-        let for_pods = |cluster: &Option<Cluster>| cluster.as_ref().map(Cluster::for_pods);
-        if for_pods(&cluster) != for_pods(&self.options.cluster) && is_used {
+        // Blocks of pools come and go.
+        let is_pooled = [&cluster, &self.options.cluster].into_iter().flatten().any(Cluster::is_pooled);
+        let for_pods = |cluster: &Option<Cluster>| Some(cluster.as_ref()?.for_pods(is_pooled));
+        let (id, ranges) = (knit_engine::cluster::network_id(), cluster.as_ref().map(Cluster::ranges));
+        let loses_none = || {
+            let mut held =
+                state.leases.iter().filter(|(network, _, lease)| *network == id && lease.is_live());
+            held.all(|(_, address, _)| ranges.iter().flatten().any(|range| range.contains(&address)))
+        };
+        if is_used && (for_pods(&cluster) != for_pods(&self.options.cluster) || !loses_none()) {
             let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
             return Err(Error::InUse { what });
         }
