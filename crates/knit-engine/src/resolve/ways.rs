@@ -60,11 +60,13 @@ fn add(
     let mut taken = Taken::of(cluster.network, ways);
     let mut tunnels = Tunnels::new(state, cluster, ways, why);
     for peer in &ways.nodes {
+        let (peer, refused) = taken.known(peer);
+        resolved.made.warnings.extend(refused.into_iter().map(|why| (cluster::key(), why)));
         for range in peer.ranges.iter().map(IpNet::trunc) {
-            let chosen = taken.take(range, &peer.name).and_then(|()| choose(ways, peer, range));
+            let chosen = taken.take(range, &peer.name).and_then(|()| choose(ways, &peer, range));
             let reached = chosen.and_then(|choice| match choice {
-                Choice::Native(hop) => Ok(native(peer, range, hop, why, resolved)),
-                Choice::Tunnel { end, to } => tunnels.add(peer, range, end, to, resolved),
+                Choice::Native(hop) => Ok(native(&peer, range, hop, why, resolved)),
+                Choice::Tunnel { end, to } => tunnels.add(&peer, range, end, to, resolved),
             });
             match reached {
                 Ok(item) => resolved.made.items.push((cluster::key(), item)),
