@@ -85,8 +85,8 @@ fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
     let pods = cluster.network.ranges.clone();
     let addresses = ways.nodes.iter().flat_map(|node| node.own()).map(IpNet::from);
     let theirs = resolve::ranges_of_others(cluster.network, ways).into_iter().chain(addresses);
-    let inside: BTreeSet<IpNet> =
-        pods.iter().chain(&ways.inside).chain(&ways.pools).copied().chain(theirs).collect();
+    let stated = ways.inside.iter().chain(&ways.pools);
+    let inside: BTreeSet<IpNet> = pods.iter().chain(stated).copied().chain(theirs).collect();
     Some(Outside { pods, inside: inside.into_iter().collect() })
 }
 

@@ -54,7 +54,7 @@ fn with_tunnels(nodes: Vec<PeerWant>, masquerade: bool, always: Option<bool>) ->
         ends: vec![EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
     });
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
-    let ways = WaysWant { nodes, masquerade, inside, pools: Vec::new(), tunnel };
+    let ways = WaysWant { nodes, masquerade, inside, tunnel, pools: Vec::new() };
     let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }

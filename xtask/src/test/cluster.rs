@@ -93,6 +93,10 @@ fn on(cluster: &Cluster, request: &Request) -> Result<Count> {
     if request.filter.is_none() && count.failed() == 0 {
         count += sample(cluster)?;
     }
+    if count.failed() == 0 {
+        let last = Selection::new(binaries::is_cluster_migrate, request);
+        count += binaries::run_with(&last, Where::Here, &kubectl_of(cluster)?)?;
+    }
     Ok(count)
 }
 

@@ -98,8 +98,8 @@ impl ClusterNetworkConfig {
             nodes,
             masquerade: self.masquerade,
             inside: self.inside.clone(),
-            pools: Vec::new(),
             tunnel: (self.transport != Transport::Native).then_some(tunnel),
+            pools: Vec::new(),
         }
     }
 

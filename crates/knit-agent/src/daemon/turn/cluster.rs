@@ -35,8 +35,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Ranges that pods have addresses of stay theirs, and so does their MTU; other ranges come and go, and so do the ways
-    /// to other nodes.
+    /// Ranges that pods have addresses of stay theirs, and so does their MTU; other ranges come and go, and so do the ways to
+    /// other nodes.
     pub(super) fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
         let state = self.node.state();
         let on_it = |there: &knit_engine::Attachment| {
@@ -61,7 +61,7 @@ impl Turn<'_> {
                 state.leases.iter().filter(|(network, _, lease)| *network == id && lease.is_live());
             held.all(|(_, address, _)| ranges.iter().flatten().any(|range| range.contains(&address)))
         };
-        if is_used && (for_pods(&cluster) != for_pods(&self.options.cluster) || !loses_none()) {
+        if (for_pods(&cluster) != for_pods(&self.options.cluster) || !loses_none()) && is_used {
             let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
             return Err(Error::InUse { what });
         }
