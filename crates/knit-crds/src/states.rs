@@ -92,7 +92,7 @@ pub struct AppliedObject {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub interfaces: Vec<InterfaceState>,
-    /// Routes, rules, neighbours and sysctls.
+    /// Routes, rules, neighbours and sysctls; of the cluster's network, how pods of other nodes are reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub items: Vec<ItemState>,

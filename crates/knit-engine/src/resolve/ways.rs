@@ -60,11 +60,13 @@ fn add(
     let mut taken = Taken::of(cluster.network, ways);
     let mut tunnels = Tunnels::new(state, cluster, ways, why);
     for peer in &ways.nodes {
+        let (peer, refused) = taken.known(peer);
+        resolved.made.warnings.extend(refused.into_iter().map(|why| (cluster::key(), why)));
         for range in peer.ranges.iter().map(IpNet::trunc) {
-            let chosen = taken.take(range, &peer.name).and_then(|()| choose(ways, peer, range));
+            let chosen = taken.take(range, &peer.name).and_then(|()| choose(ways, &peer, range));
             let reached = chosen.and_then(|choice| match choice {
-                Choice::Native(hop) => Ok(native(peer, range, hop, why, resolved)),
-                Choice::Tunnel { end, to } => tunnels.add(peer, range, end, to, resolved),
+                Choice::Native(hop) => Ok(native(&peer, range, hop, why, resolved)),
+                Choice::Tunnel { end, to } => tunnels.add(&peer, range, end, to, resolved),
             });
             match reached {
                 Ok(item) => resolved.made.items.push((cluster::key(), item)),
@@ -120,7 +122,9 @@ fn put_rule(rule: Rule, why: &Provenance, resolved: &mut Resolved) {
     resolved.desired.state.scope(&Scope::Host).rules.insert(rule);
 }
 
-/// The first address of a range, which the bridge of its node has.
-fn gateway_of(range: IpNet) -> Option<IpAddr> {
-    Pool::with_gateway("", range).gateway_address().map(|address| address.addr())
+/// The next hop beyond a tunnel: the first address of a range, which the bridge of its node has. A range that is too small
+/// for one is as good: nobody but this node ever sees it.
+fn gateway_of(range: IpNet) -> IpAddr {
+    let gateway = Pool::with_gateway("", range).gateway_address();
+    gateway.map_or_else(|| range.network(), |gateway| gateway.addr())
 }

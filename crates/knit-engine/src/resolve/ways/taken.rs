@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::{NetworkWant, WaysWant};
+use knit_model::intent::{NetworkWant, PeerWant, WaysWant};
 
 /// Ranges that do not overlap, by their first address.
 #[derive(Debug, Default)]
@@ -25,10 +25,32 @@ impl Taken {
         }
         for peer in &ways.nodes {
             for address in peer.own() {
-                taken.put(address.into(), || format!("{address} of node {}", peer.name));
+                taken.put(address.into(), || of_node(address, &peer.name));
             }
         }
         taken
+    }
+
+    /// A node with those of its addresses that are its own, and a sentence for each other: what pods say to such an address
+    /// would go to the wrong node.
+    pub(super) fn known(&self, peer: &PeerWant) -> (PeerWant, Vec<String>) {
+        let mut sentences = Vec::new();
+        let mut is_own = |address: &IpAddr| {
+            let own = of_node(*address, &peer.name);
+            let holder = self.holder((*address).into()).filter(|holder| *holder != own);
+            let is_nowhere = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+            let why = match holder {
+                _ if is_nowhere => "no node can have it".to_owned(),
+                Some(holder) => format!("it overlaps {holder}"),
+                None => return true,
+            };
+            sentences.push(format!("address {own} is not used: {why}"));
+            false
+        };
+        let mut known = peer.clone();
+        known.addresses.retain(|(address, _)| is_own(address));
+        known.far.retain(|address| is_own(address));
+        (known, sentences)
     }
 
     /// Takes the range of a node, if it is no one else's and pods may have it.
@@ -60,6 +82,10 @@ impl Taken {
     }
 }
 
+fn of_node(address: IpAddr, node: &str) -> String {
+    format!("{address} of node {node}")
+}
+
 fn bounds(range: IpNet) -> (bool, u128, u128) {
     let number = |address: IpAddr| match address {
         IpAddr::V4(address) => u128::from(u32::from(address)),
@@ -70,8 +96,6 @@ fn bounds(range: IpNet) -> (bool, u128, u128) {
 
 #[cfg(test)]
 mod tests {
-    use knit_model::intent::PeerWant;
-
     use super::*;
 
     #[test]
@@ -88,14 +112,26 @@ mod tests {
             addresses: vec![],
             far: vec!["192.0.2.2".parse().unwrap()],
         };
-        let mut taken = Taken::of(&own, &WaysWant { nodes: vec![peer], ..WaysWant::default() });
+        let liar = PeerWant {
+            name: "d".to_owned(),
+            addresses: vec![("192.0.2.2".parse().unwrap(), "eth0".parse().unwrap())],
+            far: ["192.0.2.4", "10.1.1.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec(),
+            ..peer.clone()
+        };
+        let nodes = vec![peer.clone(), liar.clone()];
+        let mut taken = Taken::of(&own, &WaysWant { nodes, ..WaysWant::default() });
+        assert_eq!(taken.known(&peer), (peer.clone(), vec![]));
+        let (known, why) = taken.known(&liar);
+        assert_eq!(known.own().collect::<Vec<_>>(), ["192.0.2.4".parse::<IpAddr>().unwrap()]);
+        assert_eq!(why[0], "address 192.0.2.2 of node d is not used: it overlaps 192.0.2.2 of node b");
+        assert_eq!(why.len(), 3, "{why:?}");
         let mut take = |range: &str| taken.take(range.parse().unwrap(), "c").err();
         assert_eq!(take("10.1.2.0/24"), None);
         for (range, whose) in [
             ("10.1.1.128/25", "10.1.1.0/24 of this node"),
             ("10.0.0.0/8", "10.1.2.0/24 of node c"),
             ("10.1.2.7/32", "10.1.2.0/24 of node c"),
-            ("192.0.0.0/16", "192.0.2.2 of node b"),
+            ("192.0.0.0/16", "192.0.2.4 of node d"),
             ("0.0.0.0/0", ""),
             ("::/0", ""),
             ("fd00::/8", "fd01:1::/64 of this node"),

@@ -66,8 +66,7 @@ impl<'a> Tunnels<'a> {
         if let Some(words) = self.lacking {
             return Err(format!("it needs a tunnel, and {words}"));
         }
-        let gateway = gateway_of(range).ok_or("the range is too small for a gateway")?;
-        let (link, mac) = (link_name(end), mac_of(&peer.name));
+        let (gateway, link, mac) = (gateway_of(range), link_name(end), mac_of(&peer.name));
         let (_, entries) = self.entries.entry(end.address).or_insert_with(|| (end, BTreeMap::new()));
         entries.insert(mac, to);
         let neighbour = Neighbour { link: link.clone(), address: gateway, mac: Some(mac), owned: true };
