@@ -6,6 +6,7 @@
 mod attach;
 mod cleanup;
 mod cni;
+mod cri;
 mod floor;
 mod ground;
 mod hotplug;
@@ -13,6 +14,7 @@ mod kinds;
 mod kni;
 mod measure;
 mod messages;
+mod primary;
 mod reference;
 mod report;
 
@@ -48,6 +50,9 @@ pub enum Bench {
         #[arg(long, value_name = "FILE")]
         image: Option<PathBuf>,
     },
+    /// Knit as the cluster's network against the reference network, on two clusters of its own: a pod's start, TCP on one
+    /// node and across two, full nodes, memory, CPU (needs root)
+    Primary(primary::Options),
 }
 
 /// What every benchmark takes.
@@ -76,6 +81,7 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Hotplug { options, image } => {
             hotplug::run(options.rounds, image.as_deref())?.print(options.json)
         }
+        Bench::Primary(options) => primary::run(&options)?.print(options.is_json()),
     }
 }
 
