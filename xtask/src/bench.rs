@@ -7,6 +7,7 @@ mod attach;
 mod cleanup;
 mod cni;
 mod cri;
+mod datapath;
 mod floor;
 mod ground;
 mod hotplug;
@@ -17,6 +18,7 @@ mod messages;
 mod primary;
 mod reference;
 mod report;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -50,6 +52,8 @@ pub enum Bench {
         #[arg(long, value_name = "FILE")]
         image: Option<PathBuf>,
     },
+    /// Ways for packets between two pods of a node: bridge, routes, eBPF (needs root)
+    Datapath(datapath::Options),
     /// Knit as the cluster's network against the reference network, on two clusters of its own: a pod's start, TCP on one
     /// node and across two, full nodes, memory, CPU (needs root)
     Primary(primary::Options),
@@ -81,6 +85,7 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Hotplug { options, image } => {
             hotplug::run(options.rounds, image.as_deref())?.print(options.json)
         }
+        Bench::Datapath(options) => datapath::run(&options)?.print(options.is_json()),
         Bench::Primary(options) => primary::run(&options)?.print(options.is_json()),
     }
 }

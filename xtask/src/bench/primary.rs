@@ -11,9 +11,6 @@ mod plugins;
 mod sandboxes;
 mod side;
 mod traffic;
-mod wire;
-
-use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
@@ -53,7 +50,7 @@ impl Options {
         if self.quick {
             return Extent { rounds: 20, together: 10, pods: 20, slices: 3 };
         }
-        Extent { rounds: self.rounds as usize, together: 50, pods: self.pods.into(), slices: 15 }
+        Extent { rounds: self.rounds as usize, together: 50, pods: self.pods.into(), slices: 10 }
     }
 }
 
@@ -70,9 +67,6 @@ struct Extent {
     slices: usize,
 }
 
-/// One slice of traffic.
-const SLICE: Duration = Duration::from_millis(500);
-
 /// Both clusters.
 struct Sides {
     knit: Side,
@@ -87,7 +81,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let cleanup = Cleanup::new()?;
     programs::build()?;
     let mut report = Report::default();
-    report.note(machine("at the start")?);
+    report.note_machine("at the start")?;
     let sides = Sides {
         reference: Side::up("benchref", "reference", Network::Reference, &cleanup)?,
         knit: Side::up("benchkni", "Knit", Network::Knit, &cleanup)?,
@@ -98,22 +92,6 @@ pub fn run(options: &Options) -> Result<Report> {
     })?;
     measure("TCP between pods and between nodes", || traffic::run(&mut report, &sides, extent))?;
     measure(&format!("nodes with {} pods", extent.pods), || full::run(&mut report, &sides, extent))?;
-    report.note(machine("at the end")?);
+    report.note_machine("at the end")?;
     Ok(report)
-}
-
-/// What the machine is, and how busy.
-fn machine(when: &str) -> Result<String> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let memory = read("/proc/meminfo");
-    let memory = memory.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok());
-    let release = read("/proc/sys/kernel/osrelease");
-    let release = release.trim().split('-').next().unwrap_or_default().to_owned();
-    let load = read("/proc/loadavg");
-    Ok(format!(
-        "{} cores, {:.0} GiB, Linux {release}; load average {when}: {}",
-        std::thread::available_parallelism()?,
-        memory.unwrap_or_default() / f64::from(1 << 20),
-        load.split(' ').next().unwrap_or_default(),
-    ))
 }

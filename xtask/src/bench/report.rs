@@ -136,6 +136,12 @@ impl Report {
         self.notes.push(note);
     }
 
+    /// Says what the machine is, and how busy.
+    pub fn note_machine(&mut self, when: &str) -> Result<()> {
+        self.note(machine(when)?);
+        Ok(())
+    }
+
     /// Adds how many times as large one row is as another: how something grew.
     pub fn add_growth(&mut self, name: &str, from: &str, to: &str) -> Result<()> {
         for statistic in STATISTICS {
@@ -289,6 +295,22 @@ impl Report {
         }
         table.trim_fmt()
     }
+}
+
+/// What the machine is, and how busy.
+fn machine(when: &str) -> Result<String> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let memory = read("/proc/meminfo");
+    let memory = memory.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok());
+    let release = read("/proc/sys/kernel/osrelease");
+    let release = release.trim().split('-').next().unwrap_or_default().to_owned();
+    let load = read("/proc/loadavg");
+    Ok(format!(
+        "{} cores, {:.0} GiB, Linux {release}; load average {when}: {}",
+        std::thread::available_parallelism()?,
+        memory.unwrap_or_default() / f64::from(1 << 20),
+        load.split(' ').next().unwrap_or_default(),
+    ))
 }
 
 /// A limit has the unit of its number, a ratio has none.

@@ -26,8 +26,7 @@ impl Conflist {
         let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         files.retain(|file| file.extension().is_some_and(|extension| extension == "conflist"));
         files.sort();
-        let file =
-            files.first().with_context(|| format!("no list of plugins is in {}", folder.display()))?;
+        let file = files.first().with_context(|| format!("no list of plugins is in {}", folder.display()))?;
         let list: Value = serde_json::from_slice(&std::fs::read(file)?)
             .with_context(|| format!("cannot read {}", file.display()))?;
         let plugins = list["plugins"].as_array().cloned().unwrap_or_default();

@@ -32,8 +32,7 @@ pub fn run(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
 
 /// Calls one by one, on both sides in turn. `with` says how the nodes are.
 pub fn one_by_one(report: &mut Report, sides: &Sides, rounds: usize, with: &str) -> Result<()> {
-    let (mut knit, mut reference) =
-        (Pods::new(&sides.knit, BATCH)?, Pods::new(&sides.reference, BATCH)?);
+    let (mut knit, mut reference) = (Pods::new(&sides.knit, BATCH)?, Pods::new(&sides.reference, BATCH)?);
     let before = agent_cpu(&sides.knit)?;
     let batches = rounds.div_ceil(BATCH) + 1;
     for batch in 0..batches {
@@ -66,8 +65,7 @@ pub fn one_by_one(report: &mut Report, sides: &Sides, rounds: usize, with: &str)
 
 fn at_once(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
     let number = extent.together;
-    let (mut knit, mut reference) =
-        (Pods::new(&sides.knit, number)?, Pods::new(&sides.reference, number)?);
+    let (mut knit, mut reference) = (Pods::new(&sides.knit, number)?, Pods::new(&sides.reference, number)?);
     let [mut all, mut reference_all] = [const { Samples::new() }; 2];
     for batch in 0..=extent.rounds.div_ceil(number) {
         let counts = batch > 0;

@@ -83,9 +83,7 @@ fn at_once(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
     }
     let (single, whole) =
         (format!("{STARTED}, one of {number} at once"), format!("{STARTED}, all of {number} at once"));
-    for (side, one, all) in
-        [(&sides.knit, &one, &all), (&sides.reference, &reference_one, &reference_all)]
-    {
+    for (side, one, all) in [(&sides.knit, &one, &all), (&sides.reference, &reference_one, &reference_all)] {
         report.add_times(&side.row(&single), one)?;
         report.add_median(&side.row(&whole), all)?;
     }

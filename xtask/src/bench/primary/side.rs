@@ -33,6 +33,11 @@ impl Side {
         let cluster = Cluster::named(name)?;
         cluster::leave_to_runtimes(&cluster)?;
         let nodes = [Node::open(&cluster, 1)?, Node::open(&cluster, 2)?];
+        for node in &nodes {
+            // The reference plugin makes its bridge with the first pod.
+            let first = node.cri.run("first").with_context(|| format!("{label}: no pod can be started"))?;
+            node.cri.remove(&first.id)?;
+        }
         Ok(Self { label, cluster, nodes })
     }
 

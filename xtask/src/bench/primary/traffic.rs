@@ -3,21 +3,15 @@
 use anyhow::{Context, Result};
 
 use super::side::Side;
-use super::wire::Wire;
-use super::{Extent, SLICE, Sides};
+use super::{Extent, Sides};
 use crate::bench::cri::Sandbox;
 use crate::bench::report::{Goal, Report};
+use crate::bench::wire::{KINDS, SLICE, Wire, median};
 
 const ONE_NODE: &str = "pod to pod, one node";
 const ACROSS: &str = "pod to pod, across nodes";
 const HOST_ONE_NODE: &str = "host to itself";
 const HOST_ACROSS: &str = "host to host, across nodes";
-
-/// What is measured on each way, and its unit.
-const KINDS: [(&str, &str, Measure); 2] =
-    [("request rate", "requests/s", Wire::requests), ("throughput", "MiB/s", Wire::throughput)];
-
-type Measure = fn(&Wire, std::time::Duration) -> Result<f64>;
 
 /// Measures all ways of both clusters, in turn.
 pub fn run(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
@@ -88,9 +82,4 @@ impl<'a> Ways<'a> {
         drop(self.wires);
         self.pods.iter().try_for_each(|(node, pod)| self.side.nodes[*node].cri.remove(&pod.id))
     }
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied().unwrap_or_default()
 }

@@ -1,17 +1,28 @@
 //! A TCP connection between two network namespaces, and how much goes over it.
 //!
 //! A socket belongs to the namespace it was made in, wherever the thread is that uses it: both ends are threads of this
-//! program, and no program has to run in a pod.
+//! program, and no program has to run in a pod. They are the first to run on their CPU while it lasts.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use knit_kernel::Netns;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, gettid};
+
+use crate::process;
+
+/// What is measured on a way, and its unit.
+pub const KINDS: [(&str, &str, Measure); 2] =
+    [("request rate", "requests/s", Wire::requests), ("throughput", "MiB/s", Wire::throughput)];
+/// So long is measured at once; then comes the turn of another.
+pub const SLICE: Duration = Duration::from_millis(300);
+
+type Measure = fn(&Wire, Duration) -> Result<f64>;
 
 /// Nothing takes this long.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -44,7 +55,7 @@ impl Wire {
         let (mut near, mut far) = self.connect()?;
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
-                stay_on(0)?;
+                prefer(0)?;
                 let mut byte = [0];
                 while far.read(&mut byte)? == 1 {
                     far.write_all(&byte)?;
@@ -52,7 +63,7 @@ impl Wire {
                 anyhow::Ok(())
             });
             let client = scope.spawn(move || {
-                stay_on(0)?;
+                prefer(0)?;
                 let mut exchange = |time: Duration| -> Result<(u32, Duration)> {
                     let (began, mut count) = (Instant::now(), 0);
                     while began.elapsed() < time {
@@ -78,7 +89,7 @@ impl Wire {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
-                stay_on(0)?;
+                prefer(0)?;
                 let block = vec![7; BLOCK];
                 while !stop.load(Ordering::Relaxed) {
                     near.write_all(&block)?;
@@ -90,7 +101,7 @@ impl Wire {
                 let counted = receive(&mut far, time);
                 stop.store(true, Ordering::Relaxed);
                 // What is under way is let in, so that the other end can end.
-                while far.read(&mut vec![0; BLOCK])? > 0 {}
+                std::io::copy(&mut far, &mut std::io::sink())?;
                 counted
             });
             let rate = server.join().expect("the server does not panic");
@@ -113,7 +124,7 @@ impl Wire {
 }
 
 fn receive(far: &mut TcpStream, time: Duration) -> Result<f64> {
-    stay_on(1)?;
+    prefer(1)?;
     let mut block = vec![0; BLOCK];
     let mut count = |time: Duration| -> Result<f64> {
         let (began, mut bytes) = (Instant::now(), 0);
@@ -129,10 +140,18 @@ fn receive(far: &mut TcpStream, time: Duration) -> Result<f64> {
     count(time)
 }
 
-/// Keeps the calling thread on a CPU of those that it may use.
-fn stay_on(wanted: usize) -> Result<()> {
+/// Of some rates the one that half of them do not exceed.
+pub fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or_default()
+}
+
+/// Keeps the calling thread on a CPU of those that it may use, and lets it run before all else that is there: other work on
+/// the machine would be measured otherwise.
+fn prefer(wanted: usize) -> Result<()> {
+    process::output(Command::new("chrt").args(["--rr", "--pid", "1", &gettid().to_string()]))?;
     let this = Pid::from_raw(0);
-    let allowed = nix::sched::sched_getaffinity(this).context("cannot ask for CPUs")?;
+    let allowed = sched_getaffinity(this).context("cannot ask for CPUs")?;
     let allowed: Vec<usize> =
         (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
     let mut one = CpuSet::new();
