@@ -15,6 +15,8 @@ use crate::process;
 const PODS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 0, 2)];
 /// What pods take for their router where every pod has a route: no link has this address.
 const ROUTER: &str = "169.254.1.1";
+/// A table of routes beside the main one, and the priority of the rules that lead there.
+const TABLE: u32 = 7500;
 /// What a node has as soon as kube-proxy does: connections are followed, and may be translated.
 const FOLLOWED: &str = "table inet measured {
     chain first { type nat hook prerouting priority dstnat; }
@@ -33,6 +35,8 @@ pub enum Way {
     Routed,
     /// The same, and netfilter follows connections.
     RoutedFollowed,
+    /// The same, with the routes in a table of their own and a rule in front of the main one for each pod.
+    RoutedByRule,
     /// A program at the host's end of a pod's veth puts packets into the other pod at once; netfilter follows connections
     /// and does not see these packets.
     Redirect,
@@ -41,11 +45,12 @@ pub enum Way {
 }
 
 impl Way {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Bridge,
         Self::BridgeFollowed,
         Self::Routed,
         Self::RoutedFollowed,
+        Self::RoutedByRule,
         Self::Redirect,
         Self::Direct,
     ];
@@ -56,6 +61,7 @@ impl Way {
             Self::BridgeFollowed => "bridge, connections followed",
             Self::Routed => "routed veth",
             Self::RoutedFollowed => "routed veth, connections followed",
+            Self::RoutedByRule => "routed veth by a rule, connections followed",
             Self::Redirect => "eBPF redirect to the peer, connections followed",
             Self::Direct => "one veth pair, pod to pod",
         }
@@ -82,10 +88,10 @@ impl Ground {
             Self { way, host: Netns::unnamed()?, pods: [Netns::unnamed()?, Netns::unnamed()?], wire: None };
         match way {
             Way::Direct => ground.direct()?,
-            Way::Routed | Way::RoutedFollowed => ground.routed()?,
+            Way::Routed | Way::RoutedFollowed | Way::RoutedByRule => ground.routed()?,
             Way::Bridge | Way::BridgeFollowed | Way::Redirect => ground.bridged()?,
         }
-        if matches!(way, Way::BridgeFollowed | Way::RoutedFollowed | Way::Redirect) {
+        if !matches!(way, Way::Bridge | Way::Routed | Way::Direct) {
             ground.follow()?;
         }
         if way == Way::Redirect {
@@ -136,7 +142,12 @@ impl Ground {
             set(&self.host, &format!("ipv4/conf/h{number}/proxy_arp"), "1")?;
             // Otherwise the host waits up to a second before it answers for another.
             set(&self.host, &format!("ipv4/neigh/h{number}/proxy_delay"), "0")?;
-            ip(&self.host, &format!("route add {address}/32 dev h{number}"))?;
+            if self.way == Way::RoutedByRule {
+                ip(&self.host, &format!("rule add to {address} lookup {TABLE} priority {TABLE}"))?;
+                ip(&self.host, &format!("route add {address}/32 dev h{number} table {TABLE}"))?;
+            } else {
+                ip(&self.host, &format!("route add {address}/32 dev h{number}"))?;
+            }
             ip(pod, "link set eth0 up")?;
             ip(pod, &format!("addr add {address}/32 dev eth0"))?;
             ip(pod, &format!("route add {ROUTER}/32 dev eth0"))?;
