@@ -99,8 +99,14 @@ pub fn is_vm(target: &Target) -> bool {
 
 /// Tests against a running cluster with the reference network.
 pub fn is_cluster(target: &Target) -> bool {
-    let others = target.begins_with("cluster_cni") || target.begins_with("cluster_primary");
-    target.is_integration_test() && target.begins_with("cluster") && !others
+    let others = ["cluster_cni", "cluster_primary", "cluster_migrate"];
+    let is_other = others.iter().any(|other| target.begins_with(other));
+    target.is_integration_test() && target.begins_with("cluster") && !is_other
+}
+
+/// Tests after which a cluster with the reference network has another one.
+pub fn is_cluster_migrate(target: &Target) -> bool {
+    target.is_integration_test() && target.begins_with("cluster_migrate")
 }
 
 /// Tests against a running cluster whose network is Knit: its own, and what the reference network has to do, too.

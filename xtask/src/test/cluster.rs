@@ -29,7 +29,7 @@ const SAMPLE: [&str; 5] = [
 pub fn run(request: &Request) -> Result<Count> {
     // What an earlier run may have left when it was killed.
     cluster::down(NAME)?;
-    let before = Snapshot::take(NAME)?;
+    let before = Snapshot::settled(NAME)?;
     let mut count = Count::default();
     let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
     if let Some(cluster) = count.check("two_nodes_with_the_reference_network_come_up", cluster::up(&options))
@@ -93,6 +93,10 @@ fn on(cluster: &Cluster, request: &Request) -> Result<Count> {
     if request.filter.is_none() && count.failed() == 0 {
         count += sample(cluster)?;
     }
+    if count.failed() == 0 {
+        let last = Selection::new(binaries::is_cluster_migrate, request);
+        count += binaries::run_with(&last, Where::Here, &kubectl_of(cluster)?)?;
+    }
     Ok(count)
 }
 
@@ -119,7 +123,7 @@ fn sample(cluster: &Cluster) -> Result<Count> {
 }
 
 fn as_before(before: &Snapshot) -> Result<()> {
-    let left = Snapshot::take(NAME)?.difference(before);
+    let left = before.left_since(NAME)?;
     if !left.is_empty() {
         bail!("the machine is not as it was before:\n{}", left.join("\n"));
     }
