@@ -6,6 +6,8 @@
 mod attach;
 mod cleanup;
 mod cni;
+mod cri;
+mod datapath;
 mod floor;
 mod ground;
 mod hotplug;
@@ -13,8 +15,10 @@ mod kinds;
 mod kni;
 mod measure;
 mod messages;
+mod primary;
 mod reference;
 mod report;
+mod wire;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -48,6 +52,11 @@ pub enum Bench {
         #[arg(long, value_name = "FILE")]
         image: Option<PathBuf>,
     },
+    /// Ways for packets between two pods of a node: bridge, routes, eBPF (needs root)
+    Datapath(datapath::Options),
+    /// Knit as the cluster's network against the reference network, on two clusters of its own: a pod's start, TCP on one
+    /// node and across two, full nodes, memory, CPU (needs root)
+    Primary(primary::Options),
 }
 
 /// What every benchmark takes.
@@ -76,6 +85,8 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Hotplug { options, image } => {
             hotplug::run(options.rounds, image.as_deref())?.print(options.json)
         }
+        Bench::Datapath(options) => datapath::run(&options)?.print(options.is_json()),
+        Bench::Primary(options) => primary::run(&options)?.print(options.is_json()),
     }
 }
 

@@ -34,6 +34,7 @@ use clap::{Args, Subcommand};
 pub use down::{Outcome, down};
 pub use layout::node_name;
 pub use node::containerd_socket;
+pub use restart::leave_to_runtimes;
 pub use state::{Cluster, Network};
 pub use up::{Options, load_images, up};
 
@@ -133,6 +134,16 @@ impl Cluster {
 /// A command that enters the namespaces of a node; what to run there is added to it.
 pub fn enter(cluster: &Cluster, node: u8) -> Result<Command> {
     Ok(daemon::enter(node::holder(cluster, node)?))
+}
+
+/// The process whose namespaces are a node's.
+pub fn node_process(cluster: &Cluster, node: u8) -> Result<i32> {
+    Ok(node::holder(cluster, node)?.pid)
+}
+
+/// The process of the agent that makes a node's network.
+pub fn agent_process(cluster: &Cluster, node: u8) -> Result<i32> {
+    Ok(daemon::alive(cluster, &knit_cni::agent_part(node))?.pid)
 }
 
 /// All processes of a cluster, those in pods too.

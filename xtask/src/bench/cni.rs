@@ -4,7 +4,6 @@
 //! Everything is started as a runtime starts it: a process for each call, the configuration on its standard input. What
 //! is compared is measured in turn.
 
-mod cri;
 mod extension;
 mod runtime;
 mod shim;

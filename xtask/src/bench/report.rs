@@ -47,6 +47,7 @@ impl Row {
         match self.unit {
             "µs" => number(self.value),
             "x" => format!("{:.2}x", self.value),
+            unit if self.value >= 1000.0 => format!("{} {unit}", number(self.value)),
             unit => format!("{:.1} {unit}", self.value),
         }
     }
@@ -57,6 +58,7 @@ impl Row {
         match self.unit {
             "µs" if ratio <= 1.0 => format!("{}x faster than", digits(1.0 / ratio)),
             "µs" => format!("{}x the time of", digits(ratio)),
+            unit if unit.ends_with("/s") => format!("{ratio:.2}x the rate of"),
             _ => format!("{ratio:.2}x the size of"),
         }
     }
@@ -68,6 +70,8 @@ impl Row {
 pub enum Goal {
     /// No more than this: 1.5 is "at most one and a half times", 0.1 is "ten times faster".
     AtMost(f64),
+    /// No less than this, where more is better: a rate.
+    AtLeast(f64),
     /// The number itself, not a ratio, is no more than this.
     Limit(f64),
 }
@@ -76,6 +80,7 @@ impl Goal {
     fn is_met(self, number: f64) -> bool {
         match self {
             Self::AtMost(most) | Self::Limit(most) => number <= most,
+            Self::AtLeast(least) => number >= least,
         }
     }
 }
@@ -85,6 +90,7 @@ impl fmt::Display for Goal {
         match self {
             Self::AtMost(most) if *most < 1.0 => write!(f, "at least {:.0}x faster", 1.0 / most),
             Self::AtMost(most) => write!(f, "at most {most}x"),
+            Self::AtLeast(least) => write!(f, "at least {least}x"),
             Self::Limit(most) => write!(f, "at most {most}"),
         }
     }
@@ -120,9 +126,20 @@ impl Report {
         Ok(())
     }
 
+    /// Adds the median, and the 99th percentile where there are rounds enough for one.
+    pub fn add_times(&mut self, name: &str, samples: &Samples) -> Result<()> {
+        if samples.len() < LEAST_ROUNDS { self.add_median(name, samples) } else { self.add(name, samples) }
+    }
+
     /// Says something beside the numbers: what could not be measured, and why.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
+    }
+
+    /// Says what the machine is, and how busy.
+    pub fn note_machine(&mut self, when: &str) -> Result<()> {
+        self.note(machine(when)?);
+        Ok(())
     }
 
     /// Adds how many times as large one row is as another: how something grew.
@@ -141,6 +158,29 @@ impl Report {
         row.goal = most.map(Goal::Limit);
         row.met = row.goal.map(|goal| goal.is_met(value));
         self.once.push(row);
+    }
+
+    /// Compares a number that is measured once with another such number of this run. One that is compared already stands
+    /// once more, with the second comparison.
+    pub fn compare_once(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
+        let find = |name: &str| {
+            let found = self.once.iter().rposition(|row| row.name == name);
+            found.with_context(|| format!("no row is called {name:?}"))
+        };
+        let (mut place, other) = (find(name)?, self.once[find(against)?].value);
+        if self.once[place].against.is_some() {
+            let row = &self.once[place];
+            let again = Row::new(name, row.statistic, row.value, row.unit);
+            place += 1;
+            self.once.insert(place, again);
+        }
+        let row = &mut self.once[place];
+        let ratio = row.value / other;
+        row.against = Some(against.to_owned());
+        row.ratio = Some(ratio);
+        row.met = goal.map(|goal| goal.is_met(ratio)).or(row.met);
+        row.goal = goal.or(row.goal);
+        Ok(())
     }
 
     /// States what the 99th percentile of some times should be at most, in microseconds.
@@ -242,9 +282,9 @@ impl Report {
                 row.name.clone(),
                 row.text(),
                 String::new(),
-                String::new(),
-                String::new(),
-                row.goal.map(|goal| format!("{goal} {}", row.unit)).unwrap_or_default(),
+                row.ratio.map(|ratio| row.ratio_in_words(ratio)).unwrap_or_default(),
+                row.against.clone().unwrap_or_default(),
+                row.goal.map(|goal| in_words(goal, row.unit)).unwrap_or_default(),
                 row.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
             ]);
         }
@@ -254,6 +294,30 @@ impl Report {
             }
         }
         table.trim_fmt()
+    }
+}
+
+/// What the machine is, and how busy.
+fn machine(when: &str) -> Result<String> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let memory = read("/proc/meminfo");
+    let memory = memory.split_whitespace().nth(1).and_then(|text| text.parse::<f64>().ok());
+    let release = read("/proc/sys/kernel/osrelease");
+    let release = release.trim().split('-').next().unwrap_or_default().to_owned();
+    let load = read("/proc/loadavg");
+    Ok(format!(
+        "{} cores, {:.0} GiB, Linux {release}; load average {when}: {}",
+        std::thread::available_parallelism()?,
+        memory.unwrap_or_default() / f64::from(1 << 20),
+        load.split(' ').next().unwrap_or_default(),
+    ))
+}
+
+/// A limit has the unit of its number, a ratio has none.
+fn in_words(goal: Goal, unit: &str) -> String {
+    match goal {
+        Goal::Limit(_) => format!("{goal} {unit}"),
+        Goal::AtMost(_) | Goal::AtLeast(_) => goal.to_string(),
     }
 }
 
@@ -360,6 +424,22 @@ mod tests {
         assert!(table.lines().any(|line| line.split_whitespace().eq(["slower", "2,000"])));
         assert!(report.compare("attach", "slow", None).is_ok());
         assert!(Report::default().add_median("none", &Samples::new()).is_err());
+    }
+
+    #[test]
+    fn a_rate_is_compared_with_another_and_should_be_at_least_so_much() {
+        let mut report = Report::default();
+        report.add_once("pods", 1_200.0, "requests/s", None);
+        report.add_once("hosts", 1_500.0, "requests/s", None);
+        report.add_once("other pods", 1_000.0, "requests/s", None);
+        report.compare_once("pods", "other pods", Some(Goal::AtLeast(1.0))).unwrap();
+        report.compare_once("pods", "hosts", Some(Goal::AtLeast(1.0))).unwrap();
+        let lines: Vec<_> =
+            report.once.iter().filter_map(|row| Some((row.against.as_deref()?, row.met))).collect();
+        assert_eq!(lines, [("other pods", Some(true)), ("hosts", Some(false))]);
+        let table = report.table();
+        assert!(table.contains("1.20x the rate of") && table.contains("at least 1x"), "{table}");
+        assert!(report.compare_once("pods", "nothing", None).is_err());
     }
 
     #[test]

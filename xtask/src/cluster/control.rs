@@ -17,7 +17,9 @@ use crate::gotools::Tool;
 use crate::process;
 
 /// The parts of every control plane, by the names of their logs.
-pub const PARTS: [&str; 4] = ["etcd", "apiserver", "controller-manager", "scheduler"];
+pub const PARTS: [&str; 4] = ["etcd", "apiserver", CONTROLLERS, "scheduler"];
+/// The part that acts on what the API server knows.
+pub const CONTROLLERS: &str = "controller-manager";
 
 /// Makes the wire between the nodes, and gives the control plane its addresses on it.
 pub fn make_wire(cluster: &Cluster) -> Result<()> {
@@ -104,7 +106,7 @@ pub fn start_controllers(cluster: &Cluster) -> Result<()> {
     let addresses = cluster.addresses();
     let (v4, v6) = addresses.pods();
     let key = |name| keys::file(cluster, name);
-    Daemon::new("controller-manager", cluster.tool(Tool::KubeControllerManager)?)
+    Daemon::new(CONTROLLERS, cluster.tool(Tool::KubeControllerManager)?)
         .flag("kubeconfig", keys::kubeconfig(cluster, keys::CONTROLLER_MANAGER))
         .flag("authentication-kubeconfig", keys::kubeconfig(cluster, keys::CONTROLLER_MANAGER))
         .flag("authorization-kubeconfig", keys::kubeconfig(cluster, keys::CONTROLLER_MANAGER))

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use super::cgroups::{self, Membership};
 use super::layout::node_name;
 use super::state::{Cluster, Network};
-use super::{api, daemon, links, node, reference};
+use super::{api, control, daemon, links, node, reference};
 use crate::progress::Step;
 
 /// What was told to end has this long.
@@ -30,13 +30,25 @@ pub fn restart(cluster: &Cluster, part: &str) -> Result<()> {
     });
     let (number, start) =
         start.with_context(|| format!("{part} is no containerd and no kubelet of this cluster"))?;
+    stop(cluster, part)?;
+    let _membership = Membership::enter(&cluster.names().cgroup())?;
+    start(cluster, number)
+}
+
+/// Ends a part of a cluster, as a crash would.
+fn stop(cluster: &Cluster, part: &str) -> Result<()> {
     let pid = daemon::alive(cluster, part)?.pid;
     end(&mut || {
         Ok(if daemon::find(cluster, part).is_some_and(|one| one.is_alive()) { vec![pid] } else { vec![] })
     })?;
-    daemon::forget(cluster, part)?;
-    let _membership = Membership::enter(&cluster.names().cgroup())?;
-    start(cluster, number)
+    daemon::forget(cluster, part)
+}
+
+/// Ends whoever would take pods away that only a container runtime knows: the kubelets; and the controllers, which would
+/// otherwise tell everybody that the nodes have gone.
+pub fn leave_to_runtimes(cluster: &Cluster) -> Result<()> {
+    stop(cluster, control::CONTROLLERS)?;
+    cluster.node_numbers().try_for_each(|number| stop(cluster, &node::kubelet_part(number)))
 }
 
 /// Has a node reboot: all that runs there ends at once, its namespaces and links go, and what lies in `/run`. Then it comes up

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::cri::Cri;
 use crate::bench::attach::{in_turn, measure};
 use crate::bench::cleanup::Cleanup;
+use crate::bench::cri::Cri;
 use crate::bench::measure::Samples;
 use crate::bench::report::Report;
 use crate::cluster::bare::{self, Bare};
@@ -50,9 +50,9 @@ fn pods(report: &mut Report, knit: &Cri, reference: &Cri) -> Result<()> {
     for round in 0..WARM_UP + ROUNDS {
         let pod = |cri: &Cri, run: &mut Samples, remove: &mut Samples| {
             let began = Instant::now();
-            let id = cri.run(&format!("pod-{round}"))?;
+            let pod = cri.run(&format!("pod-{round}"))?;
             let (took, began) = (began.elapsed(), Instant::now());
-            cri.remove(&id)?;
+            cri.remove(&pod.id)?;
             if round >= WARM_UP {
                 run.add_warm(took);
                 remove.add_warm(began.elapsed());
@@ -78,7 +78,7 @@ fn wait(cri: &Cri) -> Result<()> {
     let until = Instant::now() + START;
     loop {
         match cri.run("first") {
-            Ok(id) => return cri.remove(&id),
+            Ok(pod) => return cri.remove(&pod.id),
             Err(why) if Instant::now() > until => return Err(why).context("no pod can be started"),
             Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }

@@ -1,7 +1,8 @@
 //! The few calls of CRI v1 that start and stop a pod, as a kubelet makes them, over one connection.
 
+use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use prost::Message;
@@ -74,9 +75,24 @@ struct Network {
 #[derive(Clone, PartialEq, Message)]
 struct Nothing {}
 
+/// A pod that the runtime says is ready.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// What the runtime calls it.
+    pub id: String,
+    /// Its first address.
+    pub address: IpAddr,
+}
+
 /// A connected client of a node's runtime.
 pub struct Cri {
     runtime: Runtime,
+    caller: Caller,
+}
+
+/// What calls need; clones share the connection.
+#[derive(Clone)]
+struct Caller {
     channel: Channel,
     cgroup: String,
 }
@@ -89,44 +105,81 @@ impl Cri {
         let channel = runtime
             .block_on(endpoint.connect())
             .with_context(|| format!("no runtime answers on {}", socket.display()))?;
-        Ok(Self { runtime, channel, cgroup })
+        Ok(Self { runtime, caller: Caller { channel, cgroup } })
     }
 
     /// Starts a pod, and returns once the runtime says that it is ready and has an address.
-    pub fn run(&self, name: &str) -> Result<String> {
-        let (name, namespace) = (name.to_owned(), "bench".to_owned());
-        let metadata = Metadata { uid: format!("uid-{name}"), name, namespace };
-        let linux = Linux { cgroup_parent: self.cgroup.clone() };
-        let config = PodConfig { metadata: Some(metadata), linux: Some(linux) };
-        let made: PodId = self.call("RunPodSandbox", RunRequest { config: Some(config) })?;
-        let answer: StatusAnswer = self.call("PodSandboxStatus", made.clone())?;
-        let status = answer.status.unwrap_or_default();
-        if status.state != 0 || status.network.is_none_or(|network| network.ip.is_empty()) {
-            bail!("sandbox {} is not ready, or has no address", made.id);
-        }
-        Ok(made.id)
+    pub fn run(&self, name: &str) -> Result<Sandbox> {
+        self.runtime.block_on(self.caller.run(name))
+    }
+
+    /// Starts pods all at once. Says how long each took.
+    pub fn run_all(&self, names: Vec<String>) -> Result<Vec<(Sandbox, Duration)>> {
+        self.all(names, |caller, name| async move {
+            let began = Instant::now();
+            Ok((caller.run(&name).await?, began.elapsed()))
+        })
     }
 
     /// Stops a pod and removes it.
     pub fn remove(&self, id: &str) -> Result<()> {
-        let _: Nothing = self.call("StopPodSandbox", PodId { id: id.to_owned() })?;
-        let _: Nothing = self.call("RemovePodSandbox", PodId { id: id.to_owned() })?;
+        self.runtime.block_on(self.caller.remove(id))
+    }
+
+    /// Stops pods and removes them, all at once.
+    pub fn remove_all(&self, ids: Vec<String>) -> Result<()> {
+        self.all(ids, |caller, id| async move { caller.remove(&id).await }).map(drop)
+    }
+
+    fn all<T, F>(&self, items: Vec<String>, work: impl Fn(Caller, String) -> F) -> Result<Vec<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.runtime.block_on(async {
+            let calls: Vec<_> =
+                items.into_iter().map(|item| tokio::spawn(work(self.caller.clone(), item))).collect();
+            let mut answers = Vec::new();
+            for call in calls {
+                answers.push(call.await??);
+            }
+            Ok(answers)
+        })
+    }
+}
+
+impl Caller {
+    async fn run(&self, name: &str) -> Result<Sandbox> {
+        let (name, namespace) = (name.to_owned(), "bench".to_owned());
+        let metadata = Metadata { uid: format!("uid-{name}"), name, namespace };
+        let linux = Linux { cgroup_parent: self.cgroup.clone() };
+        let config = PodConfig { metadata: Some(metadata), linux: Some(linux) };
+        let made: PodId = self.call("RunPodSandbox", RunRequest { config: Some(config) }).await?;
+        let answer: StatusAnswer = self.call("PodSandboxStatus", made.clone()).await?;
+        let status = answer.status.unwrap_or_default();
+        let address = status.network.and_then(|network| network.ip.parse().ok());
+        match address.filter(|_| status.state == 0) {
+            Some(address) => Ok(Sandbox { id: made.id, address }),
+            None => bail!("sandbox {} is not ready, or has no address", made.id),
+        }
+    }
+
+    async fn remove(&self, id: &str) -> Result<()> {
+        let _: Nothing = self.call("StopPodSandbox", PodId { id: id.to_owned() }).await?;
+        let _: Nothing = self.call("RemovePodSandbox", PodId { id: id.to_owned() }).await?;
         Ok(())
     }
 
-    fn call<A, B>(&self, method: &str, message: A) -> Result<B>
+    async fn call<A, B>(&self, method: &str, message: A) -> Result<B>
     where
         A: Message + Send + Sync + 'static,
         B: Message + Default + Send + Sync + 'static,
     {
         let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{method}"))?;
         let mut client = tonic::client::Grpc::new(self.channel.clone());
-        let answer = self.runtime.block_on(async {
-            client.ready().await.context("the runtime is gone")?;
-            let codec = ProstCodec::<A, B>::default();
-            let answer = client.unary(Request::new(message), path, codec).await;
-            answer.map_err(|status| anyhow::anyhow!("{method}: {}", status.message()))
-        })?;
-        Ok(answer.into_inner())
+        client.ready().await.context("the runtime is gone")?;
+        let codec = ProstCodec::<A, B>::default();
+        let answer = client.unary(Request::new(message), path, codec).await;
+        Ok(answer.map_err(|status| anyhow::anyhow!("{method}: {}", status.message()))?.into_inner())
     }
 }
