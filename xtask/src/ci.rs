@@ -31,7 +31,7 @@ pub fn command() -> Result<()> {
     let step = Step::start("generated files are up to date");
     generate::command(true)?;
     step.done();
-    test::command(&test::Request { families: Vec::new(), filter: None })
+    test::command(&test::Request { families: Vec::new(), filter: None, again: true })
 }
 
 fn check(what: &str, mut command: Command) -> Result<()> {

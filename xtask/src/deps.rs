@@ -43,7 +43,7 @@ impl Purpose {
             Self::Netns => &[
                 ("iproute2", "ip: looks at links, makes test topologies"),
                 ("iputils-ping", "ping: traffic through what was made"),
-                ("nftables", "nft: rule sets"),
+                ("nftables", "nft: reads the rule sets that Knit made, and makes others' beside them"),
                 ("util-linux", "unshare, nsenter"),
             ],
             Self::Vm => &[

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -49,6 +50,9 @@ const SETTINGS: [&str; 10] = [
     "vm/panic_on_oom",
 ];
 
+/// What was told to end may be seen for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// One line for each thing that was found, beginning with what kind of thing it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
@@ -70,6 +74,31 @@ impl Snapshot {
         found.extend(files(Path::new("/"), &marks.state()));
         found.extend(settings(Path::new("/proc/sys")));
         Ok(Self { found })
+    }
+
+    /// Looks until two looks are the same: what is about to end would be missed in every later picture.
+    pub fn settled(cluster: &str) -> Result<Self> {
+        let began = Instant::now();
+        let mut seen = Self::take(cluster)?;
+        loop {
+            std::thread::sleep(Duration::from_millis(500));
+            let before = std::mem::replace(&mut seen, Self::take(cluster)?);
+            if before == seen || began.elapsed() > PATIENCE {
+                return Ok(seen);
+            }
+        }
+    }
+
+    /// How the machine differs from this picture, in words. What is about to end gets its moment.
+    pub fn left_since(&self, cluster: &str) -> Result<Vec<String>> {
+        let began = Instant::now();
+        loop {
+            let left = Self::take(cluster)?.difference(self);
+            if left.is_empty() || began.elapsed() > PATIENCE {
+                return Ok(left);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 
     /// What is here and was not there before, and the reverse, in words.

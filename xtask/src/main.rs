@@ -54,6 +54,9 @@ enum Task {
         /// Only tests whose name contains this
         #[arg(long, value_name = "TEXT")]
         filter: Option<String>,
+        /// Run a test that failed once more, alone, and name it as unsteady if it passes then
+        #[arg(long)]
+        again: bool,
     },
     /// A real Kubernetes on this machine, for tests
     Cluster {
@@ -95,7 +98,9 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Deps { install } => deps::command(install)?,
         Task::Demo { inside } => demo::command(inside)?,
-        Task::Test { families, filter } => test::command(&test::Request { families, filter })?,
+        Task::Test { families, filter, again } => {
+            test::command(&test::Request { families, filter, again })?;
+        }
         Task::Cluster { which, task } => return cluster::command(&which, task),
         Task::Vm(task) => vm::command(task)?,
         Task::Image { output, check } => image::command(output, check)?,

@@ -62,7 +62,8 @@ fn any_seed() -> u64 {
 }
 
 fn soak(beside: &Beside, seed: u64, minutes: f64) -> Result<()> {
-    let namespace = format!("soak-{seed}");
+    // Another one with the same seed may have begun before its namespace is gone.
+    let namespace = format!("soak-{seed}-{}", std::process::id());
     pods::make_namespace(beside, &namespace)?;
     let gone = Gone { beside, namespace: &namespace };
     let step = Step::start(format!("start {PODS} pods"));

@@ -36,6 +36,8 @@ pub struct Request {
     pub families: Vec<Family>,
     /// Only tests whose name contains this.
     pub filter: Option<String>,
+    /// Whether a test that failed runs once more, alone.
+    pub again: bool,
 }
 
 /// Runs the tests, prints the count as the last line, and fails if any test failed.
@@ -48,7 +50,7 @@ pub fn command(request: &Request) -> Result<()> {
     for &family in families {
         eprintln!("== {}", family.title());
         // A family that cannot even start is a failure, and the others still run.
-        match family.run(request.filter.as_deref()) {
+        match family.run(request) {
             Ok(count) => total += count,
             Err(error) => {
                 eprintln!("error: {}: {error:#}", family.title());
@@ -84,29 +86,29 @@ impl Family {
         }
     }
 
-    fn run(self, filter: Option<&str>) -> Result<Count> {
+    fn run(self, request: &Request) -> Result<Count> {
         match self {
             Self::Unit => {
-                let mut count = binaries::run(&Selection::new(binaries::is_unit, filter), Where::Here)?;
-                count += binaries::run_examples(filter)?;
+                let mut count = binaries::run(&Selection::new(binaries::is_unit, request), Where::Here)?;
+                count += binaries::run_examples(request.filter.as_deref())?;
                 Ok(count)
             }
             Self::Netns => {
                 deps::ensure(&[Purpose::Netns])?;
                 let place = if process::is_root() { Where::Here } else { Where::UserNamespace };
                 let python = ("KNIT_TEST_PYTHON".to_owned(), python::ensure()?.display().to_string());
-                binaries::run_with(&Selection::new(binaries::is_netns, filter), place, &[python])
+                binaries::run_with(&Selection::new(binaries::is_netns, request), place, &[python])
             }
             Self::Vm => {
                 deps::ensure(&[Purpose::Netns, Purpose::Vm])?;
-                let mut count = binaries::run(&Selection::new(binaries::is_vm_host, filter), Where::Here)?;
-                count += binaries::run(&Selection::new(binaries::is_vm, filter), Where::Guest)?;
+                let mut count = binaries::run(&Selection::new(binaries::is_vm_host, request), Where::Here)?;
+                count += binaries::run(&Selection::new(binaries::is_vm, request), Where::Guest)?;
                 Ok(count)
             }
             Self::Cluster => {
                 process::require_root("the test cluster")?;
                 deps::ensure(&[Purpose::Cluster])?;
-                cluster::run(filter)
+                cluster::run(request)
             }
         }
     }

@@ -10,7 +10,7 @@ mod support {
 }
 
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,8 +47,10 @@ spec:
     )
 }
 
+/// What the status says, or why it cannot be read: the API server is away at times.
 fn ready_pods(namespace: &Namespace) -> String {
-    namespace.kubectl(&["get", "podconfig", "net", "-o", "jsonpath={.status.readyPods}"])
+    let path = "jsonpath={.status.readyPods}";
+    text(&run(&["-n", &namespace.name, "get", "podconfig", "net", "-o", path]))
 }
 
 fn has_bridge(bridge: &str) -> bool {
@@ -57,13 +59,13 @@ fn has_bridge(bridge: &str) -> bool {
         .any(|line| line.split_whitespace().next() == Some(bridge))
 }
 
-/// Pings from inside a pod until it is told to stop.
+/// Pings from inside a pod, for more than twenty seconds.
 struct Pinging(Child);
 
 impl Pinging {
     fn start(namespace: &Namespace, pod: &str, to: &str) -> Self {
         let words =
-            ["-n", &namespace.name, "exec", pod, "--", "ping", "-i", "0.2", "-W", "1", "-w", "25", to];
+            ["-n", &namespace.name, "exec", pod, "--", "ping", "-i", "0.2", "-W", "1", "-c", "110", to];
         Self(command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
@@ -82,7 +84,6 @@ fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_away() {
     eventually("both pods", || ready_pods(&namespace), |ready| ready == "2");
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
     let pinging = Pinging::start(&namespace, "a", "192.168.120.1");
-    let began = Instant::now();
 
     let agent = kubectl(&[
         "-n",
@@ -106,11 +107,10 @@ fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_away() {
     assert!(has_bridge("awaybr0"), "nothing goes because the API server is silent");
     drop(stopped);
 
-    namespace.apply(&pod("d"));
+    eventually("the API server is back", || namespace.try_apply(&pod("d")), |(accepted, _)| *accepted);
     eventually("everything goes on", || ready_pods(&namespace), |ready| ready == "4");
-    assert!(began.elapsed() < Duration::from_secs(120));
     pinging.assert_none_lost();
-    namespace.kubectl(&["delete", "podconfig", "net", "--timeout=20s"]);
+    namespace.kubectl(&["delete", "podconfig", "net", "--timeout=60s"]);
     eventually("it is gone", || has_bridge("awaybr0"), |there| !there);
 }
 
@@ -135,7 +135,7 @@ struct NoAgents;
 
 impl NoAgents {
     fn now() -> Self {
-        set_node_selector(r#"{"nobody": "here"}"#);
+        assert!(set_node_selector(r#"{"nobody": "here"}"#));
         eventually(
             "no agent runs",
             || kubectl(&["-n", OPERATOR, "get", "pods", "-l", "app=knit-agent", "-o", "name"]),
@@ -147,14 +147,16 @@ impl NoAgents {
 
 impl Drop for NoAgents {
     fn drop(&mut self) {
-        set_node_selector("null");
+        // Without it no later test has an agent.
+        let _ = (0..10).any(|_| set_node_selector("null"));
         run(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
     }
 }
 
-fn set_node_selector(selector: &str) {
+fn set_node_selector(selector: &str) -> bool {
     let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
-    run(&["-n", OPERATOR, "patch", "daemonset", "knit-agent", "--type=merge", "-p", &patch]);
+    let words = ["-n", OPERATOR, "patch", "daemonset", "knit-agent", "--type=merge", "-p", &patch];
+    run(&words).status.success()
 }
 
 #[test]
@@ -164,11 +166,12 @@ fn an_object_goes_also_when_no_agent_answers_and_agents_clean_up_when_they_are_b
     namespace.apply(&format!("{}{}", object("silentbr0"), pod("a")));
     eventually("the pod", || ready_pods(&namespace), |ready| ready == "1");
     let no_agents = NoAgents::now();
-    namespace.kubectl(&["delete", "podconfig", "net", "--timeout=50s"]);
+    namespace.kubectl(&["delete", "podconfig", "net", "--timeout=90s"]);
     assert!(has_bridge("silentbr0"), "nobody was there to take it away");
     drop(no_agents);
     eventually("the agent has taken it away", || has_bridge("silentbr0"), |there| !there);
-    assert_eq!(namespace.kubectl(&["get", "podnetworkstates", "-o", "name"]), "");
+    let states = || namespace.kubectl(&["get", "podnetworkstates", "-o", "name"]);
+    eventually("no state is left", states, |states| states.is_empty());
 }
 
 #[test]
@@ -209,9 +212,11 @@ fn an_agent_may_write_about_its_own_node_only() {
     };
     // An agent writes it a moment after it is ready.
     eventually("the agent's own node", || label("node1"), |said| said.contains("patched"));
-    eventually("the other node has a state, too", || label("node2"), |said| !said.contains("NotFound"));
-    let refused = label("node2");
-    assert!(refused.contains("the agent of node1 may not write the state of node node2"), "{refused}");
+    eventually(
+        "the other node has a state, too, and it is not this agent's",
+        || label("node2"),
+        |said| said.contains("the agent of node1 may not write the state of node node2"),
+    );
     // Blocks of addresses are claimed for its own node alone, and so given back.
     let name = format!("tried-{}", std::process::id());
     let block = |node: &str| {

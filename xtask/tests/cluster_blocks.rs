@@ -112,7 +112,7 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_t
     let (accepted, said) = feed(&["patch", "ipblock", &name, "--type=merge", "-p", patch], "");
     assert!(!accepted && said.contains("a block never changes"), "{said}");
 
-    namespace.kubectl(&["delete", "veth", "net", "--timeout=20s"]);
+    namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
     eventually("blocks go back", || blocks(&namespace), BTreeSet::is_empty);
 }
 
@@ -136,8 +136,12 @@ fn a_range_that_the_other_node_holds_is_said_in_words_and_served_when_it_is_free
         || blocks(&namespace),
         |blocks| *blocks == held(&[("node2", "192.168.141.2/32")]),
     );
-    eventually("and the pod has the address", || ready(&namespace), |ready| *ready == 1);
-    assert_eq!(addresses(&namespace, "b"), ["192.168.141.2/30"]);
+    eventually(
+        "the pod has the address",
+        || addresses(&namespace, "b"),
+        |addresses| *addresses == ["192.168.141.2/30"],
+    );
+    eventually("and it is said", || ready(&namespace), |ready| *ready == 1);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod support {
 }
 
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -37,6 +38,16 @@ fn said(words: &[&str]) -> String {
     assert!(output.status.success(), "{}: {}", words.join(" "), text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
+
+/// One test has the agent hang, and all of them ask it: one works at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A pod is ready a moment before the program in it listens.
+const PATIENT: [&str; 8] =
+    ["-sS", "--max-time", "10", "--retry", "20", "--retry-delay", "1", "--retry-all-errors"];
 
 fn eventually(what: &str, seconds: u64, mut look: impl FnMut() -> Result<(), String>) {
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -68,6 +79,7 @@ spec:
 
 #[test]
 fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
+    let _turn = turn();
     let namespace = Namespace::new("cni");
     let limits = r#"kubernetes.io/ingress-bandwidth: "20M", kubernetes.io/egress-bandwidth: "10M""#;
     let ports = "{containerPort: 8080, hostPort: 31080}";
@@ -85,7 +97,7 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
             true => format!("http://[{address}]:8080/hostname"),
             false => format!("http://{address}:8080/hostname"),
         };
-        let answer = namespace.kubectl(&["exec", "b", "--", "curl", "-sS", "-g", "--max-time", "10", &url]);
+        let answer = namespace.kubectl(&[&["exec", "b", "--", "curl", "-g", &url][..], &PATIENT].concat());
         assert_eq!(answer, "a", "{url}");
     }
 
@@ -100,8 +112,8 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
     let node = node.split_whitespace().next().unwrap().to_owned();
     let url = format!("http://{node}:31080/hostname");
     let mut curl = Command::new("curl");
-    let answer = curl.args(["-sS", "--max-time", "10", &url]).output().unwrap();
-    assert_eq!(text(&answer), "a", "{url}");
+    let answer = curl.args(PATIENT).arg(&url).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "a", "{url}: {}", text(&answer));
 
     // What Knit knows of it, told by the agent.
     let pods: Value = serde_json::from_str(&knit(&["pods", "-o", "json"])).unwrap();
@@ -117,7 +129,7 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
     assert_eq!(interface["portMappings"][0]["hostPort"], 31080);
 
     namespace.kubectl(&["delete", "pod", "a", "--wait=true", "--timeout=60s"]);
-    eventually("the pod's addresses are free", 30, || {
+    eventually("the pod's addresses are free", 60, || {
         let left = knit(&["pods", "-o", "json"]);
         if left.contains(&a[0]) { Err(left) } else { Ok(()) }
     });
@@ -133,11 +145,12 @@ fn knit(words: &[&str]) -> String {
 
 #[test]
 fn the_nodes_readiness_follows_status() {
+    let _turn = turn();
     let ready = || {
         let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
         kubectl(&["get", "node", "node1", "-o", path])
     };
-    assert_eq!(ready(), "True");
+    eventually("the node is ready", 60, || if ready() == "True" { Ok(()) } else { Err(ready()) });
     // An agent that hangs is the same to the runtime as one that is away.
     let note = std::fs::read_to_string(format!("{}/run/knit-agent-node1.pid", folder())).unwrap();
     let agent = note.split_whitespace().next().unwrap().to_owned();
@@ -152,6 +165,7 @@ fn the_nodes_readiness_follows_status() {
 
 #[test]
 fn cnitool_adds_checks_collects_and_deletes() {
+    let _turn = turn();
     // A network of its own, so that its garbage is not the cluster's pods.
     let arrange = r#"mkdir -p /run/cnitool && ip netns add cnitool
         sed 's/"name": "knit"/"name": "tool"/' /etc/cni/net.d/10-knit.conflist > /run/cnitool/tool.conflist"#;

@@ -11,51 +11,22 @@ mod support {
     pub mod beside;
     #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod web;
 }
 
 use std::net::{IpAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::beside::{IMAGE, eventually, on_node};
+use support::beside::{eventually, on_node};
 use support::kubectl::{Namespace, kubectl, run};
-
-/// A pod that answers HTTP on a port, in its own network or in its node's.
-fn pod(name: &str, node: &str, port: u16, is_on_node: bool) -> String {
-    format!(
-        r#"
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, labels: {{net: 'yes'}}}}
-spec:
-  nodeName: {node}
-  hostNetwork: {is_on_node}
-  terminationGracePeriodSeconds: 0
-  containers:
-  - {{name: main, image: "{IMAGE}", imagePullPolicy: Never, args: [netexec, --http-port={port}, --udp-port=-1]}}
----"#
-    )
-}
-
-fn addresses(namespace: &Namespace, pod: &str) -> Vec<IpAddr> {
-    let found = namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIPs[*].ip}"]);
-    let all: Vec<IpAddr> = found.split_whitespace().map(|address| address.parse().unwrap()).collect();
-    assert_eq!(all.len(), 2, "both families: {found}");
-    all
-}
+use support::web::{addresses, ask, pod, url};
 
 fn node_addresses(node: &str) -> Vec<IpAddr> {
     let path = "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";
     let found = kubectl(&["get", "node", node, "-o", path]);
     found.split_whitespace().map(|address| address.parse().unwrap()).collect()
-}
-
-/// What a pod is told when it asks there, from a shell in it.
-fn ask(namespace: &Namespace, pod: &str, to: IpAddr, port: u16, path: &str) -> Option<String> {
-    let to = if to.is_ipv6() { format!("[{to}]") } else { to.to_string() };
-    let url = format!("http://{to}:{port}/{path}");
-    let words = ["-n", &namespace.name, "exec", pod, "--", "curl", "-sS", "-g", "--max-time", "5", &url];
-    let output = run(&words);
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// As whom a pod is seen there.
@@ -86,10 +57,18 @@ fn pods_and_nodes_see_a_pods_own_address_and_the_outside_sees_its_nodes() {
     let outside: IpAddr = gateway[0]["gateway"].as_str().unwrap().parse().unwrap();
     let listener = TcpListener::bind((outside, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
+    let came = AtomicBool::new(false);
     let peer = std::thread::scope(|scope| {
-        scope.spawn(|| ask(&namespace, "a", outside, port, ""));
+        // Nobody answers it; it asks until it was seen.
+        scope.spawn(|| {
+            (0..20).any(|_| {
+                ask(&namespace, "a", outside, port, "");
+                came.load(Ordering::SeqCst)
+            })
+        });
         listener.set_nonblocking(true).unwrap();
         let accepted = eventually("the pod comes", || listener.accept().ok(), Option::is_some);
+        came.store(true, Ordering::SeqCst);
         accepted.unwrap().1.ip()
     });
     assert!(node_addresses("node1").contains(&peer), "{peer}");
@@ -126,14 +105,64 @@ spec:
     };
     eventually("the second interface", || has("net0"), |there| *there);
     let b = addresses(&namespace, "b");
-    for theirs in &b {
-        assert!(
-            ask(&namespace, "a", *theirs, 8080, "hostname").is_some(),
-            "the first one works on: {theirs}"
-        );
-    }
+    let works = |theirs: IpAddr| {
+        let asked = || ask(&namespace, "a", theirs, 8080, "hostname");
+        eventually(&format!("the first one works on: {theirs}"), asked, Option::is_some);
+    };
+    b.iter().copied().for_each(works);
     namespace.kubectl(&["delete", "veth", "net", "--wait=false"]);
     eventually("it goes again", || has("net0"), |there| !there);
     std::thread::sleep(Duration::from_millis(200));
-    assert!(has("eth0") && ask(&namespace, "a", b[0], 8080, "hostname").is_some());
+    works(b[0]);
+    assert!(has("eth0"));
+}
+
+/// Asks again and again from inside a pod, and says how many questions there were and how many had no answer.
+const CLIENT: &str = r#"
+asked=0 failed=0
+while [ ! -e /tmp/enough ] && [ $asked -lt 20000 ]; do
+  for url in $@; do
+    asked=$((asked+1))
+    curl -s -g -o /dev/null --max-time 2 "$url" || failed=$((failed+1))
+  done
+done
+echo "$asked asked, $failed failed"
+"#;
+
+#[test]
+fn no_request_fails_while_every_agent_restarts_is_killed_and_is_upgraded() {
+    let namespace = Namespace::new("restarts");
+    namespace.apply(
+        &[pod("a", "node1", 8080, false), pod("b", "node1", 8080, false), pod("c", "node2", 8080, false)]
+            .concat(),
+    );
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+    // On the same node, on another one, in both families.
+    let urls: Vec<String> = ["b", "c"]
+        .iter()
+        .flat_map(|pod| addresses(&namespace, pod))
+        .map(|address| url(address, 8080, "hostname"))
+        .collect();
+    let said = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+            let words = ["-n", &namespace.name, "exec", "a", "--", "sh", "-c", CLIENT, "client"];
+            let output = run(&[&words[..], &urls].concat());
+            String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        });
+        let operator = ["-n", "pod-network-operator"];
+        let agents = |words: &[&str]| kubectl(&[&operator[..], words].concat());
+        // As an upgrade does it, then as a crash.
+        agents(&["rollout", "restart", "daemonset/knit-agent"]);
+        agents(&["rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
+        agents(&["delete", "pod", "-l", "app=knit-agent", "--force", "--grace-period=0"]);
+        agents(&["rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
+        // Pods come and go by the new ones.
+        namespace.apply(&pod("late", "node1", 8080, false));
+        namespace.kubectl(&["wait", "--for=condition=Ready", "pod/late", "--timeout=120s"]);
+        namespace.kubectl(&["exec", "a", "--", "touch", "/tmp/enough"]);
+        client.join().unwrap()
+    });
+    let asked: u32 = said.split(' ').next().unwrap_or_default().parse().unwrap_or_default();
+    assert!(said.ends_with(", 0 failed") && asked > 50, "{said:?}");
 }

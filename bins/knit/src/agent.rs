@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use knit_agent::config::{Config, LogFormat, Profile};
+use knit_agent::config::{Config, LogFormat, Profile, Transport};
 use knit_agent::run::{self, Source};
 
 use crate::place::Place;
@@ -71,6 +71,18 @@ pub struct Flags {
     /// Ranges that pods reach with their own address all the same
     #[arg(long, env = "KNIT_CLUSTER_INSIDE", value_name = "PREFIX", value_delimiter = ',')]
     cluster_inside: Option<Vec<ipnet::IpNet>>,
+    /// The MTU of the cluster network's interfaces [default: 1500, or what the ways to other nodes have room for]
+    #[arg(long, env = "KNIT_CLUSTER_MTU", value_name = "BYTES")]
+    cluster_mtu: Option<u32>,
+    /// How pods of other nodes are reached, with `--profile primary` [default: auto]
+    #[arg(long, env = "KNIT_CLUSTER_TRANSPORT", value_enum)]
+    cluster_transport: Option<Way>,
+    /// The number of the VXLAN between nodes [default: 7500]
+    #[arg(long, env = "KNIT_CLUSTER_VXLAN_VNI", value_name = "NUMBER")]
+    cluster_vxlan_vni: Option<u32>,
+    /// The UDP port of the VXLAN between nodes [default: 7475]
+    #[arg(long, env = "KNIT_CLUSTER_VXLAN_PORT", value_name = "PORT")]
+    cluster_vxlan_port: Option<u16>,
     /// Install the CNI shim and its configuration, and keep them
     #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cni_install: Option<bool>,
@@ -106,6 +118,17 @@ enum Kind {
     Beside,
     /// As the network of a cluster
     Primary,
+}
+
+/// How pods of other nodes are reached.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    /// By a route where the two nodes share a link, by a tunnel where they do not
+    Auto,
+    /// By a route, or not at all
+    Native,
+    /// By a tunnel, also where the two nodes share a link
+    Vxlan,
 }
 
 /// How log lines look.
@@ -167,6 +190,18 @@ impl Flags {
         set(&mut config.cluster_network.bridge, &self.cluster_bridge);
         set(&mut config.cluster_network.masquerade, &self.cluster_masquerade);
         set(&mut config.cluster_network.inside, &self.cluster_inside);
+        if self.cluster_mtu.is_some() {
+            config.cluster_network.mtu = self.cluster_mtu;
+        }
+        if let Some(transport) = self.cluster_transport {
+            config.cluster_network.transport = match transport {
+                Way::Auto => Transport::Auto,
+                Way::Native => Transport::Native,
+                Way::Vxlan => Transport::Vxlan,
+            };
+        }
+        set(&mut config.cluster_network.vxlan.vni, &self.cluster_vxlan_vni);
+        set(&mut config.cluster_network.vxlan.port, &self.cluster_vxlan_port);
         set(&mut config.cni.install, &self.cni_install);
         set(&mut config.cni.bin_dir, &self.cni_bin_dir);
         set(&mut config.cni.conf_dir, &self.cni_conf_dir);

@@ -6,6 +6,7 @@
 mod kubectl;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use kubectl::{Namespace, kubectl, run, text};
 
@@ -33,11 +34,18 @@ metadata: {name: leaving}
 spec: {name: leavebr0, cidr: 192.168.130.0/24}
 ",
     );
-    namespace.kubectl(&["wait", "--for=condition=Ready", "bridge/leaving", "--timeout=30s"]);
+    namespace.kubectl(&["wait", "--for=condition=Ready", "bridge/leaving", "--timeout=60s"]);
+    // Those of tests before go with their namespaces, a moment later.
+    let all = || kubectl(&["get", "bridges.podnetwork.opdev.io", "-A", "-o", "name"]);
+    let end = Instant::now() + Duration::from_secs(120);
+    while all().lines().count() != 1 {
+        assert!(Instant::now() < end, "there are other bridges: {}", all());
+        std::thread::sleep(Duration::from_millis(500));
+    }
     let said = knit(&["uninstall"]);
     assert!(said.contains("1 bridges deleted") && said.contains("nodes and pods are as they were"), "{said}");
     kubectl(&["wait", "--for=delete", "crd", "-l", "app.kubernetes.io/part-of=knit", "--timeout=60s"]);
-    kubectl(&["wait", "--for=delete", &format!("namespace/{OPERATOR}"), "--timeout=60s"]);
+    kubectl(&["wait", "--for=delete", &format!("namespace/{OPERATOR}"), "--timeout=180s"]);
     for kind in ["clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "crds"] {
         let left = text(&run(&["get", kind, "-l", "app.kubernetes.io/part-of=knit", "-o", "name"]));
         assert_eq!(left, "", "{kind}");

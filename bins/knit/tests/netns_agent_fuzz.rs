@@ -94,7 +94,11 @@ fn clean(machine: &Machine, agent: &Agent<'_>) {
     let pods = agent.with(|mut client| async move { client.list_pods(Default::default()).await }).unwrap();
     for pod in pods.pods {
         let request = v1::DeleteSandboxRequest { pod: Some(reference(&pod.id)) };
-        agent.with(|mut client| async move { client.delete_sandbox(request).await }).unwrap();
+        match agent.with(|mut client| async move { client.delete_sandbox(request).await }) {
+            // A request that nobody waits for any more may still be under way with it.
+            Err(refused) if matches!(refused.reason(), Some(Reason::Busy | Reason::NotFound)) => {}
+            answer => drop(answer.unwrap()),
+        }
     }
     let Ok(made) = std::fs::read_dir(machine.path("netns")) else { return };
     for path in made.map(|entry| entry.unwrap().path().display().to_string()) {
@@ -157,13 +161,14 @@ fn whatever_is_asked_the_agent_goes_on_and_stays_clean() {
     assert!(answered > 50 && refused > 50, "{answered} were answered and {refused} refused: too one-sided");
     assert!(!machine.log().contains("panicked"), "{}", machine.log());
 
-    clean(&machine, &agent);
+    let namespaces = || std::fs::read_dir(machine.path("netns")).map_or(0, Iterator::count);
+    eventually("everything is taken away", Duration::from_secs(20), || {
+        clean(&machine, &agent);
+        agent.used() == 0 && namespaces() == 0
+    });
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "not Knit's");
-    assert_eq!(agent.used(), 0);
-    eventually("the links are reaped", Duration::from_secs(5), || support::ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(10), || support::ports(&machine.host) == 0);
     before.assert_unchanged(&machine.host);
-    let left = std::fs::read_dir(machine.path("netns")).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "namespaces are left");
     assert_eq!(agent.stop(), Some(0));
 }
 
@@ -329,7 +334,7 @@ fn any_sequence_of_calls_can_be_taken_away_without_a_trace() {
         Ok(())
     });
     outcome.unwrap_or_else(|why| panic!("{why}\n{}", machine.log()));
-    eventually("the links are reaped", Duration::from_secs(5), || support::ports(&machine.host) == 0);
+    eventually("the links are reaped", Duration::from_secs(10), || support::ports(&machine.host) == 0);
     before.assert_unchanged(&machine.host);
     assert!(!machine.log().contains("panicked"), "{}", machine.log());
 }

@@ -95,7 +95,7 @@ fn a_limited_pod_gets_its_rate_each_way_and_another_clearly_more() {
     pods[0].namespace().output("tc", &["qdisc", "del", "dev", "eth0", "root"]).unwrap();
     let queue = || pods[0].namespace().output("tc", &["qdisc", "show", "dev", "eth0"]).unwrap();
     eventually("the limit is back", Duration::from_secs(10), || queue().contains("rate 5Mbit"));
-    assert!(machine.log().contains("is repaired"), "{}", machine.log());
+    eventually("it is said", Duration::from_secs(5), || machine.log().contains("is repaired"));
 
     for id in ["slow", "one", "two"] {
         agent.delete(id);

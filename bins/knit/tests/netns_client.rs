@@ -129,7 +129,7 @@ fn a_day(machine: &Machine, folder: Option<&str>, pod: &Pod) -> Vec<(String, Str
 fn every_command_says_the_same_with_an_agent_as_without_one() {
     let machine = Machine::new("same");
     let pod = machine.testbed.pod("api");
-    let untouched = [&machine.host, pod.namespace()].map(|place| (place, Dump::take(place)));
+    let untouched = [&machine.host, pod.namespace()].map(|place| (place, Dump::settled(place)));
     let alone = a_day(&machine, Some("alone"), &pod);
     for (place, dump) in &untouched {
         dump.assert_unchanged(place);
@@ -232,7 +232,7 @@ fn sandboxes_are_made_and_ended_through_the_agent_but_for_those_of_callers() {
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     let pid = list[0]["pid"].as_u64().unwrap();
     assert_eq!(list[0]["interfaces"], serde_json::json!([format!("pc0{pid}"), format!("pc1{pid}")]));
-    let inside = client(&machine, &["sandbox", "exec", "api", "--", "ping", "-c1", "-w2", "192.168.100.1"]);
+    let inside = client(&machine, &["sandbox", "exec", "api", "--", "ping", "-c1", "-w5", "192.168.100.1"]);
     assert!(inside.ok().contains("1 received"), "{inside:?}");
     // The holder is nobody's child that ends: it outlives the agent.
     agent.stop();

@@ -28,7 +28,7 @@ fn client(machine: &Machine, arguments: &[&str]) -> Said {
 fn a_client_that_is_killed_leaves_all_of_its_objects_or_none() {
     let machine = Machine::new("killed");
     let agent = machine.agent();
-    let untouched = Dump::take(&machine.host);
+    let untouched = Dump::settled(&machine.host);
     let bridge = |number: usize| {
         format!(
             "{{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Bridge, metadata: {{name: b{number}}}, \
@@ -76,7 +76,7 @@ fn an_agent_that_is_killed_while_it_applies_has_the_old_state_or_the_new_one_whe
     let agent = machine.agent();
     let pid = pod.pid().to_string();
     client(&machine, &["sandbox", "add", "api", "--pid", &pid, "-l", "podconfig=podconfig-sample-a"]).ok();
-    let untouched = [&machine.host, pod.namespace()].map(|place| (place, Dump::take(place)));
+    let untouched = [&machine.host, pod.namespace()].map(|place| (place, Dump::settled(place)));
     agent.stop();
     write(machine.folder.path(), "sample.yaml", SAMPLE);
     let file = machine.path("sample.yaml").display().to_string();

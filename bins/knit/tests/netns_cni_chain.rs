@@ -148,9 +148,9 @@ fn a_plugin_that_hangs_is_ended_and_nobody_else_waits_for_it() {
         eventually("it hangs", SOON, || asked(&machine) == ["ADD eth0"]);
         let began = std::time::Instant::now();
         agent.attach("sb2", &pods[1]);
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
         let why = hung.join().unwrap().to_string();
-        assert!(why.contains("2 s") && why.contains("killed"), "{why}");
+        assert!(why.contains("5 s") && why.contains("killed"), "{why}");
     });
     assert_eq!(asked(&machine), ["ADD eth0", "DEL eth0"]);
 }

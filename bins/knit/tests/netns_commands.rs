@@ -175,7 +175,7 @@ fn pods_are_made_entered_and_ended() {
     let list: Value = serde_json::from_str(&machine.knit(&["sandbox", "list", "-o", "json"]).ok()).unwrap();
     let pid = list[0]["pid"].as_u64().unwrap();
     assert_eq!(list[0]["interfaces"], serde_json::json!([format!("pc0{pid}"), format!("pc1{pid}")]));
-    let inside = machine.knit(&["sandbox", "exec", "a", "--", "ping", "-c1", "-w2", "192.168.100.3"]);
+    let inside = machine.knit(&["sandbox", "exec", "a", "--", "ping", "-c1", "-w5", "192.168.100.3"]);
     assert!(inside.ok().contains("1 received"), "{inside:?}");
     assert_eq!(machine.knit(&["sandbox", "exec", "a", "--", "false"]).code, Some(1));
     for name in ["a", "b"] {
@@ -183,7 +183,7 @@ fn pods_are_made_entered_and_ended() {
     }
     for sandbox in list.as_array().unwrap() {
         let comm = format!("/proc/{}/ns/net", sandbox["pid"]);
-        eventually("the holder ends", Duration::from_secs(5), || std::fs::read_link(&comm).is_err());
+        eventually("the holder ends", Duration::from_secs(10), || std::fs::read_link(&comm).is_err());
     }
     untouched.assert_again();
     let gone = machine.knit(&["sandbox", "delete", "a"]).refused();
@@ -212,7 +212,7 @@ fn a_pod_with_a_user_namespace_of_its_own_is_served_like_any_other() {
     held.args(["--user", "--map-root-user", "--net", "sleep", "infinity"]);
     let held = machine.host.spawn(&mut held);
     let pid = held.pid().to_string();
-    eventually("it has its namespaces", Duration::from_secs(5), || {
+    eventually("it has its namespaces", Duration::from_secs(10), || {
         std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"sleep"))
     });
     let user = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).unwrap();
@@ -249,7 +249,7 @@ fn a_pod_that_ends_leaves_nothing_on_the_host() {
 fn what_is_no_pods_namespace_is_refused_at_once() {
     let machine = Machine::new("nopod");
     let on_host = machine.host.spawn(machine.host.command("sleep").arg("infinity"));
-    eventually("it is on the host", Duration::from_secs(5), || {
+    eventually("it is on the host", Duration::from_secs(10), || {
         machine.host.processes().iter().any(|(pid, _)| *pid == on_host.pid())
     });
     let said = machine.knit(&["sandbox", "add", "a", "--pid", &on_host.pid().to_string()]).refused();

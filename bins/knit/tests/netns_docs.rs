@@ -39,6 +39,7 @@ pages! {
     standalone => "docs/standalone.md",
     extension => "docs/kinds/extension.md",
     networkquota => "docs/kinds/networkquota.md",
+    ippool => "docs/kinds/ippool.md",
     extensions => "docs/extensions.md",
     migrate_from_cni => "docs/migrate-from-cni.md",
 }

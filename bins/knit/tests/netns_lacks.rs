@@ -51,7 +51,7 @@ fn a_kind_that_the_kernel_lacks_is_said_with_its_option_and_others_come() {
         .map(|feature| feature.config)
         .collect();
     let file = folder.path().join("objects.yaml");
-    let before = Dump::take(pod.namespace());
+    let before = Dump::settled(pod.namespace());
     for (kind, spec, word, config) in KINDS {
         std::fs::write(&file, objects(kind, spec)).unwrap();
         assert!(
@@ -71,7 +71,6 @@ fn a_kind_that_the_kernel_lacks_is_said_with_its_option_and_others_come() {
         assert_eq!(reason("Veth"), "Configured", "{words}");
         assert!(knit(&["delete", "-f", file.to_str().unwrap()]).status.success());
         assert!(knit(&["sandbox", "delete", "web"]).status.success());
-        let difference = before.difference(&Dump::take(pod.namespace()));
-        assert!(difference.is_empty(), "{difference}");
+        before.assert_unchanged(pod.namespace());
     }
 }

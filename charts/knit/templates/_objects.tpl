@@ -6,6 +6,9 @@
 {{- if hasKey $object "Error" }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
 {{- include "knit.label" (dict "root" $root "object" $object) }}
 {{- if eq $object.kind "DaemonSet" }}
+{{- if eq $root.Values.profile "primary" }}
+{{- include "knit.patch" (dict "object" $object "patch" (fromYaml ($root.Files.Get "files/primary/agent.patch.yaml"))) }}
+{{- end }}
 {{- include "knit.workload" (dict "root" $root "object" $object "values" $root.Values.agent) }}
 {{- $container := first $object.spec.template.spec.containers }}
 {{- $address := dict "name" "KNIT_METRICS_ADDR" "value" $root.Values.agent.metricsAddress }}
@@ -13,6 +16,9 @@
 {{- else if eq $object.kind "Deployment" }}
 {{- include "knit.workload" (dict "root" $root "object" $object "values" $root.Values.controller) }}
 {{- $_ := set $object.spec "replicas" (int $root.Values.controller.replicas) }}
+{{- else if and (eq $object.kind "ConfigMap") $root.Values.primary.config }}
+{{- $config := mergeOverwrite (fromYaml (index $object.data "agent.yaml")) $root.Values.primary.config }}
+{{- $_ := set $object.data "agent.yaml" (toYaml $config) }}
 {{- end }}
 {{- if or (ne $object.kind "Namespace") $root.Values.namespace.create }}
 ---
@@ -32,6 +38,29 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "knit.label" -}}
 {{- $labels := fromYaml (include "knit.labels" .root) }}
 {{- $_ := set .object.metadata "labels" (merge (default dict .object.metadata.labels) $labels) }}
+{{- end }}
+
+{{/* What kustomize makes of a workload and a patch of it: an entry of `env` is known by its name, of volumes and mounts there
+are only new ones, and everything else takes the place of what was there. */}}
+{{- define "knit.patch" -}}
+{{- $spec := .object.spec.template.spec }}
+{{- $container := first $spec.containers }}
+{{- range $key, $news := .patch.spec.template.spec }}
+{{- if eq $key "volumes" }}{{ $_ := set $spec $key (concat $news $spec.volumes) }}
+{{- else if ne $key "containers" }}{{ $_ := set $spec $key $news }}
+{{- end }}
+{{- end }}
+{{- range $key, $news := first .patch.spec.template.spec.containers }}
+{{- if eq $key "volumeMounts" }}{{ $_ := set $container $key (concat $news $container.volumeMounts) }}
+{{- else if eq $key "env" }}
+{{- $names := dict }}
+{{- range $news }}{{ $_ := set $names .name true }}{{ end }}
+{{- $all := $news }}
+{{- range $container.env }}{{ if not (hasKey $names .name) }}{{ $all = append $all . }}{{ end }}{{ end }}
+{{- $_ := set $container $key $all }}
+{{- else }}{{ $_ := set $container $key $news }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Image, resources and place of the one container that a workload of Knit's has. */}}

@@ -11,6 +11,7 @@ mod objects;
 mod pods;
 mod quotas;
 mod repairs;
+mod room;
 mod runtime;
 mod secrets;
 mod states;
@@ -41,6 +42,8 @@ struct Shared {
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
     tell: Arc<Notify>,
+    /// What the ranges of the cluster's network follow from.
+    ranges: Arc<nodes::News>,
     /// Quotas, and what was claimed of them.
     quotas: Arc<quotas::Quotas>,
     /// How many of those who tell ([`tellers`]) have not told everything they know yet.
@@ -70,6 +73,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         pods: Arc::default(),
         look: Arc::default(),
         tell: Arc::default(),
+        ranges: Arc::default(),
         quotas: Arc::default(),
         // Each kind, the pods, and the runtime.
         silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),

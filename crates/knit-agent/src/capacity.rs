@@ -40,6 +40,10 @@ impl Capacity {
                 let pools: Vec<Pool> = pools.iter().map(|pool| state.blocks.reachable(pool)).collect();
                 free = state.leases.capacity_of(&id, &pools).free;
             }
+            if state.cluster().is_some_and(|cluster| cluster.is(namespace, &network.name)) {
+                // What this node can still take from pools is as good as its own.
+                free = free.saturating_add(state.untaken(ipv6));
+            }
             let (namespace, network) = (namespace.to_owned(), network.name.clone());
             Some(Self { namespace, network, ipv6, total, used, free })
         };

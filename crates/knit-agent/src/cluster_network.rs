@@ -1,8 +1,8 @@
 //! The network that every pod is on unless it says otherwise: an object that Knit writes itself.
 
 use ipnet::IpNet;
-use knit_engine::StoredObject;
 use knit_engine::cluster::{KIND, NAME, NAMESPACE};
+use knit_engine::{Event, StoredObject};
 use knit_model::IfName;
 use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want, WaysWant};
 use knit_model::link::{Attrs, Bridge};
@@ -71,9 +71,52 @@ impl Cluster {
         Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None })
     }
 
-    /// What pods on it depend on: everything but how it goes on from this node.
-    pub(crate) fn for_pods(&self) -> serde_json::Value {
+    /// How the engine hears of it.
+    pub fn applied(&self) -> Event {
+        Event::ObjectApplied(self.0.clone())
+    }
+
+    /// The same with the MTU of another: pods on it keep what they have.
+    pub(crate) fn with_mtu_of(mut self, other: &Self) -> Self {
+        let mtu = other.0.intents.iter().find_map(|intent| match &intent.want {
+            Want::Network(network) => network.mtu,
+            _ => None,
+        });
+        for intent in &mut self.0.intents {
+            match &mut intent.want {
+                Want::Network(network) => network.mtu = mtu,
+                Want::Bridge(bridge) => bridge.attrs.mtu = mtu,
+                _ => {}
+            }
+        }
+        if let Some(spec) = self.0.manifest["spec"].as_object_mut() {
+            spec.remove("mtu");
+            spec.extend(mtu.map(|mtu| ("mtu".to_owned(), json!(mtu))));
+        }
+        self
+    }
+
+    /// Its ranges on this node.
+    pub(crate) fn ranges(&self) -> Vec<IpNet> {
+        let networks = self.0.intents.iter().filter_map(|intent| match &intent.want {
+            Want::Network(network) => Some(network.ranges.clone()),
+            _ => None,
+        });
+        networks.flatten().collect()
+    }
+
+    /// Whether its ranges are blocks of pools.
+    pub(crate) fn is_pooled(&self) -> bool {
+        let mut wants = self.0.intents.iter().map(|intent| &intent.want);
+        wants.any(|want| matches!(want, Want::Ways(ways) if !ways.pools.is_empty()))
+    }
+
+    /// What pods on it depend on: everything but how it goes on from this node; of pools, only the range of its own address.
+    pub(crate) fn for_pods(&self, is_pooled: bool) -> serde_json::Value {
         let mut manifest = self.0.manifest.clone();
+        if is_pooled {
+            manifest["spec"]["subnets"] = serde_json::Value::Null;
+        }
         if let Some(annotations) = manifest["metadata"]["annotations"].as_object_mut() {
             annotations.remove(WAYS);
         }

@@ -3,20 +3,19 @@
 //! Every key has a flag of the same name. A file is read again when it changes; one with a mistake is refused in words and
 //! the old one stays.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use ipnet::IpNet;
+pub use cluster::{ClusterNetworkConfig, Transport, VxlanConfig};
 use knit_engine::chain::Chain;
-use knit_model::IfName;
-use knit_model::intent::{PeerWant, WaysWant};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::CniNetwork;
-use crate::cluster_network::BRIDGE;
 use crate::cni::CniConfig;
 use crate::daemon::{Cluster, Options};
 use crate::error::{Error, Result};
@@ -95,27 +94,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// The network that every pod is on unless it says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct ClusterNetworkConfig {
-    /// Whether there is one. Without it every attach has to name a network.
-    pub enabled: bool,
-    /// Its ranges: a pod gets one address of each, the bridge has the first. With the profile `primary` they are those that
-    /// the cluster gave to the node (`spec.podCIDRs`).
-    pub ranges: Vec<IpNet>,
-    /// Its bridge on the node, at most 15 bytes.
-    pub bridge: String,
-    /// The MTU of its interfaces, 68 to 65535. Default: 1500, or with the profile `primary` that of the node's own link.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u32>,
-    /// Whether pods have their node's address outside of the cluster.
-    pub masquerade: bool,
-    /// Ranges that pods reach with their own address all the same, besides all pods and nodes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub inside: Vec<IpNet>,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -140,29 +118,6 @@ impl Default for Config {
             resync_seconds: 60,
             census_seconds: 5,
         }
-    }
-}
-
-impl Default for ClusterNetworkConfig {
-    fn default() -> Self {
-        let range = |text: &str| text.parse().expect("the default ranges are prefixes");
-        Self {
-            enabled: true,
-            // Private (RFC 1918) and unique local (RFC 4193) space that neither Kubernetes' usual pod and service ranges
-            // nor container runtimes' own bridges use.
-            ranges: vec![range("10.75.0.0/16"), range("fd75:6b6e:6974::/64")],
-            bridge: BRIDGE.to_owned(),
-            mtu: None,
-            masquerade: false,
-            inside: Vec::new(),
-        }
-    }
-}
-
-impl ClusterNetworkConfig {
-    /// How it goes on from this node.
-    pub(crate) fn ways(&self, nodes: Vec<PeerWant>) -> WaysWant {
-        WaysWant { nodes, masquerade: self.masquerade, inside: self.inside.clone() }
     }
 }
 
@@ -250,28 +205,7 @@ impl Config {
         if !network.enabled || self.profile == Profile::Beside {
             return Ok(None);
         }
-        let at = |key: &str, why: String| format!("clusterNetwork.{key}: {why}");
-        let bridge = IfName::new(network.bridge.as_str()).map_err(|why| at("bridge", why.to_string()))?;
-        if network.ranges.is_empty() {
-            return Err(at("ranges", "a network needs at least one range".to_owned()));
-        }
-        for (index, range) in network.ranges.iter().enumerate() {
-            if *range != range.trunc() {
-                let why = format!("{range} has host bits set: the network is {}", range.trunc());
-                return Err(at("ranges", why));
-            }
-            let before = &network.ranges[..index];
-            if let Some(other) = before.iter().find(|other| knit_ipam::overlaps(**other, *range)) {
-                return Err(at("ranges", format!("{range} overlaps {other}")));
-            }
-            if let Some(why) = knit_ipam::forbidden(*range, &knit_ipam::overlap::never_for_pods()) {
-                return Err(at("ranges", why));
-            }
-        }
-        if let Some(mtu) = network.mtu.filter(|mtu| !(68..=65_535).contains(mtu)) {
-            return Err(at("mtu", format!("{mtu} is not between 68 and 65535")));
-        }
-        Ok(Some(Cluster::new(&network.ranges, &bridge, network.mtu, &network.ways(Vec::new()))))
+        network.cluster().map(Some)
     }
 
     /// The networks that existing CNI plugins make. Reads their configuration lists.
@@ -345,6 +279,8 @@ mod tests {
             ("clusterNetwork:\n  ranges: [10.75.0.1/16]\n", "10.75.0.0/16"),
             ("clusterNetwork:\n  ranges: [10.75.0.0/16, 10.75.1.0/24]\n", "overlaps"),
             ("clusterNetwork:\n  bridge: much-too-long-for-a-bridge\n", "clusterNetwork.bridge"),
+            ("clusterNetwork:\n  vxlan: {vni: 16777216}\n", "clusterNetwork.vxlan.vni"),
+            ("clusterNetwork:\n  vxlan: {port: 0}\n", "clusterNetwork.vxlan.port"),
             ("workers: 0\n", "workers"),
             ("healthAddr: nowhere\n", "healthAddr"),
             ("logLevel: loud\n", "logLevel"),
@@ -356,6 +292,7 @@ mod tests {
             assert!(why.contains(word), "{text}: {why}");
         }
         assert!(Config::parse("typo: 1\n").unwrap_err().contains("typo"));
+        assert!(Config::parse("clusterNetwork: {transport: geneve}\n").unwrap_err().contains("geneve"));
     }
 
     #[test]

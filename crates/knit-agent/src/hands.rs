@@ -278,6 +278,7 @@ impl Hands {
             ScopeLook::named(look.host_links.iter().chain(&look.host_parents).chain(&look.ways).cloned());
         (host.addresses, host.routes) = (!look.links_only, !look.links_only);
         host.rules = look.host_rules;
+        host.neighbours = look.host_neighbours;
         host.vlans = look.vlans;
         if look.ports_of.is_some() || !look.lent.is_empty() {
             // Who its ports are, or where a NIC came to lie, only all links can tell. That is asked when a bridge goes, or

@@ -164,6 +164,8 @@ impl Metrics {
             Errand::Apply(Unit::Sandbox(_)) => ("change", "sandbox"),
             Errand::Observe(Unit::Bridge(_)) => ("look", "bridge"),
             Errand::Apply(Unit::Bridge(_)) => ("change", "bridge"),
+            Errand::Observe(Unit::Ways) => ("look", "ways"),
+            Errand::Apply(Unit::Ways) => ("change", "ways"),
             Errand::Call => ("namespace", "sandbox"),
             Errand::Forward => ("ports", "node"),
             Errand::Chain => ("plugins", "sandbox"),

@@ -338,7 +338,7 @@ impl Node {
     fn marks(&self) -> BTreeSet<String> {
         let sandboxes = self.state.made.iter().filter_map(|(unit, made)| match unit {
             Unit::Sandbox(id) => Some((id, made)),
-            Unit::Bridge(_) => None,
+            Unit::Bridge(_) | Unit::Ways => None,
         });
         sandboxes
             .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))

@@ -35,7 +35,7 @@ fn what_someone_changes_by_hand_is_mended_and_said() {
     let world = World::new("byhand");
     world.on_host(|| {
         let mut node = made(&world);
-        let whole = world.dumps();
+        let whole = world.settled();
         assert!(node.differences().unwrap().is_empty());
         for (on_host, words) in [
             (true, &["link", "del", "br1"][..]),
@@ -68,7 +68,7 @@ fn what_someone_changes_by_hand_is_mended_and_said() {
 fn without_its_state_what_has_knits_mark_is_found_and_goes() {
     let world = World::new("lost");
     world.on_host(|| {
-        let clean = world.dumps();
+        let clean = world.settled();
         drop(made(&world));
         std::fs::remove_dir_all(world.folder.path()).unwrap();
         let mut node = world.open();
@@ -88,7 +88,7 @@ fn without_its_state_what_has_knits_mark_is_found_and_goes() {
 fn a_stray_that_others_use_stays_and_one_that_was_just_born_goes() {
     let world = World::new("strays");
     world.on_host(|| {
-        let clean = world.dumps();
+        let clean = world.settled();
         drop(made(&world));
         std::fs::remove_dir_all(world.folder.path()).unwrap();
         world.host.ip(&["link", "add", "theirs", "type", "veth", "peer", "name", "theirs2"]);
@@ -111,7 +111,7 @@ fn what_was_cut_off_before_a_crash_is_deleted() {
     let world = World::new("cutoff");
     world.on_host(|| {
         let mut node = made(&world);
-        let whole = world.dumps();
+        let whole = world.settled();
         for place in [&world.host, world.pod.namespace()] {
             place.ip(&["link", "add", "knitx99", "group", "1802398069", "type", "bridge"]);
         }
@@ -133,7 +133,7 @@ fn a_sandbox_of_another_boot_is_gone_whatever_its_numbers_say() {
         node.node().record(&knit_engine::Record::SandboxSeen(old)).unwrap();
         node.apply(objects(VETH), "test").unwrap();
         drop(node);
-        let clean = world.dumps();
+        let clean = world.settled();
         let node = world.open();
         assert!(!node.state().sandboxes.contains_key(&SandboxId("default/a".to_owned())));
         assert_eq!((live_leases(&node), node.state().made.len()), (0, 0));
@@ -146,7 +146,7 @@ fn a_namespace_that_others_hold_open_is_cleared_when_its_sandbox_goes() {
     let world = World::new("heldopen");
     world.on_host(|| {
         let mut node = world.open();
-        let clean = world.dumps();
+        let clean = world.settled();
         world.add(&mut node);
         node.apply(objects(VETH), "test").unwrap();
         node.delete_sandbox("default", "a").unwrap();

@@ -43,7 +43,7 @@ fn routes_of_a_vrf_lead_packets_of_its_ports() {
     let mut node = Standalone::open(folder.path()).unwrap();
     let labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
     node.add_sandbox("default", "a", labels, pod.pid()).unwrap();
-    let clean = Dump::take(pod.namespace());
+    let clean = Dump::settled(pod.namespace());
 
     let routes = "vrf: red, routes: [{to: 10.99.0.0/16, via: 10.62.0.1}, {to: 10.98.0.0/16, type: blackhole}], \
                   sysctls: {net.ipv4.conf.mv0.rp_filter: '2'}";
@@ -58,7 +58,8 @@ fn routes_of_a_vrf_lead_packets_of_its_ports() {
     let port = "interfaceName: mv0, parent: eth0, vrf: red, addresses: ['10.62.0.2/24']";
     apply(&mut node, &object("Macvlan", "mv", port));
     assert_eq!(problems(&node), "");
-    let reach = || pod.output("ping", &["-n", "-c", "1", "-W", "2", "-I", "red", "10.99.0.1"]).is_ok();
+    let reach =
+        || pod.output("ping", &["-n", "-c", "1", "-i", "0.2", "-w", "5", "-I", "red", "10.99.0.1"]).is_ok();
     assert!(reach());
     assert!(pod.output("ping", &["-n", "-c", "1", "-W", "1", "10.99.0.1"]).is_err(), "only in the VRF");
     assert!(!pod.ip(&["route"]).contains("10.99"));

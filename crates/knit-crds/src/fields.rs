@@ -14,9 +14,9 @@ pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{is_object_name, object_name_sentence};
 pub use number::{
-    DefaultVlan, EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, Priority, QueueLength,
-    Seconds, SkbPriority, StpPriority, TableId, TagPriority, Tos, Ttl, UserId, VlanId, VlanRange, Vni,
-    VrfTable, Weight,
+    DefaultVlan, EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, PrefixLength, Priority,
+    QueueLength, Seconds, SkbPriority, StpPriority, TableId, TagPriority, Tos, Ttl, UserId, VlanId,
+    VlanRange, Vni, VrfTable, Weight,
 };
 pub use remote::Remote;
 pub(crate) use remote::{FarEnd, local_over_ipv6, same_family};

@@ -6,6 +6,7 @@ mod extension;
 mod geneve;
 mod gre;
 mod hostdevice;
+mod ippool;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
@@ -30,6 +31,7 @@ pub use extension::{Extension, ExtensionSpec};
 pub use geneve::{Df, Geneve, GeneveSpec};
 pub use gre::{Carries, Gre, GreSpec};
 pub use hostdevice::{HostDevice, HostDeviceSpec};
+pub use ippool::{IpPool, IpPoolSpec};
 pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
@@ -225,4 +227,5 @@ kinds!(
     VirtualNetwork,
     Extension,
     NetworkQuota,
+    IpPool,
 );

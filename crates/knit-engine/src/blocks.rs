@@ -70,6 +70,11 @@ pub enum News {
     },
     /// A while has passed: what is empty for so long goes back.
     Reviewed,
+    /// This node takes its pods' ranges from pools, if there are any.
+    Pooled {
+        /// The node's name. Each node begins to look elsewhere, so that they do not race for the same block.
+        node: String,
+    },
 }
 
 /// What the host is asked to do with a block.
@@ -124,6 +129,9 @@ pub struct Blocks {
     /// Whether all blocks were told since the program began. Before that nothing is claimed.
     #[serde(skip)]
     pub(crate) listed: bool,
+    /// This node's name, where its pods' ranges are blocks of pools. See [`crate::pools`].
+    #[serde(skip)]
+    pub(crate) pooled: Option<String>,
     /// Claims under way, by name.
     #[serde(skip)]
     pub(crate) claims: BTreeMap<String, Claim>,
@@ -184,17 +192,22 @@ impl Blocks {
         named.map(|block| block.cidr).collect()
     }
 
+    /// Whether nobody is known to hold or to want the block with this name.
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        !self.mine.contains_key(name)
+            && !self.others.contains_key(name)
+            && !self.claims.contains_key(name)
+            && !self.returning.contains(name)
+    }
+
     /// Blocks that nobody holds and that have an address to give, in order.
     pub(crate) fn free(&self, pool: &PoolKey, gives: &Pool) -> impl Iterator<Item = (u8, IpNet)> {
         let rivals = self.rivals(pool);
         let blocks = Split::of(pool.range).blocks();
         blocks.filter(move |(index, block)| {
-            let name = pool.block_name(*index);
-            let is_taken = self.mine.contains_key(&name)
-                || self.others.contains_key(&name)
-                || self.claims.contains_key(&name)
-                || self.returning.contains(&name);
-            !is_taken && !rivals.iter().any(|rival| overlaps(*rival, *block)) && has_any(gives, *block)
+            self.is_free(&pool.block_name(*index))
+                && !rivals.iter().any(|rival| overlaps(*rival, *block))
+                && has_any(gives, *block)
         })
     }
 
@@ -230,7 +243,7 @@ impl Blocks {
 
     /// A range as this node sees it: of which it has addresses, or could claim them.
     pub fn reachable(&self, pool: &Pool) -> Pool {
-        let key = PoolKey { network: pool.network.clone(), range: pool.range.trunc() };
+        let key = PoolKey::of(pool);
         let mut blocks = self.own(&key);
         blocks.extend(self.free(&key, pool).map(|(_, block)| block));
         pool.clone().of_blocks(blocks)

@@ -29,6 +29,11 @@ pub fn key() -> ObjectKey {
     ObjectKey { kind: KIND.to_owned(), namespace: NAMESPACE.to_owned(), name: NAME.to_owned() }
 }
 
+/// What leases have as the network's id.
+pub fn network_id() -> String {
+    format!("{NAMESPACE}/network/{NAME}")
+}
+
 impl State {
     /// The cluster's network, if there is one.
     pub fn cluster(&self) -> Option<ClusterNetwork<'_>> {

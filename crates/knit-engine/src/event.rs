@@ -27,6 +27,8 @@ pub enum Unit {
     Bridge(BridgeKey),
     /// Everything of one sandbox.
     Sandbox(SandboxId),
+    /// The ways to the pods of other nodes. They need the bridge of the cluster's network; no sandbox needs them.
+    Ways,
 }
 
 /// What happened.
@@ -254,6 +256,8 @@ pub struct Look {
     pub vlans: bool,
     /// Whether the host's rules are of interest.
     pub host_rules: bool,
+    /// Whether the neighbours of the host's links are of interest.
+    pub host_neighbours: bool,
     /// Sysctls of the sandbox by path.
     pub sysctls: BTreeSet<String>,
     /// Secret keys: which public key belongs to each. One that Knit makes on the node is made if it is missing.
@@ -433,7 +437,7 @@ impl Unit {
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Sandbox(id) => Some(id),
-            Self::Bridge(_) => None,
+            Self::Bridge(_) | Self::Ways => None,
         }
     }
 }
@@ -443,6 +447,7 @@ impl fmt::Display for Unit {
         match self {
             Self::Bridge(bridge) => write!(out, "bridge {bridge}"),
             Self::Sandbox(id) => write!(out, "sandbox {id}"),
+            Self::Ways => out.write_str("the way to other nodes"),
         }
     }
 }

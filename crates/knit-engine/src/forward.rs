@@ -11,6 +11,7 @@ use knit_model::{IfName, SandboxId};
 use crate::call::{ATTACHMENT, Attachment, PortMapping};
 use crate::cluster::{self, ClusterNetwork};
 use crate::event::{Effect, Unit};
+use crate::resolve;
 use crate::state::{ObjectKey, State};
 use crate::step::Effects;
 
@@ -82,12 +83,10 @@ fn ask(state: &mut State, effects: &mut Effects) {
 fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
     let ways = cluster.ways.filter(|ways| ways.masquerade)?;
     let pods = cluster.network.ranges.clone();
-    let nodes = ways.nodes.iter();
-    let theirs = nodes.flat_map(|node| {
-        let own = node.addresses.iter().map(|(address, _)| IpNet::from(*address));
-        node.ranges.iter().copied().chain(own)
-    });
-    let inside: BTreeSet<IpNet> = pods.iter().chain(&ways.inside).copied().chain(theirs).collect();
+    let addresses = ways.nodes.iter().flat_map(|node| node.own()).map(IpNet::from);
+    let theirs = resolve::ranges_of_others(cluster.network, ways).into_iter().chain(addresses);
+    let stated = ways.inside.iter().chain(&ways.pools);
+    let inside: BTreeSet<IpNet> = pods.iter().chain(stated).copied().chain(theirs).collect();
     Some(Outside { pods, inside: inside.into_iter().collect() })
 }
 

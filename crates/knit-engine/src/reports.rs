@@ -94,7 +94,8 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         | Want::Network(_)
         | Want::Extensions(_)
         | Want::Quota(_)
-        | Want::Ways(_) => false,
+        | Want::Ways(_)
+        | Want::Pool(_) => false,
     })
 }
 
@@ -133,7 +134,10 @@ impl StoredObject {
     /// An object that only opens or names something has nothing of its own in the kernel.
     fn is_passive(&self) -> bool {
         self.intents.iter().all(|intent| {
-            matches!(intent.want, Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) | Want::Quota(_))
+            matches!(
+                intent.want,
+                Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) | Want::Quota(_) | Want::Pool(_)
+            )
         })
     }
 }

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use knit_model::intent::Want;
 use knit_model::problem::Problem;
 use knit_model::provenance::ObjectRef;
-use knit_model::report::{AppliedReport, PodState};
+use knit_model::report::{AppliedReport, ItemReport, PodState};
 use knit_model::{KeyRef, Sandbox, SandboxId};
 
 use crate::event::Unit;
 use crate::reports::{entries, is_meant};
 use crate::state::{Made, ObjectKey, State, StoredObject};
+
+/// So many ways to other nodes are part of what there is to say about a node.
+const MOST_WAYS: usize = 200;
 
 impl State {
     /// Objects that mean this sandbox.
@@ -84,8 +87,14 @@ impl State {
         states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
     }
 
+    /// How the pods of other nodes are reached, if the object says so. Of very many nodes only the first: a status is small.
+    fn ways_of(&self, key: &ObjectKey) -> Vec<ItemReport> {
+        let all = self.made.get(&Unit::Ways).into_iter().flat_map(|made| &made.items);
+        all.filter(|(object, _)| object == key).map(|(_, item)| item.clone()).take(MOST_WAYS).collect()
+    }
+
     fn on_node(&self, key: &ObjectKey, stored: &StoredObject) -> AppliedReport {
-        let is_bridge = |unit: &Unit| matches!(unit, Unit::Bridge(_));
+        let is_bridge = |unit: &Unit| matches!(unit, Unit::Bridge(_) | Unit::Ways);
         let asks = stored.intents.iter().any(|intent| matches!(intent.want, Want::Bridge(_)));
         let bridges = if asks { self.bridges(key, stored) } else { Vec::new() };
         let units =
@@ -96,7 +105,7 @@ impl State {
             object: stored.object.clone(),
             ready: asks && problems.is_empty() && !bridges.is_empty(),
             interfaces: Vec::new(),
-            items: Vec::new(),
+            items: self.ways_of(key),
             bridges,
             problems,
             warnings: made.filter(|(object, _)| object == key).map(|(_, warning)| warning.clone()).collect(),

@@ -1,7 +1,7 @@
 //! One event in, effects out.
 
 mod affected;
-mod blocks;
+pub(crate) mod blocks;
 mod held;
 mod quota;
 mod seen;
@@ -27,6 +27,7 @@ use crate::calls;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Record, Unit};
 use crate::extensions;
 use crate::forward;
+use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
@@ -56,7 +57,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Compare(units) => {
             let is_known = |unit: &Unit| match unit {
                 Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.made.contains_key(unit),
-                Unit::Bridge(_) => state.made.contains_key(unit),
+                Unit::Bridge(_) | Unit::Ways => state.made.contains_key(unit),
             };
             let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
             state.dirty.extend(known);
@@ -70,12 +71,14 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
+            state.dirty.extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::Ways));
         }
         about_a_call => calls::hear(state, about_a_call, now, &mut effects),
     }
     extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
     blocks::claim_missing(state, &mut effects);
+    pools::keep(state, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     effects.list
 }
@@ -171,6 +174,7 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
         let mut resolved = match &unit {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
+            Unit::Ways => resolve::ways(state),
         };
         for name in &resolved.made.host_links {
             state.claims.insert(name.clone(), unit.clone());
@@ -215,8 +219,11 @@ fn is_ready(state: &State, unit: &Unit) -> bool {
         return false;
     }
     let busy = |unit: &Unit| state.dirty.contains(unit) || state.flights.contains_key(unit);
+    let is_cluster = |unit: &Unit| matches!(unit, Unit::Bridge(key) if state.cluster().is_none_or(|cluster| cluster.bridge_key() == *key));
     match unit {
-        Unit::Bridge(_) => true,
+        // The two share a table: one goes after the other.
+        Unit::Bridge(_) => !(state.flights.contains_key(&Unit::Ways) && is_cluster(unit)),
+        Unit::Ways => !state.dirty.iter().chain(state.flights.keys()).any(is_cluster),
         Unit::Sandbox(id) => !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key))),
     }
 }
@@ -269,7 +276,14 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     release_claims(state, &unit, &flight);
     state.standing.remove(&unit);
     match result {
-        Ok(()) => finish(state, &unit, flight, now, effects),
+        Ok(()) => {
+            if matches!(&unit, Unit::Bridge(key) if state.cluster().is_some_and(|one| one.bridge_key() == *key))
+            {
+                // With an address of a bridge the kernel drops routes that say it.
+                state.dirty.extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::Ways));
+            }
+            finish(state, &unit, flight, now, effects);
+        }
         Err(Failure { lacks: Some(lack), taken_back: true, .. }) if is_news(state, &unit, &lack) => {
             state.lacking.insert(lack.kind, lack.words);
             // Nothing was decided by this try: what is known of the unit stays until the next one.
@@ -317,9 +331,9 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
     }
 }
 
-/// Whether a sandbox can do without a kind that the kernel lacks, and that was not known yet.
+/// Whether a unit can do without a kind that the kernel lacks, and that was not known yet.
 fn is_news(state: &State, unit: &Unit, lack: &Lack) -> bool {
-    matches!(unit, Unit::Sandbox(_)) && !state.lacking.contains_key(&lack.kind)
+    !matches!(unit, Unit::Bridge(_)) && !state.lacking.contains_key(&lack.kind)
 }
 
 /// The unit is as it should be.

@@ -13,10 +13,10 @@ mod support {
 use knit_engine::forward::Outside;
 use knit_engine::{Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{NetworkWant, PeerWant, Want, WaysWant};
-use knit_model::link::{Attrs, Kind, Link, Veth};
+use knit_model::intent::{EndWant, NetworkWant, PeerWant, TunnelWant, Want, WaysWant};
+use knit_model::link::{Attrs, Kind, Link, Veth, Vxlan};
 use knit_model::route::NextHop;
-use knit_model::{Address, NetState, Route, Scope, marks};
+use knit_model::{Address, NetState, Route, Rule, Scope, marks};
 use support::node::{Node, bridge, object};
 
 /// Another node, with pods in 10.1.<number>.0/24, at 192.0.2.<number> on eth0.
@@ -25,14 +25,36 @@ fn peer(number: u8) -> PeerWant {
         name: format!("node{number}"),
         ranges: vec![format!("10.1.{number}.0/24").parse().unwrap()],
         addresses: vec![(format!("192.0.2.{number}").parse().unwrap(), "eth0".parse().unwrap())],
+        far: vec![],
     }
+}
+
+/// Another node that is behind a router, with both families of pods.
+fn far(number: u8) -> PeerWant {
+    let mut ranges = peer(number).ranges;
+    ranges.push(format!("fd01:{number}::/64").parse().unwrap());
+    let far = vec![format!("203.0.113.{number}").parse().unwrap()];
+    PeerWant { ranges, addresses: vec![], far, ..peer(number) }
 }
 
 /// The cluster's network of node 1.
 fn network(nodes: Vec<PeerWant>, masquerade: bool) -> StoredObject {
+    with_tunnels(nodes, masquerade, None)
+}
+
+/// The same where nodes may be reached by tunnels: always, or only where there is no other way.
+fn with_tunnels(nodes: Vec<PeerWant>, masquerade: bool, always: Option<bool>) -> StoredObject {
     let ranges = vec!["10.1.1.0/24".parse().unwrap()];
     let network = NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None };
-    let ways = WaysWant { nodes, masquerade, inside: vec!["198.51.100.0/24".parse().unwrap()] };
+    let tunnel = always.map(|always| TunnelWant {
+        node: "node1".to_owned(),
+        vni: 7500,
+        port: 7475,
+        always,
+        ends: vec![EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
+    });
+    let inside = vec!["198.51.100.0/24".parse().unwrap()];
+    let ways = WaysWant { nodes, masquerade, inside, tunnel, pools: Vec::new() };
     let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }
@@ -60,7 +82,9 @@ fn routes(node: &Node) -> Vec<String> {
     ways.map(|route| {
         let hop = &route.via[0];
         assert_eq!(route.table, marks::HOST_TABLE, "the main table stays as it is");
-        assert!(host.rules.iter().any(|rule| rule.to == Some(route.to) && rule.table == route.table));
+        let is_found = |rule: &&Rule| rule.to == Some(route.to) && rule.table == route.table;
+        let is_node = route.to.addr().is_ipv4() && route.to.prefix_len() == 32;
+        assert!(is_node || host.rules.iter().any(|rule| is_found(&rule)), "{route}");
         format!("{} via {} dev {}", route.to, hop.gateway.unwrap(), hop.link)
     })
     .collect()
@@ -99,11 +123,103 @@ fn each_node_is_a_route_and_what_goes_takes_its_route_along() {
 #[test]
 fn a_node_that_is_not_on_a_link_of_this_one_is_told_in_words() {
     let mut node = Node::holding(host());
-    let far = PeerWant { addresses: vec![], ..peer(2) };
-    node.hear(Event::ObjectApplied(network(vec![far, peer(3)], false)));
+    node.hear(Event::ObjectApplied(network(vec![far(2), peer(3)], false)));
     assert_eq!(routes(&node), ["10.1.3.0/24 via 192.0.2.3 dev eth0"]);
-    let report = node.state.report(&cluster::key()).unwrap();
-    assert!(report.warnings.iter().any(|warning| warning.contains("node2")), "{:?}", report.warnings);
+    assert!(warnings(&node).iter().any(|warning| warning.contains("node2")), "{:?}", warnings(&node));
+}
+
+fn warnings(node: &Node) -> Vec<String> {
+    node.state.report(&cluster::key()).unwrap().warnings
+}
+
+/// The tunnels' link, if it is there.
+fn tunnel(node: &Node) -> Option<(Link, Vxlan)> {
+    let seen = node.kernel.observe();
+    let link = seen.link(&Scope::Host, &marks::TUNNEL_IPV4.parse().unwrap())?.clone();
+    let Kind::Vxlan(vxlan) = link.kind.clone() else { panic!("{link:?}") };
+    Some((link, vxlan))
+}
+
+#[test]
+fn a_node_behind_a_router_is_reached_by_a_tunnel_and_the_others_as_before() {
+    let before = host();
+    let mut node = Node::holding(before.clone());
+    node.hear(Event::ObjectApplied(with_tunnels(vec![peer(2)], false, Some(false))));
+    let near = "10.1.2.0/24 via 192.0.2.2 dev eth0";
+    assert_eq!((routes(&node), tunnel(&node)), (vec![near.to_owned()], None), "nobody needs one");
+    node.hear(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(false))));
+    assert_eq!((node.problems(cluster::NAME), warnings(&node)), (vec![], vec![]));
+    let ways = [
+        near,
+        "10.1.3.0/24 via 10.1.3.1 dev knitvx4",
+        "203.0.113.3/32 via 10.1.3.1 dev knitvx4",
+        "fd01:3::/64 via fd01:3::1 dev knitvx4",
+    ];
+    assert_eq!(routes(&node), ways, "both families over one");
+    let (link, vxlan) = tunnel(&node).unwrap();
+    assert_eq!((link.attrs.mtu, link.attrs.up, vxlan.learning), (Some(1450), Some(true), Some(false)));
+    assert_eq!((vxlan.vni, vxlan.port, vxlan.remote), (7500, Some(7475), None));
+    let entries = vxlan.fdb.unwrap();
+    assert_eq!(entries.values().map(ToString::to_string).collect::<Vec<_>>(), ["203.0.113.3"]);
+    let seen = node.kernel.observe();
+    let host = &seen.scopes[&Scope::Host];
+    let neighbours: Vec<String> = host.neighbours.values().map(|one| one.address.to_string()).collect();
+    assert_eq!(neighbours, ["10.1.3.1", "fd01:3::1"]);
+    assert!(host.neighbours.values().all(|one| one.owned && one.mac == entries.keys().next().copied()));
+    let by_tunnel = host.routes.values().filter(|route| route.via[0].link.as_str() == marks::TUNNEL_IPV4);
+    for route in by_tunnel.filter(|route| route.to.addr().is_ipv4()) {
+        assert!(route.via[0].onlink, "{route}");
+        assert_eq!(route.source, Some("10.1.1.1".parse().unwrap()), "{route}");
+    }
+    let pods =
+        Rule::from_address("10.1.1.0/24".parse().unwrap(), marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
+    assert!(host.rules.contains(&pods), "what pods say to nodes goes the same way");
+    // Nothing is left to do, also for one who only knows what is written down.
+    let steps = node.steps;
+    node.hear(Event::Resync);
+    assert_eq!(node.steps, steps);
+    assert_eq!(node.replayed().made, node.state.made);
+    // All ways can be tunnels, and then none.
+    node.hear(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(true))));
+    assert!(routes(&node).iter().all(|route| route.ends_with("knitvx4")), "{:?}", routes(&node));
+    assert_eq!(tunnel(&node).unwrap().1.fdb.unwrap().len(), 2);
+    node.hear(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(false))));
+    assert_eq!(routes(&node), ways);
+    node.hear(Event::ObjectApplied(network(vec![peer(2), far(3)], false)));
+    assert_eq!((routes(&node), tunnel(&node)), (vec![near.to_owned()], None));
+    assert!(node.kernel.observe().scopes[&Scope::Host].neighbours.is_empty());
+    node.hear(Event::ObjectApplied(with_tunnels(vec![far(3)], false, Some(false))));
+    node.hear(Event::ObjectDeleted(cluster::key()));
+    assert_eq!(node.kernel.observe(), before);
+}
+
+#[test]
+fn without_tunnels_in_the_kernel_the_other_ways_are_there_and_pods_can_come() {
+    let mut node = Node::holding(host());
+    node.without = Some("vxlan");
+    node.hear(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(false))));
+    assert_eq!(routes(&node), ["10.1.2.0/24 via 192.0.2.2 dev eth0"]);
+    let told = warnings(&node);
+    assert!(told.iter().any(|why| why.contains("node3") && why.contains("has no vxlan")), "{told:?}");
+    // Also where nothing of it can be had.
+    let mut node = Node::holding(host());
+    node.broken = Some("the way to other nodes".to_owned());
+    node.hear(Event::ObjectApplied(with_tunnels(vec![far(3)], false, Some(false))));
+    assert!(node.kernel.observe().link(&Scope::Host, &"knit0".parse().unwrap()).is_some());
+    assert_eq!(node.problems(cluster::NAME), ["it is broken"]);
+}
+
+#[test]
+fn a_range_that_is_anothers_is_refused_and_stays_outside() {
+    let mut node = Node::holding(host());
+    let greedy = PeerWant { ranges: vec!["10.0.0.0/8".parse().unwrap()], ..peer(3) };
+    node.hear(Event::ObjectApplied(network(vec![peer(2), greedy.clone()], true)));
+    assert_eq!(routes(&node), ["10.1.2.0/24 via 192.0.2.2 dev eth0"]);
+    let told = warnings(&node);
+    assert!(told.iter().any(|why| why.contains("node3") && why.contains("overlaps")), "{told:?}");
+    let mut state = State::default();
+    let seen = outside(&mut state, Event::ObjectApplied(network(vec![peer(2), greedy], true))).unwrap();
+    assert!(!seen.unwrap().inside.contains(&"10.0.0.0/8".parse().unwrap()));
 }
 
 /// What the host is asked for last.
@@ -118,12 +234,18 @@ fn outside(state: &mut State, event: Event) -> Option<Option<Outside>> {
 #[test]
 fn pods_and_nodes_are_inside_and_everything_else_is_not() {
     let mut state = State::default();
-    let seen = outside(&mut state, Event::ObjectApplied(network(vec![peer(2)], true))).unwrap().unwrap();
+    let seen =
+        outside(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], true))).unwrap().unwrap();
     assert_eq!(seen.pods, ["10.1.1.0/24".parse().unwrap()]);
     let inside: Vec<String> = seen.inside.iter().map(ToString::to_string).collect();
-    assert_eq!(inside, ["10.1.1.0/24", "10.1.2.0/24", "192.0.2.2/32", "198.51.100.0/24"]);
+    let nodes = ["192.0.2.2/32", "198.51.100.0/24", "203.0.113.4/32"];
+    assert_eq!(inside[..3], ["10.1.1.0/24", "10.1.2.0/24", "10.1.4.0/24"]);
+    assert_eq!(
+        (&inside[3..6], &inside[6..]),
+        (&nodes.map(str::to_owned)[..], &["fd01:4::/64".to_owned()][..])
+    );
     step(&mut state, Event::Forwarded(Ok(())), Time(2));
     // The same again asks for nothing, and without it the table goes.
-    assert_eq!(outside(&mut state, Event::ObjectApplied(network(vec![peer(2)], true))), None);
-    assert_eq!(outside(&mut state, Event::ObjectApplied(network(vec![peer(2)], false))), Some(None));
+    assert_eq!(outside(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], true))), None);
+    assert_eq!(outside(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], false))), Some(None));
 }

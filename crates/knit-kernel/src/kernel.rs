@@ -21,6 +21,8 @@ pub struct Kernel {
     host: Netns,
     socket: Socket,
     generic: Option<Socket>,
+    /// Lasting, because closing it waits until the kernel has freed what was replaced: about 10 ms.
+    netfilter: Option<Socket>,
     pub(crate) secrets: Arc<dyn Secrets>,
     /// Keys that the kernel has shown, so that they can be given back.
     pub(crate) seen_keys: BTreeMap<PublicKey, PrivateKey>,
@@ -51,7 +53,7 @@ impl Kernel {
     pub fn open(host: Netns) -> Result<Self> {
         let socket = Socket::open_in(&host, Protocol::Route)?;
         let secrets = Arc::new(NoSecrets);
-        Ok(Self { host, socket, generic: None, secrets, seen_keys: BTreeMap::new() })
+        Ok(Self { host, socket, generic: None, netfilter: None, secrets, seen_keys: BTreeMap::new() })
     }
 
     /// Whom to ask for secret keys.
@@ -64,6 +66,20 @@ impl Kernel {
     /// The host's namespace.
     pub fn host(&self) -> &Netns {
         &self.host
+    }
+
+    /// Says something to the host's packet filter.
+    pub(crate) fn with_netfilter(&mut self, say: impl FnOnce(&mut Socket) -> Result<()>) -> Result<()> {
+        let mut socket = match self.netfilter.take() {
+            Some(socket) => socket,
+            None => Socket::open_in(&self.host, Protocol::Netfilter)?,
+        };
+        let said = say(&mut socket);
+        // After a lost answer the kernel may still be talking.
+        if !matches!(said, Err(Error::Timeout { .. } | Error::Overrun { .. })) {
+            self.netfilter = Some(socket);
+        }
+        said
     }
 }
 

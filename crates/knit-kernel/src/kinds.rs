@@ -28,6 +28,7 @@ use knit_model::link::{
 };
 use knit_model::plan::Change;
 use knit_model::{IfName, Scope};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::kernel::Room;
@@ -79,9 +80,9 @@ pub(crate) trait WireKind: LinkKind {
         link
     }
 
-    /// Whether its own fields are told and asked beside the link's own message, by [`WireKind::tell`] and
+    /// Its own fields that are told and asked beside the link's own message, by [`WireKind::tell`] and
     /// [`WireKind::ask`].
-    const TOLD: bool = false;
+    const TOLD: &'static [&'static str] = &[];
 
     /// Says what the link's own message cannot say, to a link that is there.
     fn tell(&self, _wanted: Wanted<'_>, _at: &mut At<'_, '_>) -> Result<()> {
@@ -125,6 +126,16 @@ impl Wanted<'_> {
         match self {
             Self::All => value,
             Self::Changed(changes) => value.filter(|_| changes.iter().any(|change| change.field == field)),
+        }
+    }
+
+    /// What the field was before it was changed.
+    pub(crate) fn before(&self, field: &str) -> Option<&Value> {
+        match self {
+            Self::All => None,
+            Self::Changed(changes) => {
+                changes.iter().find(|change| change.field == field).map(|change| &change.from)
+            }
         }
     }
 }
@@ -211,11 +222,11 @@ macro_rules! kinds {
             }
         }
 
-        /// Whether a kind's own fields are told beside the link's own message.
-        pub(crate) fn is_told(name: &str) -> bool {
+        /// The kind's own fields that are told beside the link's own message.
+        pub(crate) fn told(name: &str) -> &'static [&'static str] {
             match name {
                 $(_ if is::<$name>(name) => <$name as WireKind>::TOLD,)*
-                _ => false,
+                _ => &[],
             }
         }
 
@@ -302,15 +313,17 @@ mod tests {
             vlan_protocol: Some(VlanProtocol::Dot1ad),
             multicast_snooping: Some(false),
         };
+        // Its entries are told beside the link's own message.
+        let vxlan = Vxlan { fdb: None, ..Vxlan::full_for_tests() };
         let ipv6 = Vxlan {
             remote: Some("fd00::2".parse().unwrap()),
             local: Some("fd00::1".parse().unwrap()),
-            ..Vxlan::full_for_tests()
+            ..vxlan.clone()
         };
         let kinds = [
             Kind::Bridge(bridge),
             Kind::Macvlan(Macvlan { mode: Some(MacvlanMode::Vepa), ..Macvlan::full_for_tests() }),
-            Kind::Vxlan(Vxlan::full_for_tests()),
+            Kind::Vxlan(vxlan),
             Kind::Vxlan(ipv6),
             Kind::Veth(Veth { peer: None }),
             Kind::Dummy(Dummy {}),

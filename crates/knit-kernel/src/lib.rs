@@ -3,6 +3,7 @@
 //! - [`netlink`] builds, sends and reads netlink messages. It is synchronous and knows no link kind.
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
+//! - [`nft`] puts Knit's own tables into the packet filter.
 //! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
 //!   [`ways`] where packets leave.
@@ -22,6 +23,7 @@ mod lent;
 pub mod memory;
 pub mod netlink;
 pub mod netns;
+pub mod nft;
 pub mod nics;
 pub mod notices;
 pub mod observe;

@@ -14,12 +14,14 @@ pub mod header;
 pub mod message;
 mod request;
 pub mod socket;
+mod transaction;
 
 pub use attributes::{Attribute, Attributes};
 pub use batch::BatchError;
 pub use header::Header;
 pub use message::Message;
 pub use socket::{Protocol, Socket};
+pub(crate) use transaction::TransactionError;
 
 /// Netlink pads every header and attribute to four bytes.
 pub(crate) fn align(length: usize) -> usize {

@@ -1,5 +1,7 @@
 //! Where packets of the host leave, and which link has an address: what a route to another node needs.
 
+mod links;
+
 use std::net::IpAddr;
 
 use knit_model::IfName;
@@ -10,6 +12,8 @@ use crate::netlink::constants::*;
 use crate::netlink::header::{AddressHeader, RouteHeader};
 use crate::netlink::{Header, Message, Protocol, Socket};
 use crate::netns::Netns;
+
+pub use links::Links;
 
 /// The way to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use knit_kernel::Netns;
 use knit_kernel::counters::counters;
 use knit_kernel::nics::nics;
-use knit_kernel::ways::{Way, link_with, way_to};
+use knit_kernel::ways::{Links, Way, link_with, way_to};
 use knit_model::NetState;
 use support::states::{add_bridge, add_veth, name};
 use support::world::World;
@@ -70,4 +70,8 @@ fn the_kernel_says_where_packets_leave_and_which_link_has_an_address() {
     assert_eq!(to("2001:db8::1"), None);
     assert_eq!(link_with(&netns, "10.50.0.2".parse().unwrap()).unwrap(), Some(net1));
     assert_eq!(link_with(&netns, "10.50.0.3".parse().unwrap()).unwrap(), None, "it is another's");
+    let links = Links::read(&netns).unwrap();
+    let with = |address: &str| links.with(address.parse().unwrap()).cloned();
+    assert_eq!(with("10.50.0.3"), Some(name("net1")));
+    assert_eq!([with("10.60.7.7"), with("10.70.0.1"), with("2001:db8::1")], [None, None, None]);
 }

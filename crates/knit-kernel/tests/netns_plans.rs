@@ -14,7 +14,7 @@ use knit_kernel::fault::Unobserved;
 use knit_model::link::{Attrs, Kind, Link, MacvlanMode, Master};
 use knit_model::{NetState, Scope};
 use support::edits::{COMMON, Edit, change_each, forget_neighbours};
-use support::states::{self, add_bridge, add_macvlan, add_veth, add_vxlan, name};
+use support::states::{self, add_bridge, add_macvlan, add_tunnels, add_veth, add_vxlan, entries, name};
 use support::world::{World, sandbox};
 
 fn bridge_fields(link: &mut Link) -> &mut knit_model::link::Bridge {
@@ -154,6 +154,42 @@ fn a_tunnel_between_two_pods() {
     );
     world.sandboxes[0].ping("10.52.0.3").unwrap();
 
+    world.make(&NetState::default());
+    world.assert_as_before(&before, "after removal");
+}
+
+#[test]
+fn a_tunnel_goes_only_where_its_entries_say() {
+    let world = World::new("entries", &["a"]);
+    let before = world.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_tunnels(&mut state);
+    world.make(&state);
+    let shown = || world.host.output("bridge", &["fdb", "show", "dev", "vx1"]).unwrap();
+    assert!(shown().contains("02:00:00:00:00:01 dst 10.50.0.2 self permanent"), "{}", shown());
+    // One entry that goes, one that changes and one that comes; then none.
+    let own: &[Edit] = &[
+        ("fdb", |link| {
+            let other = [("02:00:00:00:00:02", "10.50.0.9"), ("02:00:00:00:00:03", "10.50.0.4")];
+            vxlan_fields(link).fdb = Some(entries(&other));
+        }),
+        ("fdb", |link| vxlan_fields(link).fdb = Some(entries(&[]))),
+        ("fdb", |link| vxlan_fields(link).fdb = Some(entries(&[("02:00:00:00:00:04", "10.50.0.5")]))),
+    ];
+    change_each(&world, &mut state, &Scope::Host, "vx1", own);
+    assert!(!shown().contains("02:00:00:00:00:02") && shown().contains("02:00:00:00:00:04"), "{}", shown());
+    // What someone adds by hand goes, and what they take comes back.
+    world
+        .host
+        .output("bridge", &["fdb", "add", "02:00:00:00:00:0a", "dev", "vx1", "dst", "10.50.0.7"])
+        .unwrap();
+    world
+        .host
+        .output("bridge", &["fdb", "del", "02:00:00:00:00:04", "dev", "vx1", "dst", "10.50.0.5"])
+        .unwrap();
+    assert_eq!(world.make(&state).steps.len(), 1);
+    assert!(!shown().contains("02:00:00:00:00:0a") && shown().contains("02:00:00:00:00:04"), "{}", shown());
     world.make(&NetState::default());
     world.assert_as_before(&before, "after removal");
 }

@@ -262,7 +262,7 @@ fn vrf_keeps_its_ports_to_itself() {
     );
     assert_eq!(shown(&world, 0, "net1")["master"], "red");
     let pod = &world.sandboxes[0];
-    let inside = |to: &str| pod.output("ping", &["-c1", "-W2", "-I", "red", to]);
+    let inside = |to: &str| pod.output("ping", &["-c1", "-i0.2", "-w5", "-I", "red", to]);
     for to in ["10.54.0.3", "fd54::3", "10.77.0.1"] {
         inside(to).unwrap();
     }

@@ -95,8 +95,8 @@ fn access_ports_of_two_vlans_and_a_trunk() {
     a.ping("10.60.0.1").unwrap();
     assert!(a.ping("10.60.0.4").is_err() && c.ping("10.60.0.1").is_err());
     // The trunk's end has an interface in each; without a tag nothing passes there.
-    d.output("ping", &["-c1", "-W2", "-I", "v100", "10.60.0.2"]).unwrap();
-    d.output("ping", &["-c1", "-W2", "-I", "v200", "10.60.0.4"]).unwrap();
+    d.output("ping", &["-c1", "-i0.2", "-w5", "-I", "v100", "10.60.0.2"]).unwrap();
+    d.output("ping", &["-c1", "-i0.2", "-w5", "-I", "v200", "10.60.0.4"]).unwrap();
     assert!(d.output("ping", &["-c1", "-W1", "-I", "net1", "10.60.0.3"]).is_err());
 
     // Each port changes while it lives, and what it says is all that changes.

@@ -57,6 +57,19 @@ pub enum Want {
     Quota(QuotaWant),
     /// The way from the cluster's network to other nodes and to the outside.
     Ways(WaysWant),
+    /// Addresses that nodes take their pods' ranges from.
+    Pool(PoolWant),
+}
+
+/// Addresses that nodes take their pods' ranges from, block by block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolWant {
+    /// The pool's name, which its blocks' names begin with.
+    pub name: String,
+    /// All of its addresses.
+    pub range: IpNet,
+    /// The prefix length of its blocks.
+    pub block: u8,
 }
 
 /// The way from the cluster's network to other nodes and to the outside.
@@ -68,6 +81,36 @@ pub struct WaysWant {
     pub masquerade: bool,
     /// Ranges that pods reach with their own address all the same.
     pub inside: Vec<IpNet>,
+    /// The pools that this node's ranges are of. A family that has any gives a pod one address of whichever range has room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<IpNet>,
+    /// Tunnels to nodes that share no link with this one; `None`: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelWant>,
+}
+
+/// Tunnels to other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelWant {
+    /// This node's name.
+    pub node: String,
+    /// The VXLAN's number, the same on all nodes.
+    pub vni: u32,
+    /// Its UDP port, the same on all nodes.
+    pub port: u16,
+    /// Also to nodes that share a link with this one.
+    pub always: bool,
+    /// Addresses of this node, at most one of each family.
+    pub ends: Vec<EndWant>,
+}
+
+/// An address of this node that tunnels begin at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndWant {
+    /// The address.
+    pub address: IpAddr,
+    /// The MTU of the link that has it.
+    pub mtu: u32,
 }
 
 /// Another node of the cluster.
@@ -79,6 +122,16 @@ pub struct PeerWant {
     pub ranges: Vec<IpNet>,
     /// Its own addresses, each with the link of this node that it is on.
     pub addresses: Vec<(IpAddr, IfName)>,
+    /// Its own addresses that are on no link of this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub far: Vec<IpAddr>,
+}
+
+impl PeerWant {
+    /// All of its own addresses.
+    pub fn own(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|(address, _)| *address).chain(self.far.iter().copied())
+    }
 }
 
 /// A bridge on the node.

@@ -24,3 +24,9 @@ pub const HOST_TABLE: u32 = 7_500;
 
 /// Priority of Knit's rules on the host: after the local table's, well before the main table's.
 pub const HOST_RULE_PRIORITY: u32 = 7_500;
+
+/// The host's link for tunnels to other nodes over IPv4.
+pub const TUNNEL_IPV4: &str = "knitvx4";
+
+/// The same over IPv6.
+pub const TUNNEL_IPV6: &str = "knitvx6";

@@ -15,7 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How long a killed process, or a child on its way to `exec`, may take to let go.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which namespace it is, while it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

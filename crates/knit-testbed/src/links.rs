@@ -12,7 +12,7 @@ use nix::net::if_::InterfaceFlags;
 
 use crate::{Namespace, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Namespace {
     /// Gives a link an address (`10.0.0.1/24`, `fd00::1/64`). IPv6 skips duplicate detection, which would

@@ -11,22 +11,22 @@ use crate::{Error, Namespace};
 pub type Rtt = Duration;
 
 /// The longest that a check waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 /// After this long without an answer a datagram is sent again.
 const RESEND: Duration = Duration::from_millis(200);
 const QUESTION: &[u8] = b"knit: is anybody there?";
 
 impl Namespace {
-    /// Pings an address of either family, for two seconds at most; the first answer counts.
+    /// Pings an address of either family, for four seconds at most; the first answer counts.
     pub fn ping(&self, address: impl Display) -> Result<Rtt, Error> {
         let address = address.to_string();
         // With -w, ping goes on asking until it has as many answers as -c says.
-        let printed = self.output("ping", &["-n", "-c", "1", "-i", "0.2", "-w", "2", &address]);
+        let printed = self.output("ping", &["-n", "-c", "1", "-i", "0.2", "-w", "4", &address]);
         match printed {
             Ok(text) => round_trip(&text)
                 .ok_or_else(|| self.unreached(&address, "ping", format!("no time in its output: {text}"))),
             Err(Error::Failed { stderr, .. }) if stderr.is_empty() => {
-                Err(self.unreached(&address, "ping", "no answer in 2 s".to_owned()))
+                Err(self.unreached(&address, "ping", "no answer in 4 s".to_owned()))
             }
             Err(Error::Failed { stderr, .. }) => Err(self.unreached(&address, "ping", stderr)),
             Err(other) => Err(other),
@@ -86,7 +86,7 @@ fn ask_by_udp(address: SocketAddr) -> io::Result<()> {
             Ok(length) => return is_echo(&answer[..length]),
             Err(error) if crate::echo::is_timeout(&error) && Instant::now() < deadline => {}
             Err(error) if crate::echo::is_timeout(&error) => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in 2 s"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in 4 s"));
             }
             Err(error) => return Err(error),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use knit_cri::{Process, Runtime};
 use knit_kernel::Netns;
 use knit_kube::kube::Api;
@@ -37,12 +37,16 @@ pub struct Wanted {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Makes a namespace.
+/// Makes a namespace, and waits until pods can be asked for in it.
 pub fn make_namespace(beside: &Beside, name: &str) -> Result<()> {
     let api: Api<Namespace> = Api::all(beside.client().clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     beside.wait(api.create(&PostParams::default(), &namespace)).context("cannot make a namespace")?;
-    Ok(())
+    let accounts: Api<ServiceAccount> = Api::namespaced(beside.client().clone(), name);
+    until("the namespace has its account", START, || {
+        let there = beside.wait(accounts.get_opt("default"))?;
+        Ok(there.map(|_| ()).ok_or_else(|| "there is no ServiceAccount default".to_owned()))
+    })
 }
 
 /// Asks for a pod. Without a scheduler: it is the node that matters.

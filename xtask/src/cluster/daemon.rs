@@ -119,7 +119,7 @@ impl Daemon {
             if let Some(running) = find(cluster, &self.part) {
                 return Ok(running);
             }
-            if began.elapsed() > Duration::from_secs(10) {
+            if began.elapsed() > Duration::from_secs(30) {
                 bail!("{} did not start\n{}", self.part, log_tail(cluster, &self.part));
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -101,7 +102,7 @@ fn end_processes(names: &Names) -> Result<()> {
 
 fn end(pid: i32) -> Result<()> {
     match kill(Pid::from_raw(pid), Signal::SIGKILL) {
-        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot end process {pid}")),
     }
 }
@@ -116,8 +117,11 @@ fn mounts_below(folder: &Path) -> Result<Vec<String>> {
 /// Nothing is mounted there by `up`; but files are removed below, and never through a mount.
 fn unmount(folder: &Path) -> Result<()> {
     for point in mounts_below(folder)?.iter().rev() {
-        nix::mount::umount2(Path::new(point), nix::mount::MntFlags::MNT_DETACH)
-            .with_context(|| format!("cannot unmount {point}"))?;
+        match nix::mount::umount2(Path::new(point), nix::mount::MntFlags::MNT_DETACH) {
+            // It has gone since it was listed.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot unmount {point}")),
+        }
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use crate::progress::seconds;
 /// Returns what was left behind, in words: nothing, it is hoped.
 pub fn killtest(name: &str, moments: u32) -> Result<Vec<String>> {
     process::require_root("a cluster")?;
-    let before = Snapshot::take(name)?;
+    let before = Snapshot::settled(name)?;
     let whole = whole_up(name)?;
     see_cluster(name, &before)?;
     let mut wrong = clean(name, &before, "a whole up")?;
@@ -74,7 +74,7 @@ fn clean(name: &str, before: &Snapshot, what: &str) -> Result<Vec<String>> {
     if down(name)? != Outcome::NothingThere {
         wrong.push(format!("{what}: the second `down` found something"));
     }
-    let left = Snapshot::take(name)?.difference(before);
+    let left = before.left_since(name)?;
     wrong.extend(left.into_iter().map(|thing| format!("{what}: {thing}")));
     Ok(wrong)
 }

@@ -68,7 +68,7 @@ pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
 pub fn wait_for_shim(cluster: &Cluster, number: u8) -> Result<()> {
     let installed = cluster.node_folder(number, "etc/cni/net.d").join("10-knit.conflist");
     let parts = [agent_part(number)];
-    daemon::wait(cluster, "the agent installs its shim", Duration::from_secs(30), &parts, || {
+    daemon::wait(cluster, "the agent installs its shim", Duration::from_secs(60), &parts, || {
         let there = installed.exists();
         Ok(if there { Look::Done(()) } else { Look::NotYet(format!("no {}", installed.display())) })
     })

@@ -71,7 +71,7 @@ pub fn arrange(cluster: &Cluster, node: u8) -> Result<Running> {
         .start(cluster)?;
     let arranged = folder.join("arranged");
     let parts = [holder_part(node)];
-    daemon::wait(cluster, "the node's namespaces are arranged", Duration::from_secs(30), &parts, || {
+    daemon::wait(cluster, "the node's namespaces are arranged", Duration::from_secs(60), &parts, || {
         Ok(if arranged.exists() { Look::Done(()) } else { Look::NotYet("the holder is still at it".into()) })
     })?;
     Ok(holder)

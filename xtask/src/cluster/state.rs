@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +19,7 @@ use crate::gotools::Tool;
 use crate::process;
 
 /// How long a command waits for another that works on the same cluster.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Who connects pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -227,11 +228,17 @@ pub fn lock(names: &Names) -> Result<Claim> {
 /// Removes a cluster's folder, and the folder of all clusters when it was the last.
 pub fn remove(names: &Names) -> Result<()> {
     let folder = names.state();
-    match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot remove {}", folder.display()));
+    let began = Instant::now();
+    loop {
+        match fs::remove_dir_all(&folder) {
+            Ok(()) => break,
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            // A kubectl that someone runs meanwhile writes to its cache there.
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && began.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", folder.display())),
         }
-        _ => {}
     }
     if Path::new(STATE).exists() {
         let _all = lock_all()?;

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::places;
 
 /// Where the files of a folder of `deploy/` go in the chart. What kustomize alone reads does not.
-const FOLDERS: [(&str, &str); 4] = [
+const FOLDERS: [(&str, &str); 5] = [
     ("deploy/crds", "charts/knit/crds"),
     ("deploy/beside", "charts/knit/files/beside"),
+    ("deploy/primary", "charts/knit/files/primary"),
     ("deploy/admission", "charts/knit/files/admission"),
     ("deploy/alerts", "charts/knit/files/alerts"),
 ];

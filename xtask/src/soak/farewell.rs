@@ -18,6 +18,8 @@ use crate::progress::Step;
 
 /// What agents and controllers may take for the last things: one that was just killed has to come back first.
 const LIMIT: Duration = Duration::from_secs(120);
+/// What is the same after this time does not change by itself: the kernel looks for duplicates of an address for two seconds.
+const REST: Duration = Duration::from_millis(2_500);
 /// Connections to the API server are kept for a while after a busy time: as many as there are requests at once.
 const CONNECTIONS: usize = 20;
 /// A job that is under way holds a namespace open.
@@ -33,8 +35,15 @@ pub struct Before {
 impl Before {
     /// Looks at nodes, at pods that live to the end, and at the agents.
     pub fn look(hands: &Hands<'_>) -> Result<Self> {
-        let (nodes, pods) = pictures(hands)?;
-        Ok(Self { nodes, pods, agent: agents(hands.beside)? })
+        let mut last = None;
+        let (nodes, pods) = stands("nodes and pods come to rest", || {
+            std::thread::sleep(REST);
+            let before = last.replace(pictures(hands)?);
+            Ok(if before == last { Ok(()) } else { Err("they still change".to_owned()) })
+        })
+        .map(|()| last.unwrap_or_default())?;
+        let agent = stands("every node has its agent", || agents(hands.beside).map(Ok))?;
+        Ok(Self { nodes, pods, agent })
     }
 
     /// How many things the pictures show.
@@ -93,9 +102,10 @@ pub fn farewell(hands: &Hands<'_>, before: &Before) -> Result<Usage> {
 }
 
 /// Waits until it is so, as a step that people see.
-fn stands<T>(what: &str, look: impl FnMut() -> Result<Result<T, String>>) -> Result<T> {
+fn stands<T>(what: &str, mut look: impl FnMut() -> Result<Result<T, String>>) -> Result<T> {
     let step = Step::start(what);
-    let found = until(what, LIMIT, look)?;
+    // A look fails, too, while a program that it looks at comes or goes.
+    let found = until(what, LIMIT, || Ok(look().unwrap_or_else(|why| Err(format!("{why:#}")))))?;
     step.done();
     Ok(found)
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use super::count::Count;
-use super::kinds;
+use super::{Request, kinds};
 use crate::progress::{Step, seconds};
 use crate::vm::{self, Guest};
 use crate::{places, process};
@@ -24,11 +24,15 @@ const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// A test program may take this long inside the guest, which is emulated.
 const GUEST_LIMIT: Duration = Duration::from_secs(1800);
 
+/// When more tests of a program fail than this, something is broken, and running them again tells nothing new.
+const AGAIN_AT_MOST: usize = 3;
+
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
     wanted: fn(&Target) -> bool,
     filter: Option<&'a str>,
     until_failure: bool,
+    again: bool,
 }
 
 /// Where a test program runs.
@@ -59,9 +63,9 @@ struct Program {
 }
 
 impl<'a> Selection<'a> {
-    /// Test programs that `wanted` accepts, and in them tests whose name contains `filter`.
-    pub fn new(wanted: fn(&Target) -> bool, filter: Option<&'a str>) -> Self {
-        Self { wanted, filter, until_failure: false }
+    /// Test programs that `wanted` accepts, and in them the tests that were asked for.
+    pub fn new(wanted: fn(&Target) -> bool, request: &'a Request) -> Self {
+        Self { wanted, filter: request.filter.as_deref(), until_failure: false, again: request.again }
     }
 
     /// Once a test program has failed, those after it do not run: what they share may be broken, and each would wait for
@@ -95,8 +99,14 @@ pub fn is_vm(target: &Target) -> bool {
 
 /// Tests against a running cluster with the reference network.
 pub fn is_cluster(target: &Target) -> bool {
-    let others = target.begins_with("cluster_cni") || target.begins_with("cluster_primary");
-    target.is_integration_test() && target.begins_with("cluster") && !others
+    let others = ["cluster_cni", "cluster_primary", "cluster_migrate"];
+    let is_other = others.iter().any(|other| target.begins_with(other));
+    target.is_integration_test() && target.begins_with("cluster") && !is_other
+}
+
+/// Tests after which a cluster with the reference network has another one.
+pub fn is_cluster_migrate(target: &Target) -> bool {
+    target.is_integration_test() && target.begins_with("cluster_migrate")
 }
 
 /// Tests against a running cluster whose network is Knit: its own, and what the reference network has to do, too.
@@ -138,11 +148,7 @@ pub fn run_with(selection: &Selection<'_>, place: Where, environment: &[(String,
             println!("-- {}: not run, because a test before it failed", program.name);
             continue;
         }
-        let command = match place {
-            Where::UserNamespace => in_user_namespace(&program),
-            Where::Here | Where::Guest => Command::new(&program.executable),
-        };
-        count += program.run_here(command, selection, environment)?;
+        count += program.run(selection, |arguments| program.run_here(place, arguments, environment))?;
     }
     Ok(count)
 }
@@ -154,7 +160,7 @@ fn run_in_guests(programs: &[Program], selection: &Selection<'_>, environment: &
     let work = || {
         while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
             println!("-- {} (guest kernel)", program.name);
-            let ran = program.run_in_guest(selection, environment);
+            let ran = program.run(selection, |arguments| program.run_in_guest(arguments, environment));
             let mut count = count.lock().expect("no worker panics while it holds this");
             match ran {
                 Ok(more) => *count += more,
@@ -283,14 +289,29 @@ fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<P
 }
 
 impl Program {
-    fn run_here(
-        &self,
-        mut command: Command,
-        selection: &Selection<'_>,
-        environment: &[(String, String)],
-    ) -> Result<Count> {
+    /// Runs the selected tests, given how to run this program with arguments. Of a few that failed, each may run once
+    /// more, alone: one that passes then counts as passed, and is named as unsteady.
+    fn run(&self, selection: &Selection<'_>, run: impl Fn(&[&str]) -> Result<Count>) -> Result<Count> {
+        let mut count = run(selection.filter.as_slice())?;
+        if selection.again && count.failures().len() <= AGAIN_AT_MOST {
+            for name in count.failures().to_vec() {
+                println!("-- {}: {name} once more", self.name);
+                let again = run(&["--exact", &name])?;
+                if again.failed() == 0 && again.passed() == 1 {
+                    count.passed_after_all(&name, again);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn run_here(&self, place: Where, arguments: &[&str], environment: &[(String, String)]) -> Result<Count> {
         println!("-- {}", self.name);
-        command.args(selection.filter).current_dir(&self.folder);
+        let mut command = match place {
+            Where::UserNamespace => in_user_namespace(self),
+            Where::Here | Where::Guest => Command::new(&self.executable),
+        };
+        command.args(arguments).current_dir(&self.folder);
         command.envs(environment.iter().map(|(key, value)| (key, value)));
         let notes = tempfile::NamedTempFile::new().context("cannot make a file for what tests note")?;
         command.env(kinds::NOTE, notes.path());
@@ -300,9 +321,9 @@ impl Program {
         Ok(count)
     }
 
-    fn run_in_guest(&self, selection: &Selection<'_>, environment: &[(String, String)]) -> Result<Count> {
+    fn run_in_guest(&self, arguments: &[&str], environment: &[(String, String)]) -> Result<Count> {
         let guest = Guest {
-            arguments: selection.filter.into_iter().map(OsString::from).collect(),
+            arguments: arguments.iter().map(OsString::from).collect(),
             environment: environment
                 .iter()
                 .map(|(key, value)| (key.clone(), value.into()))

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 
+use super::Request;
 use super::binaries::{self, Selection, Where};
 use super::count::Count;
 use crate::cluster::conformance::{self, State};
@@ -25,29 +26,29 @@ const SAMPLE: [&str; 5] = [
 ];
 
 /// Runs the family. With a filter only the test programs' own tests are chosen by it.
-pub fn run(filter: Option<&str>) -> Result<Count> {
+pub fn run(request: &Request) -> Result<Count> {
     // What an earlier run may have left when it was killed.
     cluster::down(NAME)?;
-    let before = Snapshot::take(NAME)?;
+    let before = Snapshot::settled(NAME)?;
     let mut count = Count::default();
     let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
     if let Some(cluster) = count.check("two_nodes_with_the_reference_network_come_up", cluster::up(&options))
     {
         count.check("the_image_is_built_and_loaded", load_image(&cluster));
-        count += on(&cluster, filter)?;
+        count += on(&cluster, request)?;
     }
     count.check("the_cluster_goes_down", cluster::down(NAME));
     count.check("the_machine_is_as_before", as_before(&before));
     let options = Options { nodes: 1, network: Network::KnitCni, ..options };
     if let Some(cluster) = count.check("a_node_on_knits_cni_shim_comes_up", cluster::up(&options)) {
-        count += on_cni(&cluster, filter)?;
+        count += on_cni(&cluster, request)?;
     }
     count.check("the_cluster_on_knits_cni_shim_goes_down", cluster::down(NAME));
     count.check("the_machine_is_as_before_it", as_before(&before));
     let options = Options { nodes: 2, network: Network::Knit, ..options };
     if let Some(cluster) = count.check("two_nodes_with_knit_as_their_network_come_up", cluster::up(&options))
     {
-        let selection = Selection::new(binaries::is_cluster_primary, filter).until_failure();
+        let selection = Selection::new(binaries::is_cluster_primary, request).until_failure();
         count += binaries::run_with(&selection, Where::Here, &kubectl_of(&cluster)?)?;
     }
     count.check("the_cluster_with_knit_as_its_network_goes_down", cluster::down(NAME));
@@ -64,8 +65,8 @@ fn load_image(cluster: &Cluster) -> Result<()> {
 }
 
 /// What containerd and the kubelet get through Knit's CNI shim.
-fn on_cni(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
-    let selection = Selection::new(binaries::is_cluster_cni, filter).until_failure();
+fn on_cni(cluster: &Cluster, request: &Request) -> Result<Count> {
+    let selection = Selection::new(binaries::is_cluster_cni, request).until_failure();
     binaries::run_with(&selection, Where::Here, &kubectl_of(cluster)?)
 }
 
@@ -83,14 +84,18 @@ fn kubectl_of(cluster: &Cluster) -> Result<Vec<(String, String)>> {
     Ok(environment)
 }
 
-fn on(cluster: &Cluster, filter: Option<&str>) -> Result<Count> {
+fn on(cluster: &Cluster, request: &Request) -> Result<Count> {
     let mut count = binaries::run_with(
-        &Selection::new(binaries::is_cluster, filter).until_failure(),
+        &Selection::new(binaries::is_cluster, request).until_failure(),
         Where::Here,
         &kubectl_of(cluster)?,
     )?;
-    if filter.is_none() && count.failed() == 0 {
+    if request.filter.is_none() && count.failed() == 0 {
         count += sample(cluster)?;
+    }
+    if count.failed() == 0 {
+        let last = Selection::new(binaries::is_cluster_migrate, request);
+        count += binaries::run_with(&last, Where::Here, &kubectl_of(cluster)?)?;
     }
     Ok(count)
 }
@@ -118,7 +123,7 @@ fn sample(cluster: &Cluster) -> Result<Count> {
 }
 
 fn as_before(before: &Snapshot) -> Result<()> {
-    let left = Snapshot::take(NAME)?.difference(before);
+    let left = before.left_since(NAME)?;
     if !left.is_empty() {
         bail!("the machine is not as it was before:\n{}", left.join("\n"));
     }

@@ -5,12 +5,13 @@ use std::ops::AddAssign;
 
 use super::kinds::Seen;
 
-/// How many tests passed and failed, and which failed.
+/// How many tests passed and failed, which failed, and which passed only when they ran once more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     passed: usize,
     failed: usize,
     failures: Vec<String>,
+    unsteady: Vec<String>,
     seen: Seen,
 }
 
@@ -38,6 +39,20 @@ impl Count {
     /// How many failed.
     pub fn failed(&self) -> usize {
         self.failed
+    }
+
+    /// The tests that failed, by name.
+    pub fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    /// A test that failed has passed when it ran once more, alone.
+    pub fn passed_after_all(&mut self, name: &str, again: Self) {
+        self.seen.add(again.seen);
+        self.failures.retain(|failed| failed != name);
+        self.failed = self.failed.saturating_sub(1);
+        self.passed += 1;
+        self.unsteady.push(name.to_owned());
     }
 
     /// Counts one check by its outcome and shows it the way the test harness does.
@@ -78,12 +93,13 @@ impl Count {
         }
     }
 
-    /// Names the failed tests again, after everything else.
+    /// Names the failed and the unsteady tests again, after everything else.
     pub fn print_failures(&self) {
-        if !self.failures.is_empty() {
-            println!("failed:");
-            for name in &self.failures {
-                println!("  {name}");
+        let unsteady = ("unsteady (failed, then passed alone; each one hides a fault):", &self.unsteady);
+        for (title, names) in [unsteady, ("failed:", &self.failures)] {
+            if !names.is_empty() {
+                println!("{title}");
+                names.iter().for_each(|name| println!("  {name}"));
             }
         }
     }
@@ -94,6 +110,7 @@ impl AddAssign for Count {
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures);
+        self.unsteady.extend(other.unsteady);
         self.seen.add(other.seen);
     }
 }
@@ -125,6 +142,20 @@ mod tests {
         assert_eq!((count.passed(), count.failed()), (15, 1));
         assert_eq!(count.failures, ["a::b"]);
         assert_eq!(count.to_string(), "15 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_test_that_passes_when_run_again_is_no_failure_and_is_remembered() {
+        let mut count = Count::default();
+        for line in ["test a ... FAILED", "test b ... FAILED", "test result: FAILED. 3 passed; 2 failed;"] {
+            count.read_line(line);
+        }
+        count.passed_after_all("a", Count::default());
+        assert_eq!((count.passed(), count.failed()), (4, 1));
+        assert_eq!(
+            (count.failures(), count.unsteady.as_slice()),
+            (&["b".to_owned()][..], &["a".to_owned()][..])
+        );
     }
 
     #[test]

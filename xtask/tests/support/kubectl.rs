@@ -1,6 +1,7 @@
 //! kubectl against the cluster that `cargo xtask test cluster` brought up.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// A namespace of the test's own; it goes when the test ends, also when it fails.
 pub struct Namespace {
@@ -9,9 +10,11 @@ pub struct Namespace {
 
 impl Namespace {
     pub fn new(purpose: &str) -> Self {
-        let name = format!("{purpose}-{}", std::process::id());
-        kubectl(&["create", "namespace", &name]);
-        Self { name }
+        let namespace = Self { name: format!("{purpose}-{}", std::process::id()) };
+        kubectl(&["create", "namespace", &namespace.name]);
+        // Pods are refused until it is there.
+        namespace.kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]);
+        namespace
     }
 
     pub fn kubectl(&self, words: &[&str]) -> String {
@@ -54,8 +57,29 @@ pub fn command(words: &[&str]) -> Command {
     command
 }
 
+/// How often kubectl is run while the API server does not answer.
+const TRIES: u32 = 3;
+
+/// Whether it was the way to the API server, or its store, that failed: a busy machine keeps both waiting at times.
+fn is_unanswered(said: &str) -> bool {
+    let words = ["TLS handshake timeout", "i/o timeout", "connection refused", "etcdserver"];
+    words.iter().any(|words| said.contains(words))
+}
+
 /// Runs kubectl with this on its standard input, and returns what it says, good or bad.
 pub fn feed(words: &[&str], input: &str) -> (bool, String) {
+    let mut answer = feed_once(words, input);
+    for _ in 1..TRIES {
+        if answer.0 || !is_unanswered(&answer.1) {
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        answer = feed_once(words, input);
+    }
+    answer
+}
+
+fn feed_once(words: &[&str], input: &str) -> (bool, String) {
     let mut child = command(words);
     let mut child =
         child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -84,7 +108,14 @@ pub fn text(output: &Output) -> String {
 }
 
 pub fn kubectl(words: &[&str]) -> String {
-    let output = run(words);
+    let mut output = run(words);
+    for _ in 1..TRIES {
+        if output.status.success() || !is_unanswered(&text(&output)) {
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        output = run(words);
+    }
     assert!(output.status.success(), "kubectl {}: {}", words.join(" "), text(&output));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -141,12 +141,12 @@ fn macvlan_on_another_interface_of_the_pod() {
     machine.apply(&object("Veth", "net", "namePrefix: net, master: br1, cidr: 10.1.0.0/24")).ok();
     stands(&machine, "Macvlan", "mv", "interfaceName: mv0, parent: net, addresses: ['10.1.0.50/24']");
     assert_eq!(link(&a, "mv0")["link"], format!("net{}", a.pid()));
-    machine.host.output("ping", &["-c1", "-w2", "-I", "10.1.0.1", "10.1.0.50"]).unwrap();
+    machine.host.output("ping", &["-c1", "-w5", "-I", "10.1.0.1", "10.1.0.50"]).unwrap();
     // What it sits on is made again: so is it.
     a.ip(&["link", "del", &format!("net{}", a.pid())]);
     assert_eq!(machine.knit(&["status"]).code, Some(1));
     machine.apply(&object("Veth", "net", "namePrefix: net, master: br1, cidr: 10.1.0.0/24")).ok();
-    machine.host.output("ping", &["-c1", "-w2", "-I", "10.1.0.1", "10.1.0.50"]).unwrap();
+    machine.host.output("ping", &["-c1", "-w5", "-I", "10.1.0.1", "10.1.0.50"]).unwrap();
     machine.knit(&["delete", "veth", "net"]).ok();
     machine.knit(&["delete", "macvlan", "mv"]).ok();
     untouched.assert_again();

@@ -215,7 +215,7 @@ fn neighbours_and_sysctls_change_what_the_pod_does() {
     // A pod that is a router: its forwarding is what lets others through.
     let cut_through = || {
         routers[0].ip(&["route", "replace", "10.99.0.9", "via", "10.128.2.180"]);
-        routers[0].output("ping", &["-n", "-c", "1", "-W", "1", "10.99.0.9"]).is_ok()
+        routers[0].output("ping", &["-n", "-c", "1", "-i", "0.2", "-w", "3", "10.99.0.9"]).is_ok()
     };
     routers[1].address("lo", "10.99.0.9/32");
     stands(&machine, "PodRoute", "r", "routes: [{to: 10.99.0.9/32, via: 10.128.2.191}]");

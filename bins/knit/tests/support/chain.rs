@@ -14,7 +14,7 @@ pub fn configure(machine: &Machine, plugins: &Value) -> String {
     fs::write(&conflist, list.to_string()).unwrap();
     let dirs = [machine.path("plugins").display().to_string(), "/usr/lib/cni".to_owned()];
     let config = json!({
-        "cniNetworks": { "legacy": { "conflist": conflist, "pluginDirs": dirs, "timeoutSeconds": 2 } },
+        "cniNetworks": { "legacy": { "conflist": conflist, "pluginDirs": dirs, "timeoutSeconds": 5 } },
     });
     let path = machine.path("agent.yaml");
     fs::write(&path, config.to_string()).unwrap();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use knit_cni::{Outcome, Socket};
 use serde_json::{Value, json};
@@ -51,8 +52,23 @@ impl Call {
         self.outcome_of(self.config.to_string().into_bytes())
     }
 
-    /// What comes of it with this on standard input.
+    /// What comes of it with this on standard input. A check is refused while something is repaired: then it is made again.
     pub fn outcome_of(&self, input: Vec<u8>) -> Outcome {
+        let is_under_way = |outcome: &Outcome| {
+            self.command == "CHECK" && outcome.output.contains("a change is under way: ask again")
+        };
+        let mut outcome = self.outcome_once(input.clone());
+        for _ in 0..250 {
+            if !is_under_way(&outcome) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            outcome = self.outcome_once(input.clone());
+        }
+        outcome
+    }
+
+    fn outcome_once(&self, input: Vec<u8>) -> Outcome {
         let variable = |name: &str| {
             let value = match name {
                 "CNI_COMMAND" => self.command,

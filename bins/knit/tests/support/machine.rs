@@ -148,7 +148,7 @@ impl Machine {
     /// How the host and these pods look now.
     pub fn untouched(&self, pods: &[&Pod]) -> Untouched {
         let places = std::iter::once(&self.host).chain(pods.iter().map(|pod| pod.namespace()));
-        Untouched(places.map(|place| (place.clone(), Dump::take(place))).collect())
+        Untouched(places.map(|place| (place.clone(), Dump::settled(place))).collect())
     }
 }
 
@@ -231,7 +231,7 @@ pub fn addresses(place: &Namespace, name: &str) -> Vec<String> {
 pub fn assert_all_reach(all: &[(&Namespace, &str)]) {
     for (from, source) in all {
         for (_, address) in all.iter().filter(|(_, address)| address != source) {
-            from.output("ping", &["-n", "-c", "1", "-i", "0.2", "-w", "2", "-I", source, address]).unwrap();
+            from.output("ping", &["-n", "-c", "1", "-i", "0.2", "-w", "5", "-I", source, address]).unwrap();
         }
     }
 }

@@ -1,89 +1,128 @@
 //! The cluster's nodes, where Knit is the cluster's network: this node's pod ranges, and the ways to the other nodes' pods.
 
+mod brief;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use brief::{Brief, Known};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node as ApiNode;
+use knit_engine::pools::Ranges;
+use knit_engine::{Event, blocks};
 use knit_kernel::Netns;
-use knit_kernel::ways::{Way, link_with, way_to};
+use knit_kernel::ways::{Links, link_with};
 use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
-use knit_model::intent::PeerWant;
-use tokio::sync::Notify;
+use knit_model::intent::{EndWant, PeerWant, WaysWant};
+use knit_model::problem::Problem;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::Shared;
+use super::{Shared, room};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{Cluster, Outside};
 
 /// The ways are looked at again this often: a link of the node may be another by now.
 const LOOK: Duration = Duration::from_secs(30);
+/// So many nodes are listed with one answer: an answer is in memory as a whole, and nodes are large.
+const PAGE: u32 = 100;
 /// What is in the way of pods while the node has no range.
 const RANGE: &str = "PodRangeGiven";
 
-/// What is known of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Known {
-    ranges: Vec<IpNet>,
-    addresses: Vec<IpAddr>,
+type All = Arc<Mutex<BTreeMap<String, Known>>>;
+
+/// News of what the ranges of the cluster's network follow from: nodes, pools, and blocks of them.
+#[derive(Default)]
+pub(super) struct News {
+    pub(super) changed: Notify,
+    are_pools_known: AtomicBool,
 }
 
-type All = Arc<Mutex<BTreeMap<String, Known>>>;
+impl News {
+    /// The loop has heard which pools there are.
+    pub(super) fn pools_are_known(&self) {
+        self.are_pools_known.store(true, Ordering::Relaxed);
+        self.changed.notify_one();
+    }
+}
 
 /// Watches all nodes, and has the cluster's network as they say.
 pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
-    let (all, changed) = (All::default(), Arc::new(Notify::new()));
+    let all = All::default();
     missing(&shared, "the API server has not told of this node yet");
-    tokio::spawn(keep(shared.clone(), config, Arc::clone(&all), Arc::clone(&changed)));
-    let api: Api<ApiNode> = Api::all(shared.client.clone());
-    let tell = |seen: Seen<ApiNode>| {
+    tokio::spawn(keep(shared.clone(), config, Arc::clone(&all)));
+    let (saying, said) = watch::channel(None);
+    tokio::spawn(room::follow(shared.clone(), said));
+    let tell = |seen: Seen<Brief>| {
+        let told = match &seen {
+            Seen::Listed(nodes) => &nodes[..],
+            Seen::Applied(node) => std::slice::from_ref(node),
+            Seen::Deleted(_) => &[],
+        };
+        if let Some(own) = told.iter().find(|node| *node.name() == *shared.node) {
+            saying.send_replace(Some(own.said()));
+        }
         let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = known.clone();
-        match seen {
-            Seen::Listed(nodes) => *known = nodes.iter().map(read).collect(),
-            Seen::Applied(node) => known.extend([read(&node)]),
-            Seen::Deleted(node) => {
-                known.remove(&node.metadata.name.unwrap_or_default());
-            }
-        }
         // Nodes tell how they are all the time.
-        if *known != before {
-            changed.notify_one();
+        let is_news = match seen {
+            Seen::Listed(nodes) => {
+                let listed = nodes.into_iter().map(Brief::split).collect();
+                std::mem::replace(&mut *known, listed) != *known
+            }
+            Seen::Applied(node) => {
+                let (name, now) = node.split();
+                let before = known.insert(name.clone(), now);
+                before.as_ref() != known.get(&name)
+            }
+            Seen::Deleted(node) => known.remove(&node.split().0).is_some(),
+        };
+        if is_news {
+            shared.ranges.changed.notify_one();
         }
     };
-    knit_kube::follow("nodes", api, watcher::Config::default(), tell).await;
-}
-
-fn read(node: &ApiNode) -> (String, Known) {
-    let spec = node.spec.clone().unwrap_or_default();
-    let ranges = spec.pod_cidrs.unwrap_or_default();
-    let addresses = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
-    let own = addresses.iter().filter(|address| address.type_ == "InternalIP");
-    let known = Known {
-        ranges: ranges.iter().filter_map(|range| range.parse().ok()).collect(),
-        addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
-    };
-    (node.metadata.name.clone().unwrap_or_default(), known)
+    let config = watcher::Config::default().page_size(PAGE);
+    knit_kube::follow("nodes", Api::<Brief>::all(shared.client.clone()), config, tell).await;
 }
 
 /// Has the cluster's network as nodes and links are now, whenever they change.
-async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All, changed: Arc<Notify>) {
+async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All) {
     let mut told = None;
     loop {
-        let _ = tokio::time::timeout(LOOK, changed.notified()).await;
-        let nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(own) = nodes.get(&*shared.node).cloned() else { continue };
-        if own.ranges.is_empty() {
-            missing(&shared, "the cluster gave this node no pod range (spec.podCIDRs is empty)");
+        let _ = tokio::time::timeout(LOOK, shared.ranges.changed.notified()).await;
+        let mut nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(mut own) = nodes.remove(&*shared.node) else { continue };
+        if !shared.ranges.are_pools_known.load(Ordering::Relaxed) {
+            missing(&shared, "the API server has not told yet which pools of addresses there are");
             continue;
         }
-        let (node, config) = (Arc::clone(&shared.node), config.clone());
-        let Ok(found) = spawn_blocking(move || network(&node, &own, &nodes, &config)).await else { continue };
+        let Ok(ranges) = ranges(&shared, own.ranges.clone()).await else { continue };
+        if let Some(pool) = ranges.waits.first() {
+            missing(&shared, &format!("this node waits for a block of the pool {pool}"));
+            continue;
+        }
+        if ranges.own.is_empty() {
+            let why =
+                "the cluster gave this node no pod range (spec.podCIDRs is empty), and there is no IpPool";
+            missing(&shared, why);
+            continue;
+        }
+        let mut config = config.clone();
+        // What is of no pool may have pods all the same: those that another network made, or this one before it had pools.
+        config.inside.append(&mut own.ranges);
+        own.ranges = ranges.own;
+        for (name, mut blocks) in ranges.others {
+            if let Some(peer) = nodes.get_mut(&name) {
+                peer.ranges.append(&mut blocks);
+            }
+        }
+        let node = Arc::clone(&shared.node);
+        let find = move || network(&node, &own, &nodes, &config, ranges.pools);
+        let Ok(found) = spawn_blocking(find).await else { continue };
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
@@ -107,36 +146,64 @@ async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All, changed: A
     }
 }
 
+/// The ranges as pools and blocks are now.
+async fn ranges(shared: &Shared, given: Vec<IpNet>) -> Result<Ranges, Problem> {
+    let node = shared.node.to_string();
+    // A loop that began anew does not know it.
+    shared.handle.feed(move |_| vec![Event::Blocks(blocks::News::Pooled { node })]);
+    shared.handle.ask(move |node| node.state().ranges(&given)).await
+}
+
 /// Pods cannot come yet.
 fn missing(shared: &Shared, why: &str) {
     let outside = Outside { what: RANGE, reason: "NotReady", message: why.to_owned() };
     shared.handle.set_outside(RANGE, Some(outside));
 }
 
-/// The cluster's network of this node. Asks the kernel for the ways.
+/// The cluster's network of this node. Asks the kernel for links; which way each node is reached is decided elsewhere.
 fn network(
     node: &str,
     own: &Known,
-    nodes: &BTreeMap<String, Known>,
+    others: &BTreeMap<String, Known>,
     config: &ClusterNetworkConfig,
+    pools: Vec<IpNet>,
 ) -> Result<Cluster, String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
     let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
-    let mut peers = Vec::new();
-    for (name, peer) in nodes.iter().filter(|(name, peer)| *name != node && !peer.ranges.is_empty()) {
-        let mut addresses = Vec::new();
-        for address in &peer.addresses {
-            // A router on the way would know nothing of pods.
-            if let Some(Way { link, gateway: None }) =
-                way_to(&host, *address).map_err(|why| why.to_string())?
-            {
-                addresses.push((*address, link));
-            }
+    let links = Links::read(&host).map_err(|why| why.to_string())?;
+    let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
+    let peers = others.map(|(name, peer)| {
+        // A router on the way would know nothing of pods.
+        let (near, far): (Vec<_>, Vec<_>) = peer
+            .addresses
+            .iter()
+            .map(|address| (*address, links.with(*address)))
+            .partition(|(_, link)| link.is_some());
+        let near = near.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
+        PeerWant {
+            name: name.clone(),
+            ranges: peer.ranges.clone(),
+            addresses: near.collect(),
+            far: far.into_iter().map(|(address, _)| address).collect(),
         }
-        peers.push(PeerWant { name: name.clone(), ranges: peer.ranges.clone(), addresses });
+    });
+    let ends = ends(&own.addresses, |address| mtu_at(&host, address));
+    let mtu = config.mtu_over(&ends);
+    let ways = WaysWant { pools, ..config.ways(peers.collect(), node, ends) };
+    Ok(Cluster::new(&own.ranges, &bridge, mtu, &ways))
+}
+
+/// The first address of each family that a link of this node has.
+fn ends(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<EndWant> {
+    let mut ends: Vec<EndWant> = Vec::new();
+    for address in own {
+        if ends.iter().all(|end| end.address.is_ipv4() != address.is_ipv4())
+            && let Some(mtu) = mtu_at(*address)
+        {
+            ends.push(EndWant { address: *address, mtu });
+        }
     }
-    let mtu = config.mtu.or_else(|| own.addresses.iter().find_map(|address| mtu_at(&host, *address)));
-    Ok(Cluster::new(&own.ranges, &bridge, mtu, &config.ways(peers)))
+    ends
 }
 
 /// The MTU of the link that has an address of the node.
@@ -147,27 +214,17 @@ fn mtu_at(host: &Netns, address: IpAddr) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
-    fn a_node_is_its_ranges_and_its_own_addresses() {
-        let node: ApiNode = serde_json::from_value(json!({
-            "metadata": {"name": "a"},
-            "spec": {"podCIDRs": ["10.1.0.0/24", "fd01::/64", "nonsense"]},
-            "status": {"addresses": [
-                {"type": "Hostname", "address": "a"},
-                {"type": "InternalIP", "address": "192.0.2.1"},
-                {"type": "InternalIP", "address": "2001:db8::1"},
-                {"type": "ExternalIP", "address": "203.0.113.1"},
-            ]},
-        }))
-        .unwrap();
-        let (name, known) = read(&node);
-        assert_eq!(name, "a");
-        assert_eq!(known.ranges, ["10.1.0.0/24".parse::<IpNet>().unwrap(), "fd01::/64".parse().unwrap()]);
-        let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
+    fn a_tunnel_begins_at_the_first_address_of_each_family() {
+        let own: Vec<IpAddr> = ["2001:db8::1", "192.0.2.1", "192.0.2.9", "2001:db8::9"]
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect();
+        // No link has the first IPv4 address.
+        let found = ends(&own, |address| (address != own[1]).then_some(1500));
+        let found: Vec<String> = found.iter().map(|end| end.address.to_string()).collect();
+        assert_eq!(found, ["2001:db8::1", "192.0.2.9"]);
     }
 }

@@ -2,7 +2,7 @@
 
 use knit_crds::{KindInfo, Object};
 use knit_engine::objects::News;
-use knit_engine::{ObjectKey, StoredObject, quota};
+use knit_engine::{ObjectKey, StoredObject, pools, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
@@ -22,6 +22,9 @@ pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
         // After the loop: nothing is claimed of a quota that it does not know.
         if let Some(seen) = of_quotas {
             shared.quotas.hear(seen);
+        }
+        if kind.kind == pools::KIND {
+            shared.ranges.pools_are_known();
         }
     };
     shared.teller().follow(&kind.plural, api, watcher::Config::default(), tell).await;

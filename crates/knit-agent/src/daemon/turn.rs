@@ -175,6 +175,7 @@ impl<'a> Turn<'a> {
         let now = Instant::now();
         let folder = options.objects.clone().map(|path: PathBuf| Folder::new(path));
         Self {
+            told: Told::of(node.state()),
             node,
             life,
             ends,
@@ -183,7 +184,6 @@ impl<'a> Turn<'a> {
             waiters: BTreeMap::new(),
             works: Vec::new(),
             reaping: 0,
-            told: Told::default(),
             reap_at: Some(now + REAP_AFTER),
             census_at: now + options.census,
             // What changed while no agent ran is repaired first.

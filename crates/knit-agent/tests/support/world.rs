@@ -46,7 +46,7 @@ impl World {
     /// the lock for a moment, because all of them are one process here.
     pub fn open(&self) -> Standalone {
         let mut opened = None;
-        eventually("the lock is free", Duration::from_secs(5), || {
+        eventually("the lock is free", Duration::from_secs(20), || {
             opened = match Standalone::open(self.folder.path()) {
                 Err(Error::Store(knit_store::Error::Locked { .. })) => None,
                 other => Some(other.unwrap()),
@@ -65,7 +65,7 @@ impl World {
     /// The host and the pod look like this, at once or as soon as the kernel has followed: it adds routes of an IPv6
     /// address a moment after the link below has carrier.
     pub fn assert_like(&self, expected: &Dumps, what: &str) {
-        let deadline = Instant::now() + Duration::from_secs(3);
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let difference = expected.difference(&self.dumps());
             if difference.is_empty() {
@@ -78,7 +78,7 @@ impl World {
     /// How everything looks once the kernel has followed: nothing changes any more.
     pub fn settled(&self) -> Dumps {
         let mut dumps = self.dumps();
-        eventually("nothing changes any more", Duration::from_secs(5), || {
+        eventually("nothing changes any more", Duration::from_secs(30), || {
             std::thread::sleep(Duration::from_millis(300));
             let before = std::mem::replace(&mut dumps, self.dumps());
             before.difference(&dumps).is_empty()

@@ -44,6 +44,8 @@ values! {
     Mark(i64) = number(0, U32, "a mark is from 0 to 4294967295");
     /// A next hop's share of the load.
     Weight(i64) = number(1, 256, "a weight is from 1 to 256");
+    /// The length of a prefix.
+    PrefixLength(i64) = number(0, 128, "a prefix has 0 to 32 bits, or 128 for IPv6");
     /// The number of a VLAN.
     VlanId(i64) = number(1, 4094, "a VLAN is from 1 to 4094: 0 and 4095 are reserved");
     /// The VLAN of ports that say nothing.
@@ -99,6 +101,7 @@ bounded! {
     Priority => u32, (1..=U32), "priority {} is outside 1 to 4294967295: 0 is the kernel's own";
     Mark => u32, (0..=U32), "mark {} is outside 0 to 4294967295";
     UserId => u32, (0..=U32 - 1), "user or group {} is outside 0 to 4294967294";
+    PrefixLength => u8, (0..=128), "prefix length {} is outside 0 to 128";
     VlanId => u16, (1..=4094), "VLAN {} is outside 1 to 4094: 0 and 4095 are reserved";
     DefaultVlan => u16, (0..=4094), "VLAN {} is outside 0 to 4094: 0 is none, 4095 is reserved";
     VrfTable => u32, (1..=U32), "table {} is outside 1 to 4294967295";

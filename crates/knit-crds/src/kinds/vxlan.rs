@@ -96,6 +96,7 @@ impl VxlanSpec {
             ttl: self.ttl.as_ref().and_then(|ttl| ttl.read("spec.ttl", problems)),
             learning: self.learning,
             fdb_ageing: self.ageing.as_ref().and_then(|ageing| ageing.read("spec.ageing", problems)),
+            fdb: None,
         };
         // The model asks whether there is a parent, not which one: an Uplink's name may be no interface name.
         let stand_in = self.parent.as_ref().and_then(|_| IfName::new("parent").ok());

@@ -129,6 +129,7 @@ fn vxlan(details: &Details) -> Option<Kind> {
         ttl: None,
         learning: None,
         fdb_ageing: None,
+        fdb: None,
     }))
 }
 

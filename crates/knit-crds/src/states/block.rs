@@ -28,7 +28,8 @@ const LONGEST_POOL: u32 = 512;
 #[schemars(extend("x-kubernetes-validations" = rule_list(&[SAME])))]
 pub struct IpBlockSpec {
     /// The range that this is a part of, after the network that it belongs to: `default/pnobr0/192.168.100.0/24` is a bridge's
-    /// in the namespace default, `default/Veth/a/...` an object's own, `default/network/blue/...` a VirtualNetwork's.
+    /// in the namespace default, `default/Veth/a/...` an object's own, `default/network/blue/...` a VirtualNetwork's;
+    /// `pods/10.240.0.0/16` is the IpPool pods.
     #[schemars(extend("maxLength" = LONGEST_POOL))]
     pub pool: String,
     /// The block's addresses.

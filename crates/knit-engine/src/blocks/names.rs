@@ -1,10 +1,11 @@
 //! Names of blocks: the same on every node for the same network and range, and names that an API server takes.
 
 use ipnet::IpNet;
-use knit_ipam::Split;
+use knit_ipam::{Pool, Split};
 use knit_model::mac::fnv1a;
 
 use super::{Block, PoolKey};
+use crate::{cluster, pools};
 
 /// The longest name without an index; an API server takes 253 bytes.
 const LONGEST: usize = 200;
@@ -12,7 +13,23 @@ const LONGEST: usize = 200;
 const KEPT: usize = 120;
 
 impl PoolKey {
-    /// The range with its network, for people and to be read back: `default/pnobr0/192.168.100.0/24`.
+    /// The range of a pool.
+    pub(crate) fn of(pool: &Pool) -> Self {
+        Self { network: pool.network.clone(), range: pool.range.trunc() }
+    }
+
+    /// Whether this is an IpPool, of which nodes take their pods' ranges: the ids of networks have a `/`.
+    pub(crate) fn is_ip_pool(&self) -> bool {
+        !self.network.contains('/')
+    }
+
+    /// The network whose addresses are of this range.
+    pub(crate) fn addresses_of(&self) -> String {
+        if self.is_ip_pool() { cluster::network_id() } else { self.network.clone() }
+    }
+
+    /// The range with its network, for people and to be read back: `default/pnobr0/192.168.100.0/24`; with its pool's name:
+    /// `pods/10.240.0.0/16`.
     pub fn title(&self) -> String {
         format!("{}/{}", self.network, self.range.trunc())
     }
@@ -55,15 +72,19 @@ impl Block {
     /// The range that it is a part of, if its object says that in the words of a node.
     pub(crate) fn pool_key(&self) -> Option<PoolKey> {
         let pool = PoolKey::parse(&self.pool)?;
+        if pool.is_ip_pool() {
+            return (pools::block_name(&pool, self.cidr)? == self.name).then_some(pool);
+        }
         let split = Split::of(pool.range);
         let index = split.index_of(self.cidr.network())?;
         let is_named = split.block(index) == Some(self.cidr) && pool.block_name(index) == self.name;
         is_named.then_some(pool)
     }
 
-    /// Its index in that range.
+    /// Its index in that range; none if nodes take whole ranges from it.
     pub(crate) fn index(&self) -> Option<u8> {
-        Split::of(PoolKey::parse(&self.pool)?.range).index_of(self.cidr.network())
+        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool())?;
+        Split::of(pool.range).index_of(self.cidr.network())
     }
 }
 

@@ -27,9 +27,10 @@ impl Builder<'_> {
         let network = wanted.network();
         let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
         let is_shared = wanted.is_shared(self.state);
+        let node_pools = self.node_pools(wanted);
         let mut addresses = Vec::new();
         let mut waits = None;
-        for (mut pools, ask) in wanted.places(ranges).into_iter().take(most) {
+        for (mut pools, ask) in wanted.places(ranges, &node_pools).into_iter().take(most) {
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             // What goes and comes again, by `undo` or by a label, finds its address as it was.
             let last = pools.iter().find_map(|pool| self.state.leases.last_of(pool, &owner));
@@ -42,22 +43,30 @@ impl Builder<'_> {
             if is_shared {
                 pools = pools.into_iter().map(|pool| self.own_part(pool, &owner, ask)).collect();
             }
-            let key = |pool: &Pool| PoolKey { network: network.clone(), range: pool.range.trunc() };
+            for pool in pools.iter_mut().filter(|pool| !self.state.gives(pool.range, &node_pools)) {
+                pool.blocks = Some(Vec::new());
+            }
             let instance = &self.sandbox.instance;
             let given = self.state.leases.allocate_in_order(&pools, &owner, instance, ask, self.now);
             let address = match (given, &pools[..]) {
                 (Ok(address), _) => address,
                 // Another block would not help one who asks for a part of the range.
                 (Err(AllocError::Exhausted { total, .. }), [pool]) if is_shared && pool.part.is_none() => {
-                    let why = self.wait_for_block(&key(pool), pool, total);
+                    let why = self.wait_for_block(&PoolKey::of(pool), pool, total);
                     waits = waits.or(Some(why));
                     continue;
+                }
+                (Err(why @ AllocError::Exhausted { .. }), [pool, ..])
+                    if self.is_more_to_come(pool.range, &node_pools) =>
+                {
+                    let message = format!("{why}; another block is being claimed for this node");
+                    return Err((Reason::NotReady, message));
                 }
                 (Err(why), _) => return Err((why.reason(), why.to_string())),
             };
             let whose = pools.iter().find(|pool| pool.range.contains(&address.addr()));
             if let Some(pool) = whose.filter(|pool| is_shared && !pool.is_own(address.addr())) {
-                self.stray(wanted, &key(pool), name, address.addr());
+                self.stray(wanted, &PoolKey::of(pool), name, address.addr());
             }
             if let Some(lease) =
                 self.state.leases.get(&network, address.addr()).filter(|_| !had.contains(&address.addr()))
@@ -71,9 +80,22 @@ impl Builder<'_> {
         waits.map_or(Ok(addresses), Err)
     }
 
+    /// The pools that this node's ranges of the network are of.
+    pub(super) fn node_pools(&self, wanted: &Wanted) -> Vec<IpNet> {
+        let name = wanted.want.network.as_deref().unwrap_or_default();
+        let cluster = self.state.cluster().filter(|cluster| cluster.is(&wanted.tenant, name));
+        cluster.and_then(|cluster| cluster.ways).map(|ways| ways.pools.clone()).unwrap_or_default()
+    }
+
+    /// Whether this node is about to have another range like this one.
+    fn is_more_to_come(&self, range: IpNet, node_pools: &[IpNet]) -> bool {
+        let ipv6 = range.addr().is_ipv6();
+        node_pools.iter().any(|pool| pool.addr().is_ipv6() == ipv6) && self.state.is_taking(ipv6)
+    }
+
     /// What of a range that nodes share is this node's to give.
     fn own_part(&self, pool: Pool, owner: &AttachmentId, ask: Ask) -> Pool {
-        let key = PoolKey { network: pool.network.clone(), range: pool.range.trunc() };
+        let key = PoolKey::of(&pool);
         let mut pool = pool.of_blocks(self.state.blocks.own(&key));
         if self.state.leases.held(&pool, owner, ask).is_none() {
             pool.reserved = asked_by_value(self.state, &pool.network);
@@ -160,8 +182,9 @@ fn asked_by_value(state: &State, network: &str) -> Vec<IpNet> {
 }
 
 impl Wanted {
-    /// Where each address is looked for, in this order: in the ranges, in the sets of a call, by value.
-    fn places(&self, ranges: &[IpNet]) -> Vec<(Vec<Pool>, Ask)> {
+    /// Where each address is looked for, in this order: in the ranges, in the sets of a call, by value. All ranges of a family
+    /// are one place where they are of pools.
+    fn places(&self, ranges: &[IpNet], node_pools: &[IpNet]) -> Vec<(Vec<Pool>, Ask)> {
         let fixed = &self.want.fixed;
         // In a call, an address by value stands for its range and for its set, and a set for the ranges that it is of.
         let is_open = |range: &&IpNet| {
@@ -169,7 +192,19 @@ impl Wanted {
                 || (!fixed.iter().any(|fixed| range.contains(&fixed.addr()))
                     && !self.sets.iter().flatten().any(|wish| wish.range_of(ranges) == Some(**range)))
         };
-        let open = ranges.iter().filter(is_open).map(|range| (vec![self.pool(*range, false)], Ask::Any));
+        let mut open: Vec<Vec<Pool>> = Vec::new();
+        for range in ranges.iter().filter(is_open) {
+            let ipv6 = range.addr().is_ipv6();
+            let pool = self.pool(*range, false);
+            let is_pooled = node_pools.iter().any(|pool| pool.addr().is_ipv6() == ipv6);
+            let place =
+                open.iter_mut().find(|place| place.iter().all(|one| one.range.addr().is_ipv6() == ipv6));
+            match place.filter(|_| is_pooled) {
+                Some(place) => place.push(pool),
+                None => open.push(vec![pool]),
+            }
+        }
+        let open = open.into_iter().map(|pools| (pools, Ask::Any));
         let has_fixed = |set: &&Vec<RangeWish>| {
             set.iter().any(|wish| fixed.iter().any(|fixed| wish.part().contains(fixed.addr())))
         };

@@ -142,7 +142,7 @@ pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], why: &Provenance, r
 }
 
 /// The bridge's address of each range: the way out.
-fn gateways(network: &NetworkWant) -> Vec<IpAddr> {
+pub(super) fn gateways(network: &NetworkWant) -> Vec<IpAddr> {
     let pools = network.ranges.iter().map(|range| Pool::with_gateway("", *range));
     pools.filter_map(|pool| pool.gateway_address()).map(|address| address.addr()).collect()
 }

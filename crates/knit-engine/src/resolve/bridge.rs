@@ -13,7 +13,7 @@ use knit_model::quota::Counts;
 use knit_model::report::BridgeReport;
 use knit_model::{Address, IfName, Route, Rule, Scope, marks};
 
-use super::{DEFAULT_MTU, Resolved, attachment, ways, with_defaults};
+use super::{DEFAULT_MTU, Resolved, attachment, with_defaults};
 use crate::call::{ATTACHMENT, Attachment};
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State};
@@ -35,7 +35,6 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let name = name_of(state, key);
     resolved.look.host_links.insert(name.clone());
     resolved.look.host_rules = true;
-    ways::look(state, key, &mut resolved);
     let wishes = wishes(state, key);
     if wishes.is_empty() && !is_used(state, key) {
         resolved.look.ports_of = Some(name);
@@ -68,7 +67,6 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let addresses = add_ranges(state, key, &name, &wishes, &mut resolved);
     if attachment::is_routed(state, key) {
         attachment::route_to(&name, &addresses, &wishes[0].why.clone(), &mut resolved);
-        ways::add(state, key, wishes[0].why, &mut resolved);
     }
     resolved.made.host_links.insert(name.clone());
     resolved.made.bridge = Some(BridgeReport { asked: key.name.to_string(), name, addresses, default_vlan });

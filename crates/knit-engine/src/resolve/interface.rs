@@ -1,6 +1,8 @@
 //! Interfaces of a sandbox.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
@@ -88,6 +90,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
 }
 
 /// One interface that one object wants in a sandbox.
+#[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) object: ObjectKey,
     pub(super) why: Provenance,
@@ -101,6 +104,24 @@ pub(super) struct Wanted {
 impl Wanted {
     pub(super) fn bridge(&self) -> Option<BridgeKey> {
         bridge_of(&self.want, &self.tenant)
+    }
+
+    /// The same, but of all the bridge's addresses those are the way out that lie in the ranges of its own addresses.
+    fn through(&self, gateways: &[IpAddr], addresses: &[IpNet]) -> Cow<'_, Self> {
+        let is_near = |gateway: &IpAddr| addresses.iter().any(|address| address.contains(gateway));
+        let is_far = |gateway: &IpAddr| gateways.contains(gateway) && !is_near(gateway);
+        let hops = self.want.routes.iter().flat_map(|route| &route.via).filter_map(|hop| hop.gateway);
+        if !hops.chain(self.want.gateways.iter().copied()).any(|gateway| is_far(&gateway)) {
+            return Cow::Borrowed(self);
+        }
+        let mut other = self.clone();
+        other.want.gateways.retain(|gateway| !is_far(gateway));
+        for hop in other.want.routes.iter_mut().flat_map(|route| &mut route.via) {
+            let Some(gateway) = hop.gateway.filter(is_far) else { continue };
+            let same_family = |near: &&IpAddr| near.is_ipv4() == gateway.is_ipv4() && is_near(near);
+            hop.gateway = gateways.iter().find(same_family).copied();
+        }
+        Cow::Owned(other)
     }
 
     /// Whether a call asks for it, and no object.
@@ -201,6 +222,9 @@ impl Builder<'_> {
         link.attrs = with_defaults(&link.kind, &want.attrs, mtu, pod_master, &seed);
         self.limit(wanted, &mut link)?;
         self.check_uplink(wanted, &link)?;
+        // Of a network with several ranges of a family, this is on one of them.
+        let is_on_one = !self.node_pools(wanted).is_empty();
+        let gateways = network.as_ref().filter(|_| is_on_one).map_or_else(Vec::new, attachment::gateways);
         let ranges = network.map_or_else(|| want.ranges.clone(), |network| network.ranges);
         let most = if wanted.is_call() { usize::MAX } else { most };
         let addresses = self.addresses(wanted, &name, &ranges, most)?;
@@ -226,7 +250,7 @@ impl Builder<'_> {
         ));
         self.resolved.made.uses.extend(wanted.bridge());
         self.resolved.made.host_links.extend(link.device().cloned());
-        self.fill(wanted, &link, table, &addresses);
+        self.fill(&wanted.through(&gateways, &addresses), &link, table, &addresses);
         self.resolved.desired.state.scope(&scope).add_link(link);
         for (key, value) in want.kind.sysctls() {
             self.resolved.because(&scope, Item::Sysctl((*key).to_owned()), &wanted.why);

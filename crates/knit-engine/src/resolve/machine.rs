@@ -45,7 +45,8 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 | Want::Network(_)
                 | Want::Extensions(_)
                 | Want::Quota(_)
-                | Want::Ways(_) => continue,
+                | Want::Ways(_)
+                | Want::Pool(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());

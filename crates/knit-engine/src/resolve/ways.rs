@@ -1,65 +1,126 @@
-//! The way from the cluster's network to the pods of other nodes: a route through each node, in Knit's own table.
+//! The ways from the cluster's network to the pods of other nodes, in Knit's own table: a route through each node that is
+//! on a link of this one, and a tunnel to each of the others.
+
+mod choice;
+mod taken;
+mod tunnels;
+
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::PeerWant;
+use knit_ipam::Pool;
+use knit_model::intent::{NetworkWant, PeerWant, Want, WaysWant};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
+use knit_model::report::ItemReport;
 use knit_model::route::NextHop;
-use knit_model::{Route, Rule, Scope, marks};
+use knit_model::{IfName, Route, Rule, Scope, marks};
 
+use self::choice::{Choice, choose};
+use self::taken::Taken;
+use self::tunnels::Tunnels;
 use super::Resolved;
+use crate::cluster::{self, ClusterNetwork};
 use crate::event::Unit;
-use crate::state::{BridgeKey, State};
+use crate::state::State;
 
-/// What is there of earlier routes has to be looked at, whatever is wanted now.
-pub(super) fn look(state: &State, key: &BridgeKey, resolved: &mut Resolved) {
-    let had = state.made.get(&Unit::Bridge(key.clone())).map(|made| &made.ways);
-    resolved.look.ways.extend(had.into_iter().flatten().cloned());
+/// What the ways to other nodes should be. Nothing at all without a cluster's network.
+pub(crate) fn ways(state: &State) -> Resolved {
+    let mut resolved = Resolved::default();
+    resolved.look.host_rules = true;
+    if let Some(had) = state.made.get(&Unit::Ways) {
+        // What is there of earlier ones has to be looked at, whatever is wanted now.
+        resolved.look.ways.extend(had.ways.iter().cloned());
+        resolved.look.host_links.extend(had.host_links.iter().cloned());
+    }
+    if let Some((cluster, ways, why)) = wanted(state) {
+        resolved.askers.insert(cluster::key());
+        add(state, cluster, ways, why, &mut resolved);
+    }
+    resolved.look.host_neighbours = !resolved.look.host_links.is_empty();
+    resolved
 }
 
-/// Adds the routes to other nodes' pods, if this is the bridge of the cluster's network.
-pub(super) fn add(state: &State, key: &BridgeKey, why: &Provenance, resolved: &mut Resolved) {
-    let Some(cluster) = state.cluster().filter(|cluster| cluster.bridge_key() == *key) else { return };
-    for peer in cluster.ways.iter().flat_map(|ways| &ways.nodes) {
-        for range in &peer.ranges {
-            match through(peer, *range) {
-                Some(hop) => add_route(*range, hop, why, resolved),
-                None => {
-                    let family = if range.addr().is_ipv4() { "IPv4" } else { "IPv6" };
-                    let warning = format!(
-                        "pods of node {} in {range} are not reached: no {family} address of the node is on a link of this one",
-                        peer.name
-                    );
-                    resolved.made.warnings.push((crate::cluster::key(), warning));
+fn wanted(state: &State) -> Option<(ClusterNetwork<'_>, &WaysWant, &Provenance)> {
+    let cluster = state.cluster()?;
+    let ways = cluster.ways?;
+    let is_ways = |want: &Want| matches!(want, Want::Ways(_));
+    let intents = &state.objects.get(&cluster::key())?.intents;
+    let why = intents.iter().find(|intent| is_ways(&intent.want)).map(|intent| &intent.origin)?;
+    Some((cluster, ways, why))
+}
+
+fn add(
+    state: &State,
+    cluster: ClusterNetwork<'_>,
+    ways: &WaysWant,
+    why: &Provenance,
+    resolved: &mut Resolved,
+) {
+    let mut taken = Taken::of(cluster.network, ways);
+    let mut tunnels = Tunnels::new(state, cluster, ways, why);
+    for peer in &ways.nodes {
+        for range in peer.ranges.iter().map(IpNet::trunc) {
+            let chosen = taken.take(range, &peer.name).and_then(|()| choose(ways, peer, range));
+            let reached = chosen.and_then(|choice| match choice {
+                Choice::Native(hop) => Ok(native(peer, range, hop, why, resolved)),
+                Choice::Tunnel { end, to } => tunnels.add(peer, range, end, to, resolved),
+            });
+            match reached {
+                Ok(item) => resolved.made.items.push((cluster::key(), item)),
+                Err(sentence) => {
+                    let warning =
+                        format!("pods of node {} in {range} are not reached: {sentence}", peer.name);
+                    resolved.made.warnings.push((cluster::key(), warning));
                 }
             }
         }
     }
+    tunnels.finish(resolved);
 }
 
-/// The node's address of the same family.
-fn through(peer: &PeerWant, range: IpNet) -> Option<NextHop> {
-    let same =
-        |address: &&(std::net::IpAddr, knit_model::IfName)| address.0.is_ipv4() == range.addr().is_ipv4();
-    let (gateway, link) = peer.addresses.iter().find(same)?.clone();
-    Some(NextHop { gateway: Some(gateway), link, weight: 1, onlink: false })
+/// The ranges of the other nodes' pods, those that are nobody else's.
+pub(crate) fn ranges_of_others(own: &NetworkWant, ways: &WaysWant) -> Vec<IpNet> {
+    let mut taken = Taken::of(own, ways);
+    let all = ways.nodes.iter().flat_map(|peer| peer.ranges.iter().map(move |range| (range.trunc(), peer)));
+    all.filter(|(range, peer)| taken.take(*range, &peer.name).is_ok()).map(|(range, _)| range).collect()
 }
 
-fn add_route(range: IpNet, hop: NextHop, why: &Provenance, resolved: &mut Resolved) {
-    let (host, link) = (Scope::Host, hop.link.clone());
-    let route = Route { table: marks::HOST_TABLE, ..Route::through(range, hop) };
-    resolved.because(&host, Item::Route(route.key()), why);
+/// A route through the node itself.
+fn native(
+    peer: &PeerWant,
+    range: IpNet,
+    (gateway, link): (IpAddr, IfName),
+    why: &Provenance,
+    resolved: &mut Resolved,
+) -> ItemReport {
+    let what = format!("pods of node {} in {range}: native, through {gateway} on {link}", peer.name);
+    let hop = NextHop { gateway: Some(gateway), link: link.clone(), weight: 1, onlink: false };
+    add_route(Route { table: marks::HOST_TABLE, ..Route::through(range, hop) }, why, resolved);
+    add_rule(range, why, resolved);
     resolved.look.ways.insert(link.clone());
-    resolved.made.ways.insert(link);
-    resolved.desired.state.scope(&host).add_route(route);
-    add_rule(range.trunc(), why, resolved);
+    resolved.made.ways.insert(link.clone());
+    ItemReport { field: why.field.clone(), what, links: vec![link], ready: true }
+}
+
+fn add_route(route: Route, why: &Provenance, resolved: &mut Resolved) {
+    resolved.because(&Scope::Host, Item::Route(route.key()), why);
+    resolved.desired.state.scope(&Scope::Host).add_route(route);
 }
 
 /// The node finds a range in Knit's own table.
 pub(super) fn add_rule(range: IpNet, why: &Provenance, resolved: &mut Resolved) {
     let any = Rule::from_address(range, marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
-    let rule = Rule { from: None, to: Some(range), ..any };
+    put_rule(Rule { from: None, to: Some(range), ..any }, why, resolved);
+}
+
+fn put_rule(rule: Rule, why: &Provenance, resolved: &mut Resolved) {
     resolved.because(&Scope::Host, Item::Rule(rule.clone()), why);
     resolved.made.rules.insert(rule.clone());
     resolved.desired.state.scope(&Scope::Host).rules.insert(rule);
+}
+
+/// The first address of a range, which the bridge of its node has.
+fn gateway_of(range: IpNet) -> Option<IpAddr> {
+    Pool::with_gateway("", range).gateway_address().map(|address| address.addr())
 }

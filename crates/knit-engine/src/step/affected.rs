@@ -18,9 +18,11 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Change(want) => &want.pods,
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
-            Want::Extensions(_) => continue,
-            // They are part of the cluster's bridge, which its object names, too.
-            Want::Ways(_) => continue,
+            Want::Extensions(_) | Want::Pool(_) => continue,
+            Want::Ways(_) => {
+                units.insert(Unit::Ways);
+                continue;
+            }
             // What it did not let be may be now.
             Want::Quota(_) => {
                 units.extend(state.blocked_by_quota(namespace));

@@ -8,6 +8,7 @@ use knit_ipam::{Pool, Split};
 use super::Effects;
 use crate::blocks::{Block, Claim, News, Order, PoolKey, Wait};
 use crate::event::{Effect, Record, Unit};
+use crate::pools;
 use crate::state::State;
 
 /// Remembers what a unit waits for, instead of what it waited for before.
@@ -37,6 +38,7 @@ pub(super) fn hear(state: &mut State, news: News, effects: &mut Effects) {
             state.blocks.returning.remove(&name);
         }
         News::Reviewed => review(state, effects),
+        News::Pooled { node } => state.blocks.pooled = Some(node),
     }
 }
 
@@ -108,9 +110,9 @@ fn deleted(state: &mut State, name: &str, uid: &str, effects: &mut Effects) {
 fn lose(state: &mut State, block: &Block, effects: &mut Effects) {
     effects.record(state, Record::BlockGone { name: block.name.clone() });
     state.blocks.idle.remove(&block.name);
-    let Some(pool) = block.pool_key() else { return };
+    let Some(given) = block.pool_key().map(|pool| pool.addresses_of()) else { return };
     let leases = state.leases.iter().filter(|(network, address, lease)| {
-        *network == pool.network && lease.is_live() && block.cidr.contains(address)
+        *network == given && lease.is_live() && block.cidr.contains(address)
     });
     let users: BTreeSet<Unit> =
         leases.map(|(_, _, lease)| Unit::Sandbox(lease.owner.sandbox.clone())).collect();
@@ -126,12 +128,13 @@ fn look_again(state: &mut State, pool: &PoolKey) {
 
 /// What was empty when it was last looked, and still is, goes back. It is not this node's from this moment on.
 fn review(state: &mut State, effects: &mut Effects) {
-    let is_empty = |block: &Block| {
-        let network = block.pool_key().map(|pool| pool.network).unwrap_or_default();
+    let is_empty = |block: &&Block| {
+        let network = block.pool_key().map(|pool| pool.addresses_of()).unwrap_or_default();
         state.leases.live_in(&network, block.cidr) == 0
     };
-    let empty: BTreeSet<String> =
-        state.blocks.mine.values().filter(|block| is_empty(block)).map(|block| block.name.clone()).collect();
+    let spared = pools::spared(state);
+    let empty = state.blocks.mine.values().filter(is_empty).filter(|block| !spared.contains(&block.name));
+    let empty: BTreeSet<String> = empty.map(|block| block.name.clone()).collect();
     let before = std::mem::replace(&mut state.blocks.idle, empty.clone());
     for name in empty.intersection(&before) {
         let Some(block) = state.blocks.mine.get(name).cloned() else { continue };
@@ -160,8 +163,8 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
     for (pool, need) in needs {
         for index in need.strays {
             let Some(cidr) = Split::of(pool.range).block(index) else { continue };
-            if is_free(state, &pool.block_name(index)) {
-                claim(state, &pool, index, cidr, effects);
+            if state.blocks.is_free(&pool.block_name(index)) {
+                claim(state, &pool, pool.block_name(index), cidr, effects);
             }
         }
         let gives = Pool { reserved: need.reserved, ..pool.gives() };
@@ -179,21 +182,13 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
                 break;
             }
             coming = coming.saturating_add(gives.clone().of_blocks(vec![cidr]).total());
-            claim(state, &pool, index, cidr, effects);
+            claim(state, &pool, pool.block_name(index), cidr, effects);
         }
     }
 }
 
-fn is_free(state: &State, name: &str) -> bool {
-    let blocks = &state.blocks;
-    !blocks.mine.contains_key(name)
-        && !blocks.others.contains_key(name)
-        && !blocks.claims.contains_key(name)
-        && !blocks.returning.contains(name)
-}
-
-fn claim(state: &mut State, pool: &PoolKey, index: u8, cidr: IpNet, effects: &mut Effects) {
-    let name = pool.block_name(index);
+/// Has the host create a block for this node.
+pub(crate) fn claim(state: &mut State, pool: &PoolKey, name: String, cidr: IpNet, effects: &mut Effects) {
     state.blocks.claims.insert(name.clone(), Claim { pool: pool.clone(), late: None });
     effects.list.push(Effect::Block(Order::Claim { name, pool: pool.title(), cidr }));
 }

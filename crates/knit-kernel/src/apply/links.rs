@@ -124,7 +124,8 @@ pub(super) fn create(
         }
         limits::set_newborn(transaction, step, scope, end)?;
     }
-    if kinds::is_told(link.kind.name()) {
+    let told = kinds::told(link.kind.name());
+    if !told.is_empty() && link.kind.fields().keys().any(|field| told.contains(&field.as_str())) {
         transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
     }
     Ok(())
@@ -297,8 +298,13 @@ pub(super) fn change(
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
         return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
     }
-    if kinds::is_told(kind.name()) {
-        return transaction.tell(step, scope, name, &kind, Wanted::Changed(changes));
+    let told = kinds::told(kind.name());
+    let is_told = |change: &&&Change| told.contains(&change.field.as_str());
+    if own.iter().any(|change| is_told(&change)) {
+        transaction.tell(step, scope, name, &kind, Wanted::Changed(changes))?;
+    }
+    if own.iter().all(|change| is_told(&change)) {
+        return Ok(());
     }
     let mtu = said_mtu.or(as_it_is.mtu);
     let kept = Attrs { mtu: mtu.filter(|_| kinds::is_retold(kind.name())), ..Attrs::default() };

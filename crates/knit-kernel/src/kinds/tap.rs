@@ -29,7 +29,7 @@ const TYPE_TAP: u8 = 2;
 
 impl WireKind for Tap {
     const CONFIG: &'static str = "CONFIG_TUN";
-    const TOLD: bool = true;
+    const TOLD: &'static [&'static str] = &["user", "user_group", "multi_queue", "vnet_hdr"];
 
     fn encode(&self, _wanted: Wanted<'_>, _around: &Around<'_>, _data: &mut Message) {}
 

@@ -1,12 +1,18 @@
 //! vxlan on the wire.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use knit_model::IfName;
 use knit_model::link::Vxlan;
+use knit_model::{IfName, Mac};
+use nix::errno::Errno;
 
-use super::{Around, Wanted, WireKind};
-use crate::netlink::{Attributes, Message};
+use super::{Around, At, Wanted, WireKind};
+use crate::error::{Error, Result};
+use crate::kernel::By;
+use crate::netlink::constants::*;
+use crate::netlink::header::{LinkHeader, NeighbourHeader};
+use crate::netlink::{Attributes, Header, Message};
 
 // if_link.h, IFLA_VXLAN_*
 const ID: u16 = 1;
@@ -69,6 +75,7 @@ impl WireKind for Vxlan {
                 ttl: None,
                 learning: None,
                 fdb_ageing: None,
+                fdb: None,
             };
         };
         let said =
@@ -89,6 +96,7 @@ impl WireKind for Vxlan {
             ttl: data.first(TTL).and_then(|ttl| ttl.u8()),
             learning: data.first(LEARNING).and_then(|learning| learning.u8()).map(|learning| learning != 0),
             fdb_ageing: data.first(AGEING).and_then(|seconds| seconds.u32()),
+            fdb: None,
         }
     }
 
@@ -96,4 +104,84 @@ impl WireKind for Vxlan {
     fn parent_index(data: Attributes<'_>, _link: Option<u32>) -> Option<u32> {
         data.first(LINK).and_then(|link| link.u32()).filter(|index| *index != 0)
     }
+
+    const TOLD: &'static [&'static str] = &["fdb"];
+
+    /// Only what differs is sent, so that what goes to all others goes on.
+    fn tell(&self, wanted: Wanted<'_>, at: &mut At<'_, '_>) -> Result<()> {
+        let Some(wanted_entries) = wanted.of("fdb", self.fdb.as_ref()) else { return Ok(()) };
+        let before: Entries = match wanted.before("fdb").filter(|before| !before.is_null()) {
+            None => Entries::new(),
+            Some(before) => serde_json::from_value(before.clone()).map_err(|why| Error::Unsayable {
+                context: format!("set the entries of vxlan {} on {}", at.link, at.scope).into(),
+                why: why.to_string(),
+            })?,
+        };
+        let index = index_of(at)?;
+        let gone = before.iter().filter(|(mac, _)| !wanted_entries.contains_key(mac));
+        let gone = gone.map(|(mac, to)| {
+            let context = format!("remove the entry {mac} of vxlan {} on {}", at.link, at.scope);
+            entry(Message::new(RTM_DELNEIGH, 0, context), index, *mac, *to)
+        });
+        let new = wanted_entries.iter().filter(|(mac, to)| before.get(mac) != Some(to));
+        let new = new.map(|(mac, to)| {
+            let context = format!("send {mac} to {to} by vxlan {} on {}", at.link, at.scope);
+            let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, context);
+            entry(message, index, *mac, *to)
+        });
+        let messages: Vec<Message> = gone.chain(new).collect();
+        let socket = at.room.socket(at.scope)?;
+        messages.into_iter().try_for_each(|message| match socket.request(message) {
+            // Someone was faster, and it is gone as it should be.
+            Err(why) if why.errno() == Some(Errno::ENOENT) => Ok(()),
+            sent => sent,
+        })
+    }
+
+    fn ask(&mut self, at: &mut At<'_, '_>) -> Result<()> {
+        // What a link learns comes and goes by itself.
+        if self.learning != Some(false) {
+            return Ok(());
+        }
+        let index = index_of(at)?;
+        let context = format!("list the entries of vxlan {} on {}", at.link, at.scope);
+        let mut message = Message::new(RTM_GETNEIGH, 0, context);
+        message.header(&NeighbourHeader { family: AF_BRIDGE, index: index as i32, ..Default::default() });
+        let read = |_, body: &[u8]| {
+            let (header, attributes) = NeighbourHeader::split(body)?;
+            let is_fixed = header.state & (NUD_PERMANENT | NUD_NOARP) != 0;
+            let mac = Mac::from_bytes(attributes.first(NDA_LLADDR)?.mac()?);
+            let to = attributes.first(NDA_DST)?.address()?;
+            // The one without an address is the field `remote`.
+            (is_fixed && header.index as u32 == index && mac.bytes() != [0; 6]).then_some((mac, to))
+        };
+        self.fdb = Some(at.room.socket(at.scope)?.dump(message, read)?.into_iter().collect());
+        Ok(())
+    }
+}
+
+type Entries = BTreeMap<Mac, IpAddr>;
+
+fn index_of(at: &mut At<'_, '_>) -> Result<u32> {
+    let body = at.room.link_body(at.scope, By::Name(at.link.as_str()))?;
+    let header = body.and_then(|body| LinkHeader::decode(&body));
+    header.map(|header| header.index as u32).ok_or_else(|| Error::Refused {
+        context: format!("find vxlan {} on {}", at.link, at.scope).into(),
+        errno: Errno::ENODEV,
+        message: None,
+        offset: None,
+    })
+}
+
+fn entry(mut message: Message, index: u32, mac: Mac, to: IpAddr) -> Message {
+    message.header(&NeighbourHeader {
+        family: AF_BRIDGE,
+        index: index as i32,
+        state: NUD_PERMANENT,
+        flags: NTF_SELF,
+        ..Default::default()
+    });
+    message.put_bytes(NDA_LLADDR, &mac.bytes());
+    message.put_address(NDA_DST, to);
+    message
 }

@@ -47,7 +47,7 @@ type Peers = BTreeMap<PublicKey, WgPeer>;
 
 impl WireKind for WireGuard {
     const CONFIG: &'static str = "CONFIG_WIREGUARD";
-    const TOLD: bool = true;
+    const TOLD: &'static [&'static str] = &["private_key", "listen_port", "fwmark", "peers"];
 
     fn encode(&self, _wanted: Wanted<'_>, _around: &Around<'_>, _data: &mut Message) {}
 
@@ -140,13 +140,10 @@ impl WireKind for WireGuard {
 
 /// The peers as they are before a change; none at birth.
 fn peers_before(wanted: Wanted<'_>, context: &Context) -> Result<Peers> {
-    let Wanted::Changed(changes) = wanted else { return Ok(Peers::new()) };
-    let before = changes.iter().find(|change| change.field == "peers").map(|change| change.from.clone());
-    let before = before.unwrap_or_default();
-    if before.is_null() {
+    let Some(before) = wanted.before("peers").filter(|before| !before.is_null()) else {
         return Ok(Peers::new());
-    }
-    serde_json::from_value(before)
+    };
+    serde_json::from_value(before.clone())
         .map_err(|why| Error::Unsayable { context: context.clone(), why: why.to_string() })
 }
 

@@ -62,56 +62,36 @@ impl Socket {
         applied: &mut Vec<usize>,
     ) -> Result<(), (usize, Error)> {
         let first_sequence = self.reserve_sequence(part.len() as u32);
-        let has_verdict = |index: usize| !messages[index].borrow().is_marker();
         // Messages are worked through in order, and a refusal is told unasked: the last one's acknowledgement is that of
-        // all. Between markers they are judged together, and each has to be asked for.
-        let asks_for_all = !part.clone().all(has_verdict);
-        let asks = |index: usize| has_verdict(index) && (asks_for_all || index + 1 == part.end);
+        // all.
+        let last = part.end - 1;
         let mut datagram = Vec::new();
         for (index, sequence) in part.clone().zip(first_sequence..) {
             let message: &Message = messages[index].borrow();
             if message.overflowed() {
                 return Err((index, Error::TooLong { context: message.context().clone() }));
             }
-            let flags = if asks(index) { NLM_F_ACK } else { 0 };
+            let flags = if index == last { NLM_F_ACK } else { 0 };
             message.append_to(&mut datagram, sequence, flags);
         }
         let context_of = |index: usize| messages[index].borrow().context();
         let first_context = context_of(part.start);
         self.send(&datagram, first_context).map_err(|error| (part.start, error))?;
 
-        let mut awaited: Vec<bool> = part.clone().map(asks).collect();
         let mut refused: BTreeMap<usize, Error> = BTreeMap::new();
-        while let Some(next) = awaited.iter().position(|waiting| *waiting) {
-            let first = if asks_for_all { part.start + next } else { part.start };
-            let answer = match self.receive(context_of(first)) {
-                Ok(answer) => answer,
-                Err(error) => return Err((first, error)),
-            };
+        let mut is_done = false;
+        while !is_done {
+            let answer = self.receive(first_context).map_err(|error| (part.start, error))?;
             for frame in Frames::new(answer) {
-                let offset = frame.sequence.wrapping_sub(first_sequence) as usize;
-                let (Some(waiting), Some(verdict)) = (awaited.get_mut(offset), frame.verdict()) else {
-                    continue;
-                };
-                let index = part.start + offset;
-                let was_awaited = std::mem::replace(waiting, false);
-                match verdict {
-                    Ok(()) if asks_for_all && was_awaited => applied.push(index),
-                    Ok(()) => {}
-                    Err(refusal) => {
-                        let error = refusal.about(context_of(index).clone());
-                        if !has_verdict(index) {
-                            // Whoever refuses the marker has not looked at the rest.
-                            return Err((index, error));
-                        }
-                        refused.insert(index, error);
-                    }
+                let index = part.start + frame.sequence.wrapping_sub(first_sequence) as usize;
+                let Some(verdict) = frame.verdict().filter(|_| part.contains(&index)) else { continue };
+                is_done |= index == last;
+                if let Err(refusal) = verdict {
+                    refused.insert(index, refusal.about(context_of(index).clone()));
                 }
             }
         }
-        if !asks_for_all {
-            applied.extend(part.filter(|index| !refused.contains_key(index)));
-        }
+        applied.extend(part.filter(|index| !refused.contains_key(index)));
         refused.pop_first().map_or(Ok(()), Err)
     }
 }

@@ -195,6 +195,7 @@ pub const NDA_MASTER: u16 = 9;
 pub const NDA_PROTOCOL: u16 = 12;
 pub const NTF_SELF: u8 = 0x02;
 pub const NTF_PROXY: u8 = 0x08;
+pub const NUD_NOARP: u16 = 0x40;
 pub const NUD_PERMANENT: u16 = 0x80;
 
 // net_namespace.h
@@ -206,6 +207,11 @@ pub const GENL_ID_CTRL: u16 = 16;
 pub const CTRL_CMD_GETFAMILY: u8 = 3;
 pub const CTRL_ATTR_FAMILY_ID: u16 = 1;
 pub const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+
+// nfnetlink.h
+pub const NFNL_MSG_BATCH_BEGIN: u16 = 16;
+pub const NFNL_MSG_BATCH_END: u16 = 17;
+pub const NFNL_SUBSYS_NFTABLES: u16 = 10;
 
 // socket families, as the one byte they are in netlink headers
 pub const AF_UNSPEC: u8 = 0;

@@ -22,7 +22,6 @@ pub struct Message {
     bytes: Vec<u8>,
     context: Context,
     overflowed: bool,
-    marker: bool,
 }
 
 impl Message {
@@ -33,16 +32,9 @@ impl Message {
         bytes.extend_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(&(flags | NLM_F_REQUEST).to_ne_bytes());
         bytes.extend_from_slice(&[0; 8]);
-        let mut message = Self { bytes, context: context.into(), overflowed: false, marker: false };
+        let mut message = Self { bytes, context: context.into(), overflowed: false };
         message.write_length();
         message
-    }
-
-    /// Makes this a marker: in a batch the kernel is not asked to acknowledge it, and refusing it ends the batch.
-    /// netfilter brackets its transactions with two such messages.
-    pub fn marker(mut self) -> Self {
-        self.marker = true;
-        self
     }
 
     /// Appends the fixed structure. It comes before all attributes (and once more at the start of a veth's peer).
@@ -138,10 +130,6 @@ impl Message {
     /// Whether some attribute is longer than netlink's 16-bit lengths can say. Such a message is never sent.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
-    }
-
-    pub(crate) fn is_marker(&self) -> bool {
-        self.marker
     }
 
     pub(crate) fn into_context(self) -> Context {

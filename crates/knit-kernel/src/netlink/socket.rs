@@ -21,6 +21,8 @@ use crate::sys;
 
 /// How much the kernel may queue for this socket before it drops messages.
 const RECEIVE_BUFFER: usize = 4 << 20;
+/// How much fits into the send buffer that every socket has.
+const SEND_BUFFER: usize = 64 << 10;
 /// How long to wait for an answer. The kernel works while it holds its network lock, which others may hold for long.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Holds every acknowledgement: the kernel does not repeat the request in them.
@@ -155,6 +157,16 @@ impl Socket {
         if self.buffer.len() < LARGE {
             self.buffer.resize(LARGE, 0);
         }
+    }
+
+    /// Makes sure that a datagram of this many bytes can be sent.
+    pub(super) fn hold(&self, bytes: usize) -> Result<()> {
+        if bytes <= SEND_BUFFER || setsockopt(&self.fd, sockopt::SndBufForce, &bytes).is_ok() {
+            return Ok(());
+        }
+        // Without a privilege over the first user namespace the administrator's limit applies.
+        setsockopt(&self.fd, sockopt::SndBuf, &bytes)
+            .map_err(|errno| Error::system("netlink socket", "make room for a long message", errno))
     }
 
     /// Sends one datagram. rtnetlink works through it before this returns.

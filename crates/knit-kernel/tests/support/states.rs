@@ -1,5 +1,8 @@
 //! States that a node could be asked for, one per link kind, and one with everything.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use knit_model::link::{Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, Peer, Veth, Vxlan};
 use knit_model::route::{Action, NextHop};
@@ -81,6 +84,7 @@ pub fn add_vxlan(state: &mut NetState, id: &str, [local, remote]: [&str; 2], add
         ttl: Some(9),
         learning: Some(true),
         fdb_ageing: Some(120),
+        fdb: None,
     };
     let mut vxlan = link(&scope, "vx0", Kind::Vxlan(kind));
     vxlan.attrs.mtu = Some(1400);
@@ -90,6 +94,23 @@ pub fn add_vxlan(state: &mut NetState, id: &str, [local, remote]: [&str; 2], add
     for address in addresses {
         here.add_address(Address::new(name("vx0"), net(address)));
     }
+}
+
+/// Where frames to these hardware addresses go.
+pub fn entries(all: &[(&str, &str)]) -> BTreeMap<Mac, IpAddr> {
+    all.iter().map(|(mac, to)| (mac.parse().unwrap(), to.parse().unwrap())).collect()
+}
+
+/// Tunnels of the host that go only where their entries say, with what is beyond one of them.
+pub fn add_tunnels(state: &mut NetState) {
+    let fdb = entries(&[("02:00:00:00:00:01", "10.50.0.2"), ("02:00:00:00:00:02", "10.50.0.3")]);
+    let vxlan = Vxlan::unicast(79, 4790, "10.50.0.1".parse().unwrap(), fdb);
+    let host = state.scope(&Scope::Host);
+    host.add_link(link(&Scope::Host, "vx1", Kind::Vxlan(vxlan)));
+    host.add_neighbour(neighbour("vx1", "10.63.1.1", Some("02:00:00:00:00:01")));
+    let beyond = NextHop { onlink: true, ..hop("10.63.1.1", "vx1", 1) };
+    let source = Some("10.50.0.1".parse().unwrap());
+    host.add_route(Route { table: 7500, source, ..Route::through(net("10.63.1.0/24"), beyond) });
 }
 
 pub fn hop(gateway: &str, link: &str, weight: u16) -> NextHop {
@@ -115,6 +136,7 @@ pub fn everything() -> NetState {
     });
     host.add_neighbour(neighbour("br0", "10.50.0.99", Some("02:00:00:00:00:99")));
     host.add_neighbour(neighbour("br0", "10.50.0.98", None));
+    add_tunnels(&mut state);
 
     let pod = state.scope(&sandbox("a"));
     pod.add_route(Route::through(net("0.0.0.0/0"), hop("10.50.0.1", "net1", 1)));

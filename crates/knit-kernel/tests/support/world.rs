@@ -1,13 +1,14 @@
 //! A node with sandboxes for tests of plans: its kernel, and what `ip` shows of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use knit_kernel::fault::{Observer, Unobserved};
 use knit_kernel::secrets::NoSecrets;
 use knit_kernel::{Applied, ApplyError, Deletes, Kernel, Look, Netns, Places, ScopeLook, Secrets};
 use knit_model::plan::{Desired, Plan, diff};
 use knit_model::{NetState, SandboxId, Scope};
-use knit_testbed::{Dump, Namespace, Testbed};
+use knit_testbed::{Dump, Namespace, Testbed, eventually};
 
 use super::seen;
 
@@ -111,29 +112,47 @@ impl World {
         plan
     }
 
-    /// What `ip` and the others show of every namespace.
+    /// What `ip` and the others show of every namespace, once the kernel has followed what was done.
     pub fn dumps(&self) -> Vec<(String, Dump)> {
-        let all = std::iter::once(&self.host).chain(&self.sandboxes);
-        all.map(|namespace| (namespace.label().to_owned(), Dump::take(namespace))).collect()
+        // Looking at everything is slow in an emulated machine: these are what comes a moment later.
+        let followed = || {
+            let look = |namespace: &Namespace| namespace.ip(&["-6", "route", "show", "table", "all"]);
+            self.all().map(|namespace| look(namespace) + &namespace.ip(&["address"])).collect::<Vec<_>>()
+        };
+        let mut seen = followed();
+        eventually("the kernel has followed", Duration::from_secs(20), || {
+            std::thread::sleep(Duration::from_millis(100));
+            let before = std::mem::replace(&mut seen, followed());
+            before == seen
+        });
+        self.dumps_now()
+    }
+
+    fn dumps_now(&self) -> Vec<(String, Dump)> {
+        self.all().map(|namespace| (namespace.label().to_owned(), Dump::take(namespace))).collect()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Namespace> {
+        std::iter::once(&self.host).chain(&self.sandboxes)
     }
 
     /// Every namespace looks as it did. The kernel adds some IPv6 routes a moment after their address.
     #[track_caller]
     pub fn assert_as_before(&self, before: &[(String, Dump)], when: &str) {
         let mut difference = String::new();
-        for _ in 0..20 {
+        for _ in 0..200 {
             difference = self.difference(before);
             if difference.is_empty() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
         }
         panic!("{when}: {difference}");
     }
 
     fn difference(&self, before: &[(String, Dump)]) -> String {
         let mut all = String::new();
-        for ((label, before), (_, after)) in before.iter().zip(self.dumps()) {
+        for ((label, before), (_, after)) in before.iter().zip(self.dumps_now()) {
             let difference = before.difference(&after);
             if !difference.is_empty() {
                 all.push_str(&format!("{label} differs:\n{difference}\n"));

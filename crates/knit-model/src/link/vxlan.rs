@@ -1,10 +1,12 @@
 //! vxlan: Ethernet in UDP.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Enforcement, LinkKind};
+use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problems;
 
@@ -37,6 +39,9 @@ pub struct Vxlan {
     /// Seconds after which a silent address is forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fdb_ageing: Option<u32>,
+    /// Where frames to a hardware address go: all the fixed entries that there are. Of a link that learns nothing is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fdb: Option<BTreeMap<Mac, IpAddr>>,
 }
 
 impl Vxlan {
@@ -52,7 +57,29 @@ impl Vxlan {
             ttl: Some(64),
             learning: Some(true),
             fdb_ageing: Some(300),
+            fdb: Some(BTreeMap::from([(Mac::derived("far"), IpAddr::from([10, 0, 0, 3]))])),
         }
+    }
+
+    /// A link that goes only where its entries say, from this address of the node.
+    pub fn unicast(vni: u32, port: u16, local: IpAddr, fdb: BTreeMap<Mac, IpAddr>) -> Self {
+        Self {
+            vni,
+            remote: None,
+            local: Some(local),
+            port: Some(port),
+            parent: None,
+            ttl: None,
+            learning: Some(false),
+            fdb_ageing: None,
+            fdb: Some(fdb),
+        }
+    }
+
+    /// The bytes that it puts around each packet, over this family.
+    pub const fn overhead_over(is_ipv6: bool) -> u32 {
+        let outer = if is_ipv6 { 40 } else { 20 };
+        outer + 8 + 8 + 14
     }
 }
 
@@ -66,8 +93,7 @@ impl LinkKind for Vxlan {
     }
 
     fn overhead(&self) -> u32 {
-        let outer = if self.remote.or(self.local).is_some_and(|address| address.is_ipv6()) { 40 } else { 20 };
-        outer + 8 + 8 + 14
+        Self::overhead_over(self.remote.or(self.local).is_some_and(|address| address.is_ipv6()))
     }
 
     fn parent(&self) -> Option<&IfName> {

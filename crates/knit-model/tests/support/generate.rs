@@ -1,5 +1,7 @@
 //! Random states that a node could be asked for: bridges on the host, sandboxes with veths, macvlans and tunnels.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use knit_model::link::{
     Attrs, Bridge, Kind, Limit, Link, Macvlan, MacvlanMode, Master, Peer, PortVlans, Rate, Veth, VlanSet,
@@ -57,6 +59,7 @@ pub fn one_vxlan(vni: u32) -> NetState {
         ttl: None,
         learning: None,
         fdb_ageing: None,
+        fdb: None,
     };
     let mut link = Link::new(name("vx0"), Kind::Vxlan(kind));
     link.attrs = Attrs { mtu: Some(1450), up: Some(true), ..Attrs::default() };
@@ -150,8 +153,9 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
             port: Some(4789),
             parent,
             ttl: None,
-            learning: None,
+            learning: Some(false),
             fdb_ageing: None,
+            fdb: Some([(Mac::derived(&format!("{:?}", wish.mtu)), IpAddr::from([10, 0, 0, vni]))].into()),
         };
         state.scope(&scope).add_link(link(&name("vx0"), Kind::Vxlan(kind), &format!("s{index}/vx0"), None));
     }

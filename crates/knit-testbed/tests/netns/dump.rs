@@ -10,7 +10,7 @@ use crate::pair;
 fn a_dump_does_not_change_by_itself() {
     let testbed = Testbed::new("still");
     let (a, b) = pair(&testbed);
-    let before = Dump::take(&a);
+    let before = Dump::settled(&a);
     // Learned neighbours, link-local addresses and counters all come with this.
     a.ping("10.0.0.2").unwrap();
     a.ping("fd00::2").unwrap();
@@ -24,7 +24,7 @@ fn a_dump_does_not_change_by_itself() {
 
 /// What a dump shows of one change, and that undoing it gives the same dump again.
 fn assert_shows(namespace: &Namespace, change: impl Fn(), undo: impl Fn(), expected: &[&str]) {
-    let before = Dump::take(namespace);
+    let before = Dump::settled(namespace);
     change();
     let difference = before.difference(&Dump::take(namespace));
     let lines: Vec<_> = difference.lines().filter(|line| line.starts_with("  ")).collect();
@@ -107,7 +107,7 @@ fn a_dump_shows_exactly_what_was_changed() {
 fn a_new_link_is_a_few_lines_in_a_difference() {
     let testbed = Testbed::new("newlink");
     let host = testbed.host();
-    let before = Dump::take(&host);
+    let before = Dump::settled(&host);
     testbed.bridge(&host, "br7");
     let difference = before.difference(&Dump::take(&host));
     assert!(difference.contains("+ br7: info_kind bridge"), "{difference}");
@@ -123,7 +123,7 @@ fn what_came_and_went_leaves_the_host_as_it_was() {
     let mut testbed = Testbed::new("example");
     let host = testbed.host();
     let (a, b) = (testbed.pod("a"), testbed.pod("b"));
-    let before = Dump::take(&host);
+    let before = Dump::settled(&host);
     testbed.bridge(&host, "br0");
     for (pod, port, number) in [(&a, "port-a", 1), (&b, "port-b", 2)] {
         testbed.connect(pod, "eth0", &host, port);
@@ -136,7 +136,7 @@ fn what_came_and_went_leaves_the_host_as_it_was() {
     a.ip(&["link", "del", "eth0"]);
     b.ip(&["link", "del", "eth0"]);
     host.ip(&["link", "del", "br0"]);
-    assert_same!(before, Dump::take(&host));
+    before.assert_unchanged(&host);
     testbed.close();
     testbed.assert_nothing_left();
 }

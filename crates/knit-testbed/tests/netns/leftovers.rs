@@ -45,7 +45,7 @@ fn background_processes_and_their_children_are_stopped() {
     testbed.close();
     testbed.assert_nothing_left();
     assert!(!shell.is_running());
-    assert!(!pids.iter().any(|pid| is_running(*pid)), "{pids:?}");
+    eventually("all have ended", Duration::from_secs(10), || !pids.iter().any(|pid| is_running(*pid)));
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn two_connected_namespaces_ping_each_other_in_both_families() {
     let (a, b) = pair(&testbed);
     for target in ["10.0.0.2", "fd00::2"] {
         let rtt = a.ping(target).unwrap();
-        assert!(rtt < Duration::from_secs(1), "{rtt:?}");
+        assert!(rtt < Duration::from_secs(4), "{rtt:?}");
     }
     b.ping("10.0.0.1").unwrap();
     b.ip(&["link", "set", "eth0", "down"]);

@@ -31,22 +31,37 @@ impl Turn<'_> {
             None if known.is_none() => Ok(()),
             None => self.hear(Event::ObjectDeleted(knit_engine::cluster::key())),
             Some(Cluster(object)) if known.is_some_and(|known| known.manifest == object.manifest) => Ok(()),
-            Some(Cluster(object)) => self.hear(Event::ObjectApplied(object.clone())),
+            Some(cluster) => self.hear(cluster.applied()),
         }
     }
 
-    /// Ranges that pods have addresses of do not change under them. The ways to other nodes do.
+    /// Ranges that pods have addresses of stay theirs, and so does their MTU; other ranges come and go, and so do the ways to
+    /// other nodes.
     pub(super) fn change_cluster(&mut self, cluster: Option<Cluster>) -> Result<()> {
-        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
-        if manifest(&cluster) == manifest(&self.options.cluster) {
-            return Ok(());
-        }
         let state = self.node.state();
         let on_it = |there: &knit_engine::Attachment| {
             state.cluster().is_some_and(|network| network.is(&there.tenant, &there.network))
         };
-        let for_pods = |cluster: &Option<Cluster>| cluster.as_ref().map(Cluster::for_pods);
-        if for_pods(&cluster) != for_pods(&self.options.cluster) && state.called.all().any(on_it) {
+        let is_used = state.called.all().any(on_it);
+        let cluster = match (cluster, &self.options.cluster) {
+            // What the node has room for may have become another. Pods find that out by themselves where it matters.
+            (Some(new), Some(old)) if is_used && self.options.is_cluster_told => Some(new.with_mtu_of(old)),
+            (cluster, _) => cluster,
+        };
+        let manifest = |cluster: &Option<Cluster>| cluster.as_ref().map(|one| one.0.manifest.clone());
+        if manifest(&cluster) == manifest(&self.options.cluster) {
+            return Ok(());
+        }
+        // Blocks of pools come and go.
+        let is_pooled = [&cluster, &self.options.cluster].into_iter().flatten().any(Cluster::is_pooled);
+        let for_pods = |cluster: &Option<Cluster>| Some(cluster.as_ref()?.for_pods(is_pooled));
+        let (id, ranges) = (knit_engine::cluster::network_id(), cluster.as_ref().map(Cluster::ranges));
+        let loses_none = || {
+            let mut held =
+                state.leases.iter().filter(|(network, _, lease)| *network == id && lease.is_live());
+            held.all(|(_, address, _)| ranges.iter().flatten().any(|range| range.contains(&address)))
+        };
+        if (for_pods(&cluster) != for_pods(&self.options.cluster) || !loses_none()) && is_used {
             let what = "clusterNetwork: it cannot change while pods are on it".to_owned();
             return Err(Error::InUse { what });
         }

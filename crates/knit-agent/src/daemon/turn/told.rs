@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use knit_engine::event::Ended;
-use knit_engine::{ObjectKey, Record, Unit};
+use knit_engine::state::Made;
+use knit_engine::{ObjectKey, Record, State, Unit};
 use knit_model::problem::Problem;
 
 use super::Turn;
@@ -20,9 +21,17 @@ pub(super) struct Told {
     repairs: BTreeMap<Unit, String>,
     /// The problems that were said last.
     problems: BTreeMap<Unit, Vec<(ObjectKey, Problem)>>,
+    /// How pods of other nodes are reached, and those that are not, in the words that were said last.
+    ways: BTreeSet<String>,
 }
 
 impl Told {
+    /// What was known before is no news.
+    pub(super) fn of(state: &State) -> Self {
+        let ways = state.made.get(&Unit::Ways).map(ways).unwrap_or_default();
+        Self { ways, ..Self::default() }
+    }
+
     /// Says what is new in what was written down.
     pub(super) fn hear(&mut self, record: &Record) {
         match record {
@@ -34,8 +43,11 @@ impl Told {
 
     /// A try came to its end. The next one may find the same problems again: they were said.
     fn ended(&mut self, ended: &Ended) {
-        if ended.made.is_some() {
+        if let Some(made) = &ended.made {
             self.compared.remove(&ended.unit);
+            if ended.unit == Unit::Ways {
+                self.tell_ways(made);
+            }
         }
         let said = self.problems.remove(&ended.unit).unwrap_or_default();
         for (object, problem) in ended.problems.iter().filter(|one| !said.contains(one)) {
@@ -45,6 +57,29 @@ impl Told {
             self.problems.insert(ended.unit.clone(), ended.problems.clone());
         }
     }
+}
+
+impl Told {
+    /// Says which way the pods of each node are reached, when it is another.
+    fn tell_ways(&mut self, made: &Made) {
+        let before = std::mem::replace(&mut self.ways, ways(made));
+        for way in self.ways.difference(&before) {
+            match made.warnings.iter().any(|(_, warning)| warning == way) {
+                true => tracing::warn!("{way}"),
+                false => tracing::info!("{way}"),
+            }
+        }
+        let whose = |way: &String| way.split_once(": ").map(|(whose, _)| whose.to_owned());
+        let now: BTreeSet<_> = self.ways.iter().map(whose).collect();
+        for way in before.iter().filter(|way| !now.contains(&whose(way))) {
+            tracing::info!("no longer: {way}");
+        }
+    }
+}
+
+fn ways(made: &Made) -> BTreeSet<String> {
+    let reached = made.items.iter().map(|(_, item)| item.what.clone());
+    reached.chain(made.warnings.iter().map(|(_, warning)| warning.clone())).collect()
 }
 
 impl Turn<'_> {

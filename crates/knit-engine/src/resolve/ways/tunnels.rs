@@ -1,0 +1,140 @@
+//! Tunnels to other nodes: one VXLAN for each family that carries them, which goes only where Knit's entries say.
+//!
+//! Each node has a hardware address that follows from its name, and is the next hop by the first address of its range. So
+//! nobody has to be asked for anything: an entry of the link says where the hardware address is, and a permanent neighbour
+//! whose it is.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_model::intent::{EndWant, PeerWant, TunnelWant, WaysWant};
+use knit_model::link::{Attrs, Kind, Link, LinkKind, OwnerId, Vxlan};
+use knit_model::plan::Item;
+use knit_model::provenance::Provenance;
+use knit_model::report::ItemReport;
+use knit_model::route::NextHop;
+use knit_model::{IfName, Mac, Neighbour, Route, Rule, Scope, marks};
+
+use super::{add_route, add_rule, gateway_of, put_rule};
+use crate::cluster::ClusterNetwork;
+use crate::event::Unit;
+use crate::resolve::{Resolved, with_defaults};
+use crate::state::State;
+
+/// The tunnels of this node.
+pub(super) struct Tunnels<'a> {
+    cluster: ClusterNetwork<'a>,
+    want: Option<&'a TunnelWant>,
+    why: &'a Provenance,
+    /// The bridge's addresses: what the node itself says to pods beyond a tunnel comes from them.
+    sources: Vec<IpAddr>,
+    /// What the kernel says if it has none.
+    lacking: Option<&'a str>,
+    /// Where each hardware address is, by the end of the tunnel.
+    entries: BTreeMap<IpAddr, (&'a EndWant, BTreeMap<Mac, IpAddr>)>,
+}
+
+impl<'a> Tunnels<'a> {
+    pub(super) fn new(
+        state: &'a State,
+        cluster: ClusterNetwork<'a>,
+        ways: &'a WaysWant,
+        why: &'a Provenance,
+    ) -> Self {
+        let bridge = state.made.get(&Unit::Bridge(cluster.bridge_key()));
+        let addresses = bridge.and_then(|made| made.bridge.as_ref()).map(|bridge| &bridge.addresses);
+        Self {
+            cluster,
+            want: ways.tunnel.as_ref(),
+            why,
+            sources: addresses.into_iter().flatten().map(IpNet::addr).collect(),
+            lacking: state.lacking.get(Vxlan::NAME).map(String::as_str),
+            entries: BTreeMap::new(),
+        }
+    }
+
+    /// Reaches a range of a node by a tunnel from `end` to its address `to`.
+    pub(super) fn add(
+        &mut self,
+        peer: &PeerWant,
+        range: IpNet,
+        end: &'a EndWant,
+        to: IpAddr,
+        resolved: &mut Resolved,
+    ) -> Result<ItemReport, String> {
+        if let Some(words) = self.lacking {
+            return Err(format!("it needs a tunnel, and {words}"));
+        }
+        let gateway = gateway_of(range).ok_or("the range is too small for a gateway")?;
+        let (link, mac) = (link_name(end), mac_of(&peer.name));
+        let (_, entries) = self.entries.entry(end.address).or_insert_with(|| (end, BTreeMap::new()));
+        entries.insert(mac, to);
+        let neighbour = Neighbour { link: link.clone(), address: gateway, mac: Some(mac), owned: true };
+        resolved.because(&Scope::Host, Item::Neighbour(neighbour.key()), self.why);
+        resolved.desired.state.scope(&Scope::Host).add_neighbour(neighbour);
+        self.add_route(range, gateway, &link, resolved);
+        add_rule(range, self.why, resolved);
+        // What pods say to the node itself goes the same way: on the way without a tunnel nobody knows them.
+        for address in peer.own().filter(|address| address.is_ipv4() == range.addr().is_ipv4()) {
+            self.add_route(address.into(), gateway, &link, resolved);
+        }
+        let what = format!("pods of node {} in {range}: vxlan, to {to} by {link}", peer.name);
+        Ok(ItemReport { field: self.why.field.clone(), what, links: vec![link], ready: true })
+    }
+
+    fn add_route(&self, to: IpNet, gateway: IpAddr, link: &IfName, resolved: &mut Resolved) {
+        let hop = NextHop { gateway: Some(gateway), link: link.clone(), weight: 1, onlink: true };
+        let source = self.sources.iter().find(|source| source.is_ipv4() == to.addr().is_ipv4()).copied();
+        let route = Route { table: marks::HOST_TABLE, source, ..Route::through(to, hop) };
+        add_route(route, self.why, resolved);
+    }
+
+    /// Adds the links that are needed, and has pods find the ways to nodes.
+    pub(super) fn finish(self, resolved: &mut Resolved) {
+        let Some(want) = self.want.filter(|_| !self.entries.is_empty()) else { return };
+        for (end, entries) in self.entries.into_values() {
+            add_link(want, end, entries, self.why, resolved);
+        }
+        for range in &self.cluster.network.ranges {
+            let rule = Rule::from_address(range.trunc(), marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
+            put_rule(rule, self.why, resolved);
+        }
+    }
+}
+
+fn add_link(
+    want: &TunnelWant,
+    end: &EndWant,
+    entries: BTreeMap<Mac, IpAddr>,
+    why: &Provenance,
+    resolved: &mut Resolved,
+) {
+    let (host, name) = (Scope::Host, link_name(end));
+    let vxlan = Vxlan::unicast(want.vni, want.port, end.address, entries);
+    let mtu = Some(end.mtu.saturating_sub(vxlan.overhead()));
+    let mut link = Link::new(name.clone(), Kind::Vxlan(vxlan).with_defaults());
+    link.owner = Some(OwnerId::derived(&format!("ways/{name}")));
+    let asked = Attrs { mac: Some(mac_of(&want.node)), ..Attrs::default() };
+    link.attrs = with_defaults(&link.kind, &asked, mtu, None, "");
+    resolved.because(&host, Item::Link(name.clone()), why);
+    resolved.look.host_links.insert(name.clone());
+    resolved.made.host_links.insert(name.clone());
+    let path = format!("net/ipv4/conf/{name}/forwarding");
+    resolved.because(&host, Item::Sysctl(path.clone()), why);
+    resolved.look.sysctls.insert(path.clone());
+    resolved.made.sysctls.insert(path.clone());
+    let scope = resolved.desired.state.scope(&host);
+    scope.sysctls.insert(path, "1".to_owned());
+    scope.add_link(link);
+}
+
+fn link_name(end: &EndWant) -> IfName {
+    let name = if end.address.is_ipv4() { marks::TUNNEL_IPV4 } else { marks::TUNNEL_IPV6 };
+    IfName::new(name).expect("seven letters and digits are a name")
+}
+
+/// The hardware address of a node in tunnels.
+fn mac_of(node: &str) -> Mac {
+    Mac::derived(&format!("ways/{node}"))
+}

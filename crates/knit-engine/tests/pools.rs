@@ -1,0 +1,337 @@
+//! Pools: nodes take their pods' ranges from them, no block twice, more when there is little room, and back when it is empty.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[path = "../../../knit-model/tests/support/kernel.rs"]
+    #[allow(dead_code, reason = "shared with the plans' own tests")]
+    pub mod kernel;
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod node;
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod tasks;
+}
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use knit_engine::blocks::{Block, News, Order};
+use knit_engine::call::{Asked, Notes, Which, Wished};
+use knit_engine::{Answer, Attach, CallId, Detach, Event, ObjectKey, cluster};
+use knit_model::SandboxId;
+use knit_model::intent::{BridgeWant, NetworkWant, PoolWant, Want, WaysWant};
+use knit_model::link::{Attrs, Bridge};
+use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::Dialect;
+use support::node::{Node, object, scope};
+use support::tasks::newborn;
+
+/// Nodes, and the blocks that an API server holds.
+struct Cluster {
+    nodes: Vec<Node>,
+    blocks: BTreeMap<String, Block>,
+    made: usize,
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn pool(name: &str, range: &str, block: u8) -> Event {
+    let want = Want::Pool(PoolWant { name: name.to_owned(), range: net(range), block });
+    Event::ObjectApplied(object("IpPool", "", name, vec![want]))
+}
+
+fn pool_gone(name: &str) -> Event {
+    Event::ObjectDeleted(ObjectKey {
+        kind: "IpPool".to_owned(),
+        namespace: String::new(),
+        name: name.to_owned(),
+    })
+}
+
+impl Cluster {
+    fn new(nodes: usize) -> Self {
+        let mut cluster = Self { nodes: Vec::new(), blocks: BTreeMap::new(), made: 0 };
+        for number in 0..nodes {
+            let names: Vec<String> = (0..12).flat_map(|n| [format!("p{n}"), format!("q{n}")]).collect();
+            let names = names.iter().map(String::as_str).chain(["a", "b", "old", "new"]);
+            let mut node = Node::holding(newborn(&names.collect::<Vec<_>>()));
+            node.hear(Event::Blocks(News::Pooled { node: format!("node{number}") }));
+            node.hear(Event::Blocks(News::Listed(Vec::new())));
+            cluster.nodes.push(node);
+        }
+        cluster
+    }
+
+    fn with_pool(nodes: usize, range: &str, block: u8) -> Self {
+        let mut cluster = Self::new(nodes);
+        cluster.all_hear(|| pool("pods", range, block));
+        cluster
+    }
+
+    fn all_hear(&mut self, event: impl Fn() -> Event) {
+        self.nodes.iter_mut().for_each(|node| node.hear(event()));
+        self.settle();
+    }
+
+    /// Does what nodes order, tells everyone, and has each node's network as its ranges are then.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            let mut is_quiet = true;
+            for number in 0..self.nodes.len() {
+                while let Some(order) = self.nodes[number].orders.pop_front() {
+                    is_quiet = false;
+                    self.carry_out(number, order);
+                }
+                is_quiet &= !self.refresh(number);
+            }
+            if is_quiet {
+                return;
+            }
+        }
+        panic!("the nodes do not come to rest");
+    }
+
+    fn carry_out(&mut self, number: usize, order: Order) {
+        let news = match order {
+            Order::Claim { name, pool, cidr } => {
+                self.made += 1;
+                let (uid, node) = (format!("uid-{}", self.made), format!("node{number}"));
+                let new = Block { name: name.clone(), uid, pool, cidr, node, mine: true };
+                News::Applied(self.blocks.entry(name).or_insert(new).clone())
+            }
+            Order::Return { name, uid } => {
+                let gone = self.blocks.remove(&name).unwrap();
+                assert_eq!(gone.uid, uid);
+                self.nodes[number].hear(Event::Blocks(News::Returned { name: name.clone() }));
+                News::Deleted { name, uid }
+            }
+        };
+        self.tell(&news);
+    }
+
+    fn tell(&mut self, news: &News) {
+        for (reader, node) in self.nodes.iter_mut().enumerate() {
+            let mut news = news.clone();
+            if let News::Applied(block) = &mut news {
+                block.mine = block.node == format!("node{reader}");
+            }
+            node.hear(Event::Blocks(news));
+        }
+    }
+
+    /// Has a node's network as the agent would; says whether that was another one.
+    fn refresh(&mut self, number: usize) -> bool {
+        let node = &mut self.nodes[number];
+        let ranges = node.state.ranges(&[net(&format!("10.1.{number}.0/24"))]);
+        if !ranges.waits.is_empty() {
+            return false;
+        }
+        let network = NetworkWant {
+            name: cluster::NAME.to_owned(),
+            ranges: ranges.own.clone(),
+            isolated: false,
+            mtu: None,
+        };
+        let on_node = BridgeWant {
+            name: "knit0".parse().unwrap(),
+            ranges: ranges.own,
+            attrs: Attrs::default(),
+            bridge: Bridge::default(),
+            port: None,
+        };
+        let ways = WaysWant { pools: ranges.pools, ..WaysWant::default() };
+        let wants = vec![Want::Network(network), Want::Bridge(on_node), Want::Ways(ways)];
+        let new = object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants);
+        let known = node.state.objects.get(&cluster::key());
+        if known.is_some_and(|known| known.intents == new.intents) {
+            return false;
+        }
+        node.hear(Event::ObjectApplied(new));
+        true
+    }
+
+    fn attach(&mut self, number: usize, id: &str) -> Result<Vec<String>, Problem> {
+        let node = &mut self.nodes[number];
+        let asked = Asked { default_route: true, ..Asked::default() };
+        node.hear(Event::AttachRequested(Box::new(Attach {
+            call: CallId(format!("{id}-{}", node.journal.len())),
+            dialect: Dialect::Cni,
+            sandbox: Wished { id: id.to_owned(), netns: format!("/{id}"), ..Wished::default() },
+            interfaces: vec![("eth0".parse().unwrap(), String::new(), asked)],
+            notes: Notes::default(),
+            fail_if_present: false,
+            ticket: 7,
+            began: 0,
+        })));
+        match node.answers.pop().unwrap() {
+            Answer::Attached { interfaces, .. } => {
+                let addresses = interfaces.iter().flat_map(|(_, report)| &report.addresses);
+                Ok(addresses.map(ToString::to_string).collect())
+            }
+            Answer::Failed(problem) => Err(problem),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn detach(&mut self, number: usize, id: &str) {
+        let (call, sandbox) = (CallId(format!("{id}-away")), SandboxId(id.to_owned()));
+        let (which, netns) = (Which::All, String::new());
+        let node = &mut self.nodes[number];
+        node.hear(Event::DetachRequested(Detach { call, sandbox, netns, which, forget: true, began: 0 }));
+        assert_eq!(node.answers.pop(), Some(Answer::Detached));
+    }
+
+    fn review(&mut self, number: usize) {
+        self.nodes[number].hear(Event::Blocks(News::Reviewed));
+        self.settle();
+    }
+
+    fn held_by(&self, number: usize) -> Vec<IpNet> {
+        let name = format!("node{number}");
+        self.blocks.values().filter(|block| block.node == name).map(|block| block.cidr).collect()
+    }
+}
+
+/// Where a pod's default routes go.
+fn gateways(node: &Node, id: &str) -> Vec<String> {
+    let seen = node.kernel.observe();
+    let routes = seen.scopes[&scope(id)].routes.values();
+    let ways = routes.filter(|route| route.to.prefix_len() == 0);
+    ways.map(|route| route.via[0].gateway.unwrap().to_string()).collect()
+}
+
+#[test]
+fn each_node_has_a_block_of_its_own_and_without_pools_what_the_cluster_gave_it() {
+    let mut cluster = Cluster::new(2);
+    assert_eq!(cluster.attach(0, "old").unwrap_err().reason, Reason::NotFound);
+    cluster.settle();
+    assert_eq!(cluster.attach(0, "old").unwrap(), ["10.1.0.2/24"]);
+    cluster.all_hear(|| pool("pods", "10.240.0.0/24", 26));
+    cluster.all_hear(|| pool("six", "fd24::/112", 122));
+    let (first, second) = (cluster.held_by(0), cluster.held_by(1));
+    assert_eq!((first.len(), second.len()), (2, 2), "one of each family");
+    assert!(!first.iter().any(|block| second.contains(block)));
+    let given = cluster.attach(0, "new").unwrap();
+    assert_eq!(given.len(), 2);
+    for (address, block) in given.iter().zip(&first) {
+        assert!(block.contains(&net(address).addr()), "{address} is of {block}");
+    }
+    // The pod from before keeps what it has, and its range stays for it alone.
+    assert_eq!(cluster.attach(0, "old").unwrap()[0], "10.1.0.2/24");
+    assert_eq!(gateways(&cluster.nodes[0], "old")[0], "10.1.0.1");
+    let ranges = cluster.nodes[0].state.ranges(&[]);
+    assert!(ranges.own.contains(&net("10.1.0.0/24")) && ranges.own.len() == 3, "{ranges:?}");
+    assert_eq!(ranges.others["node1"].len(), 2);
+    cluster.detach(0, "old");
+    cluster.settle();
+    assert_eq!(cluster.nodes[0].state.ranges(&[]).own.len(), 2, "nobody needs it any more");
+}
+
+#[test]
+fn a_node_takes_more_before_it_is_full_and_gives_back_what_is_empty() {
+    // Blocks of 5 addresses for pods.
+    let mut cluster = Cluster::with_pool(1, "10.240.0.0/24", 29);
+    assert_eq!(cluster.held_by(0).len(), 1);
+    let mut given = Vec::new();
+    for number in 0..12 {
+        given.extend(cluster.attach(0, &format!("p{number}")).unwrap());
+        cluster.settle();
+    }
+    assert_eq!(given.len(), 12, "one address each, of whichever block has room");
+    let held = cluster.held_by(0);
+    assert_eq!(held.len(), 3);
+    // Every pod goes out through the bridge's address of its own block.
+    for number in 0..12 {
+        let way = gateways(&cluster.nodes[0], &format!("p{number}"));
+        let block = held.iter().find(|block| block.contains(&net(&given[number]).addr())).unwrap();
+        assert_eq!(way, [block.hosts().next().unwrap().to_string()]);
+    }
+    // As it is written down, it is the same again.
+    assert_eq!(cluster.nodes[0].replayed().remembered(), cluster.nodes[0].state.remembered());
+    for number in 0..12 {
+        cluster.detach(0, &format!("p{number}"));
+    }
+    for _ in 0..8 {
+        cluster.review(0);
+    }
+    assert_eq!(cluster.held_by(0).len(), 1, "one stays, so that the next pod does not wait");
+    assert_eq!(cluster.nodes[0].state.ranges(&[]).own, cluster.held_by(0));
+}
+
+#[test]
+fn a_pool_that_is_used_up_is_told_and_one_more_pool_helps() {
+    let mut cluster = Cluster::with_pool(2, "10.240.0.0/28", 29);
+    for number in 0..5 {
+        cluster.attach(0, &format!("p{number}")).unwrap();
+    }
+    cluster.settle();
+    let refused = cluster.attach(0, "p5").unwrap_err();
+    assert_eq!(refused.reason, Reason::AddressesExhausted, "{refused}");
+    assert_eq!(cluster.nodes[0].state.untaken(false), 0);
+    cluster.all_hear(|| pool("second", "10.241.0.0/28", 29));
+    cluster.attach(0, "p5").unwrap();
+}
+
+#[test]
+fn while_a_block_is_on_its_way_a_pod_is_told_to_come_again() {
+    let mut cluster = Cluster::with_pool(1, "10.240.0.0/24", 30);
+    // Each block has room for one pod. The next is ordered, and no API server answers.
+    cluster.attach(0, "a").unwrap();
+    let refused = cluster.attach(0, "b").unwrap_err();
+    assert_eq!(refused.reason, Reason::NotReady, "{refused}");
+    assert!(refused.message.contains("another block is being claimed"), "{refused}");
+    cluster.settle();
+    cluster.attach(0, "b").unwrap();
+}
+
+#[test]
+fn a_block_that_goes_back_gives_no_address_from_that_moment_on() {
+    let mut cluster = Cluster::with_pool(1, "10.240.0.0/24", 29);
+    for number in 0..8 {
+        cluster.attach(0, &format!("p{number}")).unwrap();
+        cluster.settle();
+    }
+    let before = cluster.held_by(0);
+    for number in 0..8 {
+        cluster.detach(0, &format!("p{number}"));
+    }
+    cluster.nodes[0].hear(Event::Blocks(News::Reviewed));
+    cluster.nodes[0].hear(Event::Blocks(News::Reviewed));
+    let Some(Order::Return { name, .. }) = cluster.nodes[0].orders.front().cloned() else {
+        panic!("nothing goes back");
+    };
+    let going = cluster.blocks[&name].cidr;
+    assert!(before.contains(&going));
+    // The network still has the range, since nobody has looked yet.
+    for number in 0..5 {
+        let given = cluster.attach(0, &format!("q{number}")).unwrap();
+        assert!(!going.contains(&net(&given[0]).addr()), "{given:?} is of {going}");
+    }
+}
+
+#[test]
+fn a_block_that_somebody_deletes_is_claimed_again_for_the_pods_on_it() {
+    let mut cluster = Cluster::with_pool(1, "10.240.0.0/24", 26);
+    let given = cluster.attach(0, "a").unwrap();
+    let (name, block) = cluster.blocks.pop_first().unwrap();
+    cluster.tell(&News::Deleted { name: name.clone(), uid: block.uid });
+    cluster.settle();
+    assert_eq!(cluster.blocks[&name].node, "node0");
+    assert_eq!(cluster.attach(0, "a").unwrap(), given);
+}
+
+#[test]
+fn a_pool_that_goes_gives_the_ranges_back_that_the_cluster_gave() {
+    let mut cluster = Cluster::with_pool(1, "10.240.0.0/24", 26);
+    cluster.attach(0, "a").unwrap();
+    cluster.all_hear(|| pool_gone("pods"));
+    assert_eq!(cluster.attach(0, "b").unwrap(), ["10.1.0.2/24"]);
+    cluster.detach(0, "a");
+    cluster.settle();
+    cluster.review(0);
+    cluster.review(0);
+    assert!(cluster.blocks.is_empty());
+    assert_eq!(cluster.nodes[0].state.ranges(&[net("10.1.0.0/24")]).own, [net("10.1.0.0/24")]);
+}

@@ -1,0 +1,189 @@
+use knit_model::IfName;
+
+use super::*;
+use crate::netlink::header::{Header as _, NetfilterHeader};
+use crate::netlink::{Attribute, Attributes};
+
+fn name(text: &str) -> IfName {
+    text.parse().unwrap()
+}
+
+fn map(elements: usize) -> Set {
+    let element = |number: usize| {
+        let address: std::net::IpAddr = "10.75.0.3".parse().unwrap();
+        (vec![6u8.into(), (number as u16).into()], vec![address.into(), 80u16.into()])
+    };
+    Set {
+        name: "any4".to_owned(),
+        key: vec![Kind::Protocol, Kind::Port],
+        contents: Contents::Map {
+            to: vec![Kind::Ipv4, Kind::Port],
+            elements: (0..elements).map(element).collect(),
+        },
+    }
+}
+
+fn table() -> Table {
+    let entry = Some(Entry { kind: ChainKind::Nat, hook: Hook::Prerouting, priority: -100 });
+    let rules = vec![
+        Rule::new().is_not(Field::InName, &name("knit0")).of(Ip::V4).redirect(
+            Ip::V4,
+            &[Field::Protocol, Field::DestinationPort],
+            "any4",
+        ),
+        Rule::new().of(Ip::V4).within(Field::Destination(Ip::V4), "127.0.0.0/8".parse().unwrap()).drop(),
+    ];
+    Table {
+        family: Family::Inet,
+        name: "t",
+        sets: vec![map(1)],
+        chains: vec![Chain { name: "c", entry, rules }],
+    }
+}
+
+/// The attributes of a message.
+fn attributes(message: &Message) -> Attributes<'_> {
+    NetfilterHeader::split(&message.as_bytes()[16..]).unwrap().1
+}
+
+fn contexts(table: &Table) -> Vec<String> {
+    table.steps().iter().map(|step| step.message.context().to_string()).collect()
+}
+
+/// The expressions of a rule by name, with the bytes of each.
+fn expressions(message: &Message) -> Vec<(String, Vec<u8>)> {
+    let list = attributes(message).first(NFTA_RULE_EXPRESSIONS).unwrap();
+    let read = |entry: Attribute<'_>| {
+        let name = entry.nested().first(NFTA_EXPR_NAME).unwrap().str().unwrap().to_owned();
+        (name, entry.nested().first(NFTA_EXPR_DATA).unwrap().value.to_vec())
+    };
+    list.nested().map(read).collect()
+}
+
+/// An attribute of four bytes, as it is on the wire.
+fn word(kind: u16, value: u32) -> Vec<u8> {
+    let mut bytes = [8u16.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn a_table_is_emptied_before_it_is_made_and_rules_come_last() {
+    let expected = [
+        "have table inet t",
+        "delete table inet t",
+        "make table inet t",
+        "make chain c in table inet t",
+        "make set any4 in table inet t",
+        "fill set any4 in table inet t",
+        "add rule 1 to chain c in table inet t",
+        "add rule 2 to chain c in table inet t",
+    ];
+    assert_eq!(contexts(&table()), expected);
+    assert_eq!(contexts(&Table::none(Family::Inet, "t")), expected[..2]);
+}
+
+#[test]
+fn a_map_says_what_its_keys_are_made_of() {
+    let steps = table().steps();
+    let made = attributes(&steps[4].message);
+    let number = |kind: u16| u32::from_be_bytes(made.first(kind).unwrap().value.try_into().unwrap());
+    assert_eq!(number(NFTA_SET_FLAGS), NFT_SET_MAP);
+    // nft's own numbers: inet_proto . inet_service, and ipv4_addr . inet_service.
+    assert_eq!((number(NFTA_SET_KEY_TYPE), number(NFTA_SET_KEY_LEN)), (12 << 6 | 13, 8));
+    assert_eq!((number(NFTA_SET_DATA_TYPE), number(NFTA_SET_DATA_LEN)), (7 << 6 | 13, 8));
+    let list = attributes(&steps[5].message).first(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap();
+    let element = list.nested().next().unwrap().nested();
+    let value = |kind: u16| element.first(kind).unwrap().nested().first(NFTA_DATA_VALUE).unwrap().value;
+    assert_eq!(value(NFTA_SET_ELEM_KEY), [6, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(value(NFTA_SET_ELEM_DATA), [10, 75, 0, 3, 0, 80, 0, 0]);
+}
+
+#[test]
+fn many_elements_go_in_messages_that_fit_netlinks_lengths() {
+    let table = Table { sets: vec![map(1_001)], ..table() };
+    let fills: Vec<_> =
+        table.steps().into_iter().filter(|step| step.message.context().starts_with("fill")).collect();
+    assert_eq!(fills.len(), 3);
+    assert!(fills.iter().all(|step| !step.message.overflowed()));
+}
+
+#[test]
+fn a_rule_is_a_list_of_steps_on_registers() {
+    let steps = table().steps();
+    let rule = expressions(&steps[6].message);
+    let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["meta", "cmp", "meta", "cmp", "meta", "payload", "lookup", "nat"]);
+    assert_eq!(rule[0].1, [word(NFTA_META_KEY, NFT_META_IIFNAME), word(NFTA_META_DREG, 8)].concat());
+    assert_eq!(rule[1].1[..16], [word(NFTA_CMP_SREG, 8), word(NFTA_CMP_OP, NFT_CMP_NEQ)].concat());
+    assert_eq!(rule[1].1[24..], *b"knit0\0\0\0\0\0\0\0\0\0\0\0", "a name is compared with its end");
+    // The port of the key stands in the register behind the protocol's.
+    assert_eq!(rule[5].1[..8], word(NFTA_PAYLOAD_DREG, 9));
+    // So does the port that the map leads to.
+    assert_eq!(
+        rule[7].1,
+        [
+            word(NFTA_NAT_TYPE, NFT_NAT_DNAT),
+            word(NFTA_NAT_FAMILY, 2),
+            word(NFTA_NAT_REG_ADDR_MIN, 8),
+            word(NFTA_NAT_REG_PROTO_MIN, 9)
+        ]
+        .concat()
+    );
+    let rule = expressions(&steps[7].message);
+    let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["meta", "cmp", "payload", "bitwise", "cmp", "immediate"]);
+}
+
+#[test]
+fn an_ipv6_address_takes_four_registers() {
+    let rule = Rule::new().redirect(Ip::V6, &[Field::Destination(Ip::V6), Field::Protocol], "at6");
+    let table = Table {
+        chains: vec![Chain { name: "c", entry: None, rules: vec![rule] }],
+        ..Table::none(Family::Inet, "t")
+    };
+    let steps = table.steps();
+    let rule = expressions(&steps.last().unwrap().message);
+    assert_eq!(rule[1].1[8..], word(NFTA_META_DREG, 12));
+    assert!(rule[3].1.ends_with(&word(NFTA_NAT_REG_PROTO_MIN, 12)));
+}
+
+#[test]
+fn ranges_that_overlap_or_touch_become_one_and_the_last_address_has_no_end() {
+    let ranges = |texts: &[&str]| Set {
+        name: "ranges".to_owned(),
+        key: vec![Kind::Ipv4],
+        contents: Contents::Ranges(texts.iter().map(|text| text.parse().unwrap()).collect()),
+    };
+    let shown = |texts: &[&str]| -> Vec<String> {
+        let lists = ranges(texts).element_lists();
+        lists.iter().flatten().map(|element| format!("{element:?}")).collect()
+    };
+    let element = |key: [u8; 4], is_end: bool| {
+        format!("Element {{ key: {:?}, data: None, is_end: {is_end} }}", key.to_vec())
+    };
+    assert_eq!(
+        shown(&["192.0.2.7/32", "10.1.2.0/24", "10.1.0.0/16", "10.2.0.0/16"]),
+        [
+            element([0; 4], true),
+            element([10, 1, 0, 0], false),
+            element([10, 3, 0, 0], true),
+            element([192, 0, 2, 7], false),
+            element([192, 0, 2, 8], true),
+        ]
+    );
+    assert_eq!(shown(&["0.0.0.0/0"]), [element([0; 4], false)]);
+    assert_eq!(shown(&[]), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_kernel_lacks_is_named() {
+    let steps = table().steps();
+    let refused = |errno| Error::Refused { context: "add rule 1".into(), errno, message: None, offset: None };
+    let said = steps[6].needs.lack(refused(Errno::ENOENT)).to_string();
+    assert!(said.starts_with("add rule 1: this kernel has no nftables nat: CONFIG_NFT_"), "{said}");
+    let said = steps[7].needs.lack(refused(Errno::ENOENT)).to_string();
+    assert!(said.ends_with("CONFIG_NF_TABLES_INET"), "{said}");
+    assert!(matches!(steps[6].needs.lack(refused(Errno::EPERM)), Error::Refused { .. }));
+    assert!(lack_of_all(refused(Errno::EOPNOTSUPP)).lack().is_some());
+}
