@@ -26,6 +26,9 @@ use std::process::Command;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
+pub use measure::peak_memory;
+pub use report::Report;
+
 use crate::{places, process};
 
 /// The benchmarks, by name.

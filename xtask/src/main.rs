@@ -15,6 +15,7 @@ mod process;
 mod programs;
 mod progress;
 mod python;
+mod sim;
 mod soak;
 mod test;
 mod vm;
@@ -81,6 +82,8 @@ enum Task {
     Bench(bench::Bench),
     /// Let everything happen at once on a real cluster, and check that nothing is left of it (needs root)
     Soak(soak::Options),
+    /// Simulate a large cluster: the agents' and the controller's own decisions, without a kernel; a seed replays
+    Sim(sim::Options),
     /// Write the files that follow from the code
     Generate {
         /// Only compare, and fail when one is out of date
@@ -103,6 +106,7 @@ fn main() -> Result<ExitCode> {
         Task::Image { output, check } => image::command(output, check)?,
         Task::Bench(bench) => bench::command(bench)?,
         Task::Soak(options) => soak::command(&options)?,
+        Task::Sim(options) => sim::command(&options)?,
         Task::Generate { check } => generate::command(check)?,
         Task::Ci => ci::command()?,
     }

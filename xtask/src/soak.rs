@@ -2,7 +2,6 @@
 //! left in the end: no link, address, route, rule, table or qdisc on nodes and in pods, no state in the API or in agents.
 
 mod deed;
-mod dice;
 mod farewell;
 mod hands;
 mod picture;

@@ -67,7 +67,9 @@ impl State {
 
     /// What agents of nodes that there are say about an object in pods, with the pod.
     pub fn in_pods<'a>(&'a self, key: &'a ObjectKey) -> impl Iterator<Item = (&'a Name, &'a AppliedObject)> {
-        let here = self.pods.iter().filter(move |(name, _)| name.0 == key.namespace);
+        // Names are in order: of a large cluster only this namespace is walked through.
+        let first = (key.namespace.clone(), String::new());
+        let here = self.pods.range(first..).take_while(move |(name, _)| name.0 == key.namespace);
         let here = here.filter(|(_, pod)| self.alive.contains(&pod.node));
         here.flat_map(|(name, pod)| pod.objects.iter().map(move |object| (name, object)))
             .filter(move |(_, object)| is_about(object, key))

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
+
 /// Rounds that are run and forgotten before the first that counts.
 pub const WARM_UP: usize = 20;
 
@@ -51,6 +53,14 @@ impl Samples {
     pub fn len(&self) -> usize {
         self.times.len()
     }
+}
+
+/// The most memory that this process ever had, in MiB.
+pub fn peak_memory() -> Result<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("cannot read this process's status")?;
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = most.and_then(|text| text.trim().trim_end_matches("kB").trim().parse::<f64>().ok());
+    Ok(kibibytes.context("the kernel does not say how much memory was used")? / 1_024.0)
 }
 
 #[cfg(test)]

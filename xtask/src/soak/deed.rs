@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use knit_crds::Object;
 use serde_json::{Value, json};
 
-use super::dice::Dice;
+use knit_sim::Dice;
 
 /// How many pods there are. The first [`STEADY`] live from the beginning to the end.
 pub const PODS: usize = 6;

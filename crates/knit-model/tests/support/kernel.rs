@@ -27,6 +27,13 @@ impl Kernel {
         self.state.scopes.insert(scope.clone(), newborn);
     }
 
+    /// A namespace dies, with all that is in it and the far ends elsewhere.
+    #[allow(dead_code, reason = "not every test has namespaces that die")]
+    pub fn died(&mut self, scope: &Scope) {
+        self.reborn(scope, knit_model::ScopeState::default());
+        self.state.scopes.remove(scope);
+    }
+
     /// Someone deletes a link.
     #[allow(dead_code, reason = "plans' own tests delete by plan")]
     pub fn drop_link(&mut self, scope: &Scope, name: &str) {
@@ -42,8 +49,15 @@ impl Kernel {
 
     /// What is there. As with the real kernel, a veth does not tell the name of its far end.
     pub fn observe(&self) -> NetState {
-        let mut seen = self.state.clone();
-        seen.scopes.retain(|_, scope| *scope != knit_model::ScopeState::default());
+        self.observe_in(|_| true)
+    }
+
+    /// What is there in some scopes.
+    pub fn observe_in(&self, is_looked_at: impl Fn(&Scope) -> bool) -> NetState {
+        let scopes = self.state.scopes.iter().filter(|(scope, _)| is_looked_at(scope));
+        let filled = scopes.filter(|(_, state)| **state != knit_model::ScopeState::default());
+        let mut seen =
+            NetState { scopes: filled.map(|(scope, state)| (scope.clone(), state.clone())).collect() };
         for link in seen.scopes.values_mut().flat_map(|scope| scope.links.values_mut()) {
             if let Kind::Veth(veth) = &mut link.kind {
                 veth.peer = None;

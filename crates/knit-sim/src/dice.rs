@@ -23,6 +23,11 @@ impl Dice {
         self.next() % end.max(1)
     }
 
+    /// A number from one to another, both possible.
+    pub fn between(&mut self, first: u64, last: u64) -> u64 {
+        first + self.below(last.saturating_sub(first).saturating_add(1))
+    }
+
     /// One of several.
     pub fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         assert!(!of.is_empty(), "there is something to choose from");
@@ -32,6 +37,11 @@ impl Dice {
     /// True in so many of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
+    }
+
+    /// True in so many of a thousand cases.
+    pub fn rarely(&mut self, per_thousand: u64) -> bool {
+        self.below(1_000) < per_thousand
     }
 }
 
@@ -47,5 +57,12 @@ mod tests {
         };
         assert_eq!(throw(7), throw(7));
         assert_ne!(throw(7), throw(8));
+    }
+
+    #[test]
+    fn both_ends_are_thrown() {
+        let mut dice = Dice::new(1);
+        let thrown: std::collections::BTreeSet<u64> = (0..200).map(|_| dice.between(3, 5)).collect();
+        assert_eq!(thrown, [3, 4, 5].into());
     }
 }

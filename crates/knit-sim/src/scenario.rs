@@ -1,0 +1,174 @@
+//! What the cluster is made of: nodes with a pod range each, tenants whose ranges nodes share, and the objects that say so.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+use knit_crds::Object;
+use knit_engine::StoredObject;
+use knit_engine::cluster::{KIND, NAME, NAMESPACE};
+use knit_model::IfName;
+use knit_model::intent::{BridgeWant, Intent, NetworkWant, PeerWant, Want, WaysWant};
+use knit_model::link::{Attrs, Bridge};
+use knit_model::provenance::{Dialect, ObjectRef, Provenance};
+use serde_json::{Value, json};
+
+/// A tenant for so many nodes.
+const NODES_PER_TENANT: usize = 16;
+/// Every agent knows every object and every block, so that tenants times nodes is what memory is needed for.
+const MOST_TENANTS: usize = 60;
+
+/// A tenant: a namespace with one range, on some nodes.
+pub(crate) struct Tenant {
+    pub(crate) namespace: String,
+    /// As its author wrote it.
+    pub(crate) manifest: Value,
+    first: usize,
+    nodes: usize,
+}
+
+impl Tenant {
+    /// Tenants for a cluster of so many nodes. Some have more nodes than blocks, some more pods than addresses.
+    pub(crate) fn all(nodes: usize) -> Vec<Self> {
+        let count = (nodes / NODES_PER_TENANT).clamp(1, MOST_TENANTS);
+        let tenant = |index: usize| {
+            let namespace = format!("tenant-{index}");
+            let (prefix, width) = match index % 4 {
+                0 => (24, 20),
+                1 => (27, 12),
+                _ => (20, 12),
+            };
+            let start = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + (index as u32) * 4_096;
+            let range = format!("{}/{prefix}", Ipv4Addr::from(start));
+            let manifest = json!({
+                "apiVersion": "podnetwork.opdev.io/v1alpha1",
+                "kind": "Veth",
+                "metadata": {"name": "net", "namespace": namespace, "uid": format!("net-{index}"), "generation": 1},
+                "spec": {
+                    "selector": {"matchLabels": {"net": "yes"}},
+                    "interfaceName": "net0",
+                    "master": format!("tbr{index}"),
+                    "cidr": range,
+                },
+            });
+            Self { namespace, manifest, first: index * nodes / count, nodes: width.min(nodes) }
+        };
+        (0..count).map(tenant).collect()
+    }
+
+    /// Whether its pods may be on this node.
+    pub(crate) fn is_on(&self, node: usize, nodes: usize) -> bool {
+        (node + nodes - self.first) % nodes < self.nodes
+    }
+
+    /// The object as the API server has it.
+    pub(crate) fn object(&self) -> Object {
+        Object::from_manifest(&self.manifest).expect("the manifest is a kind of Knit's")
+    }
+
+    /// The object as an agent takes it in.
+    pub(crate) fn stored(&self) -> StoredObject {
+        let object = self.object();
+        let translation = object.intents(Dialect::Kubernetes).expect("what it asks for can be");
+        StoredObject {
+            object: object.object_ref(),
+            intents: translation.intents,
+            warnings: translation.warnings,
+            manifest: self.manifest.clone(),
+            since: 0,
+            file: None,
+        }
+    }
+}
+
+/// A node's name.
+pub(crate) fn node_name(node: usize) -> String {
+    format!("node-{node:05}")
+}
+
+/// The pods' range of a node, as the cluster gives it.
+pub(crate) fn pod_range(node: usize) -> IpNet {
+    let start = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + (node as u32) * 256;
+    IpNet::new(IpAddr::from(Ipv4Addr::from(start)), 24).expect("24 is a prefix length")
+}
+
+/// A node's own address; all nodes share a link.
+pub(crate) fn node_address(node: usize) -> IpNet {
+    let address = u32::from(Ipv4Addr::new(172, 16, 0, 1)) + node as u32;
+    IpNet::new(IpAddr::from(Ipv4Addr::from(address)), 12).expect("12 is a prefix length")
+}
+
+/// The node's link to the others.
+pub(crate) fn uplink() -> IfName {
+    IfName::new("eth0").expect("a short name")
+}
+
+/// The object of the cluster's network on a node, with ways to these other nodes.
+pub(crate) fn cluster_network(node: usize, others: impl Iterator<Item = usize>) -> StoredObject {
+    let object = ObjectRef {
+        kind: KIND.to_owned(),
+        namespace: NAMESPACE.to_owned(),
+        name: NAME.to_owned(),
+        uid: NAME.to_owned(),
+        generation: 1,
+    };
+    let origin = |field: &str| Provenance {
+        dialect: Dialect::Knit,
+        object: Some(object.clone()),
+        field: field.to_owned(),
+        call: None,
+    };
+    let (ranges, mtu) = (vec![pod_range(node)], Some(1_500));
+    let network = NetworkWant { name: NAME.to_owned(), ranges: ranges.clone(), isolated: false, mtu };
+    let bridge = BridgeWant {
+        name: IfName::new("knit0").expect("a short name"),
+        ranges: ranges.clone(),
+        attrs: Attrs { mtu, ..Attrs::default() },
+        bridge: Bridge::default(),
+        port: None,
+    };
+    let mut intents = vec![
+        Intent { origin: origin("spec"), want: Want::Network(network) },
+        Intent { origin: origin("spec.subnets"), want: Want::Bridge(bridge) },
+    ];
+    let peer = |other: usize| PeerWant {
+        name: node_name(other),
+        ranges: vec![pod_range(other)],
+        addresses: vec![(node_address(other).addr(), uplink())],
+    };
+    let nodes: Vec<PeerWant> = others.filter(|other| *other != node).map(peer).collect();
+    let mut metadata = json!({"name": NAME, "namespace": NAMESPACE, "uid": NAME, "generation": 1});
+    if !nodes.is_empty() {
+        let ways = WaysWant { nodes, ..WaysWant::default() };
+        metadata["annotations"] = json!({"knit.opdev.io/ways": json!(ways).to_string()});
+        intents.push(Intent {
+            origin: origin("metadata.annotations[knit.opdev.io/ways]"),
+            want: Want::Ways(ways),
+        });
+    }
+    let manifest = json!({
+        "apiVersion": "podnetwork.opdev.io/v1alpha1",
+        "kind": KIND,
+        "metadata": metadata,
+        "spec": {"subnets": ranges, "mtu": mtu},
+    });
+    StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_tenant_has_nodes_and_a_range_of_its_own() {
+        for nodes in [1, 7, 50, 5_000] {
+            let tenants = Tenant::all(nodes);
+            for tenant in &tenants {
+                assert!((0..nodes).any(|node| tenant.is_on(node, nodes)), "{}", tenant.namespace);
+                assert_eq!(tenant.stored().intents.len(), 1);
+            }
+            let ranges: std::collections::BTreeSet<String> =
+                tenants.iter().map(|tenant| tenant.manifest["spec"]["cidr"].to_string()).collect();
+            assert_eq!(ranges.len(), tenants.len());
+        }
+    }
+}
