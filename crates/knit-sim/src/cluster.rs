@@ -168,7 +168,7 @@ impl Cluster {
     fn set_up(&mut self) {
         let objects: Vec<StoredObject> = self.tenants.iter().map(Tenant::stored).collect();
         for node in 0..self.nodes.len() {
-            self.hear(node, Event::ObjectApplied(cluster_network(node, std::iter::empty())));
+            self.hear(node, Event::ObjectApplied(cluster_network(node)));
             for object in &objects {
                 self.hear(node, Event::ObjectApplied(object.clone()));
             }

@@ -7,7 +7,7 @@ use knit_crds::Object;
 use knit_engine::StoredObject;
 use knit_engine::cluster::{KIND, NAME, NAMESPACE};
 use knit_model::IfName;
-use knit_model::intent::{BridgeWant, Intent, NetworkWant, PeerWant, Want, WaysWant};
+use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want};
 use knit_model::link::{Attrs, Bridge};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use serde_json::{Value, json};
@@ -102,8 +102,8 @@ pub(crate) fn uplink() -> IfName {
     IfName::new("eth0").expect("a short name")
 }
 
-/// The object of the cluster's network on a node, with ways to these other nodes.
-pub(crate) fn cluster_network(node: usize, others: impl Iterator<Item = usize>) -> StoredObject {
+/// The object of the cluster's network on a node. Ways to other nodes are left out: each node would know all others.
+pub(crate) fn cluster_network(node: usize) -> StoredObject {
     let object = ObjectRef {
         kind: KIND.to_owned(),
         namespace: NAMESPACE.to_owned(),
@@ -126,25 +126,11 @@ pub(crate) fn cluster_network(node: usize, others: impl Iterator<Item = usize>) 
         bridge: Bridge::default(),
         port: None,
     };
-    let mut intents = vec![
+    let intents = vec![
         Intent { origin: origin("spec"), want: Want::Network(network) },
         Intent { origin: origin("spec.subnets"), want: Want::Bridge(bridge) },
     ];
-    let peer = |other: usize| PeerWant {
-        name: node_name(other),
-        ranges: vec![pod_range(other)],
-        addresses: vec![(node_address(other).addr(), uplink())],
-    };
-    let nodes: Vec<PeerWant> = others.filter(|other| *other != node).map(peer).collect();
-    let mut metadata = json!({"name": NAME, "namespace": NAMESPACE, "uid": NAME, "generation": 1});
-    if !nodes.is_empty() {
-        let ways = WaysWant { nodes, ..WaysWant::default() };
-        metadata["annotations"] = json!({"knit.opdev.io/ways": json!(ways).to_string()});
-        intents.push(Intent {
-            origin: origin("metadata.annotations[knit.opdev.io/ways]"),
-            want: Want::Ways(ways),
-        });
-    }
+    let metadata = json!({"name": NAME, "namespace": NAMESPACE, "uid": NAME, "generation": 1});
     let manifest = json!({
         "apiVersion": "podnetwork.opdev.io/v1alpha1",
         "kind": KIND,

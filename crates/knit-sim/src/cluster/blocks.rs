@@ -122,6 +122,7 @@ impl Cluster {
             News::Refused { name, .. } => ("cannot claim yet", name.clone()),
             News::Returned { name } => ("has given back", name.clone()),
             News::Listed(_) => ("hears which blocks there are", String::new()),
+            News::Pooled { .. } => ("hears of pools", String::new()),
             News::Reviewed => ("looks for empty blocks", String::new()),
         };
         self.note(node, what, About::Name(name));
