@@ -243,9 +243,9 @@ fn a_node_takes_more_before_it_is_full_and_gives_back_what_is_empty() {
     let held = cluster.held_by(0);
     assert_eq!(held.len(), 3);
     // Every pod goes out through the bridge's address of its own block.
-    for number in 0..12 {
+    for (number, address) in given.iter().enumerate() {
         let way = gateways(&cluster.nodes[0], &format!("p{number}"));
-        let block = held.iter().find(|block| block.contains(&net(&given[number]).addr())).unwrap();
+        let block = held.iter().find(|block| block.contains(&net(address).addr())).unwrap();
         assert_eq!(way, [block.hosts().next().unwrap().to_string()]);
     }
     // As it is written down, it is the same again.
