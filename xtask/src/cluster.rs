@@ -141,11 +141,6 @@ pub fn node_process(cluster: &Cluster, node: u8) -> Result<i32> {
     Ok(node::holder(cluster, node)?.pid)
 }
 
-/// The process of the agent that makes a node's network.
-pub fn agent_process(cluster: &Cluster, node: u8) -> Result<i32> {
-    Ok(daemon::alive(cluster, &knit_cni::agent_part(node))?.pid)
-}
-
 /// All processes of a cluster, those in pods too.
 pub fn processes(cluster: &Cluster) -> Result<Vec<i32>> {
     cgroups::processes(&cluster.names().cgroup())

@@ -6,7 +6,7 @@
 //! - [`nft`] puts Knit's own tables into the packet filter.
 //! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
-//!   [`ways`] where packets leave.
+//!   [`ways`] which addresses are on which link.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.

@@ -14,7 +14,7 @@ use crate::bench::attach::in_turn;
 use crate::bench::kni::path_of;
 use crate::bench::measure::Samples;
 use crate::bench::report::{Goal, Report};
-use crate::beside::programs::{self, Program};
+use crate::beside::programs;
 
 /// What the rows are called.
 pub const ADD: &str = "CNI ADD";
@@ -190,7 +190,5 @@ pub fn agent_cpu(side: &Side) -> Result<Duration> {
 
 /// What a side's agent uses, if it has one.
 pub fn agent(side: &Side) -> Result<Option<programs::Usage>> {
-    let program =
-        side.agent()?.map(|pid| Program { role: "agent".to_owned(), place: "node1".to_owned(), pid });
-    program.as_ref().map(programs::usage).transpose()
+    side.agent()?.as_ref().map(programs::usage).transpose()
 }

@@ -12,7 +12,8 @@ use nix::unistd::Pid;
 
 use super::node::Node;
 use crate::bench::cleanup::Cleanup;
-use crate::cluster::{self, Cluster, Network, down};
+use crate::beside::programs::{self, Program};
+use crate::cluster::{self, Cluster, Network, down, node_name};
 
 /// A cluster with two nodes.
 pub struct Side {
@@ -51,10 +52,14 @@ impl Side {
         format!("{}: {what}", self.label)
     }
 
-    /// The process of the agent on the node where pods are started; the reference network has none.
-    pub fn agent(&self) -> Result<Option<i32>> {
-        let has_agent = self.cluster.network.has_agents();
-        has_agent.then(|| cluster::agent_process(&self.cluster, 1)).transpose()
+    /// The agent on the node where pods are started; the reference network has none.
+    pub fn agent(&self) -> Result<Option<Program>> {
+        if self.cluster.network != Network::Knit {
+            return Ok(None);
+        }
+        let is_there = |program: &Program| program.role == "agent" && program.place == node_name(1);
+        let agent = programs::find(&self.cluster)?.into_iter().find(is_there);
+        Ok(Some(agent.with_context(|| format!("{}: no agent runs on the node", self.label))?))
     }
 }
 
