@@ -17,6 +17,7 @@ mod support {
 
 use std::net::IpAddr;
 
+use serde_json::Value;
 use support::beside::{eventually, on_node};
 use support::kubectl::{Namespace, feed, install_kinds, kubectl, run};
 use support::web::{addresses, ask, pod};
@@ -58,9 +59,10 @@ fn all_reach_all(namespace: &Namespace, pods: &[&str]) {
 
 /// The addresses of all pods of the cluster that have a network of their own.
 fn all_addresses() -> Vec<IpAddr> {
-    let path = "jsonpath={range .items[?(@.spec.hostNetwork!=true)]}{.status.podIPs[*].ip}{' '}{end}";
-    let found = kubectl(&["get", "pods", "-A", "--field-selector=status.phase=Running", "-o", path]);
-    found.split_whitespace().map(|address| address.parse().unwrap()).collect()
+    let found: Value = serde_json::from_str(&kubectl(&["get", "pods", "-A", "-o", "json"])).unwrap();
+    let pods = found["items"].as_array().unwrap().iter().filter(|pod| pod["spec"]["hostNetwork"] != true);
+    let all = pods.flat_map(|pod| pod["status"]["podIPs"].as_array().cloned().unwrap_or_default());
+    all.map(|one| one["ip"].as_str().unwrap().parse().unwrap()).collect()
 }
 
 /// What kubectl may not have said wrongly, but the cluster not yet done.
@@ -104,9 +106,14 @@ fn a_cluster_moves_to_knit_while_its_pods_run() {
 
     // 3. Whoever is left of the old network is made anew.
     namespace.kubectl(&["delete", "pod", "old1", "old2", "--wait=true", "--timeout=60s"]);
-    kubectl(&["-n", "kube-system", "rollout", "restart", "deployment/coredns"]);
-    rolled_out("kube-system", "deployment/coredns");
-    eventually("no pod is on the old network", all_addresses, |all| all.iter().all(is_of_pools));
+    for (namespace, what) in [("kube-system", "deployment/coredns"), (OPERATOR, "deployment/knit-controller")]
+    {
+        kubectl(&["-n", namespace, "rollout", "restart", what]);
+        rolled_out(namespace, what);
+    }
+    eventually("no pod is on the old network", all_addresses, |all| {
+        all.len() >= 8 && all.iter().all(is_of_pools)
+    });
     let answer = || {
         let words = ["exec", "new1", "--", "nslookup", "kubernetes.default.svc.cluster.local"];
         run(&[&["-n", &namespace.name][..], &words].concat()).status.success()
