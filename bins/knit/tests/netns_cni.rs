@@ -150,7 +150,7 @@ fn gc_takes_what_its_network_made_and_nothing_that_was_plugged_in_otherwise() {
 }
 
 #[test]
-fn status_follows_the_nodes_readiness() {
+fn a_node_whose_addresses_are_used_up_stays_ready_and_refuses_pods_in_words() {
     let machine = Machine::new("cni-status");
     let pods = ["one", "two"].map(|name| machine.testbed.pod(name));
     let ranges = ["--cluster-ranges", "10.75.0.0/30"];
@@ -158,13 +158,11 @@ fn status_follows_the_nodes_readiness() {
     let status = Call::new(&machine, "STATUS", "", "");
     status.done();
     Call::new(&machine, "ADD", "c1", &netns(&pods[0])).done();
-    let (code, message) = status.failed();
-    assert_eq!(code, 50, "{message}");
-    assert!(message.contains("AddressesExhausted"), "{message}");
+    // A node that says it is not ready would lose the pods that it has.
+    status.done();
     let (code, message) = Call::new(&machine, "ADD", "c2", &netns(&pods[1])).failed();
     assert_eq!(code, 11, "an address may become free: {message}");
     Call::new(&machine, "DEL", "c1", "").done();
-    status.done();
     let (code, _) = status.with("cniVersion", "1.0.0").failed();
     assert_eq!(code, 1, "1.0.0 has no STATUS");
 }

@@ -8,13 +8,16 @@
 
 mod names;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ipnet::IpNet;
 use knit_ipam::{Pool, Split, overlaps};
 use serde::{Deserialize, Serialize};
 
 use crate::event::Unit;
+
+/// So many blocks that were given back are remembered, which is more than go while a list is on its way.
+const MOST_RETURNED: usize = 256;
 
 /// A range of a network that nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -138,9 +141,9 @@ pub struct Blocks {
     /// Names of blocks that are being given back.
     #[serde(skip)]
     pub(crate) returning: BTreeSet<String>,
-    /// Uids of blocks that were given back: a list may be older than that.
+    /// Uids of blocks that were given back, the last ones: a list, and what a watch tells after it, may be older than that.
     #[serde(skip)]
-    pub(crate) returned: BTreeSet<String>,
+    pub(crate) returned: VecDeque<String>,
     /// Blocks of this node's that were empty when it was last looked.
     #[serde(skip)]
     pub(crate) idle: BTreeSet<String>,
@@ -153,6 +156,14 @@ impl Blocks {
     /// What is remembered.
     pub(crate) fn remembered(&self) -> Self {
         Self { mine: self.mine.clone(), ..Self::default() }
+    }
+
+    /// A block goes back, and is not this node's any more, whatever is heard of it.
+    pub(crate) fn remember_returned(&mut self, uid: String) {
+        self.returned.push_back(uid);
+        if self.returned.len() > MOST_RETURNED {
+            self.returned.pop_front();
+        }
     }
 
     /// Whether all blocks were told since the program began.

@@ -52,8 +52,6 @@ fn listed(state: &mut State, all: Vec<Block>, effects: &mut Effects) {
         .filter(|block| !is_there(block))
         .map(|block| (block.name.clone(), block.uid.clone()))
         .collect();
-    let uids: BTreeSet<&str> = there.values().copied().collect();
-    state.blocks.returned.retain(|uid| uids.contains(&**uid));
     state.blocks.others.retain(|_, block| is_there(block));
     state.blocks.listed = true;
     for (name, uid) in gone {
@@ -97,7 +95,6 @@ fn is_awaited(state: &State, pool: &PoolKey, index: Option<u8>) -> bool {
 }
 
 fn deleted(state: &mut State, name: &str, uid: &str, effects: &mut Effects) {
-    state.blocks.returned.remove(uid);
     if state.blocks.others.get(name).is_some_and(|other| other.uid == uid) {
         state.blocks.others.remove(name);
     }
@@ -141,7 +138,7 @@ fn review(state: &mut State, effects: &mut Effects) {
         effects.record(state, Record::BlockGone { name: name.clone() });
         state.blocks.idle.remove(name);
         state.blocks.returning.insert(name.clone());
-        state.blocks.returned.insert(block.uid.clone());
+        state.blocks.remember_returned(block.uid.clone());
         effects.list.push(Effect::Block(Order::Return { name: name.clone(), uid: block.uid }));
     }
 }

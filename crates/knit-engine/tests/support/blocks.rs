@@ -152,11 +152,13 @@ impl Cluster {
         self.nodes[node].hear(Event::Blocks(News::Reviewed));
     }
 
-    /// The node begins anew from what it wrote down. One order may have reached the API server, whose answer nobody hears.
+    /// The node begins anew from what it wrote down, and so does its watch: what was on its way to it is lost. One order may
+    /// have reached the API server, whose answer nobody hears.
     pub fn restart(&mut self, node: usize, was_sent: bool) {
         if was_sent {
             self.order(node, false);
         }
+        self.relist(node);
         let node = &mut self.nodes[node];
         node.orders.clear();
         node.state = node.replayed();
