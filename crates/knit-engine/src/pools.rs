@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
-use knit_ipam::Pool;
+use knit_ipam::{Pool, bounds};
 use knit_model::intent::{PoolWant, Want};
 use knit_model::mac::fnv1a;
 
@@ -44,20 +44,13 @@ pub(crate) fn block_name(pool: &PoolKey, block: IpNet) -> Option<String> {
 fn index_of(range: IpNet, block: IpNet) -> Option<u128> {
     let is_block = range.contains(&block) && block.trunc() == block;
     let bits = block.max_prefix_len() - block.prefix_len();
-    is_block.then(|| (number(block) - number(range.trunc())) >> bits.min(127))
-}
-
-fn number(range: IpNet) -> u128 {
-    match range {
-        IpNet::V4(range) => u32::from(range.addr()).into(),
-        IpNet::V6(range) => range.addr().into(),
-    }
+    is_block.then(|| (bounds(block).0 - bounds(range).0) >> bits.min(127))
 }
 
 /// The block with this index.
 fn block_at(pool: &PoolWant, index: u128) -> Option<IpNet> {
     let bits = pool.range.max_prefix_len() - pool.block;
-    let first = number(pool.range.trunc()) + (index << bits.min(127));
+    let first = bounds(pool.range).0 + (index << bits.min(127));
     let address = match pool.range {
         IpNet::V4(_) => std::net::Ipv4Addr::from(u32::try_from(first).ok()?).into(),
         IpNet::V6(_) => std::net::Ipv6Addr::from(first).into(),

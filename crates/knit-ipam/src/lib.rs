@@ -19,5 +19,6 @@ pub use block::Split;
 pub use error::AllocError;
 pub use lease::{AttachmentId, Key, Lease, Released, Time};
 pub use leases::{Capacity, Leases, RESTING_MAX, Want};
+pub use number::bounds;
 pub use overlap::{forbidden, overlaps};
 pub use pool::{Part, Pool};

@@ -37,7 +37,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// A range's first and last address, host bits or not.
-pub(crate) fn bounds(range: IpNet) -> (u128, u128) {
+/// A range's first and last address as numbers, host bits or not.
+pub fn bounds(range: IpNet) -> (u128, u128) {
     (number(range.network()), number(range.broadcast()))
 }

@@ -69,14 +69,14 @@ impl Taken {
 
     fn put(&mut self, range: IpNet, whose: impl FnOnce() -> String) {
         if self.holder(range).is_none() {
-            let (is_ipv6, first, last) = bounds(range);
+            let (is_ipv6, (first, last)) = (range.addr().is_ipv6(), knit_ipam::bounds(range));
             self.ranges.insert((is_ipv6, first), (last, whose()));
         }
     }
 
     /// Since none overlap, the last that begins before the range ends is the only one that can reach into it.
     fn holder(&self, range: IpNet) -> Option<&str> {
-        let (is_ipv6, first, last) = bounds(range);
+        let (is_ipv6, (first, last)) = (range.addr().is_ipv6(), knit_ipam::bounds(range));
         let (_, (end, whose)) = self.ranges.range((is_ipv6, 0)..=(is_ipv6, last)).next_back()?;
         (*end >= first).then_some(whose)
     }
@@ -84,14 +84,6 @@ impl Taken {
 
 fn of_node(address: IpAddr, node: &str) -> String {
     format!("{address} of node {node}")
-}
-
-fn bounds(range: IpNet) -> (bool, u128, u128) {
-    let number = |address: IpAddr| match address {
-        IpAddr::V4(address) => u128::from(u32::from(address)),
-        IpAddr::V6(address) => u128::from(address),
-    };
-    (range.addr().is_ipv6(), number(range.network()), number(range.broadcast()))
 }
 
 #[cfg(test)]
