@@ -21,7 +21,6 @@ mod report;
 mod wire;
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -96,7 +95,7 @@ pub fn command(bench: Bench) -> Result<()> {
 /// `cargo xtask` is built for quick changes, not for speed: what is measured must be what people would run.
 fn run_optimised() -> Result<()> {
     eprintln!("building the benchmarks, optimised");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = crate::process::cargo();
     cargo.current_dir(places::workspace()).args([
         "run",
         "--quiet",

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::deps::{self, Purpose};
 use crate::progress::Step;
 use crate::{generate, places, process, test};
 
@@ -13,6 +14,7 @@ const CARGO_DENY: &str = "0.20.2";
 
 /// Runs the checks, then every test.
 pub fn command() -> Result<()> {
+    deps::ensure(&[Purpose::Build])?;
     check("formatting", cargo(&["fmt", "--all", "--check"]))?;
     check(
         "clippy",
@@ -42,7 +44,7 @@ fn check(what: &str, mut command: Command) -> Result<()> {
 }
 
 fn cargo(arguments: &[&str]) -> Command {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = process::cargo();
     cargo.current_dir(places::workspace()).args(arguments);
     cargo
 }
@@ -53,7 +55,7 @@ fn cargo_deny() -> Result<PathBuf> {
     let program = root.join("bin/cargo-deny");
     if !program.exists() {
         let step = Step::start(format!("build cargo-deny {CARGO_DENY} (once, some minutes)"));
-        let mut install = Command::new("cargo");
+        let mut install = process::cargo();
         install.args(["install", "cargo-deny", "--locked", "--version", CARGO_DENY, "--root"]).arg(&root);
         process::output(&mut install)?;
         step.done();

@@ -41,10 +41,10 @@ pub fn command(inside: bool) -> Result<()> {
     if inside {
         return show();
     }
-    deps::ensure(&[Purpose::Netns])?;
+    deps::ensure(&[Purpose::Build, Purpose::Netns])?;
     let step = Step::start("build knit");
     process::output(
-        Command::new("cargo")
+        process::cargo()
             .current_dir(places::workspace())
             .args(["build", "--locked", "--quiet", "-p", "knit"]),
     )?;

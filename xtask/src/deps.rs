@@ -12,6 +12,8 @@ use crate::progress::Step;
 /// What a package is needed for. Each command asks for its own purposes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
+    /// Building Knit, besides cargo.
+    Build,
     /// Tests in network namespaces, and the demo.
     Netns,
     /// The guest kernel.
@@ -25,10 +27,11 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 5] = [Self::Netns, Self::Vm, Self::Cluster, Self::Bench, Self::Clients];
+    const ALL: [Self; 6] = [Self::Build, Self::Netns, Self::Vm, Self::Cluster, Self::Bench, Self::Clients];
 
     fn title(self) -> &'static str {
         match self {
+            Self::Build => "building",
             Self::Netns => "namespace tests",
             Self::Vm => "guest kernel",
             Self::Cluster => "test cluster",
@@ -40,6 +43,7 @@ impl Purpose {
     /// Package and what Knit uses of it.
     fn packages(self) -> &'static [(&'static str, &'static str)] {
         match self {
+            Self::Build => &[("clang", "compiles the eBPF program")],
             Self::Netns => &[
                 ("iproute2", "ip: looks at links, makes test topologies"),
                 ("iputils-ping", "ping: traffic through what was made"),

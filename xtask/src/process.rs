@@ -7,6 +7,19 @@ use anyhow::{Context, Result, bail};
 /// How many lines of a failed command's output are worth showing.
 const TAIL_LINES: usize = 25;
 
+/// cargo, without what a cargo that started this program says about its package: build scripts that read that (ring's does) would
+/// run again, and everything above them be built anew, whenever a person and this program take turns.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let about = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"];
+    for (name, _) in std::env::vars_os() {
+        if about.iter().any(|about| name.to_string_lossy().starts_with(about)) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
 /// The command line as a person would type it.
 pub fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());

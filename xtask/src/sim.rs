@@ -98,7 +98,6 @@ fn report(counts: &Counts, wall: f64) -> Result<Report> {
     once("nodes that left", counts.left as f64, "nodes", None);
     once("plans that the kernel refused", counts.kernel_failures as f64, "plans", None);
     once("attaches that failed and were tried again", counts.refused as f64, "attaches", None);
-    once("addresses passed on before the old namespace went", counts.early as f64, "times", None);
     once("units that a node works on at once, most", counts.most_units as f64, "units", None);
     once("things that wait to happen, most", counts.most_waiting as f64, "events", None);
     once("simulated time", seconds(counts.clock) / 60.0, "min", None);

@@ -87,6 +87,7 @@ impl Family {
     }
 
     fn run(self, request: &Request) -> Result<Count> {
+        deps::ensure(&[Purpose::Build])?;
         match self {
             Self::Unit => {
                 let mut count = binaries::run(&Selection::new(binaries::is_unit, request), Where::Here)?;

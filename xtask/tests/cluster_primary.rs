@@ -15,6 +15,7 @@ mod support {
     pub mod web;
 }
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -115,6 +116,64 @@ spec:
     std::thread::sleep(Duration::from_millis(200));
     works(b[0]);
     assert!(has("eth0"));
+}
+
+#[test]
+fn an_annotation_limits_a_running_pod_at_once_and_goes_with_it() {
+    let namespace = Namespace::new("bandwidth");
+    namespace.apply(&pod("a", "node1", 8080, false));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+    let number = || namespace.kubectl(&["exec", "a", "--", "cat", "/sys/class/net/eth0/iflink"]);
+    let number: u64 = number().trim().parse().unwrap();
+    // What goes into the pod leaves the host's end of its pair.
+    let limited = || {
+        let links = on_node("node1", &["ip", "-j", "link", "show"]);
+        let links: serde_json::Value = serde_json::from_str(&links).unwrap();
+        let of_pod = |link: &&serde_json::Value| link["ifindex"] == number;
+        let link = links.as_array().unwrap().iter().find(of_pod).unwrap();
+        on_node("node1", &["tc", "qdisc", "show", "dev", link["ifname"].as_str().unwrap()])
+    };
+    let annotate = |word: &str| namespace.kubectl(&["annotate", "--overwrite", "pod", "a", word]);
+    assert!(!limited().contains("tbf"), "{}", limited());
+    for (annotation, rate) in [("7M", "rate 7Mbit"), ("9M", "rate 9Mbit")] {
+        annotate(&format!("kubernetes.io/ingress-bandwidth={annotation}"));
+        eventually("the limit is there", limited, |shown| shown.contains(rate));
+    }
+    annotate("kubernetes.io/ingress-bandwidth-");
+    eventually("the limit goes", limited, |shown| !shown.contains("tbf"));
+}
+
+/// Whether all of these addresses are elements of a table of node1, or none of them is.
+fn are_in(table: &[&str], addresses: &[IpAddr]) -> Option<bool> {
+    let listed = on_node("node1", &[&["nft", "list", "table"], table].concat());
+    let words: BTreeSet<&str> = listed.split([' ', ',', '\n', '\t']).collect();
+    let found = addresses.iter().filter(|address| words.contains(address.to_string().as_str())).count();
+    (found == 0 || found == addresses.len()).then_some(found > 0)
+}
+
+#[test]
+fn labels_of_a_namespace_hold_for_its_running_pods() {
+    let namespace = Namespace::new("labels");
+    namespace.apply(&pod("a", "node1", 8080, false));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+    let own = addresses(&namespace, "a");
+    let holds = |what: &str, guarded: bool, kept: bool| {
+        let tables = || (are_in(&["bridge", "knit"], &own), are_in(&["inet", "knit"], &own));
+        eventually(what, tables, |found| *found == (Some(guarded), Some(kept)));
+    };
+    let warning = format!("pods of namespace {} may speak in the name of others", namespace.name);
+    let path = "jsonpath={.status.objects[*].warnings}";
+    let told = || kubectl(&["get", "nodenetworkstate", "node1", "-o", path]);
+    let label = |labels: &[&str]| {
+        kubectl(&[&["label", "namespace", &namespace.name], labels].concat());
+    };
+    holds("a pod is guarded, and is seen as its node", true, false);
+    label(&["knit.opdev.io/anti-spoofing=off", "knit.opdev.io/masquerade=off"]);
+    holds("neither any more", false, true);
+    eventually("the node says so", told, |told| told.contains(&warning));
+    label(&["knit.opdev.io/anti-spoofing-", "knit.opdev.io/masquerade-"]);
+    holds("and both again", true, false);
+    eventually("the node says nothing", told, |told| !told.contains(&warning));
 }
 
 /// Asks again and again from inside a pod, and says how many questions there were and how many had no answer.

@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
+/// Annotations of the pod with this prefix are the agent's business, and no others.
+const ANNOTATIONS: &str = "knit.opdev.io/";
+
 /// What is asked for one container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Capabilities {
@@ -28,6 +31,8 @@ pub(crate) struct Capabilities {
     pub domain: String,
     /// Labels of the container.
     pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod that mean something to the agent.
+    pub annotations: BTreeMap<String, String>,
     /// Other names of the container on the network.
     pub aliases: Vec<String>,
     /// What is not acted on.
@@ -50,6 +55,7 @@ impl Capabilities {
                 "dns" => self.read_dns(&field, value)?,
                 "aliases" => self.aliases = texts(&field, value)?,
                 "ipRanges" => self.sets = sets(&field, value)?,
+                "io.kubernetes.cri.pod-annotations" => self.annotations = annotations(&field, value)?,
                 "deviceID" => self.device = text(&field, value)?,
                 "infinibandGUID" | "cgroupPath" => {
                     self.words.push(format!("{field}: not acted on: ignored"));
@@ -119,6 +125,13 @@ fn text(field: &str, value: &Value) -> Result<String, Failure> {
 fn texts(field: &str, value: &Value) -> Result<Vec<String>, Failure> {
     let all = value.as_array().ok_or_else(|| Failure::config(field, format!("{value} is no list")))?;
     all.iter().map(|value| text(field, value)).collect()
+}
+
+fn annotations(field: &str, value: &Value) -> Result<BTreeMap<String, String>, Failure> {
+    let all =
+        value.as_object().ok_or_else(|| Failure::config(field, format!("{value} is no JSON object")))?;
+    let meant = all.iter().filter(|(key, _)| key.starts_with(ANNOTATIONS));
+    meant.map(|(key, value)| Ok((key.clone(), text(&format!("{field}.{key}"), value)?))).collect()
 }
 
 fn number(field: &str, value: &Value, key: &str) -> Result<u64, Failure> {
@@ -234,6 +247,7 @@ mod tests {
             "dns": {"servers": ["1.1.1.1"], "searches": ["a.b"], "options": ["ndots:5"]},
             "aliases": ["db"], "deviceID": "0000:00:1f.6",
             "ipRanges": [[{"subnet": "10.1.0.0/16", "rangeStart": "10.1.0.5", "gateway": null}], [{"subnet": "fd00::/64"}]],
+            "io.kubernetes.cri.pod-annotations": {"knit.opdev.io/addresses": "10.1.0.9", "someone.else/x": "1"},
             "infinibandGUID": "c2:11", "cgroupPath": "/a", "new": 1, "none": null,
         });
         asked.read_runtime(&value).unwrap();
@@ -246,6 +260,9 @@ mod tests {
         let range = &asked.sets[0].ranges[0];
         assert_eq!((range.subnet.as_str(), range.first.as_str()), ("10.1.0.0/16", "10.1.0.5"));
         assert_eq!((range.last.as_str(), range.gateway.as_str()), ("", ""));
+        let annotations: Vec<(&str, &str)> =
+            asked.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(annotations, [("knit.opdev.io/addresses", "10.1.0.9")]);
         assert_eq!(asked.words.len(), 3, "{:?}", asked.words);
         for word in ["infinibandGUID", "cgroupPath", "new"] {
             assert!(asked.words.iter().any(|words| words.contains(word)), "{word}");
@@ -285,6 +302,10 @@ mod tests {
             (json!({"ipRanges": [{"subnet": "10.1.0.0/16"}]}), "runtimeConfig.ipRanges[0]"),
             (json!({"ipRanges": [["10.1.0.0/16"]]}), "runtimeConfig.ipRanges[0][0]"),
             (json!({"ipRanges": [[{"rangeEnd": 7}]]}), "runtimeConfig.ipRanges[0][0].rangeEnd"),
+            (
+                json!({"io.kubernetes.cri.pod-annotations": []}),
+                "runtimeConfig.io.kubernetes.cri.pod-annotations",
+            ),
             (json!({"mac": 1}), "runtimeConfig.mac"),
             (json!({"dns": []}), "runtimeConfig.dns"),
         ] {

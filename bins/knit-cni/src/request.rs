@@ -32,7 +32,7 @@ pub(crate) fn attach(
     if addresses.is_empty() && !args.address.is_empty() {
         addresses.push(args.address);
     }
-    let mut annotations = std::collections::BTreeMap::new();
+    let mut annotations = asked.annotations;
     if !asked.aliases.is_empty() {
         annotations.insert("cni/aliases".to_owned(), asked.aliases.join(","));
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use knit_agent::config::{Config, LogFormat, Profile, Transport};
+use knit_agent::config::{Config, DataPath, LogFormat, Profile, Transport};
 use knit_agent::run::{self, Source};
 
 use crate::place::Place;
@@ -86,6 +86,9 @@ pub struct Flags {
     /// Drop what pods send in the name of others [default: only with the profile primary]
     #[arg(long, env = "KNIT_CLUSTER_ANTI_SPOOFING", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cluster_anti_spoofing: Option<bool>,
+    /// How packets between pods of this node go [default: auto]
+    #[arg(long, env = "KNIT_CLUSTER_DATA_PATH", value_enum)]
+    cluster_data_path: Option<Between>,
     /// Install the CNI shim and its configuration, and keep them
     #[arg(long, env = "KNIT_CNI_INSTALL", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cni_install: Option<bool>,
@@ -134,6 +137,17 @@ enum Way {
     Vxlan,
 }
 
+/// How packets between pods of one node go.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Between {
+    /// As with `ebpf` with the profile primary, otherwise as with `bridge`
+    Auto,
+    /// Over the bridge
+    Bridge,
+    /// TCP from pod to pod by an eBPF program where the kernel has what it takes, everything else over the bridge
+    Ebpf,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Form {
@@ -158,7 +172,7 @@ pub fn run(place: &Place, flags: Flags) -> Result<ExitCode> {
         output::text(&config.to_yaml()?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    run::run(Source { config, file, over: Box::new(over) }, fault::asked_for()?)?;
+    run::run(Source { config, file, over: Box::new(over), program: knit_ebpf::OBJECT }, fault::asked_for()?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -207,6 +221,13 @@ impl Flags {
         set(&mut config.cluster_network.vxlan.port, &self.cluster_vxlan_port);
         if self.cluster_anti_spoofing.is_some() {
             config.cluster_network.anti_spoofing = self.cluster_anti_spoofing;
+        }
+        if let Some(data_path) = self.cluster_data_path {
+            config.cluster_network.data_path = match data_path {
+                Between::Auto => DataPath::Auto,
+                Between::Bridge => DataPath::Bridge,
+                Between::Ebpf => DataPath::Ebpf,
+            };
         }
         set(&mut config.cni.install, &self.cni_install);
         set(&mut config.cni.bin_dir, &self.cni_bin_dir);

@@ -147,7 +147,7 @@ fn table(kind: &KindInfo, objects: &[&Shown], wide: bool) -> String {
     output::table(&header, rows)
 }
 
-/// The value at a path such as `.spec.mtu` or `.status.conditions[?(@.type=="Ready")].status`.
+/// The value at a path such as `.spec.mtu`, `.spec.sockets[0].name` or `.status.conditions[?(@.type=="Ready")].status`.
 fn at(value: &Value, path: &str) -> String {
     let mut here = value;
     for word in path.trim_start_matches('.').split('.').map(|word| word.trim_end_matches(")]")) {
@@ -165,7 +165,10 @@ fn at(value: &Value, path: &str) -> String {
                         .find(|item| item.get(field).and_then(Value::as_str) == Some(wanted))
                         .unwrap_or(&Value::Null)
                 }
-                None => here.get(word).unwrap_or(&Value::Null),
+                None => match word.strip_suffix("[0]") {
+                    Some(list) => here.get(list).and_then(|list| list.get(0)).unwrap_or(&Value::Null),
+                    None => here.get(word).unwrap_or(&Value::Null),
+                },
             },
         };
     }

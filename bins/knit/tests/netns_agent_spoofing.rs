@@ -126,3 +126,32 @@ fn a_table_that_somebody_removed_comes_back_and_lists_its_ports_in_words() {
     agent.delete("sb1");
     eventually("it goes with the last pod", Duration::from_secs(5), || table().is_err());
 }
+
+#[test]
+fn a_pod_reaches_itself_through_a_service_that_is_translated_on_the_bridge() {
+    const SERVICE: (&str, &str) = ("10.96.0.10", "fd96::10");
+    let machine = Machine::new("agent-hairpin");
+    let one = machine.testbed.pod("one");
+    let agent = machine.agent_with(&["--cluster-anti-spoofing"], &[]);
+    agent.attach("sb1", &one);
+    let table = format!(
+        "table inet service {{
+           chain to {{ type nat hook prerouting priority dstnat;
+             ip daddr {} tcp dport 80 dnat ip to {}:8080
+             ip6 daddr {} tcp dport 80 dnat ip6 to [{}]:8080
+           }}
+           chain from {{ type nat hook postrouting priority srcnat;
+             ip saddr {} ip daddr {} masquerade
+             ip6 saddr {} ip6 daddr {} masquerade
+           }}
+         }}",
+        SERVICE.0, MINE.0, SERVICE.1, MINE.1, MINE.0, MINE.0, MINE.1, MINE.1
+    );
+    machine.host.output("nft", &[&table]).unwrap();
+    for (mine, service) in [(MINE.0, SERVICE.0), (MINE.1, SERVICE.1)] {
+        let mine: std::net::IpAddr = mine.parse().unwrap();
+        let service: std::net::IpAddr = service.parse().unwrap();
+        let _echo = one.tcp_echo((mine, 8080));
+        one.tcp_reaches((service, 80)).unwrap();
+    }
+}

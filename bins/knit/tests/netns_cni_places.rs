@@ -104,6 +104,46 @@ fn addresses_come_from_the_ranges_that_a_runtime_says() {
 }
 
 #[test]
+fn a_pods_annotations_name_its_addresses_or_have_those_of_the_last_one_like_it() {
+    let machine = Machine::new("cni-annotations");
+    let pods = ["one", "two", "three"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent();
+    let call = |id: &str, pod, annotations: Value| {
+        let mut call = add(&machine, id, pod, "io.kubernetes.cri.pod-annotations", annotations);
+        call.args = format!("K8S_POD_NAMESPACE=shop;K8S_POD_NAME={id}");
+        call
+    };
+    let fixed = json!({"knit.opdev.io/addresses": "10.75.9.20", "other/x": "y"});
+    let first = call("db-0", &pods[0], fixed.clone());
+    // What is asked for by value comes behind what is given; the other family is as always.
+    assert_eq!(addresses(&first.done()), ["fd75:6b6e:6974::2", "10.75.9.20"]);
+    pods[0].ping("10.75.0.1").unwrap();
+    let (code, message) = call("db-1", &pods[1], fixed).failed();
+    assert!(message.contains("10.75.9.20 is in use by interface eth0 of pod shop/db-0"), "{code}: {message}");
+    for (text, words) in [("10.9.0.1", "10.9.0.1 is in no range of network"), ("x", "`x` is no address")] {
+        let refused = call("db-1", &pods[1], json!({"knit.opdev.io/addresses": text}));
+        let (code, message) = refused.failed();
+        assert!(message.contains(words), "{code}: {message}");
+    }
+    // A pod of the same name in another sandbox, after others came and went.
+    let sticky = json!({"knit.opdev.io/sticky-addresses": "web"});
+    let before = call("web-a", &pods[1], sticky.clone());
+    let had = addresses(&before.done());
+    del(&before).done();
+    let other = call("other", &pods[1], json!({}));
+    assert_ne!(addresses(&other.done()), had);
+    agent.crash();
+    let agent = machine.agent();
+    let after = call("web-b", &pods[2], sticky);
+    assert_eq!(addresses(&after.done()), had);
+    pods[2].ping("10.75.9.20").unwrap();
+    for one in [&first, &other, &after] {
+        del(one).done();
+    }
+    assert_eq!(agent.used(), 0);
+}
+
+#[test]
 fn ranges_that_are_not_the_networks_are_refused_and_nothing_is_made() {
     let machine = Machine::new("cni-outside");
     let pod = machine.testbed.pod("one");

@@ -36,6 +36,7 @@ pages! {
     uplink => "docs/kinds/uplink.md",
     virtualnetwork => "docs/kinds/virtualnetwork.md",
     podroute => "docs/kinds/podroute.md",
+    podsocket => "docs/kinds/podsocket.md",
     standalone => "docs/standalone.md",
     extension => "docs/kinds/extension.md",
     networkquota => "docs/kinds/networkquota.md",

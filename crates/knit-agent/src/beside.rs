@@ -6,6 +6,7 @@
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
 mod blocks;
+mod namespaces;
 mod nodes;
 mod objects;
 mod pods;
@@ -85,6 +86,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     }
     if config.profile == Profile::Primary {
         tokio::spawn(nodes::follow(shared.clone(), config.cluster_network.clone()));
+        tokio::spawn(namespaces::follow(shared.clone()));
     }
     let runtime = named(&config.cri_socket).map(PathBuf::from);
     tokio::spawn(async move {

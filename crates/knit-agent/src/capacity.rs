@@ -41,8 +41,11 @@ impl Capacity {
                 free = state.leases.capacity_of(&id, &pools).free;
             }
             if state.cluster().is_some_and(|cluster| cluster.is(namespace, &network.name)) {
-                // What this node can still take from pools is as good as its own.
-                free = free.saturating_add(state.untaken(ipv6));
+                // What is some namespaces' alone is of no use to the others; what this node can still take from pools is as good
+                // as its own.
+                let open = state.open_ranges(&network.ranges);
+                let pools: Vec<Pool> = pools.into_iter().filter(|pool| open.contains(&pool.range)).collect();
+                free = state.leases.capacity_of(&id, &pools).free.saturating_add(state.untaken(ipv6));
             }
             let (namespace, network) = (namespace.to_owned(), network.name.clone());
             Some(Self { namespace, network, ipv6, total, used, free })

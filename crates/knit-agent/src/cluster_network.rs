@@ -1,12 +1,9 @@
 //! The network that every pod is on unless it says otherwise: an object that Knit writes itself.
 
 use ipnet::IpNet;
-use knit_engine::cluster::{KIND, NAME, NAMESPACE};
-use knit_engine::{Event, StoredObject};
+use knit_engine::{Event, cluster};
 use knit_model::IfName;
-use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want, WaysWant};
-use knit_model::link::{Attrs, Bridge};
-use knit_model::provenance::{Dialect, ObjectRef, Provenance};
+use knit_model::intent::{Want, WaysWant};
 use serde_json::json;
 
 use crate::daemon::Cluster;
@@ -14,61 +11,10 @@ use crate::daemon::Cluster;
 /// Its bridge on the node.
 pub const BRIDGE: &str = "knit0";
 
-/// Where the manifest says how the network goes on from this node.
-const WAYS: &str = "knit.opdev.io/ways";
-
 impl Cluster {
     /// The cluster's network with these ranges, and how it goes on from this node.
     pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWant) -> Self {
-        let object = ObjectRef {
-            kind: KIND.to_owned(),
-            namespace: NAMESPACE.to_owned(),
-            name: NAME.to_owned(),
-            uid: NAME.to_owned(),
-            generation: 1,
-        };
-        let origin = |field: &str| Provenance {
-            dialect: Dialect::Knit,
-            object: Some(object.clone()),
-            field: field.to_owned(),
-            call: None,
-        };
-        let network = NetworkWant { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu };
-        let attrs = Attrs { mtu, ..Attrs::default() };
-        let on_node = BridgeWant {
-            name: bridge.clone(),
-            ranges: ranges.to_vec(),
-            attrs,
-            bridge: Bridge::default(),
-            port: None,
-        };
-        let mut intents = vec![
-            Intent { origin: origin("spec"), want: Want::Network(network) },
-            Intent { origin: origin("spec.subnets"), want: Want::Bridge(on_node) },
-        ];
-        let mut annotations = json!({ "knit.opdev.io/bridge": bridge });
-        if *ways != WaysWant::default() {
-            annotations[WAYS] = json!(ways).to_string().into();
-            let origin = origin(&format!("metadata.annotations[{WAYS}]"));
-            intents.push(Intent { origin, want: Want::Ways(ways.clone()) });
-        }
-        let mut spec = json!({ "subnets": ranges });
-        if let Some(mtu) = mtu {
-            spec["mtu"] = json!(mtu);
-        }
-        let manifest = json!({
-            "apiVersion": "podnetwork.opdev.io/v1alpha1",
-            "kind": KIND,
-            "metadata": {
-                "name": NAME,
-                "namespace": NAMESPACE,
-                "uid": NAME,
-                "generation": 1,
-                "annotations": annotations,
-            },
-            "spec": spec,
-        });
-        Self(StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None })
+        Self(cluster::object(ranges, bridge, mtu, ways))
     }
 
     /// How the engine hears of it.
@@ -118,7 +64,7 @@ impl Cluster {
             manifest["spec"]["subnets"] = serde_json::Value::Null;
         }
         if let Some(annotations) = manifest["metadata"]["annotations"].as_object_mut() {
-            annotations.remove(WAYS);
+            annotations.remove(cluster::WAYS);
         }
         manifest
     }

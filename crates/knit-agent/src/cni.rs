@@ -216,7 +216,7 @@ fn conflist(socket: &Path) -> String {
             "socket": socket,
             "capabilities": {
                 "portMappings": true, "bandwidth": true, "ips": true, "mac": true, "dns": true, "aliases": true,
-                "ipRanges": true, "deviceID": true,
+                "ipRanges": true, "deviceID": true, "io.kubernetes.cri.pod-annotations": true,
             },
         }],
     });

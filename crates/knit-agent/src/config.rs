@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use cluster::{ClusterNetworkConfig, Transport, VxlanConfig};
+pub use cluster::{ClusterNetworkConfig, DataPath, Transport, VxlanConfig};
 use knit_engine::chain::Chain;
+use knit_kernel::redirect::Redirect;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::CniNetwork;
@@ -222,8 +223,17 @@ impl Config {
         self.cni_socket.clone()
     }
 
-    /// How the daemon works.
-    pub fn options(&self) -> Result<Options> {
+    /// Whether packets between pods of this node should go past the bridge.
+    fn is_direct(&self) -> bool {
+        match self.cluster_network.data_path {
+            DataPath::Auto => self.profile == Profile::Primary,
+            DataPath::Bridge => false,
+            DataPath::Ebpf => true,
+        }
+    }
+
+    /// How the daemon works. `program` is the object file of the eBPF program.
+    pub fn options(&self, program: Option<&'static [u8]>) -> Result<Options> {
         self.check().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
         let cluster =
             self.cluster().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
@@ -239,6 +249,7 @@ impl Config {
             is_cluster_told: self.profile == Profile::Primary,
             secrets: self.profile.is_in_cluster().then(Arc::default),
             heard_all: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),
+            redirect: Arc::new(Redirect::new(program.filter(|_| self.is_direct()))),
         })
     }
 
@@ -246,7 +257,8 @@ impl Config {
     pub fn needs_restart(&self, other: &Self) -> Vec<String> {
         let mut now = Self { log_level: other.log_level.clone(), ..self.clone() };
         if self.profile != Profile::Primary {
-            now.cluster_network = other.cluster_network.clone();
+            let data_path = self.cluster_network.data_path;
+            now.cluster_network = ClusterNetworkConfig { data_path, ..other.cluster_network.clone() };
         }
         let as_map = |config: &Self| match serde_json::to_value(config) {
             Ok(serde_json::Value::Object(map)) => map,
@@ -305,5 +317,21 @@ mod tests {
         let mut new = old.clone();
         new.cluster_network.masquerade = true;
         assert_eq!(old.needs_restart(&new), ["clusterNetwork"]);
+        // The eBPF program is loaded once.
+        let mut new = Config::default();
+        new.cluster_network.masquerade = true;
+        assert_eq!(Config::default().needs_restart(&new), [""; 0]);
+        new.cluster_network.data_path = DataPath::Ebpf;
+        assert_eq!(Config::default().needs_restart(&new), ["clusterNetwork"]);
+    }
+
+    #[test]
+    fn packets_go_past_the_bridge_in_a_cluster_or_where_it_is_said() {
+        let direct = |profile, data_path| {
+            let cluster_network = ClusterNetworkConfig { data_path, ..ClusterNetworkConfig::default() };
+            Config { profile, cluster_network, ..Config::default() }.is_direct()
+        };
+        assert!(direct(Profile::Primary, DataPath::Auto) && !direct(Profile::Standalone, DataPath::Auto));
+        assert!(!direct(Profile::Primary, DataPath::Bridge) && direct(Profile::Standalone, DataPath::Ebpf));
     }
 }

@@ -10,6 +10,7 @@
 mod desk;
 mod feed;
 mod folder;
+mod offers;
 mod outgoing;
 mod outside;
 mod pool;
@@ -26,9 +27,11 @@ use std::time::Duration;
 use knit_engine::blocks::Order;
 use knit_engine::chain::Chain;
 use knit_engine::extension::Told;
+use knit_engine::sockets::Offered;
 use knit_engine::{Answer, CallId, Event, State, StoredObject};
 use knit_kernel::fault::Observer;
 use knit_kernel::notices::Notice;
+use knit_kernel::redirect::Redirect;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -66,6 +69,8 @@ pub struct Options {
     /// All that may be asked for has been heard of. Until then nothing is taken for a stray: an agent that lost its state
     /// would cut off pods that it is about to hear of.
     pub heard_all: Arc<AtomicBool>,
+    /// How packets between pods of this node go past the bridge.
+    pub redirect: Arc<Redirect>,
 }
 
 /// The cluster's network, as an object that Knit writes itself.
@@ -90,6 +95,8 @@ enum Message {
     Done(pool::Finished),
     /// An extension was called, for this life of the node.
     Invoked { life: u64, id: String, told: Told },
+    /// Sockets are offered as asked, for this life of the node.
+    Offered { life: u64, offered: Vec<Offered> },
     /// The cluster's network is another.
     Cluster(Option<Cluster>, oneshot::Sender<Result<(), String>>),
     /// End, once nobody waits.
@@ -147,6 +154,7 @@ impl Daemon {
             repairs: repairs.clone(),
             metrics: Arc::clone(&metrics),
             callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
+            sockets: offers::start(&sender)?,
             version: counted,
             orders: ordered,
         };

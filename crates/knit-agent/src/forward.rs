@@ -4,21 +4,37 @@
 //! Both tables are replaced as a whole in one transaction, so that there is no moment with half of it. Nothing else in the packet
 //! filter is touched.
 //!
+//! Where a kernel can do it, TCP between guarded ports goes past the bridge and these tables.
+//!
 //! A port is open on the node's IPv4 loopback too. For that, packets of 127.0.0.0/8 may leave by the cluster's bridge, and
 //! their answers come back by it (`route_localnet` of that bridge); a chain of its own keeps everything else that a pod
 //! sends to the node's loopback out. So the chain is there before the sysctl, and goes after it.
 
+mod direct;
 mod guard;
 mod table;
 
 use knit_engine::forward::Forwarding;
 use knit_kernel::Kernel;
 use knit_kernel::error::Error;
+use knit_kernel::redirect::Redirect;
 use knit_model::IfName;
 use knit_model::problem::{Problem, Reason};
 
 /// Has exactly these.
-pub(crate) fn apply(kernel: &mut Kernel, all: &Forwarding) -> Result<(), Problem> {
+pub(crate) fn apply(
+    kernel: &mut Kernel,
+    all: &Forwarding,
+    redirect: Option<&Redirect>,
+) -> Result<(), Problem> {
+    filter(kernel, all)?;
+    if let Some(redirect) = redirect {
+        direct::apply(redirect, kernel, &all.guarded);
+    }
+    Ok(())
+}
+
+fn filter(kernel: &mut Kernel, all: &Forwarding) -> Result<(), Problem> {
     let Forwarding { forwards, bridge, .. } = all;
     let tables = [table::of(all), guard::of(&all.guarded)];
     let replace = |kernel: &mut Kernel| kernel.replace_tables(&tables).map_err(|why| failed(&why));

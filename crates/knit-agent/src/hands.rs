@@ -16,11 +16,12 @@ use knit_kernel::apply::{Applied as AppliedPlan, ApplyError, Deletes, RollBack};
 use knit_kernel::fault::{Fault, Observer};
 use knit_kernel::netlink::Protocol;
 use knit_kernel::observe::{Links, ScopeLook};
+use knit_kernel::redirect::Redirect;
 use knit_kernel::{Kernel, Netns, Places, Socket};
 use knit_model::plan::Planned;
 use knit_model::problem::{Problem, Reason};
 use knit_model::sandbox::Instance;
-use knit_model::{KeyRef, NetState, Plan, Sandbox, Scope, Step};
+use knit_model::{IfName, KeyRef, NetState, Plan, Sandbox, Scope, Step};
 
 use crate::error::{Error, Result};
 use crate::keys::KeyFolder;
@@ -126,6 +127,8 @@ pub struct Hands {
     faults: Faults,
     /// This boot of the machine. A sandbox of another boot is gone, whatever its namespace's number says.
     boot: String,
+    /// How packets go past the bridge. `None`: nobody looks after that.
+    redirect: Option<Arc<Redirect>>,
 }
 
 impl Task {
@@ -156,7 +159,16 @@ impl Hands {
     /// New hands, in the network namespace that counts as the host's. They belong to the calling thread.
     pub fn new(host: Netns, boot: String, keys: Arc<KeyFolder>, faults: Faults) -> Result<Self> {
         let kernel = Kernel::open(host)?.with_secrets(keys.clone());
-        Ok(Self { kernel, keys, faults, boot })
+        Ok(Self { kernel, keys, faults, boot, redirect: None })
+    }
+
+    /// From here on they also look after packets that go past the bridge.
+    pub(crate) fn set_redirect(&mut self, redirect: Option<Arc<Redirect>>) {
+        self.redirect = redirect;
+    }
+
+    pub(crate) fn redirect(&self) -> Option<&Arc<Redirect>> {
+        self.redirect.as_ref()
     }
 
     /// The kernel, for what is no job.
@@ -196,7 +208,7 @@ impl Hands {
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
             Task::Forward(all) => {
-                let done = forward::apply(&mut self.kernel, &all);
+                let done = forward::apply(&mut self.kernel, &all, self.redirect.as_deref());
                 if let Err(why) = &done {
                     tracing::error!(%why, "the node's part of the way to and from pods is not as it should be");
                 }
@@ -313,6 +325,9 @@ impl Hands {
     fn apply(&mut self, unit: Unit, plan: &Plan, sandboxes: &[Sandbox], mut places: Places) -> Result<Done> {
         let scopes: BTreeSet<Scope> = plan.steps.iter().flat_map(scopes_of).collect();
         self.reach(sandboxes, &scopes, &mut places);
+        if let Some(redirect) = &self.redirect {
+            redirect.forget(&host_links(plan));
+        }
         let mut faults = Shared(Arc::clone(&self.faults));
         let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut faults);
         let (result, to_reap) = match applied {
@@ -414,6 +429,19 @@ pub(crate) fn scopes_of(planned: &Planned) -> Vec<Scope> {
         scopes.extend(peer.as_ref().map(|(scope, _)| scope.clone()));
     }
     scopes
+}
+
+/// Links of the host that a plan makes or deletes.
+fn host_links(plan: &Plan) -> BTreeSet<&IfName> {
+    let changed = plan.steps.iter().filter_map(|planned| match &planned.step {
+        Step::CreateLink { link, peer } | Step::DeleteLink { link, peer } => Some((planned, link, peer)),
+        _ => None,
+    });
+    let ends = changed.flat_map(|(planned, link, peer)| {
+        let far = peer.as_ref().map(|(scope, link)| (scope, &link.name));
+        [(&planned.scope, &link.name)].into_iter().chain(far)
+    });
+    ends.filter(|(scope, _)| **scope == Scope::Host).map(|(_, name)| name).collect()
 }
 
 fn failure(error: &ApplyError, plan: &Plan) -> Failure {

@@ -22,6 +22,7 @@ pub mod node;
 pub mod run;
 pub mod sandboxes;
 pub mod services;
+mod sockets;
 pub mod standalone;
 
 pub use error::{Error, Result};

@@ -1,10 +1,11 @@
 //! What the agent counts, in the text that Prometheus and OpenMetrics readers take.
 
 use std::fmt::Write;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use knit_engine::{Answer, Unit};
+use knit_kernel::redirect::Way;
 use knit_model::problem::Reason;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -75,6 +76,8 @@ pub struct Metrics {
     journal_records: Gauge,
     journal_bytes: Gauge,
     problems: Gauge,
+    redirect_ports: Gauge,
+    redirect_packets: Counter,
 }
 
 impl Default for Metrics {
@@ -97,6 +100,8 @@ impl Default for Metrics {
             journal_records: Gauge::default(),
             journal_bytes: Gauge::default(),
             problems: Gauge::default(),
+            redirect_ports: Gauge::default(),
+            redirect_packets: Counter::default(),
         };
         new.register();
         new
@@ -144,6 +149,11 @@ impl Metrics {
             "Things that stand in the way of what was asked for",
             self.problems.clone(),
         );
+        let help =
+            "Ports of pods that the eBPF program hands packets to; 0 where all of them take the bridge";
+        registry.register("redirect_ports", help, self.redirect_ports.clone());
+        let help = "Packets that went from pod to pod past the bridge";
+        registry.register("redirect_packets", help, self.redirect_packets.clone());
     }
 
     /// A call was answered.
@@ -207,6 +217,12 @@ impl Metrics {
         self.leases.set(count(state.leases.iter().filter(|(_, _, lease)| lease.is_live()).count()));
         self.owed.set(count(state.extensions.owed().count()));
         self.problems.set(count(state.problems.values().map(Vec::len).sum()));
+        let (ports, packets) = match node.way() {
+            Way::Direct { ports, packets } => (ports, packets),
+            Way::Bridge | Way::Lacking { .. } => (0, 0),
+        };
+        self.redirect_ports.set(count(ports));
+        self.redirect_packets.inner().store(packets, Ordering::Relaxed);
         let size = node.journal_size();
         self.journal_records.set(i64::try_from(size.records).unwrap_or(i64::MAX));
         self.journal_bytes.set(i64::try_from(size.bytes).unwrap_or(i64::MAX));

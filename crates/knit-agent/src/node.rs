@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex};
 
 use knit_engine::blocks::Order;
 use knit_engine::extension::Invocation;
+use knit_engine::sockets::Listener;
 use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
 use knit_kernel::fault::Observer;
+use knit_kernel::redirect::{Redirect, Way};
 use knit_kernel::{Places, memory};
 use knit_model::link::OwnerId;
 use knit_model::{Plan, Sandbox, SandboxId, Scope};
@@ -24,6 +26,7 @@ use crate::chain;
 use crate::error::{Error, Result};
 use crate::hands::{Done, Hands, Job, Task};
 use crate::keys::KeyFolder;
+use crate::sockets;
 
 /// The journal is rewritten as a snapshot after so many records.
 const MOST_RECORDS: u64 = 5_000;
@@ -74,6 +77,8 @@ pub struct Heard {
     pub invocations: Vec<Invocation>,
     /// What is to be done with blocks of addresses.
     pub orders: Vec<Order>,
+    /// Sockets that pods may ask for from now on: these, and no others.
+    pub offers: Option<Vec<Listener>>,
     /// What was written down.
     pub records: Vec<(Seq, Record)>,
 }
@@ -107,7 +112,8 @@ impl Node {
     fn do_all(&mut self, mut events: VecDeque<Event>) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         while let Some(event) = events.pop_front() {
-            let Heard { tasks, changed, answers, .. } = self.begin(event)?;
+            let Heard { tasks, changed, answers, offers, .. } = self.begin(event)?;
+            events.extend(offers.map(|offers| sockets::without_agent(&offers)));
             outcome.changed.extend(changed);
             outcome.answers.extend(answers);
             for task in tasks {
@@ -136,6 +142,7 @@ impl Node {
                 Effect::Answer { call, answer } => heard.answers.push((call, answer)),
                 Effect::Invoke(invocation) => heard.invocations.push(*invocation),
                 Effect::Block(order) => heard.orders.push(order),
+                Effect::Offer(offers) => heard.offers = Some(offers),
                 effect => heard.tasks.extend(task(effect, true)),
             }
         }
@@ -206,6 +213,7 @@ impl Node {
                         // Nothing is made for a rehearsal, and nothing goes.
                         Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
                         Effect::Block(_) => {}
+                        Effect::Offer(offers) => queue.push_back(sockets::without_agent(&offers)),
                         Effect::RunChain { verb, chained } => {
                             let result = chained.result.clone().ok_or_else(chain::not_rehearsed);
                             queue.push_back(Event::ChainDone { key: chained.key(), verb, result });
@@ -273,7 +281,20 @@ impl Node {
     /// Another pair of hands, for another thread, that works for this node.
     pub fn spare_hands(&mut self) -> Result<Hands> {
         let host = self.hands.kernel().host().clone();
-        Hands::new(host, self.hands.boot().to_owned(), Arc::clone(&self.keys), self.hands.faults())
+        let keys = Arc::clone(&self.keys);
+        let mut hands = Hands::new(host, self.hands.boot().to_owned(), keys, self.hands.faults())?;
+        hands.set_redirect(self.hands.redirect().cloned());
+        Ok(hands)
+    }
+
+    /// From here on packets between pods may go past the bridge, or what an earlier process left of that is taken away.
+    pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
+        self.hands.set_redirect(Some(redirect));
+    }
+
+    /// How packets between pods of this node go.
+    pub fn way(&self) -> Way {
+        self.hands.redirect().map_or(Way::Bridge, |redirect| redirect.way())
     }
 
     /// The node's own hands, for whoever has the node.
@@ -361,7 +382,8 @@ fn task(effect: Effect, make_keys: bool) -> Option<Task> {
         | Effect::Changed(_)
         | Effect::Answer { .. }
         | Effect::Invoke(_)
-        | Effect::Block(_) => None,
+        | Effect::Block(_)
+        | Effect::Offer(_) => None,
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Source {
     pub file: Option<PathBuf>,
     /// What flags and environment say, put over what the file says.
     pub over: Box<dyn Fn(Config) -> Config + Send + Sync>,
+    /// The object file of the eBPF program.
+    pub program: &'static [u8],
 }
 
 type Level = reload::Handle<LevelFilter, Registry>;
@@ -42,7 +44,7 @@ pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<(
     let lines = Lines::default();
     let level = start_log(&source.config, lines.clone())?;
     knit_kernel::use_sysctls_at(&source.config.sysctl_dir);
-    let daemon = Daemon::start(source.config.options()?, faults)?;
+    let daemon = Daemon::start(source.config.options(Some(source.program))?, faults)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("knit-rpc")
@@ -125,7 +127,7 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
 /// Reads the file again whenever it has changed. It may be a mounted ConfigMap, which changes by a swap of symbolic links:
 /// so its text is compared, not its times.
 async fn follow_config(source: Source, handle: Handle, level: Level) {
-    let Source { mut config, file: Some(file), over } = source else { return };
+    let Source { mut config, file: Some(file), over, .. } = source else { return };
     let mut text = std::fs::read_to_string(&file).ok();
     loop {
         tokio::time::sleep(CONFIG).await;

@@ -13,7 +13,7 @@ mod knix;
 mod logs;
 mod nodes;
 mod pods;
-mod request;
+pub(crate) mod request;
 mod standalone;
 mod watch;
 

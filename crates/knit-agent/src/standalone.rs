@@ -104,7 +104,18 @@ impl<H: Host> Standalone<H> {
         let uid = format!("{}-{}", instance.boot, instance.cookie);
         let (pod, namespace) = (name.to_owned(), namespace.to_owned());
         let isolation = Isolation::Netns;
-        let sandbox = Sandbox { id, instance, isolation, netns, number: holder, pod, namespace, uid, labels };
+        let sandbox = Sandbox {
+            id,
+            instance,
+            isolation,
+            netns,
+            number: holder,
+            pod,
+            namespace,
+            uid,
+            labels,
+            annotated: None,
+        };
         let decide = move |state: &State| {
             let Sandbox { id, pod, namespace, .. } = &sandbox;
             if state.sandboxes.contains_key(id) {

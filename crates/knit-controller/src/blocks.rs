@@ -29,7 +29,9 @@ pub(crate) fn hear(state: &mut State, seen: Seen<(String, HeldBlock)>) {
 pub(crate) fn of_gone_nodes(state: &mut State, now: i64) -> Vec<Effect> {
     let holders: BTreeSet<&String> = state.blocks.values().map(|block| &block.node).collect();
     let gone = holders.into_iter().filter(|node| !state.alive.contains(*node));
-    let gone = gone.map(|node| (node.clone(), state.gone_since.get(node).copied().unwrap_or(now)));
+    // A clock that was put back must not keep blocks for as long again.
+    let since = |node: &String| state.gone_since.get(node).map_or(now, |since| now.min(*since));
+    let gone = gone.map(|node| (node.clone(), since(node)));
     state.gone_since = gone.collect();
     let is_late =
         |block: &HeldBlock| state.gone_since.get(&block.node).is_some_and(|since| now - since >= HOLD);

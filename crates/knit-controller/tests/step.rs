@@ -300,3 +300,19 @@ fn blocks_of_a_node_go_when_it_has_been_gone_for_long_and_never_before() {
     assert_eq!(controller.look(60 * minute), []);
     assert!(!controller.state.waits_for_nodes());
 }
+
+#[test]
+fn a_clock_that_was_put_back_does_not_keep_blocks_of_a_node_that_is_gone() {
+    let mut controller = Controller::new();
+    let block = HeldBlock { uid: "uid-a".to_owned(), node: "node2".to_owned() };
+    controller.hear(Event::Blocks(Seen::Applied(("a".to_owned(), block))));
+    controller.hear(Event::Alive(Seen::Deleted("node2".to_owned())));
+    let minute = 60_000;
+    assert_eq!(controller.look(0), []);
+    assert_eq!(controller.look(-600 * minute), []);
+    assert_eq!(controller.look(4 * minute), []);
+    assert_eq!(
+        controller.look(minute),
+        [Effect::DeleteBlock { name: "a".to_owned(), uid: "uid-a".to_owned() }]
+    );
+}

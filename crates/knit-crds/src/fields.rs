@@ -8,6 +8,7 @@ mod key;
 mod link;
 mod number;
 mod remote;
+mod socket;
 
 pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
 pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
@@ -20,6 +21,7 @@ pub use number::{
 };
 pub use remote::Remote;
 pub(crate) use remote::{FarEnd, local_over_ipv6, same_family};
+pub use socket::{ProtocolText, SocketName};
 
 use schemars::{Schema, json_schema};
 use serde_json::{Value, json};

@@ -145,6 +145,7 @@ impl InterfaceFields {
             arp: self.arp,
             master: None,
             vlans: None,
+            hairpin: None,
             limit: None,
         };
         attrs.check(path, problems);

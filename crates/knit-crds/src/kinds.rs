@@ -14,6 +14,7 @@ mod networkquota;
 mod podconfig;
 mod podnetworkconfig;
 mod podroute;
+mod podsocket;
 mod primarynetwork;
 mod tap;
 mod uplink;
@@ -39,6 +40,7 @@ pub use networkquota::{NetworkQuota, NetworkQuotaSpec, NetworkQuotaStatus, UsedC
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
 pub use podroute::{PodRoute, PodRouteSpec};
+pub use podsocket::{PodSocket, PodSocketSpec, SocketEntry, SocketType};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
 pub use tap::{Tap, TapSpec};
 pub use uplink::{Uplink, UplinkSpec};
@@ -217,6 +219,7 @@ kinds!(
     Ipvlan,
     Vrf,
     PodRoute,
+    PodSocket,
     WireGuard,
     Tap,
     HostDevice,

@@ -294,6 +294,7 @@ impl InterfaceState {
             vlans: None,
             vrf: name(&self.vrf),
             shown: self.details.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
+            limited: false,
             ready: self.ready,
         })
     }

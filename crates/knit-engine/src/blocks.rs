@@ -107,9 +107,11 @@ pub(crate) struct Wait {
     /// How many addresses it lacks.
     pub(crate) addresses: usize,
     /// Blocks that are not this node's though the unit has an address of them.
-    pub(crate) strays: BTreeSet<u8>,
+    pub(crate) strays: BTreeSet<u128>,
     /// Addresses that are asked for by value and so are of no use to it.
     pub(crate) reserved: Vec<IpNet>,
+    /// Blocks of a pool that it needs, because they have an address that is asked for by value.
+    pub(crate) blocks: BTreeSet<IpNet>,
 }
 
 /// A claim that has not been answered.
@@ -141,12 +143,16 @@ pub struct Blocks {
     /// Names of blocks that are being given back.
     #[serde(skip)]
     pub(crate) returning: BTreeSet<String>,
-    /// Uids of blocks that were given back, the last ones: a list, and what a watch tells after it, may be older than that.
-    #[serde(skip)]
+    /// Uids of blocks that were given back, the last ones: a list, and what a watch tells after it, may be older than that. It is
+    /// remembered, since a deletion may be under way when the program ends.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(crate) returned: VecDeque<String>,
     /// Blocks of this node's that were empty when it was last looked.
     #[serde(skip)]
     pub(crate) idle: BTreeSet<String>,
+    /// Blocks of pools that were claimed because a pod asked, and for how many looks they stay though nobody came.
+    #[serde(skip)]
+    pub(crate) kept: BTreeMap<String, u32>,
     /// What units wait for.
     #[serde(skip)]
     pub(crate) waits: BTreeMap<Unit, BTreeMap<PoolKey, Wait>>,
@@ -155,12 +161,12 @@ pub struct Blocks {
 impl Blocks {
     /// What is remembered.
     pub(crate) fn remembered(&self) -> Self {
-        Self { mine: self.mine.clone(), ..Self::default() }
+        Self { mine: self.mine.clone(), returned: self.returned.clone(), ..Self::default() }
     }
 
     /// A block goes back, and is not this node's any more, whatever is heard of it.
-    pub(crate) fn remember_returned(&mut self, uid: String) {
-        self.returned.push_back(uid);
+    pub(crate) fn remember_returned(&mut self, uid: Option<String>) {
+        self.returned.extend(uid);
         if self.returned.len() > MOST_RETURNED {
             self.returned.pop_front();
         }
@@ -212,7 +218,7 @@ impl Blocks {
     }
 
     /// Blocks that nobody holds and that have an address to give, in order.
-    pub(crate) fn free(&self, pool: &PoolKey, gives: &Pool) -> impl Iterator<Item = (u8, IpNet)> {
+    pub(crate) fn free(&self, pool: &PoolKey, gives: &Pool) -> impl Iterator<Item = (u128, IpNet)> {
         let rivals = self.rivals(pool);
         let blocks = Split::of(pool.range).blocks();
         blocks.filter(move |(index, block)| {
@@ -234,7 +240,7 @@ impl Blocks {
     /// How many blocks with addresses to give other nodes hold.
     pub(crate) fn held_by_others(&self, pool: &PoolKey, gives: &Pool) -> usize {
         let rivals = self.rivals(pool);
-        let is_theirs = |(_, block): &(u8, IpNet)| {
+        let is_theirs = |(_, block): &(u128, IpNet)| {
             has_any(gives, *block) && rivals.iter().any(|rival| overlaps(*rival, *block))
         };
         Split::of(pool.range).blocks().filter(is_theirs).count()

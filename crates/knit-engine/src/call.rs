@@ -28,6 +28,9 @@ use crate::state::ObjectKey;
 /// The kind under which attachments appear among the askers of things.
 pub const ATTACHMENT: &str = "Attachment";
 
+/// What [`Asked::sticky`] is where pods of one name have one address after the other.
+pub const STICKY_BY_POD: &str = "true";
+
 /// The name of a call: it stands in logs, errors, the journal and provenance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -72,6 +75,10 @@ pub struct Asked {
     /// Addresses that are asked for by value, each in a range of the network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// The name under which its addresses are kept: the next attachment of the namespace with this name gets them on this node,
+    /// if they are free. [`STICKY_BY_POD`] is the pod's own name, empty is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sticky: String,
     /// Where in the network's ranges its addresses are looked for: one of each set, the ranges of a set in their order. A
     /// range of the network that no set speaks of gives one as it does otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -305,6 +312,12 @@ impl Attachment {
     pub fn key(namespace: &str, sandbox: &SandboxId, interface: &IfName) -> ObjectKey {
         let name = format!("{sandbox}/{interface}");
         ObjectKey { kind: ATTACHMENT.to_owned(), namespace: namespace.to_owned(), name }
+    }
+
+    /// How fast it may be. Of a pod's first interface its annotations have the last word, since they may change while it
+    /// runs.
+    pub fn limits(&self, sandbox: &Sandbox) -> Limits {
+        sandbox.annotated.filter(|_| self.asked.default_route).unwrap_or(self.asked.limits)
     }
 }
 

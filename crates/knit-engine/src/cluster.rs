@@ -1,10 +1,14 @@
 //! The network that a call means when it names none. It is an object like any other, which Knit writes itself; so it is
 //! known from what was written down, before anyone is asked.
 
+use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::intent::{NetworkWant, Want, WaysWant};
+use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want, WaysWant};
+use knit_model::link::{Attrs, Bridge};
+use knit_model::provenance::{Dialect, ObjectRef, Provenance};
+use serde_json::json;
 
-use crate::state::{BridgeKey, ObjectKey, State};
+use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
 
 /// The namespace of what Knit brings along.
 pub const NAMESPACE: &str = "knit-system";
@@ -12,6 +16,8 @@ pub const NAMESPACE: &str = "knit-system";
 pub const NAME: &str = "cluster-network";
 /// The kind of its object.
 pub const KIND: &str = "VirtualNetwork";
+/// The annotation in which its manifest says how it goes on from the node.
+pub const WAYS: &str = "knit.opdev.io/ways";
 
 /// The network that every pod is on unless it says otherwise. The node routes to it.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +38,59 @@ pub fn key() -> ObjectKey {
 /// What leases have as the network's id.
 pub fn network_id() -> String {
     format!("{NAMESPACE}/network/{NAME}")
+}
+
+/// The object of the network with these ranges, and how it goes on from this node. Knit writes it itself.
+pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWant) -> StoredObject {
+    let object = ObjectRef {
+        kind: KIND.to_owned(),
+        namespace: NAMESPACE.to_owned(),
+        name: NAME.to_owned(),
+        uid: NAME.to_owned(),
+        generation: 1,
+    };
+    let origin = |field: &str| Provenance {
+        dialect: Dialect::Knit,
+        object: Some(object.clone()),
+        field: field.to_owned(),
+        call: None,
+    };
+    let network = NetworkWant { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu };
+    let attrs = Attrs { mtu, ..Attrs::default() };
+    let on_node = BridgeWant {
+        name: bridge.clone(),
+        ranges: ranges.to_vec(),
+        attrs,
+        bridge: Bridge::default(),
+        port: None,
+    };
+    let mut intents = vec![
+        Intent { origin: origin("spec"), want: Want::Network(network) },
+        Intent { origin: origin("spec.subnets"), want: Want::Bridge(on_node) },
+    ];
+    let mut annotations = json!({ "knit.opdev.io/bridge": bridge });
+    if *ways != WaysWant::default() {
+        annotations[WAYS] = json!(ways).to_string().into();
+        let origin = origin(&format!("metadata.annotations[{WAYS}]"));
+        intents.push(Intent { origin, want: Want::Ways(ways.clone()) });
+    }
+    let mut spec = json!({ "subnets": ranges });
+    if let Some(mtu) = mtu {
+        spec["mtu"] = json!(mtu);
+    }
+    let manifest = json!({
+        "apiVersion": "podnetwork.opdev.io/v1alpha1",
+        "kind": KIND,
+        "metadata": {
+            "name": NAME,
+            "namespace": NAMESPACE,
+            "uid": NAME,
+            "generation": 1,
+            "annotations": annotations,
+        },
+        "spec": spec,
+    });
+    StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None }
 }
 
 impl State {

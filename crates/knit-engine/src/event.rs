@@ -17,6 +17,8 @@ use crate::chain::{Chain, ChainKey, Chained, Verb};
 use crate::extension::{Invocation, Outcome, Receipt, Registered, Told};
 use crate::extensions::{ReceiptsEnded, Registration, Removal};
 use crate::forward::Forwarding;
+use crate::namespaces::Namespaces;
+use crate::sockets::{Listener, Offered};
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
 /// What is changed as one transaction: it holds, or it is taken back.
@@ -62,6 +64,8 @@ pub enum Event {
     },
     /// News of blocks of ranges that nodes share.
     Blocks(blocks::News),
+    /// What admins say about namespaces: this, and nothing about any other.
+    Namespaces(Namespaces),
     /// Everything is to be compared with the kernel again.
     Resync,
     /// Someone wants interfaces, and waits.
@@ -109,6 +113,8 @@ pub enum Event {
     Forwarded(Result<(), Problem>),
     /// Ports of the node are to be opened and closed anew, whatever was asked before.
     Reforward,
+    /// Sockets are offered as asked, or cannot be.
+    Offered(Vec<Offered>),
     /// Someone wants an extension to be registered, or to be another, and waits.
     ExtensionWanted(Box<Registration>),
     /// Someone wants an extension to be removed, and waits.
@@ -212,6 +218,8 @@ pub enum Effect {
     },
     /// Have these ports of the node lead to pods, and no others, and answer with [`Event::Forwarded`].
     Forward(Forwarding),
+    /// Offer these sockets to pods, and no others, and answer with [`Event::Offered`].
+    Offer(Vec<Listener>),
     /// Call this extension within its deadline and answer with [`Event::Invoked`].
     Invoke(Box<Invocation>),
     /// Run the plugins of a chain and answer with [`Event::ChainDone`].
@@ -287,7 +295,7 @@ pub enum Record {
     ObjectDeleted(ObjectKey),
     /// A sandbox appeared or changed.
     SandboxSeen(Sandbox),
-    /// A sandbox is gone; its leases are free.
+    /// A sandbox is gone; its leases are free, those of interfaces that are still there once these are cut off.
     SandboxGone {
         /// The sandbox.
         id: SandboxId,
@@ -389,7 +397,12 @@ pub enum Record {
     BlockGone {
         /// Its name.
         name: String,
+        /// Its uid, if it is given back: it is not this node's again, whatever is heard of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        returned: Option<String>,
     },
+    /// What admins say about namespaces.
+    Namespaces(Namespaces),
 }
 
 /// One change of objects by a person, and how to take it back.

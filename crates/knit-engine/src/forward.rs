@@ -1,11 +1,14 @@
 //! The node's part of the way to and from pods: ports of the node that lead to pods, the way out of the cluster, and what may
-//! come in by the ports of the cluster's bridge. All of it is one thing in the kernel, which is replaced as a whole; so there
-//! is one change at a time, and what changed meanwhile follows.
+//! come in by the ports of the cluster's bridge. Admins choose for namespaces and pools ([`crate::namespaces`]). All of it is one
+//! thing in the kernel, which is replaced as a whole; so there is one change at a time, and what changed meanwhile follows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use knit_model::intent::WaysWant;
+use knit_model::link::{LinkKind, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::InterfaceReport;
 use knit_model::{IfName, Mac, SandboxId};
@@ -13,6 +16,7 @@ use knit_model::{IfName, Mac, SandboxId};
 use crate::call::{ATTACHMENT, Attachment, PortMapping};
 use crate::cluster::{self, ClusterNetwork};
 use crate::event::{Effect, Unit};
+use crate::pools;
 use crate::resolve;
 use crate::state::{ObjectKey, State};
 use crate::step::Effects;
@@ -41,6 +45,9 @@ pub struct Port {
     pub macs: BTreeSet<Mac>,
     /// The pod's addresses.
     pub addresses: BTreeSet<IpAddr>,
+    /// Whether packets may be handed to and from its pod past the bridge: it is an end of a pair, with one hardware address, and
+    /// there is nothing that a packet would miss (limits, VLANs).
+    pub direct: bool,
 }
 
 /// The node's part of the way to and from pods.
@@ -59,8 +66,10 @@ pub struct Forwarding {
 /// Pods that have the node's address outside of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outside {
-    /// The ranges of the pods.
+    /// The ranges of the pods, and the addresses of those that an admin chose it for.
     pub pods: Vec<IpNet>,
+    /// Addresses of those ranges that are kept, since an admin chose so for their pods' namespace.
+    pub kept: Vec<IpAddr>,
     /// What they reach with their own address: pods, nodes, and what is said to be inside. In order, none twice.
     pub inside: Vec<IpNet>,
 }
@@ -84,6 +93,8 @@ pub(crate) struct Forwards {
 struct Wanted {
     forwards: BTreeSet<Forward>,
     guarded: BTreeSet<Port>,
+    /// Addresses that an admin said something about: whether the node's takes their place outside.
+    masquerade: BTreeMap<IpAddr, bool>,
 }
 
 /// What is the same for all sandboxes.
@@ -96,7 +107,7 @@ struct OfAll {
 
 impl Wanted {
     fn is_empty(&self) -> bool {
-        self.forwards.is_empty() && self.guarded.is_empty()
+        self.forwards.is_empty() && self.guarded.is_empty() && self.masquerade.is_empty()
     }
 }
 
@@ -110,7 +121,7 @@ impl Forwards {
 fn of_all(state: &State) -> OfAll {
     let Some(cluster) = state.cluster() else { return OfAll::default() };
     let guards = cluster.ways.is_some_and(|ways| ways.anti_spoofing).then(|| cluster.bridge.clone());
-    OfAll { outside: outside(cluster), guards }
+    OfAll { outside: outside(state, cluster), guards }
 }
 
 /// Something changed: the host is asked, now or when it has done what it was asked before.
@@ -129,25 +140,58 @@ fn go_on(state: &mut State, effects: &mut Effects) {
     effects.list.push(Effect::Forward(Forwarding {
         forwards: asked.of.values().flat_map(|wanted| &wanted.forwards).cloned().collect(),
         bridge,
-        outside: asked.of_all.outside.clone(),
+        outside: leaving(asked),
         guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
     }));
 }
 
-fn outside(cluster: ClusterNetwork<'_>) -> Option<Outside> {
-    let ways = cluster.ways.filter(|ways| ways.masquerade)?;
-    let pods = cluster.network.ranges.clone();
+/// What holds for the ranges of this node, by what their pools say; `None` if no pod has the node's address outside.
+fn outside(state: &State, cluster: ClusterNetwork<'_>) -> Option<Outside> {
+    let none = WaysWant::default();
+    let ways = cluster.ways.unwrap_or(&none);
+    let own = &cluster.network.ranges;
+    let is_masqueraded = |range: &&IpNet| state.pool_masquerades(**range).unwrap_or(ways.masquerade);
+    let pods: Vec<IpNet> = own.iter().filter(is_masqueraded).copied().collect();
+    let is_chosen = state.namespaces.values().any(|terms| terms.masquerade == Some(true));
+    if pods.is_empty() && !is_chosen {
+        return None;
+    }
     let addresses = ways.nodes.iter().flat_map(|node| node.own()).map(IpNet::from);
     let theirs = resolve::ranges_of_others(cluster.network, ways).into_iter().chain(addresses);
     let stated = ways.inside.iter().chain(&ways.pools);
-    let inside: BTreeSet<IpNet> = pods.iter().chain(stated).copied().chain(theirs).collect();
-    Some(Outside { pods, inside: inside.into_iter().collect() })
+    let inside: BTreeSet<IpNet> = own.iter().chain(stated).copied().chain(theirs).collect();
+    Some(Outside { pods, kept: Vec::new(), inside: inside.into_iter().collect() })
 }
 
-/// The cluster's network is another, or what lies beyond it.
+/// The same with the pods that an admin chose otherwise for.
+fn leaving(asked: &Forwards) -> Option<Outside> {
+    let of_all = asked.of_all.outside.as_ref()?;
+    let in_range = |address: &IpAddr| of_all.pods.iter().any(|range| range.contains(address));
+    let chosen = asked.of.values().flat_map(|wanted| &wanted.masquerade);
+    let others: BTreeMap<IpAddr, bool> = chosen
+        .map(|(address, is)| (*address, *is))
+        .filter(|(address, is)| in_range(address) != *is)
+        .collect();
+    let with = |is: bool| others.iter().filter(move |(_, other)| **other == is).map(|(address, _)| *address);
+    let pods: Vec<IpNet> = of_all.pods.iter().copied().chain(with(true).map(IpNet::from)).collect();
+    let kept = with(false).collect();
+    (!pods.is_empty()).then(|| Outside { pods, kept, inside: of_all.inside.clone() })
+}
+
+/// The cluster's network is another, or what lies beyond it, or what a pool says.
 pub(crate) fn heed(state: &mut State, object: &ObjectKey, effects: &mut Effects) {
-    if *object == cluster::key() && of_all(state) != state.forwards.of_all {
+    let is_about = *object == cluster::key() || object.kind == pools::KIND;
+    if is_about && of_all(state) != state.forwards.of_all {
         refresh_all(state, effects);
+    }
+}
+
+/// An admin says something else about namespaces: it holds for their running pods at once.
+pub(crate) fn heed_namespaces(state: &mut State, effects: &mut Effects) {
+    let before = (mem::take(&mut state.forwards.of_all), mem::take(&mut state.forwards.of));
+    remember(state);
+    if (&state.forwards.of_all, &state.forwards.of) != (&before.0, &before.1) {
+        ask(state, effects);
     }
 }
 
@@ -193,7 +237,19 @@ pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
 }
 
 fn wanted(state: &State, id: &SandboxId) -> Wanted {
-    Wanted { forwards: forwards(state, id), guarded: guarded(state, id) }
+    let said = state.terms_of(id);
+    let guarded = if said.unguarded { BTreeSet::new() } else { guarded(state, id) };
+    let masquerade = said.masquerade.map(|is| own(state, id).map(|address| (address, is)).collect());
+    Wanted { forwards: forwards(state, id), guarded, masquerade: masquerade.unwrap_or_default() }
+}
+
+/// The sandbox's addresses on the cluster's network.
+fn own<'a>(state: &'a State, id: &'a SandboxId) -> impl Iterator<Item = IpAddr> + 'a {
+    let bridge = state.cluster().map(|cluster| cluster.bridge);
+    let is_on_it = move |master: &IfName| Some(master) == bridge;
+    let on_it =
+        interfaces(state, id).filter(move |(_, report)| report.master.as_ref().is_some_and(&is_on_it));
+    on_it.flat_map(|(_, report)| &report.addresses).map(IpNet::addr)
 }
 
 fn interfaces<'a>(
@@ -234,9 +290,12 @@ fn guarded(state: &State, id: &SandboxId) -> BTreeSet<Port> {
     ports
         .filter_map(|(_, report)| {
             let own = || inside.iter().copied().chain([report]);
+            let macs: BTreeSet<Mac> = own().filter_map(|report| report.mac).collect();
+            let misses_nothing = !report.limited && report.vlans.is_none();
             Some(Port {
                 link: report.peer.clone()?,
-                macs: own().filter_map(|report| report.mac).collect(),
+                direct: report.kind == Veth::NAME && macs.len() == 1 && misses_nothing,
+                macs,
                 addresses: own().flat_map(|report| &report.addresses).map(IpNet::addr).collect(),
             })
         })

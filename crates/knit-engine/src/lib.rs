@@ -4,7 +4,8 @@
 //! [`Effect`]s. The engine never sees a clock, a socket or a file. All of its memory is [`State`], and `State` changes
 //! only by [`Record`]s, which the host journals: replaying them gives the same state again.
 //!
-//! What a cluster tells (pods, sandboxes, objects) becomes events in [`pods`] and [`objects`].
+//! What a cluster tells (pods, sandboxes, objects) becomes events in [`pods`] and [`objects`]; what admins say about
+//! namespaces is read in [`namespaces`].
 
 pub mod blocks;
 pub mod call;
@@ -17,6 +18,7 @@ pub mod extension;
 pub mod extensions;
 pub mod forward;
 pub mod made;
+pub mod namespaces;
 pub mod objects;
 pub mod pods;
 pub mod pools;
@@ -24,6 +26,7 @@ pub mod quota;
 pub mod reports;
 mod resolve;
 pub mod room;
+pub mod sockets;
 pub mod state;
 mod states;
 mod step;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use knit_model::intent::Limits;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{AppliedReport, PodState};
 use knit_model::sandbox::{Instance, Isolation};
@@ -23,6 +24,8 @@ pub struct Pod {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// What its annotations say about bandwidth.
+    pub limits: Limits,
     /// Whether it uses the node's own network.
     pub host_network: bool,
     /// Whether all of its containers have ended for good.
@@ -92,7 +95,11 @@ impl Pods {
             }
             let sandbox = match same_life {
                 // The number is part of names: the process that holds the namespace may be another by now.
-                Some(known) => Sandbox { labels: pod.labels.clone(), ..known.clone() },
+                Some(known) => Sandbox {
+                    labels: pod.labels.clone(),
+                    annotated: annotated(pod, known.annotated),
+                    ..known.clone()
+                },
                 None => sandbox(id.clone(), running, pod),
             };
             if same_life != Some(&sandbox) {
@@ -141,11 +148,19 @@ fn sandbox(id: SandboxId, running: &Running, pod: &Pod) -> Sandbox {
         namespace: pod.namespace.clone(),
         uid: pod.uid.clone(),
         labels: pod.labels.clone(),
+        annotated: annotated(pod, None),
     }
+}
+
+/// Annotations that say nothing say so only once they said something: a limit that was taken out of them goes.
+fn annotated(pod: &Pod, before: Option<Limits>) -> Option<Limits> {
+    (before.is_some() || !pod.limits.is_empty()).then_some(pod.limits)
 }
 
 #[cfg(test)]
 mod tests {
+    use knit_model::intent::RateWant;
+
     use super::*;
     use crate::event::Record;
 
@@ -155,6 +170,7 @@ mod tests {
             namespace: "default".to_owned(),
             name: format!("pod-{uid}"),
             labels: BTreeMap::from([("podconfig".to_owned(), label.to_owned())]),
+            limits: Limits::default(),
             host_network: false,
             ended: false,
         }
@@ -198,6 +214,21 @@ mod tests {
         assert_eq!(hear(&pods, &mut state), [""; 0]);
         pods.apply(pod("u1", "b"));
         assert_eq!(hear(&pods, &mut state), ["+s1 b100"]);
+    }
+
+    #[test]
+    fn a_limit_that_is_taken_out_of_the_annotations_goes_and_none_is_made_up() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        let limits = Limits { egress: Some(RateWant { bits: 8_000_000, burst: None }), ..Limits::default() };
+        let mut annotated = |limits: Limits| {
+            pods.apply(Pod { limits, ..pod("u1", "a") });
+            pods.run(all(&[("s1", running("u1", 1, 100))]));
+            hear(&pods, &mut state);
+            state.sandboxes[&SandboxId("s1".to_owned())].annotated
+        };
+        assert_eq!(annotated(Limits::default()), None, "what the call said counts");
+        assert_eq!(annotated(limits), Some(limits));
+        assert_eq!(annotated(Limits::default()), Some(Limits::default()));
     }
 
     #[test]

@@ -3,24 +3,25 @@
 //! A node claims whole blocks of a pool, as [`crate::blocks`] are claimed: by creating an object with the block's name. Each block
 //! is a range of the cluster's network on this node. The next one is claimed while there still is room in the last, so that a
 //! pod seldom waits for it; a block without pods goes back while the others have room enough.
+//!
+//! Pods of a namespace that pools name take from those alone. A node takes a first block of such a pool when a pod asks for it.
+
+mod keep;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, bounds};
+use knit_ipam::{Pool, Split};
 use knit_model::intent::{PoolWant, Want};
-use knit_model::mac::fnv1a;
 
+pub(crate) use self::keep::{keep, looked, next_free, spared};
 use crate::blocks::{Block, PoolKey};
 use crate::cluster;
 use crate::state::{ObjectKey, State};
-use crate::step::Effects;
-use crate::step::blocks::claim;
 
 /// The kind of a pool's object.
 pub const KIND: &str = "IpPool";
-/// With fewer free addresses than this another block is claimed. Small blocks have a smaller mark.
-const LOW: u128 = 8;
 
 /// The ranges of the cluster's network, as pools and blocks are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,37 +38,33 @@ pub struct Ranges {
 
 /// The name of a pool's block; `None` if this is none of its blocks.
 pub(crate) fn block_name(pool: &PoolKey, block: IpNet) -> Option<String> {
-    let index = index_of(pool.range, block)?;
-    Some(format!("{}-{index:x}", pool.network))
+    let split = Split::into_blocks(pool.range, block.prefix_len()).filter(|_| block.trunc() == block)?;
+    Some(format!("{}-{:x}", pool.network, split.index_of(block.network())?))
 }
 
-fn index_of(range: IpNet, block: IpNet) -> Option<u128> {
-    let is_block = range.contains(&block) && block.trunc() == block;
-    let bits = block.max_prefix_len() - block.prefix_len();
-    is_block.then(|| (bounds(block).0 - bounds(range).0) >> bits.min(127))
+/// How a pool is split.
+fn split(pool: &PoolWant) -> Option<Split> {
+    Split::into_blocks(pool.range, pool.block)
 }
 
-/// The block with this index.
-fn block_at(pool: &PoolWant, index: u128) -> Option<IpNet> {
-    let bits = pool.range.max_prefix_len() - pool.block;
-    let first = bounds(pool.range).0 + (index << bits.min(127));
-    let address = match pool.range {
-        IpNet::V4(_) => std::net::Ipv4Addr::from(u32::try_from(first).ok()?).into(),
-        IpNet::V6(_) => std::net::Ipv6Addr::from(first).into(),
-    };
-    IpNet::new(address, pool.block).ok()
+/// How many addresses for pods each block of a pool has.
+fn each(pool: &PoolWant) -> u128 {
+    let first = split(pool).and_then(|split| split.block(0));
+    first.map_or(0, |block| Pool::with_gateway("", block).total())
 }
 
-fn count(pool: &PoolWant) -> u128 {
-    1 << (pool.block - pool.range.prefix_len())
-}
-
-fn key(pool: &PoolWant) -> PoolKey {
+/// The pool as blocks are of it.
+pub(crate) fn key(pool: &PoolWant) -> PoolKey {
     PoolKey { network: pool.name.clone(), range: pool.range.trunc() }
 }
 
 fn is_ipv6(range: &IpNet) -> bool {
     range.addr().is_ipv6()
+}
+
+/// Whether pods of every namespace that no pool names take from it.
+fn is_open(pool: &PoolWant) -> bool {
+    pool.namespaces.is_empty()
 }
 
 impl State {
@@ -82,20 +79,48 @@ impl State {
         pools.filter(move |pool| is_ipv6(&pool.range) == ipv6)
     }
 
+    /// The pools of a family that pods of a namespace take from: those that name it, and if there are none, those that name
+    /// no namespace at all.
+    pub(crate) fn pools_for(&self, namespace: &str, ipv6: bool) -> Vec<&PoolWant> {
+        let names_it = |pool: &&PoolWant| pool.namespaces.iter().any(|one| one == namespace);
+        let named: Vec<&PoolWant> = self.pools(ipv6).filter(names_it).collect();
+        if named.is_empty() { self.pools(ipv6).filter(|pool| is_open(pool)).collect() } else { named }
+    }
+
+    /// The pool that has this address, and which of its blocks.
+    pub(crate) fn pool_of(&self, address: IpAddr) -> Option<(&PoolWant, IpNet)> {
+        let mut pools = self.pools(address.is_ipv6());
+        let pool = pools.find(|pool| pool.range.contains(&address))?;
+        Some((pool, split(pool)?.block_of(address)?))
+    }
+
+    /// Whether pods of a range have their node's address outside of the cluster, if the range's pool says so.
+    pub(crate) fn pool_masquerades(&self, range: IpNet) -> Option<bool> {
+        self.pools(is_ipv6(&range)).find(|pool| pool.range.contains(&range))?.masquerade
+    }
+
     /// This node's blocks of pools.
     fn own_pool_blocks(&self, ipv6: bool) -> impl Iterator<Item = &Block> {
         let of_pool = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_ip_pool());
         self.blocks.mine.values().filter(move |block| is_ipv6(&block.cidr) == ipv6).filter(of_pool)
     }
 
+    /// This node's blocks of these pools.
+    pub(crate) fn own_blocks_of(&self, pools: &[&PoolWant]) -> Vec<&Block> {
+        let titles: BTreeSet<String> = pools.iter().map(|pool| key(pool).title()).collect();
+        let own = self.own_pool_blocks(false).chain(self.own_pool_blocks(true));
+        own.filter(|block| titles.contains(&block.pool)).collect()
+    }
+
     /// How many addresses these blocks still have.
-    fn room<'a>(&self, blocks: impl Iterator<Item = &'a Block>) -> u128 {
+    pub(crate) fn room<'a>(&self, blocks: impl IntoIterator<Item = &'a Block>) -> u128 {
         let network = cluster::network_id();
-        let pools: Vec<Pool> = blocks.map(|block| Pool::with_gateway(&network, block.cidr)).collect();
+        let pools = blocks.into_iter().map(|block| Pool::with_gateway(&network, block.cidr));
+        let pools: Vec<Pool> = pools.collect();
         self.leases.capacity_of(&network, &pools).free
     }
 
-    /// How many addresses of pools no node has taken yet.
+    /// How many addresses no node has taken yet, of pools that name no namespace.
     pub fn untaken(&self, ipv6: bool) -> u128 {
         let is_taken = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_ip_pool());
         let held: Vec<&Block> =
@@ -103,24 +128,27 @@ impl State {
         let untaken = |pool: &PoolWant| {
             let title = key(pool).title();
             let taken = held.iter().filter(|block| block.pool == title).count() as u128;
-            let each = Pool::with_gateway("", block_at(pool, 0).unwrap_or(pool.range)).total();
-            count(pool).saturating_sub(taken).saturating_mul(each)
+            let count = split(pool).map_or(0, Split::count);
+            count.saturating_sub(taken).saturating_mul(each(pool))
         };
-        self.pools(ipv6).map(untaken).fold(0, u128::saturating_add)
+        self.pools(ipv6).filter(|pool| is_open(pool)).map(untaken).fold(0, u128::saturating_add)
     }
 
     /// The ranges of the cluster's network, on this node and on others. `given` are those that the cluster gave the node: they
-    /// count in a family without pools. A range that is neither any more stays while a pod has an address of it.
+    /// count in a family where every pool names namespaces, or that has none. A range that is neither any more stays while a
+    /// pod has an address of it.
     pub fn ranges(&self, given: &[IpNet]) -> Ranges {
         let (mut own, mut waits) = (Vec::new(), Vec::new());
         for ipv6 in [false, true] {
-            if self.pools(ipv6).next().is_none() {
+            let first = self.pools(ipv6).find(|pool| is_open(pool));
+            if first.is_none() {
                 own.extend(given.iter().filter(|range| is_ipv6(range) == ipv6));
             }
             let mut blocks: Vec<IpNet> = self.own_pool_blocks(ipv6).map(|block| block.cidr).collect();
             blocks.sort_unstable();
-            if blocks.is_empty() {
-                waits.extend(self.pools(ipv6).next().map(|pool| pool.name.clone()));
+            let named: Vec<&PoolWant> = self.pools(ipv6).filter(|pool| !is_open(pool)).collect();
+            if self.own_blocks_of(&named).len() == blocks.len() {
+                waits.extend(first.map(|pool| pool.name.clone()));
             }
             own.append(&mut blocks);
         }
@@ -143,87 +171,30 @@ impl State {
         Ranges { own, others, pools: pools.into_iter().collect(), waits }
     }
 
-    /// Whether a range of the cluster's network gives addresses to new pods: it is a block that this node holds, or of no pool.
-    pub(crate) fn gives(&self, range: IpNet, pools: &[IpNet]) -> bool {
-        !pools.iter().any(|pool| pool.contains(&range))
-            || self.own_pool_blocks(is_ipv6(&range)).any(|block| block.cidr == range)
-    }
-
-    /// Whether a block of this family is about to become this node's.
-    pub(crate) fn is_taking(&self, ipv6: bool) -> bool {
-        let of_pool = |pool: &PoolKey| pool.is_ip_pool() && is_ipv6(&pool.range) == ipv6;
-        !self.blocks.listed || self.blocks.claims.values().any(|claim| of_pool(&claim.pool))
-    }
-}
-
-/// With less room than this a node takes another block of the pool.
-fn low(pool: &PoolWant) -> u128 {
-    let each = block_at(pool, 0).map_or(0, |block| Pool::with_gateway("", block).total());
-    LOW.min(each / 4).max(1)
-}
-
-/// Claims the next block where there is little room, and blocks that pods have addresses of though they are nobody's.
-pub(crate) fn keep(state: &mut State, effects: &mut Effects) {
-    let Some(node) = state.blocks.pooled.clone().filter(|_| state.blocks.listed) else { return };
-    for ipv6 in [false, true] {
-        let pools: Vec<PoolWant> = state.pools(ipv6).cloned().collect();
+    /// Whether a range of the cluster's network gives addresses to new pods of a namespace: it is a block that this node holds
+    /// of a pool of theirs, or of no pool where no pool is theirs alone.
+    pub(crate) fn gives(&self, range: IpNet, pools: &[IpNet], namespace: &str) -> bool {
         if pools.is_empty() {
-            continue;
+            return true;
         }
-        for (pool, name, cidr) in lost(state, &pools) {
-            claim(state, &pool, name, cidr, effects);
+        let theirs = self.pools_for(namespace, is_ipv6(&range));
+        if !pools.iter().any(|pool| pool.contains(&range)) {
+            return theirs.iter().all(|pool| is_open(pool));
         }
-        let room = state.room(state.own_pool_blocks(ipv6));
-        let wants = |pool: &&PoolWant| room < low(pool);
-        if state.is_taking(ipv6) {
-            continue;
-        }
-        let next = pools.iter().filter(wants).find_map(|pool| next_free(state, pool, &node));
-        if let Some((pool, name, cidr)) = next {
-            claim(state, &pool, name, cidr, effects);
-        }
+        self.own_blocks_of(&theirs).iter().any(|block| block.cidr == range)
     }
-}
 
-/// The first block that nobody holds, from where this node begins to look.
-fn next_free(state: &State, pool: &PoolWant, node: &str) -> Option<(PoolKey, String, IpNet)> {
-    let (key, count) = (key(pool), count(pool));
-    let start = u128::from(fnv1a(node.as_bytes())) % count;
-    (0..count).find_map(|step| {
-        let cidr = block_at(pool, (start + step) % count)?;
-        let name = block_name(&key, cidr)?;
-        state.blocks.is_free(&name).then(|| (key.clone(), name, cidr))
-    })
-}
-
-/// Blocks that pods of this node have addresses of, and that somebody took away.
-fn lost(state: &State, pools: &[PoolWant]) -> Vec<(PoolKey, String, IpNet)> {
-    let network = cluster::network_id();
-    let ranges = state.cluster().map(|cluster| cluster.network.ranges.clone()).unwrap_or_default();
-    let used = ranges.into_iter().filter(|range| state.leases.live_in(&network, *range) > 0);
-    let named = used.filter_map(|range| {
-        let pool =
-            pools.iter().find(|pool| pool.block == range.prefix_len() && pool.range.contains(&range))?;
-        let (pool, cidr) = (key(pool), range.trunc());
-        Some((pool.clone(), block_name(&pool, cidr)?, cidr))
-    });
-    named.filter(|(_, name, _)| state.blocks.is_free(name)).collect()
-}
-
-/// Blocks of pools that stay though they are empty: the room that pods to come need. Of each family at most one is let go at a
-/// time.
-pub(crate) fn spared(state: &State) -> BTreeSet<String> {
-    let mut spared = BTreeSet::new();
-    for ipv6 in [false, true] {
-        let all: Vec<&Block> = state.own_pool_blocks(ipv6).collect();
-        let needed = state.pools(ipv6).map(low).max().map_or(0, |low| low * 2);
-        let is_empty = |block: &Block| state.leases.live_in(&cluster::network_id(), block.cidr) == 0;
-        let is_enough = |without: &Block| {
-            state.room(all.iter().copied().filter(|block| block.name != without.name)) >= needed
-        };
-        let gone =
-            all.iter().rev().find(|block| is_empty(block) && is_enough(block)).map(|block| &block.name);
-        spared.extend(all.iter().map(|block| &block.name).filter(|name| Some(*name) != gone).cloned());
+    /// Of these ranges of the cluster's network, those that give addresses to pods of namespaces that no pool names.
+    pub fn open_ranges(&self, ranges: &[IpNet]) -> Vec<IpNet> {
+        let named = self.pools(false).chain(self.pools(true)).filter(|pool| !is_open(pool));
+        let named: Vec<IpNet> = named.map(|pool| pool.range).collect();
+        let is_theirs = |range: &&IpNet| named.iter().any(|pool| pool.contains(*range));
+        ranges.iter().filter(|range| !is_theirs(range)).copied().collect()
     }
-    spared
+
+    /// Whether a block of these pools is about to become this node's.
+    pub(crate) fn is_taking(&self, pools: &[&PoolWant]) -> bool {
+        let is_of = |claimed: &PoolKey| pools.iter().any(|pool| key(pool) == *claimed);
+        !self.blocks.listed || self.blocks.claims.values().any(|claim| is_of(&claim.pool))
+    }
 }

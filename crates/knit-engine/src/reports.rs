@@ -21,6 +21,7 @@ impl State {
                 made.warnings.iter().filter(|(object, _)| object == key).map(|(_, warning)| warning.clone()),
             );
         }
+        warnings.extend(self.granted(key));
         let phase = phase(stored, &pods, &bridges, &problems);
         Some(Report { object: stored.object.clone(), phase, bridges, pods, problems, warnings })
     }
@@ -38,7 +39,8 @@ impl State {
                     .map(|(_, interface)| interface.clone())
                     .collect();
                 let items = made.into_iter().flat_map(|made| &made.items);
-                let items = items.filter(|(object, _)| object == key).map(|(_, item)| item.clone()).collect();
+                let items = items.filter(|(object, _)| object == key).map(|(_, item)| item.clone());
+                let items = items.chain(self.socket_items(stored, sandbox)).collect();
                 PodReport { pod: sandbox.pod.clone(), sandbox: sandbox.id.clone(), interfaces, items }
             })
             .collect();
@@ -68,6 +70,7 @@ impl State {
                 problems.push(problem.clone());
             }
         }
+        problems.extend(self.sockets.problems_of(key).cloned());
         for (name, object) in self.missing_extensions() {
             if object == key {
                 let message = format!("extension {name} is not registered on this node");
@@ -89,6 +92,7 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         Want::Interface(want) => want.pods.matches(namespace, sandbox),
         Want::Change(want) => want.pods.matches(namespace, sandbox),
         Want::Routing(want) => want.pods.matches(namespace, sandbox),
+        Want::Socket(want) => want.pods.matches(namespace, sandbox),
         Want::Bridge(_)
         | Want::Uplink(_)
         | Want::Network(_)
@@ -102,7 +106,10 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
 /// How many things a pod has when it has all of the object.
 pub(crate) fn entries(stored: &StoredObject) -> usize {
     let wants = stored.intents.iter().map(|intent| &intent.want);
-    wants.filter(|want| matches!(want, Want::Interface(_) | Want::Change(_) | Want::Routing(_))).count()
+    let is_in_pod = |want: &&Want| {
+        matches!(want, Want::Interface(_) | Want::Change(_) | Want::Routing(_) | Want::Socket(_))
+    };
+    wants.filter(is_in_pod).count()
 }
 
 fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], problems: &[Problem]) -> Phase {

@@ -10,6 +10,7 @@ mod keys;
 mod limits;
 mod machine;
 mod nesting;
+mod pooled;
 mod ports;
 mod quota;
 mod routing;
@@ -116,6 +117,7 @@ fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<If
         arp: asked.arp.or(habits.arp).or(on_ethernet),
         master: Some(master.map_or(Master::Nothing, Master::Of)),
         vlans: asked.vlans.clone(),
+        hairpin: asked.hairpin,
         limit: asked.limit.or(Some(Limit::Nothing)),
     }
 }

@@ -23,6 +23,8 @@ use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::extensions::Extensions;
 use crate::forward::Forwards;
 use crate::made::AllMade;
+use crate::namespaces::Namespaces;
+use crate::sockets::Sockets;
 use crate::step::standing::Standing;
 
 /// So many changes can be taken back one after the other.
@@ -156,6 +158,9 @@ pub struct State {
     /// Blocks of ranges that nodes share.
     #[serde(default)]
     pub blocks: Blocks,
+    /// What admins say about namespaces. Remembered: without an API server a restart changes nothing for pods.
+    #[serde(default, skip_serializing_if = "Namespaces::is_empty")]
+    pub namespaces: Namespaces,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -179,6 +184,9 @@ pub struct State {
     /// Ports of the node that lead to pods.
     #[serde(skip)]
     pub(crate) forwards: Forwards,
+    /// Sockets that pods may ask for.
+    #[serde(skip)]
+    pub(crate) sockets: Sockets,
     /// Kinds of links that this kernel has been found not to have, in words. Not remembered, and forgotten when everything
     /// is compared again or an object asks for such a kind: a module may have been loaded.
     #[serde(skip)]
@@ -249,9 +257,11 @@ impl State {
             Record::BlockClaimed(block) => {
                 self.blocks.mine.insert(block.name.clone(), (**block).clone());
             }
-            Record::BlockGone { name } => {
+            Record::BlockGone { name, returned } => {
                 self.blocks.mine.remove(name);
+                self.blocks.remember_returned(returned.clone());
             }
+            Record::Namespaces(namespaces) => self.namespaces.clone_from(namespaces),
         }
     }
 
@@ -266,6 +276,7 @@ impl State {
             claims: BTreeMap::new(),
             calls: Calls::default(),
             forwards: Forwards::default(),
+            sockets: Sockets::default(),
             extensions: self.extensions.remembered(),
             blocks: self.blocks.remembered(),
             lacking: BTreeMap::new(),
@@ -278,7 +289,10 @@ impl State {
     fn forget(&mut self, id: &SandboxId, at: Time) {
         let unit = Unit::Sandbox(id.clone());
         self.sandboxes.remove(id);
-        self.leases.release_all(id, at);
+        // What its interfaces have is nobody else's before they are cut off.
+        let made = self.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+        let stays: BTreeSet<IfName> = made.map(|(_, interface)| interface.name.clone()).collect();
+        self.leases.release_all_but(id, &stays, at);
         self.called.forget(id);
         // What it had on the host stays known until that is cut off.
         self.problems.remove(&unit);

@@ -70,7 +70,7 @@ impl State {
         let made = self.made.get(&unit);
         let problems = self.problems.get(&unit).map_or(&[][..], Vec::as_slice);
         let mut objects: Vec<AppliedReport> =
-            self.asking(sandbox).map(|stored| in_pod(stored, made, problems)).collect();
+            self.asking(sandbox).map(|stored| self.in_pod(stored, sandbox, made, problems)).collect();
         // What calls asked for has no object.
         let called = made.into_iter().flat_map(|made| &made.interfaces);
         for (key, _) in called.filter(|(key, _)| !self.objects.contains_key(key)) {
@@ -79,6 +79,23 @@ impl State {
             }
         }
         PodState { sandbox: sandbox.clone(), objects }
+    }
+
+    fn in_pod(
+        &self,
+        stored: &StoredObject,
+        sandbox: &Sandbox,
+        made: Option<&Made>,
+        problems: &[(ObjectKey, Problem)],
+    ) -> AppliedReport {
+        let mut applied = of_key(&stored.key(), made, problems);
+        applied.object = stored.object.clone();
+        applied.items.extend(self.socket_items(stored, sandbox));
+        applied.problems.extend(self.sockets.problem(&sandbox.id, &stored.key()).cloned());
+        let is_whole = applied.interfaces.len() + applied.items.len() == entries(stored);
+        applied.ready &=
+            is_whole && applied.problems.is_empty() && applied.items.iter().all(|item| item.ready);
+        applied
     }
 
     /// What objects have on the node outside of pods: their bridges, and what stands in the way of those.
@@ -101,6 +118,7 @@ impl State {
             self.problems.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, problems)| problems);
         let made = self.made.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, made)| &made.warnings);
         let problems = about(key, units);
+        let warnings = made.filter(|(object, _)| object == key).map(|(_, warning)| warning.clone());
         AppliedReport {
             object: stored.object.clone(),
             ready: asks && problems.is_empty() && !bridges.is_empty(),
@@ -108,17 +126,9 @@ impl State {
             items: self.ways_of(key),
             bridges,
             problems,
-            warnings: made.filter(|(object, _)| object == key).map(|(_, warning)| warning.clone()).collect(),
+            warnings: warnings.chain(self.granted(key)).collect(),
         }
     }
-}
-
-fn in_pod(stored: &StoredObject, made: Option<&Made>, problems: &[(ObjectKey, Problem)]) -> AppliedReport {
-    let mut applied = of_key(&stored.key(), made, problems);
-    applied.object = stored.object.clone();
-    let is_whole = applied.interfaces.len() + applied.items.len() == entries(stored);
-    applied.ready &= is_whole && applied.problems.is_empty();
-    applied
 }
 
 fn of_key(key: &ObjectKey, made: Option<&Made>, problems: &[(ObjectKey, Problem)]) -> AppliedReport {

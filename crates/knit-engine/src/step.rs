@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use knit_ipam::{Key, Time};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
-use knit_model::report::BridgeReport;
+use knit_model::report::{BridgeReport, InterfaceReport};
 use knit_model::{NetState, SandboxId};
 
 use self::affected::{affected, bridges_named};
@@ -24,11 +24,13 @@ use self::seen::{blame, focus, in_the_name_of};
 use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
+use crate::cluster;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Record, Unit};
 use crate::extensions;
 use crate::forward;
 use crate::pools;
 use crate::resolve::{self, Resolved};
+use crate::sockets;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
 /// A unit that is being worked on.
@@ -41,6 +43,7 @@ pub(crate) struct Flight {
 /// Hears an event and says what is to be done. `now` is remembered for people; nothing is decided by it.
 pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     let mut effects = Effects::default();
+    let asks_again = matches!(event, Event::Resync);
     match event {
         Event::ObjectApplied(object) => object_applied(state, object, &mut effects),
         Event::ObjectDeleted(key) => object_deleted(state, &key, &mut effects),
@@ -64,6 +67,13 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         }
         Event::Allowed { quota, counts } => allowed(state, quota, counts),
         Event::Blocks(news) => blocks::hear(state, news, &mut effects),
+        Event::Namespaces(said) => {
+            if state.namespaces != said {
+                effects.record(state, Record::Namespaces(said));
+                forward::heed_namespaces(state, &mut effects);
+                effects.changed(BTreeSet::from([cluster::key()]));
+            }
+        }
         Event::Resync => {
             calls::chain::try_again(state);
             state.lacking.clear();
@@ -73,6 +83,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
             state.dirty.extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::Ways));
         }
+        Event::Offered(offered) => sockets::heard(state, offered, &mut effects),
         about_a_call => calls::hear(state, about_a_call, now, &mut effects),
     }
     extensions::settle_stale(state, now, &mut effects);
@@ -80,6 +91,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     blocks::claim_missing(state, &mut effects);
     pools::keep(state, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
+    sockets::keep(state, asks_again, &mut effects);
     effects.list
 }
 
@@ -100,7 +112,7 @@ impl Effects {
         self.list.push(Effect::Answer { call: call.clone(), answer });
     }
 
-    fn changed(&mut self, objects: BTreeSet<ObjectKey>) {
+    pub(crate) fn changed(&mut self, objects: BTreeSet<ObjectKey>) {
         if !objects.is_empty() {
             self.list.push(Effect::Changed(objects));
         }
@@ -345,6 +357,7 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     }
     let old = state.made.get(unit).cloned().unwrap_or_default();
     let unchanged = old == resolved.made && given_back.is_empty();
+    let is_freed = gives_up(&old, &resolved.made);
     let same_problems = state.problems.get(unit).map_or(&[][..], Vec::as_slice) == resolved.problems;
     if !unchanged || !same_problems || state.unfinished.contains_key(unit) {
         let ended = Ended {
@@ -364,6 +377,9 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
         follow(state, unit);
         give_room(state, unit, &old);
     }
+    if is_freed {
+        try_exhausted(state);
+    }
     let mut objects = resolved.askers;
     objects.extend(old.askers().cloned());
     after(state, unit, objects, &old.uses, effects);
@@ -382,6 +398,15 @@ fn look_again(state: &mut State, unit: &Unit, old: &BridgeReport) {
     let waiting = all.filter(|(_, made)| made.bridge.is_some() && !made.warnings.is_empty());
     let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
     state.dirty.extend(waiting);
+}
+
+/// Whether interfaces had addresses that they have not any more.
+fn gives_up(old: &Made, new: &Made) -> bool {
+    let has = |(object, had): &(ObjectKey, InterfaceReport)| {
+        let now = new.interfaces.iter().find(|(asker, now)| asker == object && now.name == had.name);
+        now.is_some_and(|(_, now)| had.addresses.iter().all(|address| now.addresses.contains(address)))
+    };
+    !old.interfaces.iter().all(has)
 }
 
 /// Addresses may have been given back: whoever found none looks again.

@@ -167,6 +167,29 @@ fn a_list_from_before_a_block_went_back_does_not_bring_it_back() {
 }
 
 #[test]
+fn a_block_that_was_going_back_when_the_agent_died_is_not_used_and_goes_back() {
+    let mut cluster = Cluster::new(2, "10.0.0.0/29");
+    cluster.add(0, 1);
+    cluster.settle();
+    cluster.remove(0, 1);
+    cluster.review(0);
+    cluster.review(0);
+    assert_eq!(cluster.nodes[0].orders.len(), 1);
+    // The agent dies. Whether its request is on the way nobody knows: the list still has the block.
+    cluster.restart(0, false);
+    cluster.watch(0);
+    cluster.add(0, 2);
+    assert_eq!(texts(&cluster.addresses(0)), [""; 0], "of a block that may go at any moment");
+    let orders = cluster.nodes[0].orders.iter();
+    let returns = orders.filter(|order| matches!(order, knit_engine::blocks::Order::Return { .. })).count();
+    assert_eq!(returns, 1, "{:?}", cluster.nodes[0].orders);
+    cluster.settle();
+    assert_eq!(cluster.addresses(0).len(), 1);
+    assert_eq!(cluster.held().len(), 1);
+    assert_eq!(cluster.nodes[0].replayed().remembered(), cluster.nodes[0].state.remembered());
+}
+
+#[test]
 fn a_range_that_other_nodes_hold_is_exhausted_in_words_until_one_gives_back() {
     // Of four single addresses one can be given.
     let mut cluster = Cluster::new(2, "10.0.0.0/30");

@@ -1,4 +1,4 @@
-//! In whose name a pod of the cluster's network may speak, and when that is asked of the kernel.
+//! In whose name a pod of the cluster's network may speak, also outside of the cluster, and when that is asked of the kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -15,14 +15,16 @@ mod support {
 use std::collections::VecDeque;
 
 use knit_engine::call::{Asked, Detach, Notes, Which, Wished};
-use knit_engine::forward::{Forwarding, Port};
-use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, step};
+use knit_engine::forward::{Forwarding, Outside, Port};
+use knit_engine::namespaces::{Namespaces, Terms};
+use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{Intent, Want, WaysWant};
+use knit_model::intent::{Intent, PoolWant, Want, WaysWant};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::{Mac, SandboxId};
 use support::kernel::Kernel;
+use support::node::object;
 use support::tasks::{carry_out, cluster_network, newborn};
 
 /// A node whose packet filter answers only when the test says so.
@@ -70,18 +72,33 @@ impl Node {
 
     /// The packet filter has done, or not, the one thing that it was asked. Says which ports it guards now.
     fn filtered(&mut self, result: Result<(), Problem>) -> Vec<Port> {
+        self.done(result).guarded
+    }
+
+    /// The same, and says all that it was asked.
+    fn done(&mut self, result: Result<(), Problem>) -> Forwarding {
         let asked = self.asked.remove(0);
         assert_eq!(self.asked, [], "one change at a time");
         self.tell(Event::Forwarded(result));
-        asked.guarded
+        asked
+    }
+
+    /// What leaves the cluster with the node's address, after one change.
+    fn outside(&mut self) -> Option<Outside> {
+        self.done(Ok(())).outside
     }
 
     fn attach(&mut self, id: &str) {
+        self.attach_in("", id);
+    }
+
+    fn attach_in(&mut self, namespace: &str, id: &str) {
+        let namespace = namespace.to_owned();
         let asked = Asked { default_route: true, ..Asked::default() };
         self.tell(Event::AttachRequested(Box::new(Attach {
             call: CallId(id.to_owned()),
             dialect: Dialect::Kni,
-            sandbox: Wished { id: id.to_owned(), netns: format!("/{id}"), ..Wished::default() },
+            sandbox: Wished { id: id.to_owned(), netns: format!("/{id}"), namespace, ..Wished::default() },
             interfaces: vec![("eth0".parse().unwrap(), String::new(), asked)],
             notes: Notes::default(),
             fail_if_present: false,
@@ -157,4 +174,106 @@ fn what_is_not_asked_for_costs_nothing_and_can_be_switched_while_pods_run() {
     assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.2"]);
     node.tell(Event::ObjectApplied(network(false)));
     assert_eq!(node.filtered(Ok(())), []);
+}
+
+/// One namespace about which something is said.
+fn said(name: &str, terms: Terms) -> Event {
+    Event::Namespaces(Namespaces::from([(name.to_owned(), terms)]))
+}
+
+#[test]
+fn a_namespace_is_let_off_and_held_to_it_again_while_its_pods_run() {
+    let mut node = Node::new(true);
+    for (namespace, id) in [("lab", "a"), ("shop", "b")] {
+        node.attach_in(namespace, id);
+        node.filtered(Ok(()));
+    }
+    let grant = Terms { unguarded: true, masquerade: None };
+    node.tell(said("lab", grant));
+    assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.3"], "the other namespace is guarded as before");
+    let warnings = node.state.report(&cluster::key()).unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("namespace lab may speak in the name of others"), "{warnings:?}");
+    // A pod that comes later needs nothing of the packet filter.
+    node.told();
+    node.attach_in("lab", "c");
+    assert_eq!((node.told(), node.asked.len()), (vec![("c".to_owned(), true)], 0));
+    // The same again is no news, and nothing is lost with the program.
+    node.tell(said("lab", grant));
+    assert_eq!(node.asked, []);
+    node.tell(Event::Restarted);
+    node.tell(Event::Reforward);
+    assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.3"]);
+    node.tell(Event::Namespaces(Namespaces::new()));
+    assert_eq!(addresses(&node.filtered(Ok(()))), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
+}
+
+/// The cluster's network, on which pods have their node's address outside, or not.
+fn leaving(masquerade: bool) -> StoredObject {
+    let mut object = network(false);
+    let Want::Ways(ways) = &mut object.intents.last_mut().unwrap().want else { panic!("{object:?}") };
+    ways.masquerade = masquerade;
+    ways.inside = vec!["192.0.2.0/24".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
+    object
+}
+
+fn texts<T: ToString>(all: &[T]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_namespace_chooses_the_address_of_its_pods_outside() {
+    let mut node = Node::new(false);
+    node.attach_in("lab", "a");
+    node.attach_in("shop", "b");
+    let on = said("lab", Terms { masquerade: Some(true), ..Terms::default() });
+    node.tell(on.clone());
+    let outside = node.outside().unwrap();
+    assert_eq!((texts(&outside.pods), outside.kept), (vec!["10.75.0.2/32".to_owned()], vec![]));
+    let inside = texts(&outside.inside);
+    assert_eq!(inside, ["10.75.0.0/29"], "never to other pods");
+    node.tell(Event::ObjectApplied(leaving(true)));
+    let outside = node.outside().unwrap();
+    assert_eq!((texts(&outside.pods), outside.kept), (vec!["10.75.0.0/29".to_owned()], vec![]));
+    assert_eq!(texts(&outside.inside), ["10.75.0.0/29", "172.16.0.0/12", "192.0.2.0/24"], "in order");
+    node.tell(said("lab", Terms { masquerade: Some(false), ..Terms::default() }));
+    let outside = node.outside().unwrap();
+    assert_eq!(
+        (texts(&outside.pods), texts(&outside.kept)),
+        (vec!["10.75.0.0/29".to_owned()], vec!["10.75.0.2".to_owned()])
+    );
+    node.detach("a");
+    assert!(node.outside().unwrap().kept.is_empty());
+    node.tell(Event::ObjectApplied(leaving(false)));
+    assert_eq!(node.outside(), None);
+}
+
+#[test]
+fn a_pool_chooses_before_the_agent_and_after_a_namespace() {
+    let pool = |masquerade| {
+        let range = "10.75.0.0/24".parse().unwrap();
+        let want = Want::Pool(PoolWant {
+            name: "p".to_owned(),
+            range,
+            block: 29,
+            namespaces: Vec::new(),
+            masquerade,
+        });
+        Event::ObjectApplied(object("IpPool", "", "p", vec![want]))
+    };
+    let mut node = Node::new(false);
+    node.attach_in("lab", "a");
+    node.tell(Event::ObjectApplied(leaving(true)));
+    assert_eq!(texts(&node.outside().unwrap().pods), ["10.75.0.0/29"]);
+    node.tell(pool(None));
+    assert_eq!(node.asked, [], "it says nothing");
+    node.tell(pool(Some(false)));
+    assert_eq!(node.outside(), None);
+    node.tell(said("lab", Terms { masquerade: Some(true), ..Terms::default() }));
+    assert_eq!(texts(&node.outside().unwrap().pods), ["10.75.0.2/32"]);
+    node.tell(Event::Namespaces(Namespaces::new()));
+    assert_eq!(node.outside(), None);
+    node.tell(Event::ObjectApplied(leaving(false)));
+    node.tell(pool(Some(true)));
+    assert_eq!(texts(&node.outside().unwrap().pods), ["10.75.0.0/29"]);
 }

@@ -6,52 +6,68 @@ use ipnet::IpNet;
 
 use crate::number::{Family, bounds, number};
 
-/// A range has at most 2 to the power of this many blocks.
+/// Where nobody says how large blocks are, a range has at most 2 to the power of this many.
 const BITS: u8 = 4;
 
-/// How a range is split. All blocks of a range have one size, which follows from the range alone, so that every node
-/// means the same by an index.
+/// How a range is split. All blocks of a range have one size, so that every node means the same by an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split(IpNet);
+pub struct Split {
+    range: IpNet,
+    /// The prefix length of a block.
+    prefix: u8,
+}
 
 impl Split {
-    /// How this range is split.
+    /// How a range is split whose author says nothing about blocks: their size follows from the range alone.
     pub fn of(range: IpNet) -> Self {
-        Self(range.trunc())
+        let prefix = range.prefix_len().saturating_add(BITS).min(range.max_prefix_len());
+        Self { range: range.trunc(), prefix }
+    }
+
+    /// How a range is split into blocks of this prefix length; `None` if they are no parts of it.
+    pub fn into_blocks(range: IpNet, prefix: u8) -> Option<Self> {
+        let is_part = (range.prefix_len()..=range.max_prefix_len()).contains(&prefix);
+        is_part.then(|| Self { range: range.trunc(), prefix })
     }
 
     /// How many blocks there are.
-    pub fn count(self) -> u8 {
-        1 << (self.prefix() - self.0.prefix_len())
+    pub fn count(self) -> u128 {
+        let bits = self.prefix - self.range.prefix_len();
+        1_u128.checked_shl(bits.into()).unwrap_or(u128::MAX)
     }
 
-    fn prefix(self) -> u8 {
-        (self.0.prefix_len() + BITS).min(self.0.max_prefix_len())
+    /// How far an index lies to the left in an address.
+    fn shift(self) -> u32 {
+        u32::from(self.range.max_prefix_len() - self.prefix)
     }
 
     /// The block with this index.
-    pub fn block(self, index: u8) -> Option<IpNet> {
+    pub fn block(self, index: u128) -> Option<IpNet> {
         if index >= self.count() {
             return None;
         }
-        let first = number(self.0.network());
-        let shift = u32::from(self.0.max_prefix_len() - self.prefix());
-        let first = first + (u128::from(index) << shift);
-        IpNet::new(Family::of(self.0.addr()).address(first), self.prefix()).ok()
+        // One block of all addresses has the index 0.
+        let first = number(self.range.network()) + index.checked_shl(self.shift()).unwrap_or(0);
+        IpNet::new(Family::of(self.range.addr()).address(first), self.prefix).ok()
     }
 
     /// Every block, in order.
-    pub fn blocks(self) -> impl Iterator<Item = (u8, IpNet)> {
+    pub fn blocks(self) -> impl Iterator<Item = (u128, IpNet)> {
         (0..self.count()).filter_map(move |index| Some((index, self.block(index)?)))
     }
 
     /// The index of the block that an address is in.
-    pub fn index_of(self, address: IpAddr) -> Option<u8> {
-        if !self.0.contains(&address) {
+    pub fn index_of(self, address: IpAddr) -> Option<u128> {
+        if !self.range.contains(&address) {
             return None;
         }
-        let shift = u32::from(self.0.max_prefix_len() - self.prefix());
-        u8::try_from((number(address) - number(self.0.network())) >> shift).ok()
+        let distance = number(address) - number(self.range.network());
+        Some(distance.checked_shr(self.shift()).unwrap_or(0))
+    }
+
+    /// The block that an address is in.
+    pub fn block_of(self, address: IpAddr) -> Option<IpNet> {
+        self.block(self.index_of(address)?)
     }
 }
 
@@ -113,6 +129,27 @@ mod tests {
         }
         assert_eq!(split("10.0.0.0/24").index_of("10.0.1.0".parse().unwrap()), None);
         assert_eq!(split("10.0.0.0/24").index_of("fd00::".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn blocks_may_have_a_size_of_their_own() {
+        let split = |range: &str, prefix| Split::into_blocks(range.parse().unwrap(), prefix);
+        let pods = split("10.240.0.0/16", 26).unwrap();
+        assert_eq!(pods.count(), 1024);
+        assert_eq!(pods.block(0x1b2), Some("10.240.108.128/26".parse().unwrap()));
+        assert_eq!(pods.block(1024), None);
+        assert_eq!(pods.index_of("10.240.108.191".parse().unwrap()), Some(0x1b2));
+        assert_eq!(pods.block_of("10.240.0.63".parse().unwrap()), Some("10.240.0.0/26".parse().unwrap()));
+        let six = split("fd24::/64", 112).unwrap();
+        assert_eq!(six.count(), 1 << 48);
+        assert_eq!(six.block((1 << 48) - 1), Some("fd24::ffff:ffff:ffff:0/112".parse().unwrap()));
+        for (range, prefix) in [("::/0", 0), ("::/0", 128), ("10.0.0.0/8", 8), ("10.0.0.7/32", 32)] {
+            let whole = split(range, prefix).unwrap();
+            let first = whole.block(0).unwrap();
+            assert_eq!(whole.index_of(first.network()), Some(0), "{range} by {prefix}");
+        }
+        assert_eq!(split("10.0.0.0/16", 15), None);
+        assert_eq!(split("10.0.0.0/16", 33), None);
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub struct Lease {
     /// Whether it was asked for by value; such an address never answers a request for any address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fixed: bool,
+    /// The name under which it is kept for whoever asks for it next; it is the network's own business what the name means.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Set once it was given back: the address is free, and rests while others are free longer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<Released>,

@@ -92,7 +92,7 @@ impl Leases {
                 let (pool, address) = self.choose(pools, want)?;
                 let fixed = matches!(want, Want::Fixed(_));
                 let (owner, instance) = (owner.clone(), instance.clone());
-                let lease = Lease { owner, instance, since: now, fixed, released: None };
+                let lease = Lease { owner, instance, since: now, fixed, name: None, released: None };
                 self.restore(&pool.network, address, lease);
                 (pool, address)
             }
@@ -209,8 +209,19 @@ impl Leases {
 
     /// Gives back everything that the sandbox holds.
     pub fn release_all(&mut self, sandbox: &SandboxId, now: Time) -> Vec<Key> {
+        self.release_all_but(sandbox, &BTreeSet::new(), now)
+    }
+
+    /// Gives back everything that the sandbox holds, but for what these interfaces of it have.
+    pub fn release_all_but(
+        &mut self,
+        sandbox: &SandboxId,
+        interfaces: &BTreeSet<IfName>,
+        now: Time,
+    ) -> Vec<Key> {
         let held = self.held.get(sandbox).into_iter().flatten();
-        let keys = held.map(|(_, key)| key.clone()).collect();
+        let gone = held.filter(|(interface, _)| !interfaces.contains(interface));
+        let keys = gone.map(|(_, key)| key.clone()).collect();
         self.release_each(keys, now)
     }
 
@@ -288,6 +299,24 @@ impl Leases {
         let mine = rested.filter(|(address, lease)| pool.contains(*address) && !lease.fixed);
         let order = |lease: &Lease| lease.released.map(|released| released.order);
         mine.max_by_key(|(_, lease)| order(lease)).map(|(address, _)| address)
+    }
+
+    /// Keeps a held address under a name; see [`Leases::last_under`].
+    pub fn keep_for(&mut self, network: &str, address: IpAddr, name: Option<String>) {
+        let lease = self.networks.get_mut(network).and_then(|network| network.get_mut(address));
+        if let Some(lease) = lease.filter(|lease| lease.is_live()) {
+            lease.name = name;
+        }
+    }
+
+    /// The address of the pool that was given back last of those kept under a name: for [`Want::Sticky`]. Costs a look at every
+    /// lease of the network.
+    pub fn last_under(&self, pool: &Pool, name: &str) -> Option<IpAddr> {
+        let all = self.networks.get(&pool.network)?.iter();
+        let kept =
+            all.filter(|(address, lease)| lease.name.as_deref() == Some(name) && pool.contains(*address));
+        let rested = kept.filter_map(|(address, lease)| Some((lease.released?.order, address)));
+        rested.max_by_key(|(order, _)| *order).map(|(_, address)| address)
     }
 
     /// What an attachment holds, in the order of networks and addresses.

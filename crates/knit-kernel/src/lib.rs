@@ -4,9 +4,11 @@
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
 //! - [`nft`] puts Knit's own tables into the packet filter.
+//! - [`redirect`] hands packets from pod to pod, past the bridge.
 //! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
 //!   [`ways`] which addresses are on which link.
+//! - [`sockets`] opens the sockets that pods ask for, inside their namespaces.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
@@ -28,7 +30,9 @@ pub mod nics;
 pub mod notices;
 pub mod observe;
 mod reap;
+pub mod redirect;
 pub mod secrets;
+pub mod sockets;
 mod sys;
 mod verify;
 pub mod ways;

@@ -65,6 +65,32 @@ pub fn link_name(socket: BorrowedFd, index: c_int) -> io::Result<Vec<u8>> {
     Ok(request.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect())
 }
 
+/// Opens a raw socket of a family and a protocol's number, of which `nix` knows only some.
+pub fn raw_socket(family: c_int, protocol: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket takes three integers and touches no memory of ours.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: the kernel has just returned this descriptor, and nothing else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Binds a packet socket to one Ethernet type of one interface.
+pub fn bind_packet(socket: BorrowedFd, ethertype: u16, index: c_int) -> io::Result<()> {
+    // SAFETY: all bytes zero are an address of a link: it is made of integers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ethertype.to_be();
+    address.sll_ifindex = index;
+    // SAFETY: `address` outlives the call, and the length given is its own.
+    let done = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast::<libc::sockaddr>(),
+            size_of::<libc::sockaddr_ll>() as socklen_t,
+        )
+    };
+    check(done).map(drop)
+}
+
 /// The kind of namespace behind a descriptor, as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
 pub fn namespace_type(namespace: BorrowedFd) -> io::Result<c_int> {
     // SAFETY: this ioctl takes no argument and writes to no memory of ours.

@@ -79,6 +79,35 @@ fn two_pods_on_a_bridge() {
 }
 
 #[test]
+fn a_port_that_sends_back_what_came_by_it_does_so_from_its_birth_and_on_the_next_bridge() {
+    let world = World::new("hairpin", &["a"]);
+    let before = world.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_bridge(&mut state, "br1", "10.51.0.1/24");
+    add_veth(&mut state, "a", "br0", &["10.50.0.2/24"]);
+    let port = |state: &mut NetState, change: fn(&mut Attrs)| {
+        change(&mut state.scope(&Scope::Host).links.get_mut(&name("ha")).unwrap().attrs);
+    };
+    port(&mut state, |attrs| attrs.hairpin = Some(true));
+    let shown = || world.host.output("bridge", &["-d", "link", "show", "dev", "ha"]).unwrap();
+    world.make(&state);
+    assert!(shown().contains("master br0") && shown().contains("hairpin on"), "{}", shown());
+    for (on, word) in [(false, "hairpin off"), (true, "hairpin on")] {
+        state.scope(&Scope::Host).links.get_mut(&name("ha")).unwrap().attrs.hairpin = Some(on);
+        world.make(&state);
+        assert!(shown().contains(word), "{}", shown());
+    }
+    // The kernel forgets it with the bridge.
+    port(&mut state, |attrs| attrs.master = Some(Master::Of(name("br1"))));
+    world.make(&state);
+    assert!(shown().contains("master br1") && shown().contains("hairpin on"), "{}", shown());
+
+    world.make(&NetState::default());
+    world.assert_as_before(&before, "after removal");
+}
+
+#[test]
 fn two_macvlans_of_two_pods_on_one_link() {
     let world = World::new("macvlan", &["a", "b"]);
     let before = world.dumps();

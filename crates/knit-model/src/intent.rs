@@ -7,6 +7,7 @@ mod limits;
 mod port;
 mod route;
 mod routing;
+mod socket;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ pub use limits::{Limits, RateWant};
 pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
 pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
+pub use socket::{Bound, Socket, SocketWant};
 
 use crate::link::{Attrs, Bridge, HostDevice, Kind, LinkKind, OwnerId};
 use crate::name::IfName;
@@ -51,6 +53,8 @@ pub enum Want {
     Network(NetworkWant),
     /// A route, rule, neighbour or sysctl in each pod that matches.
     Routing(Box<RoutingWant>),
+    /// A socket that each pod that matches may ask for.
+    Socket(Box<SocketWant>),
     /// Extensions that must be registered before pods may come.
     Extensions(ExtensionsWant),
     /// At most so much in the namespace.
@@ -70,6 +74,12 @@ pub struct PoolWant {
     pub range: IpNet,
     /// The prefix length of its blocks.
     pub block: u8,
+    /// Namespaces whose pods take from it, and from no other pool of its family; none: all that no other pool names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub namespaces: Vec<String>,
+    /// Whether its pods have their node's address outside of the cluster; `None`: as the cluster's network says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub masquerade: Option<bool>,
 }
 
 /// The way from the cluster's network to other nodes and to the outside.
@@ -390,6 +400,7 @@ mod tests {
             namespace: "cnf".to_owned(),
             uid: "u".to_owned(),
             labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            annotated: None,
         }
     }
 

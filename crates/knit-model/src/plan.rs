@@ -16,7 +16,7 @@ use serde_json::Value;
 pub use devices::settle_devices;
 pub use diff::diff;
 
-use crate::link::Link;
+use crate::link::{Kind, Link};
 use crate::name::IfName;
 use crate::neighbour::{Neighbour, NeighbourKey};
 use crate::problem::Problem;
@@ -171,8 +171,8 @@ impl Plan {
     /// The plan that takes this one back.
     #[must_use]
     pub fn inverse(&self) -> Self {
-        let steps = self.steps.iter().rev().map(Planned::inverse).collect();
-        Self { steps, problems: Vec::new() }
+        let back = self.steps.iter().rev().filter(|planned| !planned.step.is_final());
+        Self { steps: back.map(Planned::inverse).collect(), problems: Vec::new() }
     }
 }
 
@@ -191,6 +191,12 @@ impl Planned {
 }
 
 impl Step {
+    /// Whether there is no way back: half of a pair, cut off from a sandbox that is not looked into any more. Nobody would
+    /// know what to make the other half of, and nobody wants it.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::DeleteLink { link, peer: None } if matches!(link.kind, Kind::Veth(_)))
+    }
+
     /// The step that takes this one back.
     #[must_use]
     pub fn inverse(&self) -> Self {

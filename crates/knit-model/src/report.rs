@@ -138,6 +138,9 @@ pub struct InterfaceReport {
     /// What others have to know of its kind, by name: a tunnel's public key.
     #[serde(default)]
     pub shown: Vec<(String, String)>,
+    /// Whether there is a limit to how fast packets come or go.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub limited: bool,
     /// Whether it stands.
     pub ready: bool,
 }

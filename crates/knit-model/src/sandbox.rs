@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::intent::Limits;
 use crate::link::Tap;
 
 /// A sandbox's identity, as the runtime (or `knit sandbox add`) gave it.
@@ -54,6 +55,10 @@ pub struct Sandbox {
     pub uid: String,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
+    /// What the pod's annotations say about the bandwidth of its first interface, as the API server has them now. `None`
+    /// where they never said anything: then the call that attached it counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotated: Option<Limits>,
 }
 
 /// Where a link, address, route, rule, neighbour or sysctl lives.

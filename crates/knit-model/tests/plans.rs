@@ -8,8 +8,8 @@ mod support {
     pub mod kernel;
 }
 
-use knit_model::link::{Attrs, Dummy, Master, Vrf};
-use knit_model::plan::{Desired, diff};
+use knit_model::link::{Attrs, Dummy, Master, Veth, Vrf};
+use knit_model::plan::{Desired, Plan, Planned, diff};
 use knit_model::{Kind, Link, Mac, Neighbour, NetState, SandboxId, Scope, Step};
 use proptest::prelude::*;
 use support::generate;
@@ -274,4 +274,17 @@ fn neighbours_of_a_link_that_changes_its_vrf_go_before_and_come_back_after() {
     let comes = place(|step| matches!(step, Step::AddNeighbour(_))).unwrap();
     assert!(goes < changes && changes < comes, "{plan}");
     assert!(diff(&Desired { state: state("red"), ..Desired::default() }, &state("red")).is_empty());
+}
+
+#[test]
+fn half_of_a_pair_that_was_cut_off_does_not_come_back() {
+    let sandbox = Scope::Sandbox(SandboxId("gone".to_owned()));
+    let end = |name: &str| Link::new(name.parse().unwrap(), Kind::Veth(Veth::default()));
+    let delete = |peer| {
+        let step = Step::DeleteLink { link: end("h1"), peer };
+        let planned = Planned { scope: Scope::Host, step, because: Vec::new(), implied: false, note: None };
+        Plan { steps: vec![planned], problems: Vec::new() }
+    };
+    assert!(delete(None).inverse().is_empty());
+    assert_eq!(delete(Some((sandbox, end("eth0")))).inverse().steps.len(), 1);
 }

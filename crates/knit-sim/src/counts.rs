@@ -70,8 +70,6 @@ pub struct Counts {
     pub kernel_failures: u64,
     /// States that were compared with what their journals give.
     pub replays: u64,
-    /// Addresses that the next pod of a node had while the namespace of the last one was still there, with nothing in it.
-    pub early: u64,
     /// The most that waited in the queue at once.
     pub most_waiting: u64,
     /// The most that one node worked on or had to work on at once.

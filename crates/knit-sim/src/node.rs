@@ -1,6 +1,6 @@
 //! One node: the engine's state as the agent has it, a kernel made of plain data, and what the agent's adapters remember.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -54,8 +54,10 @@ pub(crate) struct Node {
     pub(crate) calls: BTreeMap<CallId, Call>,
     /// Plans that hands work on.
     pub(crate) applying: BTreeMap<Unit, Arc<Plan>>,
-    /// Orders of blocks that were sent and not answered, each with the number of its try.
-    pub(crate) asked: BTreeMap<String, u64>,
+    /// Tries of orders of blocks that were not answered so far. Each order is tried for itself, whatever its block's name.
+    pub(crate) asked: BTreeSet<u64>,
+    /// How many orders wait for their next try.
+    pub(crate) resting: usize,
     /// The version that the watch of blocks has told; `None` before a list came.
     pub(crate) watched: Option<usize>,
     /// What was written last, of each pod and of the node.
@@ -120,7 +122,8 @@ impl Node {
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
             applying: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            resting: 0,
             watched: None,
             written: BTreeMap::new(),
             written_node: None,

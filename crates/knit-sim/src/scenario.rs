@@ -4,12 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use knit_crds::Object;
-use knit_engine::StoredObject;
-use knit_engine::cluster::{KIND, NAME, NAMESPACE};
+use knit_engine::{StoredObject, cluster};
 use knit_model::IfName;
-use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want};
-use knit_model::link::{Attrs, Bridge};
-use knit_model::provenance::{Dialect, ObjectRef, Provenance};
+use knit_model::intent::WaysWant;
+use knit_model::provenance::Dialect;
 use serde_json::{Value, json};
 
 /// A tenant for so many nodes.
@@ -104,40 +102,8 @@ pub(crate) fn uplink() -> IfName {
 
 /// The object of the cluster's network on a node. Ways to other nodes are left out: each node would know all others.
 pub(crate) fn cluster_network(node: usize) -> StoredObject {
-    let object = ObjectRef {
-        kind: KIND.to_owned(),
-        namespace: NAMESPACE.to_owned(),
-        name: NAME.to_owned(),
-        uid: NAME.to_owned(),
-        generation: 1,
-    };
-    let origin = |field: &str| Provenance {
-        dialect: Dialect::Knit,
-        object: Some(object.clone()),
-        field: field.to_owned(),
-        call: None,
-    };
-    let (ranges, mtu) = (vec![pod_range(node)], Some(1_500));
-    let network = NetworkWant { name: NAME.to_owned(), ranges: ranges.clone(), isolated: false, mtu };
-    let bridge = BridgeWant {
-        name: IfName::new("knit0").expect("a short name"),
-        ranges: ranges.clone(),
-        attrs: Attrs { mtu, ..Attrs::default() },
-        bridge: Bridge::default(),
-        port: None,
-    };
-    let intents = vec![
-        Intent { origin: origin("spec"), want: Want::Network(network) },
-        Intent { origin: origin("spec.subnets"), want: Want::Bridge(bridge) },
-    ];
-    let metadata = json!({"name": NAME, "namespace": NAMESPACE, "uid": NAME, "generation": 1});
-    let manifest = json!({
-        "apiVersion": "podnetwork.opdev.io/v1alpha1",
-        "kind": KIND,
-        "metadata": metadata,
-        "spec": {"subnets": ranges, "mtu": mtu},
-    });
-    StoredObject { object, intents, warnings: Vec::new(), manifest, since: 0, file: None }
+    let bridge = IfName::new("knit0").expect("a short name");
+    cluster::object(&[pod_range(node)], &bridge, Some(1_500), &WaysWant::default())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Each way has a scratch host and two pods of its own; all are measured in turn, in short slices, over and over.
 
 mod ground;
+mod program;
 
 use anyhow::Result;
 use clap::Args;
@@ -33,7 +34,7 @@ impl Options {
 
 /// Measures every way that this kernel has.
 pub fn run(options: &Options) -> Result<Report> {
-    deps::ensure(&[Purpose::Netns])?;
+    deps::ensure(&[Purpose::Build, Purpose::Netns])?;
     let mut report = Report::default();
     report.note_machine("at the start")?;
     let mut grounds = Vec::new();
@@ -64,6 +65,7 @@ pub fn run(options: &Options) -> Result<Report> {
             Ok(())
         })?;
     }
+    grounds.iter().try_for_each(Ground::check)?;
     report.note_machine("at the end")?;
     Ok(report)
 }

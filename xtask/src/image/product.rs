@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::deps::{self, Purpose};
 use crate::process;
 use crate::progress::Step;
 
@@ -104,6 +105,7 @@ impl Product {
 
     /// Builds the binaries of a checkout, and answers with the folder that holds them.
     pub fn build(&self, checkout: &Path, builds: &Path) -> Result<PathBuf> {
+        deps::ensure(&[Purpose::Build])?;
         let step = Step::start(format!(
             "build {} in {} (release, static)",
             self.binaries.join(", "),
@@ -169,7 +171,7 @@ fn remap(folder: &Path, name: &str) -> Result<String> {
 
 /// Cargo for this checkout, with nothing from the environment that changes what it makes.
 fn cargo(checkout: &Path) -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = process::cargo();
     cargo.current_dir(checkout).env("CARGO_INCREMENTAL", "0");
     let profiles = std::env::vars_os().map(|(name, _)| name);
     for name in profiles.filter(|name| name.to_string_lossy().starts_with("CARGO_PROFILE_")) {

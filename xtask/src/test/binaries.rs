@@ -179,7 +179,7 @@ fn run_in_guests(programs: &[Program], selection: &Selection<'_>, environment: &
 /// Runs the examples in the documentation of every library.
 pub fn run_examples(filter: Option<&str>) -> Result<Count> {
     println!("-- examples in documentation");
-    let mut cargo = Command::new("cargo");
+    let mut cargo = crate::process::cargo();
     cargo.current_dir(places::workspace()).args([
         "test",
         "--workspace",
@@ -202,7 +202,7 @@ fn build(selection: &Selection<'_>, place: Where) -> Result<Vec<Program>> {
         Where::Guest => "build tests, statically",
         Where::Here | Where::UserNamespace => "build tests",
     });
-    let mut cargo = Command::new("cargo");
+    let mut cargo = crate::process::cargo();
     cargo.current_dir(places::workspace());
     cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
     if place == Where::Guest {
@@ -235,7 +235,7 @@ fn all_targets() -> Result<Vec<(String, Target)>> {
         name: String,
         targets: Vec<Target>,
     }
-    let mut cargo = Command::new("cargo");
+    let mut cargo = crate::process::cargo();
     cargo.current_dir(places::workspace()).args([
         "metadata",
         "--no-deps",

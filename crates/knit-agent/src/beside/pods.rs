@@ -9,16 +9,25 @@ use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 
 use super::Shared;
+use crate::services::request::bandwidth;
 
 /// Watches the pods of this node, and only those.
 pub(super) async fn follow(shared: Shared) {
     let api: Api<ApiPod> = Api::all(shared.client.clone());
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", shared.node));
+    let mut wrong = Wrong::default();
     let tell = |seen: Seen<ApiPod>| {
         match seen {
-            Seen::Listed(pods) => shared.pods().list(pods.into_iter().map(read).collect()),
-            Seen::Applied(pod) => shared.pods().apply(read(pod)),
-            Seen::Deleted(pod) => shared.pods().delete(&pod.metadata.uid.unwrap_or_default()),
+            Seen::Listed(pods) => {
+                let pods = pods.into_iter().map(|pod| read(pod, &mut wrong)).collect();
+                shared.pods().list(pods);
+            }
+            Seen::Applied(pod) => shared.pods().apply(read(pod, &mut wrong)),
+            Seen::Deleted(pod) => {
+                let uid = pod.metadata.uid.unwrap_or_default();
+                wrong.remove(&uid);
+                shared.pods().delete(&uid);
+            }
         }
         shared.feed_pods();
         shared.look.notify_one();
@@ -26,15 +35,33 @@ pub(super) async fn follow(shared: Shared) {
     shared.teller().follow("pods", api, config, tell).await;
 }
 
-fn read(pod: ApiPod) -> Pod {
+/// Annotations that cannot be read, by the pod's uid: a pod is told of often, and this is said once.
+type Wrong = BTreeMap<String, Vec<String>>;
+
+fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
     let spec = pod.spec.unwrap_or_default();
     let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
     let labels: BTreeMap<String, String> = pod.metadata.labels.unwrap_or_default();
+    let name = pod.metadata.name.unwrap_or_default();
+    let (limits, wrong) = bandwidth::annotated(&pod.metadata.annotations.unwrap_or_default());
+    let uid = pod.metadata.uid.unwrap_or_default();
+    let before = known.insert(uid.clone(), wrong.clone()).unwrap_or_default();
+    for why in wrong.iter().filter(|why| !before.contains(why)) {
+        tracing::warn!(
+            pod = name,
+            why,
+            "an annotation of a pod's bandwidth cannot be read, and limits nothing"
+        );
+    }
+    if wrong.is_empty() {
+        known.remove(&uid);
+    }
     Pod {
-        uid: pod.metadata.uid.unwrap_or_default(),
+        uid,
         namespace: pod.metadata.namespace.unwrap_or_default(),
-        name: pod.metadata.name.unwrap_or_default(),
+        name,
         labels,
+        limits,
         host_network: spec.host_network.unwrap_or_default(),
         ended: ["Succeeded", "Failed"].contains(&phase.as_str()),
     }

@@ -35,6 +35,22 @@ pub struct ClusterNetworkConfig {
     pub transport: Transport,
     /// The tunnels to other nodes. The same on all nodes.
     pub vxlan: VxlanConfig,
+    /// How packets between pods of this node go. Needs a restart.
+    pub data_path: DataPath,
+}
+
+/// How packets between pods of one node go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataPath {
+    /// With the profile `primary` as with `ebpf`, otherwise as with `bridge`.
+    #[default]
+    Auto,
+    /// Over the bridge.
+    Bridge,
+    /// TCP from pod to pod by an eBPF program, everything else over the bridge. Needs `antiSpoofing`. Over the bridge, too, where
+    /// the kernel lacks something.
+    Ebpf,
 }
 
 /// How pods of other nodes are reached.
@@ -75,6 +91,7 @@ impl Default for ClusterNetworkConfig {
             anti_spoofing: None,
             transport: Transport::default(),
             vxlan: VxlanConfig::default(),
+            data_path: DataPath::default(),
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::hands::Task;
 use crate::metrics::Metrics;
 use crate::node::{Heard, Node};
+use crate::sockets;
 use told::Told;
 
 /// Cut-off links are deleted this long after the first of them, all together.
@@ -53,6 +54,7 @@ pub(super) struct Ends {
     pub(super) repairs: broadcast::Sender<feed::Repaired>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) callers: Callers,
+    pub(super) sockets: sockets::Desk,
     pub(super) version: watch::Sender<u64>,
     pub(super) orders: mpsc::UnboundedSender<Order>,
 }
@@ -138,6 +140,7 @@ fn open(options: &Options, faults: Option<Box<dyn Observer + Send>>) -> Result<N
     for note in notes {
         tracing::warn!("{note}");
     }
+    node.set_redirect(Arc::clone(&options.redirect));
     if let Some(faults) = faults {
         node.set_faults(faults);
     }
@@ -265,6 +268,8 @@ impl<'a> Turn<'a> {
                 self.hear(Event::Invoked { id, told })
             }
             Message::Invoked { .. } => Ok(()),
+            Message::Offered { life, offered } if life == self.life => self.hear(Event::Offered(offered)),
+            Message::Offered { .. } => Ok(()),
             Message::Cluster(cluster, answer) => {
                 let outcome = self.change_cluster(cluster);
                 let told = outcome.as_ref().map(|_| ()).map_err(ToString::to_string);
@@ -339,8 +344,11 @@ impl<'a> Turn<'a> {
         let is_done = matches!(&event, Event::Applied(applied) if applied.result.is_ok());
         let heard = self.node.begin(event)?;
         self.follow_works(about.as_ref(), &heard);
-        let Heard { tasks, answers, records, invocations, orders, changed } = heard;
+        let Heard { tasks, answers, records, invocations, orders, offers, changed } = heard;
         self.call_out(invocations);
+        if let Some(offers) = offers {
+            self.ends.sockets.offer(self.life, offers);
+        }
         for order in orders {
             // Without an API server nobody orders anything.
             let _ = self.ends.orders.send(order);

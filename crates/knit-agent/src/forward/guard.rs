@@ -126,6 +126,7 @@ mod tests {
             link: link.parse().unwrap(),
             macs: [mac.parse().unwrap()].into(),
             addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            direct: true,
         }
     }
 

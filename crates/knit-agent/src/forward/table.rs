@@ -37,12 +37,26 @@ fn leave(table: &mut Table, outside: &Outside, bridge: Option<&IfName>) {
             let contents = Contents::Ranges(ranges);
             table.sets.push(Set { name: name.clone(), key: vec![version.kind()], contents });
         }
+        let kept: Vec<Key> = outside
+            .kept
+            .iter()
+            .filter(|address| Ip::of(**address) == version)
+            .map(|address| vec![(*address).into()])
+            .collect();
+        let not_kept = |rule: Rule, table: &mut Table| {
+            if kept.is_empty() {
+                return rule;
+            }
+            let (name, key) = (named("kept", version), vec![version.kind()]);
+            let rule = rule.not_found(&[Field::Source(version)], &name);
+            table.sets.push(Set { name, key, contents: Contents::Keys(kept) });
+            rule
+        };
         let not_back = |bridge| Rule::new().is_not(Field::OutName, bridge);
+        let of_mine =
+            bridge.map_or_else(Rule::new, not_back).of(version).found(&[Field::Source(version)], &mine);
         rules.push(
-            bridge
-                .map_or_else(Rule::new, not_back)
-                .of(version)
-                .found(&[Field::Source(version)], &mine)
+            not_kept(of_mine, table)
                 .not_found(&[Field::Destination(version)], &inside)
                 // Groups that were joined are neighbours'.
                 .not_within(Field::Destination(version), groups(version))
@@ -217,11 +231,15 @@ mod tests {
     fn only_what_leaves_the_cluster_gets_the_nodes_address() {
         let ranges =
             |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
-        let outside = Outside {
+        let mut outside = Outside {
             pods: ranges(&["10.1.0.0/24"]),
+            kept: vec![],
             inside: ranges(&["10.1.0.0/16", "192.0.2.7/32", "fd00::/8"]),
         };
-        let table = of(&Forwarding { bridge: bridge(), outside: Some(outside), ..Forwarding::default() });
+        let of = |outside: &Outside| {
+            of(&Forwarding { bridge: bridge(), outside: Some(outside.clone()), ..Forwarding::default() })
+        };
+        let table = of(&outside);
         assert_eq!(names(&table), (vec!["mine4", "inside4"], vec!["outside"]));
         assert_eq!(table.sets[1].contents, Contents::Ranges(ranges(&["10.1.0.0/16", "192.0.2.7/32"])));
         let expected = Rule::new()
@@ -232,5 +250,12 @@ mod tests {
             .not_within(Field::Destination(Ip::V4), "224.0.0.0/4".parse().unwrap())
             .masquerade(true);
         assert_eq!(*rules(&table, "outside"), [expected]);
+        // Pods that keep theirs are elements of a set, and no rules.
+        outside.kept = vec!["10.1.0.7".parse().unwrap(), "10.1.0.8".parse().unwrap()];
+        let table = of(&outside);
+        assert_eq!(names(&table), (vec!["mine4", "inside4", "kept4"], vec!["outside"]));
+        assert_eq!(rules(&table, "outside").len(), 1);
+        let keys = vec![vec![Value::Address(outside.kept[0])], vec![Value::Address(outside.kept[1])]];
+        assert_eq!(table.sets[2].contents, Contents::Keys(keys));
     }
 }

@@ -6,7 +6,7 @@ use knit_engine::call::{ATTACHMENT, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
 use knit_kni::v1;
-use knit_model::intent::{NetworkWant, RateWant, Want};
+use knit_model::intent::{Limits, NetworkWant, RateWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -135,7 +135,7 @@ fn interface(
         routes: routes(there, report, known),
         host_link: report.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         master: report.master.as_ref().map(ToString::to_string).unwrap_or_default(),
-        bandwidth: there.and_then(bandwidth),
+        bandwidth: there.and_then(|there| bandwidth(there.limits(sandbox))),
         port_mappings: there.map(ports).unwrap_or_default(),
         sysctls: there.map(sysctls).unwrap_or_default(),
         provenance: origin(state, object, report, there),
@@ -222,8 +222,7 @@ fn sysctls(there: &Attachment) -> BTreeMap<String, String> {
     there.asked.sysctls.iter().chain(of_link).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn bandwidth(there: &Attachment) -> Option<v1::Bandwidth> {
-    let limits = there.asked.limits;
+fn bandwidth(limits: Limits) -> Option<v1::Bandwidth> {
     let bits = |rate: Option<RateWant>| rate.map_or(0, |rate| rate.bits);
     let burst = |rate: Option<RateWant>| rate.and_then(|rate| rate.burst).unwrap_or_default();
     (!limits.is_empty()).then(|| v1::Bandwidth {

@@ -1,6 +1,7 @@
 //! From requests to the engine's words. Every value is checked here, with the name of its field; nothing is decided.
 
-mod bandwidth;
+mod addresses;
+pub(crate) mod bandwidth;
 mod device;
 mod isolation;
 mod link;
@@ -126,7 +127,10 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
         let mut interface = asked(&field, index, spec)?;
         if index == 0 {
             // A pod's annotations mean its first interface, unless that says otherwise.
-            interface.2.limits = bandwidth::or_annotated(interface.2.limits, &notes)?;
+            let (name, network, mut asked) = interface;
+            asked.limits = bandwidth::or_annotated(asked.limits, &notes)?;
+            let asked = addresses::or_annotated(&network, asked, &notes)?;
+            interface = (name, network, asked);
         }
         interfaces.push(interface);
     }
@@ -187,6 +191,7 @@ fn asked(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName,
     let asked = Asked {
         attrs,
         addresses,
+        sticky: String::new(),
         sets,
         routes,
         sysctls,
@@ -274,6 +279,7 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
         limits: bandwidth::or_annotated(Default::default(), &notes)?,
         ..Asked::default()
     };
+    let asked = addresses::or_annotated(extra("network"), asked, &notes)?;
     Ok(Attach {
         call: call.clone(),
         dialect: Dialect::Kni,

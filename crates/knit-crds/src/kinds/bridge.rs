@@ -127,6 +127,7 @@ impl Kind for Bridge {
             arp: spec.arp,
             master: None,
             vlans: None,
+            hairpin: None,
             limit: None,
         };
         attrs.check("spec", problems);

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, Kind};
-use crate::fields::{PrefixLength, PrefixText, Rule, rule_list};
+use crate::fields::{PrefixLength, PrefixText, Rule, is_object_name, rule_list};
 use crate::status::PlainStatus;
 use crate::translate::Translator;
 
@@ -16,8 +16,11 @@ const MOST_BITS: u8 = 48;
 /// A name of a block ends in `-` and the number of the block.
 const LONGEST_NAME: usize = 200;
 
-const SAME: Rule<'_> =
-    ("self == oldSelf", "a pool never changes, since nodes hold blocks of it: make another one beside it");
+const SAME: Rule<'_> = (
+    "self.cidr == oldSelf.cidr && has(self.blockSize) == has(oldSelf.blockSize) \
+     && (!has(self.blockSize) || self.blockSize == oldSelf.blockSize)",
+    "a pool's addresses and blocks never change, since nodes hold blocks of it: make another one beside it",
+);
 const FITS: Rule<'_> = (
     "!has(self.blockSize) || !isCIDR(self.cidr) || (self.blockSize >= cidr(self.cidr).prefixLength() \
      && self.blockSize <= cidr(self.cidr).prefixLength() + 48)",
@@ -49,6 +52,22 @@ pub struct IpPoolSpec {
     /// the pool has, at most 122.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<PrefixLength>,
+    /// Namespaces whose pods take from it, and from no pool of its family that does not name them. Running pods keep what they
+    /// have. Default: pods of all namespaces that no pool names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
+    pub namespaces: Vec<String>,
+    /// Whether pods with addresses of it have their node's address outside of the cluster. Default: as the agents' configuration
+    /// says (`clusterNetwork.masquerade`). A label of a namespace (`knit.opdev.io/masquerade`) comes first. A change holds for
+    /// new connections of running pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub masquerade: Option<bool>,
+}
+
+const NAMESPACE: &str = "a namespace's name has 1 to 63 lower case letters, digits and `-`";
+
+fn namespace_schema() -> serde_json::Value {
+    crate::fields::text(63, &[("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE)]).to_value()
 }
 
 impl Kind for IpPool {
@@ -56,6 +75,8 @@ impl Kind for IpPool {
     const COLUMNS: &'static [Column] = &[
         Column { name: "Cidr", type_: "string", path: ".spec.cidr", wide: false },
         Column { name: "Block", type_: "integer", path: ".spec.blockSize", wide: false },
+        Column { name: "Namespaces", type_: "string", path: ".spec.namespaces", wide: true },
+        Column { name: "Masquerade", type_: "boolean", path: ".spec.masquerade", wide: true },
     ];
 
     fn declare(&self, to: &mut Translator) {
@@ -64,6 +85,12 @@ impl Kind for IpPool {
         let problems = &mut to.problems;
         if name.len() > LONGEST_NAME {
             problems.invalid("metadata.name", format!("a pool's name has at most {LONGEST_NAME} bytes"));
+        }
+        for (index, namespace) in spec.namespaces.iter().enumerate() {
+            if namespace.len() > 63 || namespace.contains('.') || !is_object_name(namespace) {
+                let message = format!("`{}` is none: {NAMESPACE}", namespace.escape_debug());
+                problems.invalid(format!("spec.namespaces[{index}]"), message);
+            }
         }
         let size = spec.block_size.as_ref().map(|size| size.read("spec.blockSize", problems));
         let Some(range) = spec.cidr.read("spec.cidr", problems) else { return };
@@ -76,7 +103,8 @@ impl Kind for IpPool {
             problems.invalid("spec.blockSize", why);
             return;
         }
-        to.want("spec", Want::Pool(PoolWant { name, range, block }));
+        let (namespaces, masquerade) = (spec.namespaces.clone(), spec.masquerade);
+        to.want("spec", Want::Pool(PoolWant { name, range, block, namespaces, masquerade }));
     }
 }
 

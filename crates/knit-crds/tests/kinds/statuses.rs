@@ -22,6 +22,7 @@ fn link(index: usize, number: u32, address: &str) -> InterfaceReport {
         shown: Vec::new(),
         vlans: None,
         vrf: None,
+        limited: false,
         ready: true,
     }
 }
@@ -185,6 +186,7 @@ fn other_kinds_have_their_own_words() {
         shown: Vec::new(),
         vlans: None,
         vrf: None,
+        limited: false,
         ready: true,
     };
     let macvlan = InterfaceReport {

@@ -43,7 +43,7 @@ impl PoolKey {
     }
 
     /// The name of a block's object.
-    pub fn block_name(&self, index: u8) -> String {
+    pub fn block_name(&self, index: u128) -> String {
         format!("{}-{index:x}", self.name())
     }
 
@@ -82,7 +82,7 @@ impl Block {
     }
 
     /// Its index in that range; none if nodes take whole ranges from it.
-    pub(crate) fn index(&self) -> Option<u8> {
+    pub(crate) fn index(&self) -> Option<u128> {
         let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool())?;
         Split::of(pool.range).index_of(self.cidr.network())
     }

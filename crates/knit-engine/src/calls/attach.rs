@@ -1,6 +1,7 @@
 //! Attaching: all interfaces of a call, or none.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
@@ -147,7 +148,7 @@ fn check(
         let there = is_there(state, &sandbox, interface, (&place, asked), &attach, &field)?;
         let (tenant, network) = place;
         if !on_none {
-            check_addresses(state, &tenant, &network, asked, &field)?;
+            check_addresses(state, &sandbox, (&tenant, &network), asked, &field)?;
         }
         let why = Provenance { dialect: attach.dialect, object: None, field, call: Some(call.0.clone()) };
         if let Some(there) = there {
@@ -231,6 +232,7 @@ pub(super) fn described(state: &State, id: &SandboxId, found: &Found, attach: &A
         namespace: "default".to_owned(),
         uid: String::new(),
         labels: Default::default(),
+        annotated: None,
     });
     let set = |to: &mut String, from: &String| {
         if !from.is_empty() {
@@ -278,14 +280,28 @@ fn find_network(
 /// Addresses that are asked for by value, and ranges that they are to come from, are the network's.
 fn check_addresses(
     state: &State,
-    tenant: &str,
-    network: &str,
+    sandbox: &Sandbox,
+    (tenant, network): (&str, &str),
     asked: &Asked,
     field: &str,
 ) -> Result<(), Problem> {
     let Some(known) = state.network(tenant, network) else { return Ok(()) };
     let wrong = |of: &str, message| Err(problem(&format!("{field}.{of}"), Reason::InvalidValue, message));
-    let outside = |address: &&std::net::IpAddr| !known.ranges.iter().any(|range| range.contains(*address));
+    let is_cluster = state.cluster().is_some_and(|cluster| cluster.is(tenant, network));
+    let pool = |address: &IpAddr| state.pool_of(*address).filter(|_| is_cluster);
+    let outside = |address: &&IpAddr| {
+        !known.ranges.iter().any(|range| range.contains(*address)) && pool(address).is_none()
+    };
+    for address in &asked.addresses {
+        let pools = state.pools_for(&sandbox.namespace, address.is_ipv6());
+        if let Some((pool, _)) = pool(address).filter(|(pool, _)| !pools.contains(pool)) {
+            let message = format!(
+                "{address} is of pool {}, which pods of namespace {} take nothing from",
+                pool.name, sandbox.namespace
+            );
+            return Err(problem(&format!("{field}.addresses"), Reason::NotAllowed, message));
+        }
+    }
     if let Some(address) = asked.addresses.iter().find(outside) {
         return wrong("addresses", format!("{address} is in no range of network {network}"));
     }

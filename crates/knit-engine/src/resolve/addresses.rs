@@ -5,14 +5,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AllocError, AttachmentId, Pool, Split, Want as Ask};
-use knit_model::IfName;
 use knit_model::intent::Want;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
+use knit_model::{IfName, Sandbox};
 
 use super::interface::{Builder, Wanted};
 use crate::blocks::PoolKey;
-use crate::call::RangeWish;
+use crate::call::{RangeWish, STICKY_BY_POD};
 use crate::state::{LeaseTaken, State};
 
 impl Builder<'_> {
@@ -26,14 +26,22 @@ impl Builder<'_> {
     ) -> Result<Vec<IpNet>, (Reason, String)> {
         let network = wanted.network();
         let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
+        let sticky = wanted.sticky_key(self.sandbox);
         let is_shared = wanted.is_shared(self.state);
         let node_pools = self.node_pools(wanted);
+        let places = wanted.places(ranges, &node_pools);
         let mut addresses = Vec::new();
-        let mut waits = None;
-        for (mut pools, ask) in wanted.places(ranges, &node_pools).into_iter().take(most) {
+        let mut waits = self.without_range(&places, &owner, &node_pools);
+        for (mut pools, ask) in places.into_iter().take(most) {
+            if let Ask::Fixed(address) = ask {
+                self.check_fixed(address, &owner, ranges, &node_pools)?;
+            }
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             // What goes and comes again, by `undo` or by a label, finds its address as it was.
-            let last = pools.iter().find_map(|pool| self.state.leases.last_of(pool, &owner));
+            let leases = &self.state.leases;
+            let last = pools.iter().find_map(|pool| leases.last_of(pool, &owner));
+            let last =
+                last.or_else(|| pools.iter().find_map(|pool| leases.last_under(pool, sticky.as_ref()?)));
             let ask = match last {
                 Some(last) if ask == Ask::Any => Ask::Sticky(last),
                 _ => ask,
@@ -43,8 +51,12 @@ impl Builder<'_> {
             if is_shared {
                 pools = pools.into_iter().map(|pool| self.own_part(pool, &owner, ask)).collect();
             }
-            for pool in pools.iter_mut().filter(|pool| !self.state.gives(pool.range, &node_pools)) {
-                pool.blocks = Some(Vec::new());
+            let ipv6 = pools.iter().any(|pool| pool.range.addr().is_ipv6());
+            if !matches!(ask, Ask::Fixed(_)) {
+                pools = self.for_pod(pools, &owner, ask, &node_pools);
+                if pools.is_empty() && self.does_without(&owner, ipv6) {
+                    continue;
+                }
             }
             let instance = &self.sandbox.instance;
             let given = self.state.leases.allocate_in_order(&pools, &owner, instance, ask, self.now);
@@ -56,17 +68,17 @@ impl Builder<'_> {
                     waits = waits.or(Some(why));
                     continue;
                 }
-                (Err(why @ AllocError::Exhausted { .. }), [pool, ..])
-                    if self.is_more_to_come(pool.range, &node_pools) =>
-                {
-                    let message = format!("{why}; another block is being claimed for this node");
-                    return Err((Reason::NotReady, message));
+                (Err(why @ AllocError::Exhausted { .. }), _) if !node_pools.is_empty() => {
+                    return Err(self.short_of(&why, ipv6));
                 }
-                (Err(why), _) => return Err((why.reason(), why.to_string())),
+                (Err(why), _) => return Err((why.reason(), self.in_words(&why))),
             };
             let whose = pools.iter().find(|pool| pool.range.contains(&address.addr()));
             if let Some(pool) = whose.filter(|pool| is_shared && !pool.is_own(address.addr())) {
                 self.stray(wanted, &PoolKey::of(pool), name, address.addr());
+            }
+            if !had.contains(&address.addr()) {
+                self.state.leases.keep_for(&network, address.addr(), sticky.clone());
             }
             if let Some(lease) =
                 self.state.leases.get(&network, address.addr()).filter(|_| !had.contains(&address.addr()))
@@ -78,19 +90,6 @@ impl Builder<'_> {
             addresses.push(address);
         }
         waits.map_or(Ok(addresses), Err)
-    }
-
-    /// The pools that this node's ranges of the network are of.
-    pub(super) fn node_pools(&self, wanted: &Wanted) -> Vec<IpNet> {
-        let name = wanted.want.network.as_deref().unwrap_or_default();
-        let cluster = self.state.cluster().filter(|cluster| cluster.is(&wanted.tenant, name));
-        cluster.and_then(|cluster| cluster.ways).map(|ways| ways.pools.clone()).unwrap_or_default()
-    }
-
-    /// Whether this node is about to have another range like this one.
-    fn is_more_to_come(&self, range: IpNet, node_pools: &[IpNet]) -> bool {
-        let ipv6 = range.addr().is_ipv6();
-        node_pools.iter().any(|pool| pool.addr().is_ipv6() == ipv6) && self.state.is_taking(ipv6)
     }
 
     /// What of a range that nodes share is this node's to give.
@@ -171,6 +170,7 @@ fn asked_by_value(state: &State, network: &str) -> Vec<IpNet> {
                     want: (**want).clone(),
                     tenant: object.namespace.clone(),
                     sets: Vec::new(),
+                    sticky: String::new(),
                 };
                 if wanted.network() == network {
                     fixed.extend(want.fixed.iter().map(|fixed| IpNet::from(fixed.addr())));
@@ -186,20 +186,25 @@ impl Wanted {
     /// are one place where they are of pools.
     fn places(&self, ranges: &[IpNet], node_pools: &[IpNet]) -> Vec<(Vec<Pool>, Ask)> {
         let fixed = &self.want.fixed;
-        // In a call, an address by value stands for its range and for its set, and a set for the ranges that it is of.
+        let is_pooled = |ipv6: bool| node_pools.iter().any(|pool| pool.addr().is_ipv6() == ipv6);
+        // In a call, an address by value stands for its range and for its set, and a set for the ranges that it is of. Ranges
+        // of pools stand for each other.
+        let is_meant = |range: &IpNet, fixed: &IpNet| {
+            let ipv6 = range.addr().is_ipv6();
+            range.contains(&fixed.addr()) || (is_pooled(ipv6) && fixed.addr().is_ipv6() == ipv6)
+        };
         let is_open = |range: &&IpNet| {
             !self.is_call()
-                || (!fixed.iter().any(|fixed| range.contains(&fixed.addr()))
+                || (!fixed.iter().any(|fixed| is_meant(range, fixed))
                     && !self.sets.iter().flatten().any(|wish| wish.range_of(ranges) == Some(**range)))
         };
         let mut open: Vec<Vec<Pool>> = Vec::new();
         for range in ranges.iter().filter(is_open) {
             let ipv6 = range.addr().is_ipv6();
             let pool = self.pool(*range, false);
-            let is_pooled = node_pools.iter().any(|pool| pool.addr().is_ipv6() == ipv6);
             let place =
                 open.iter_mut().find(|place| place.iter().all(|one| one.range.addr().is_ipv6() == ipv6));
-            match place.filter(|_| is_pooled) {
+            match place.filter(|_| is_pooled(ipv6)) {
                 Some(place) => place.push(pool),
                 None => open.push(vec![pool]),
             }
@@ -238,6 +243,16 @@ impl Wanted {
             (None, Some(bridge)) => bridge.to_string(),
             (None, None) => format!("{namespace}/{}/{}", self.object.kind, self.object.name),
         }
+    }
+
+    /// The name under which the pod's addresses are kept for the next one like it: its own, or what it says.
+    fn sticky_key(&self, sandbox: &Sandbox) -> Option<String> {
+        let name = match self.sticky.as_str() {
+            "" => return None,
+            STICKY_BY_POD => &sandbox.pod,
+            name => name,
+        };
+        Some(format!("{}/{name}", sandbox.namespace))
     }
 
     /// Whether nodes share its ranges: whoever states them does so for all nodes.

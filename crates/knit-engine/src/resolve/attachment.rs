@@ -24,10 +24,10 @@ fn wanted(state: &State, sandbox: &Sandbox, there: &Attachment) -> Wanted {
     let mut want = match &there.asked.link {
         Some(link) => InterfaceWant {
             name: NameRule::Exact(there.interface.clone()),
-            limits: there.asked.limits,
+            limits: there.limits(sandbox),
             ..(**link).clone()
         },
-        None => on_network(state, there),
+        None => on_network(state, sandbox, there),
     };
     if let Some(Device { nic: Ok(nic), .. }) = &there.asked.device {
         want.kind.set_parent(nic.clone());
@@ -42,11 +42,12 @@ fn wanted(state: &State, sandbox: &Sandbox, there: &Attachment) -> Wanted {
         want,
         tenant: there.tenant.clone(),
         sets: there.asked.sets.clone(),
+        sticky: there.asked.sticky.clone(),
     }
 }
 
 /// A pair on the bridge of a network.
-fn on_network(state: &State, there: &Attachment) -> InterfaceWant {
+fn on_network(state: &State, sandbox: &Sandbox, there: &Attachment) -> InterfaceWant {
     let network = state.network(&there.tenant, &there.network);
     let gateways: Vec<_> = network.filter(|network| !network.isolated).map_or_else(Vec::new, gateways);
     let routes = there.asked.routes.iter().map(|route| through(route, &gateways));
@@ -64,7 +65,7 @@ fn on_network(state: &State, there: &Attachment) -> InterfaceWant {
         rules: Vec::new(),
         gateways: if there.asked.default_route { gateways.clone() } else { Vec::new() },
         sysctls: there.asked.sysctls.clone(),
-        limits: there.asked.limits,
+        limits: there.limits(sandbox),
         port: None,
         remote_pod: None,
         vrf: None,
@@ -156,9 +157,12 @@ fn on_ranges(state: &State, there: &Attachment) -> Vec<IpNet> {
     }
     let network = state.network(&there.tenant, &there.network);
     let ranges = network.map_or(&[][..], |network| &network.ranges);
+    let of_pools = state.cluster().filter(|cluster| cluster.is(&there.tenant, &there.network));
     let with_prefix = |address: &IpAddr| {
-        let range = ranges.iter().find(|range| range.contains(address))?;
-        IpNet::new(*address, range.prefix_len()).ok()
+        let range = ranges.iter().find(|range| range.contains(address)).copied();
+        // This node may be about to take the block that it is of.
+        let coming = || of_pools.and_then(|_| state.pool_of(*address)).map(|(_, block)| block);
+        IpNet::new(*address, range.or_else(coming)?.prefix_len()).ok()
     };
     there.asked.addresses.iter().filter_map(with_prefix).collect()
 }

@@ -87,6 +87,7 @@ fn change(
         shown: Vec::new(),
         vlans: None,
         vrf: None,
+        limited: false,
         ready: true,
     };
     resolved.made.interfaces.push((object.clone(), report));

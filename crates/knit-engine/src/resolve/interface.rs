@@ -99,6 +99,8 @@ pub(super) struct Wanted {
     pub(super) tenant: String,
     /// Parts of the network's ranges that addresses are looked for in; see [`crate::call::Asked::sets`].
     pub(super) sets: Vec<Vec<RangeWish>>,
+    /// See [`crate::call::Asked::sticky`].
+    pub(super) sticky: String,
 }
 
 impl Wanted {
@@ -164,7 +166,7 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
         for (why, want) in interfaces_for(sandbox, object, stored) {
             let tenant = sandbox.namespace.clone();
             let (object, why, want) = (object.clone(), why.clone(), want.clone());
-            wanted.push(Wanted { object, why, want, tenant, sets: Vec::new() });
+            wanted.push(Wanted { object, why, want, tenant, sets: Vec::new(), sticky: String::new() });
         }
     }
     wanted
@@ -245,6 +247,7 @@ impl Builder<'_> {
                 shown: shown(&link),
                 vlans,
                 vrf,
+                limited: !want.limits.is_empty(),
                 ready: true,
             },
         ));
@@ -373,7 +376,10 @@ impl Builder<'_> {
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
         let (mtu, txqueuelen) = (link.attrs.mtu, link.attrs.txqueuelen);
         let limit = Some(RateWant::on(wanted.want.limits.ingress, mtu));
-        let asked = Attrs { mtu, txqueuelen, vlans, limit, ..Attrs::default() };
+        // A pod reaches itself through a Service of the cluster: what is translated goes back by the port that it came by.
+        let is_cluster = wanted.bridge().is_some_and(|key| attachment::is_routed(self.state, &key));
+        let hairpin = is_cluster.then_some(true);
+        let asked = Attrs { mtu, txqueuelen, vlans, hairpin, limit, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);
         host_end.owner = Some(owner);

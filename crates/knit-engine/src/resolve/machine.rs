@@ -40,6 +40,7 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 Want::Interface(want) => &want.pods,
                 Want::Change(want) => &want.pods,
                 Want::Routing(want) => &want.pods,
+                Want::Socket(want) => &want.pods,
                 Want::Bridge(_)
                 | Want::Uplink(_)
                 | Want::Network(_)
@@ -116,6 +117,7 @@ impl Builder<'_> {
             shown: Vec::new(),
             vlans: vlans.filter(|_| want.port.is_some()),
             vrf: None,
+            limited: !want.limits.is_empty(),
             ready: true,
         };
         self.resolved.made.interfaces.push((wanted.object.clone(), report));

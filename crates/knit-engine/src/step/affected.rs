@@ -19,6 +19,8 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
             Want::Extensions(_) | Want::Pool(_) => continue,
+            // Only a virtual machine's unit has to say that there are none.
+            Want::Socket(want) => &want.pods,
             Want::Ways(_) => {
                 units.insert(Unit::Ways);
                 continue;

@@ -57,8 +57,24 @@ fn listed(state: &mut State, all: Vec<Block>, effects: &mut Effects) {
     for (name, uid) in gone {
         deleted(state, &name, &uid, effects);
     }
+    // The program may have ended before it asked for the deletion, or before it was told of it.
+    let is_left = |block: &&Block| {
+        block.mine
+            && state.blocks.returned.contains(&block.uid)
+            && !state.blocks.returning.contains(&block.name)
+    };
+    let left: Vec<Block> = all.iter().filter(is_left).cloned().collect();
+    for block in left {
+        give_back(state, block, effects);
+    }
     all.into_iter().for_each(|block| applied(state, block, effects));
     state.dirty.extend(state.blocks.waits.keys().cloned());
+}
+
+/// Has the host delete a block that is this node's no longer.
+fn give_back(state: &mut State, block: Block, effects: &mut Effects) {
+    state.blocks.returning.insert(block.name.clone());
+    effects.list.push(Effect::Block(Order::Return { name: block.name, uid: block.uid }));
 }
 
 /// A block is there. Whoever tried to claim it knows whose it is now.
@@ -89,7 +105,7 @@ fn applied(state: &mut State, block: Block, effects: &mut Effects) {
 }
 
 /// Whether a unit has an address of this block and waits for it to become this node's.
-fn is_awaited(state: &State, pool: &PoolKey, index: Option<u8>) -> bool {
+fn is_awaited(state: &State, pool: &PoolKey, index: Option<u128>) -> bool {
     let waits = state.blocks.waits.values().filter_map(|waits| waits.get(pool));
     index.is_some_and(|index| waits.into_iter().any(|wait| wait.strays.contains(&index)))
 }
@@ -105,7 +121,7 @@ fn deleted(state: &mut State, name: &str, uid: &str, effects: &mut Effects) {
 
 /// A block is not this node's any more, whoever took it away. Pods keep what they have; the block is claimed for them again.
 fn lose(state: &mut State, block: &Block, effects: &mut Effects) {
-    effects.record(state, Record::BlockGone { name: block.name.clone() });
+    effects.record(state, Record::BlockGone { name: block.name.clone(), returned: None });
     state.blocks.idle.remove(&block.name);
     let Some(given) = block.pool_key().map(|pool| pool.addresses_of()) else { return };
     let leases = state.leases.iter().filter(|(network, address, lease)| {
@@ -125,6 +141,7 @@ fn look_again(state: &mut State, pool: &PoolKey) {
 
 /// What was empty when it was last looked, and still is, goes back. It is not this node's from this moment on.
 fn review(state: &mut State, effects: &mut Effects) {
+    pools::looked(state);
     let is_empty = |block: &&Block| {
         let network = block.pool_key().map(|pool| pool.addresses_of()).unwrap_or_default();
         state.leases.live_in(&network, block.cidr) == 0
@@ -135,11 +152,9 @@ fn review(state: &mut State, effects: &mut Effects) {
     let before = std::mem::replace(&mut state.blocks.idle, empty.clone());
     for name in empty.intersection(&before) {
         let Some(block) = state.blocks.mine.get(name).cloned() else { continue };
-        effects.record(state, Record::BlockGone { name: name.clone() });
+        effects.record(state, Record::BlockGone { name: name.clone(), returned: Some(block.uid.clone()) });
         state.blocks.idle.remove(name);
-        state.blocks.returning.insert(name.clone());
-        state.blocks.remember_returned(block.uid.clone());
-        effects.list.push(Effect::Block(Order::Return { name: name.clone(), uid: block.uid }));
+        give_back(state, block, effects);
     }
 }
 
@@ -151,7 +166,8 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
     let mut needs: BTreeMap<PoolKey, Wait> = BTreeMap::new();
     // What is about to be looked at again says then what it needs.
     let settled = state.blocks.waits.iter().filter(|(unit, _)| !state.dirty.contains(*unit));
-    for (pool, wait) in settled.flat_map(|(_, waits)| waits) {
+    // Pools have blocks of another size: see `pools::keep`.
+    for (pool, wait) in settled.flat_map(|(_, waits)| waits).filter(|(pool, _)| !pool.is_ip_pool()) {
         let need = needs.entry(pool.clone()).or_default();
         need.addresses += wait.addresses;
         need.strays.extend(&wait.strays);
@@ -173,7 +189,7 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
             .filter_map(|(name, _)| pool.block_named(name))
             .map(|block| gives.clone().of_blocks(vec![block]).total())
             .sum();
-        let free: Vec<(u8, IpNet)> = state.blocks.free(&pool, &gives).collect();
+        let free: Vec<(u128, IpNet)> = state.blocks.free(&pool, &gives).collect();
         for (index, cidr) in free {
             if coming >= need.addresses as u128 {
                 break;

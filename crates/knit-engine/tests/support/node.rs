@@ -198,6 +198,7 @@ pub fn sandbox(name: &str, number: u32, namespace: &str, label: &str) -> Sandbox
         namespace: namespace.to_owned(),
         uid: format!("uid-{name}"),
         labels: [("net".to_owned(), label.to_owned())].into(),
+        annotated: None,
     }
 }
 

@@ -75,7 +75,7 @@ fn move_in(
         transaction.flush()?;
         transaction.forget(host, device);
     }
-    let attrs = Attrs { vlans: None, limit: None, ..link.attrs.clone() };
+    let attrs = Attrs { vlans: None, hairpin: None, limit: None, ..link.attrs.clone() };
     set(transaction, step, scope, &link.name, &attrs, None)
 }
 

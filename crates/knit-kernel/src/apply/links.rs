@@ -31,6 +31,7 @@ const COMMON: &[&str] = &[
     "arp",
     "master",
     "vlans",
+    "hairpin",
     "limit",
 ];
 
@@ -144,6 +145,7 @@ fn keep(
         mac: link.attrs.mac,
         txqueuelen: link.attrs.txqueuelen,
         master: link.attrs.master.clone().filter(|master| *master != Master::Nothing),
+        hairpin: link.attrs.hairpin,
         ..Attrs::default()
     };
     set(transaction, step, scope, &link.name, &born, None)?;
@@ -247,6 +249,7 @@ fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
         allmulticast: attrs.allmulticast.filter(|on| *on),
         multicast: attrs.multicast.filter(|on| unknown || *on != habits.multicast.unwrap_or(usual)),
         arp: attrs.arp.filter(|on| unknown || *on != habits.arp.unwrap_or(usual)),
+        hairpin: attrs.hairpin.filter(|on| *on),
         master: attrs.master.filter(|master| !is_born_with(master)),
         ..attrs
     }
@@ -342,7 +345,8 @@ fn retell(
     Ok(as_it_is)
 }
 
-/// Sets stated fields of a living link, all in one message.
+/// Sets stated fields of a living link, all in one message; what it is as a port of a new master in a second one, since the
+/// kernel tells the master that the link has before the message.
 pub(super) fn set(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
@@ -351,6 +355,12 @@ pub(super) fn set(
     attrs: &Attrs,
     kind: Option<(&Kind, &[Change], Option<u32>)>,
 ) -> Result<(), Failure> {
+    if attrs.master.is_some() && attrs.hairpin.is_some() {
+        let first = Attrs { hairpin: None, ..attrs.clone() };
+        set(transaction, step, scope, name, &first, kind)?;
+        let then = Attrs { hairpin: attrs.hairpin, ..Attrs::default() };
+        return set(transaction, step, scope, name, &then, None);
+    }
     let master = match &attrs.master {
         Some(Master::Of(master)) => Some(transaction.need(step, scope, master)?),
         Some(Master::Nothing) => Some(0),
@@ -382,6 +392,13 @@ pub(super) fn set(
     }
     if let Some((kind, changes, parent)) = kind {
         kind_data(&mut message, kind, Wanted::Changed(changes), &Around { parent, far_end: None });
+    }
+    if let Some(hairpin) = attrs.hairpin {
+        message.nest(IFLA_LINKINFO, |info| {
+            info.nest(IFLA_INFO_SLAVE_DATA, |data| {
+                data.put_u8(IFLA_BRPORT_MODE, hairpin.into());
+            });
+        });
     }
     let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
     transaction.push(scope, Op { divisible: true, ..Op::new(step, message, tolerate) })

@@ -19,7 +19,7 @@ pub(super) fn undo(room: &mut Room<'_>, steps: &[&Planned]) -> Vec<String> {
     let seen = see(room, &look_of(steps.iter().copied()), &mut left);
     let mut transaction = Transaction::new(room, Deletes::Now);
     transaction.backward = true;
-    for planned in steps.iter().rev() {
+    for planned in steps.iter().rev().filter(|planned| !planned.step.is_final()) {
         let inverse = planned.inverse();
         let outcome = take(&mut transaction, &inverse, &seen).and_then(|()| transaction.finish());
         if let Err(Failure { error, .. }) = outcome {

@@ -30,7 +30,7 @@ pub const PROBES: &[Probe] = &[
     )
     .needed_for("the demo and the tests without root"),
     Probe::new("bpf", "eBPF", Area::Ebpf, "CONFIG_BPF_SYSCALL", Look(bpf))
-        .needed_for("the fast path between pods, Services"),
+        .needed_for("TCP between pods of one node past the bridge (with Linux 6.6)"),
     Probe::new("bpffs", "the eBPF file system", Area::Ebpf, "CONFIG_BPF_SYSCALL", Look(bpffs))
         .needed_for("programs that outlive a restart of the agent"),
     Probe::new(

@@ -145,6 +145,7 @@ pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
+pub const IFLA_BRPORT_MODE: u16 = 4;
 pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 

@@ -173,6 +173,7 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         arp: is_set(IFF_NOARP).map(|is_off| !is_off),
         master,
         vlans: None,
+        hairpin: None,
         limit: None,
     };
     let mut kind: Kind = kinds::decode(kind_name, data, parent);
@@ -189,10 +190,13 @@ fn decode(room: &mut Room<'_>, names: &mut Names<'_>, body: &[u8]) -> Result<Opt
         let queue = attributes.first(IFLA_QDISC).and_then(|queue| queue.str());
         attrs.limit = Some(limits::look(room, names.scope, index, queue)?);
     }
+    let port_of = info.and_then(|info| info.first(IFLA_INFO_SLAVE_KIND)?.str());
+    let is_port = port_of == Some(Bridge::NAME);
+    let port = info.filter(|_| is_port).and_then(|info| info.first(IFLA_INFO_SLAVE_DATA));
+    attrs.hairpin = port.and_then(|port| port.nested().first(IFLA_BRPORT_MODE)?.u8()).map(|mode| mode != 0);
     let link = Link { name, kind, attrs, born_from, owner };
     let carrier = header.flags & IFF_LOWER_UP != 0;
-    let port_of = info.and_then(|info| info.first(IFLA_INFO_SLAVE_KIND)?.str());
-    Ok(Some(SeenLink { index, link, carrier, is_port: port_of == Some(Bridge::NAME) }))
+    Ok(Some(SeenLink { index, link, carrier, is_port }))
 }
 
 /// The owner in Knit's mark, an alternative name. What follows a dot tells two ends of one pair apart, or says what a NIC

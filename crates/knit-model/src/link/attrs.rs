@@ -54,6 +54,10 @@ pub struct Attrs {
     /// The VLANs of a bridge's port, or of a bridge itself. They go when the master does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlans: Option<PortVlans>,
+    /// Whether a bridge's port sends back what came in by it: so a pod reaches itself through a Service. It goes when the
+    /// master does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hairpin: Option<bool>,
     /// How fast packets may leave it. Observed of Knit's own links alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
@@ -116,6 +120,7 @@ impl Attrs {
             arp: self.arp.or(other.arp),
             master: self.master.or_else(|| other.master.clone()),
             vlans: self.vlans.or_else(|| other.vlans.clone()),
+            hairpin: self.hairpin.or(other.hairpin),
             limit: self.limit.or(other.limit),
         }
     }
@@ -136,6 +141,7 @@ impl Attrs {
             arp: Some(true),
             master: Some(Master::Nothing),
             vlans: Some(PortVlans::access(100)),
+            hairpin: Some(true),
             limit: Some(Limit::Nothing),
         }
     }

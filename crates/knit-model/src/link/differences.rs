@@ -33,6 +33,7 @@ macro_rules! each_field {
             arp,
             master,
             vlans,
+            hairpin,
             limit
         )
     };
@@ -103,6 +104,7 @@ mod tests {
             arp: Some(false),
             master: "br0".parse().ok().map(Master::Of),
             vlans: Some(PortVlans::access(200)),
+            hairpin: Some(false),
             limit: Some(Limit::To(Rate { bits: 8000, burst: 1600 })),
         }
     }

@@ -19,7 +19,7 @@ pub struct Lent {
 impl Lent {
     /// What a NIC gets back: all that a pod may change of it.
     pub fn returned(nic: &Attrs) -> Attrs {
-        Attrs { alias: None, master: None, vlans: None, limit: None, ..nic.clone() }
+        Attrs { alias: None, master: None, vlans: None, hairpin: None, limit: None, ..nic.clone() }
     }
 
     /// Every field stated, for tests that go over all fields.

@@ -17,7 +17,9 @@ pub(super) fn changes(want: &Link, seen: &Link) -> Vec<Change> {
     differing.extend(changes_of_kind(&want.kind, &seen.kind));
     differing.sort_by(|a, b| a.field.cmp(&b.field));
     if differing.iter().any(|change| change.field == "master") {
-        differing.extend(lost_vlans(want, seen).filter(|_| !differing.iter().any(is_of_vlans)));
+        let is_said = |lost: &Change| differing.iter().any(|change| change.field == lost.field);
+        let lost: Vec<Change> = lost_with_master(want, seen).filter(|lost| !is_said(lost)).collect();
+        differing.extend(lost);
     }
     differing
 }
@@ -35,16 +37,15 @@ fn changes_of_kind(want: &Kind, seen: &Kind) -> Vec<Change> {
     differing.collect()
 }
 
-/// A port that leaves its bridge loses its VLANs, also those that it is to have on the next one: what it loses is part of
-/// the change, so that it comes back when the change is taken back.
-pub(super) fn lost_vlans(want: &Link, seen: &Link) -> Option<Change> {
-    let value = |link: &Link| serde_json::to_value(&link.attrs.vlans).unwrap_or_default();
-    let (from, to) = (value(seen), value(want));
-    (!from.is_null() || !to.is_null()).then(|| Change { field: "vlans".to_owned(), from, to })
-}
-
-fn is_of_vlans(change: &Change) -> bool {
-    change.field == "vlans"
+/// A port that leaves its bridge loses what it is as a port, also what it is to be on the next one: what it loses is part
+/// of the change, so that it comes back when the change is taken back.
+pub(super) fn lost_with_master(want: &Link, seen: &Link) -> impl Iterator<Item = Change> {
+    let value = |link: &Link, field| link.attrs.field(field).unwrap_or_default();
+    let lost = ["vlans", "hairpin"].map(|field| (field, value(seen, field), value(want, field)));
+    // What a new port is anyway is not lost.
+    let is_usual = |value: &Value| matches!(value, Value::Null | Value::Bool(false));
+    let lost = lost.into_iter().filter(move |(_, from, to)| !is_usual(from) || !is_usual(to));
+    lost.map(|(field, from, to)| Change { field: field.to_owned(), from, to })
 }
 
 /// The change that takes a link up.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::changes::lost_vlans;
+use super::changes::lost_with_master;
 use super::devices::returned;
 use super::{Change, Planned, Step};
 use crate::link::{Kind, Link, Master};
@@ -92,8 +92,8 @@ impl<'a> Removal<'a> {
         for port in state.links.values_mut().filter(|port| port.attrs.master.as_ref() == Some(&master)) {
             let left = Change { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
             let mut free = port.clone();
-            (free.attrs.master, free.attrs.vlans) = (Some(Master::Nothing), None);
-            let changes = std::iter::once(left).chain(lost_vlans(&free, port)).collect();
+            (free.attrs.master, free.attrs.vlans, free.attrs.hairpin) = (Some(Master::Nothing), None, None);
+            let changes = std::iter::once(left).chain(lost_with_master(&free, port)).collect();
             *port = free;
             freed.push((port.name.clone(), port.kind.name().to_owned(), changes));
         }

@@ -37,10 +37,9 @@ impl Cluster {
     pub(crate) fn send(&mut self, node: usize, order: Order) {
         self.tries += 1;
         let (life, attempt) = (self.nodes[node].life, self.tries);
-        let name = name_of(&order).to_owned();
         let what = if matches!(order, Order::Claim { .. }) { "claims" } else { "gives back" };
-        self.note(node, what, About::Name(name.clone()));
-        self.nodes[node].asked.insert(name, attempt);
+        self.note(node, what, About::Name(name_of(&order).to_owned()));
+        self.nodes[node].asked.insert(attempt);
         let delay = self.latency();
         self.queue.after(delay, Due::Arrive(node, life, Box::new(order.clone()), attempt));
         self.queue.after(PATIENCE, Due::Late(node, life, Box::new(order), attempt));
@@ -73,25 +72,18 @@ impl Cluster {
         if self.is_lost(node) {
             return;
         }
-        let name = match &news {
-            News::Applied(block) => block.name.clone(),
-            News::Returned { name } => name.clone(),
-            _ => return,
-        };
         // An answer that nobody waits for any longer is not heard.
-        if self.nodes[node].asked.get(&name) != Some(&attempt) {
-            return;
+        if self.nodes[node].asked.remove(&attempt) {
+            self.tell_block(node, news);
         }
-        self.nodes[node].asked.remove(&name);
-        self.tell_block(node, news);
     }
 
     pub(crate) fn late(&mut self, node: usize, order: Order, attempt: u64) {
-        let name = name_of(&order).to_owned();
-        if self.nodes[node].asked.get(&name) != Some(&attempt) {
+        if !self.nodes[node].asked.remove(&attempt) {
             return;
         }
-        let life = self.nodes[node].life;
+        let (life, name) = (self.nodes[node].life, name_of(&order).to_owned());
+        self.nodes[node].resting += 1;
         self.queue.after(AGAIN, Due::Again(node, life, Box::new(order.clone())));
         if matches!(order, Order::Claim { .. }) {
             let why = "the API server has not answered for 10 s".to_owned();
@@ -100,13 +92,10 @@ impl Cluster {
     }
 
     pub(crate) fn again(&mut self, node: usize, order: Order) {
-        let name = name_of(&order);
-        let is_wanted =
-            matches!(order, Order::Return { .. }) || self.nodes[node].state.blocks.is_claiming(name);
-        if is_wanted {
+        self.nodes[node].resting -= 1;
+        let is_claiming = || self.nodes[node].state.blocks.is_claiming(name_of(&order));
+        if matches!(order, Order::Return { .. }) || is_claiming() {
             self.send(node, order);
-        } else {
-            self.nodes[node].asked.remove(name);
         }
     }
 

@@ -76,7 +76,8 @@ impl Cluster {
         }
         let busy = |node: &usize| {
             let here = &self.nodes[*node];
-            !here.is_gone && (!here.is_up || here.state.pending().next().is_some() || !here.asked.is_empty())
+            let is_asking = !here.asked.is_empty() || here.resting > 0;
+            !here.is_gone && (!here.is_up || here.state.pending().next().is_some() || is_asking)
         };
         let busy = (0..self.nodes.len()).find(busy)?;
         let pending: Vec<String> = self.nodes[busy].state.pending().map(ToString::to_string).collect();

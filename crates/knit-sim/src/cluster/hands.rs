@@ -113,10 +113,6 @@ impl Cluster {
         }
         for address in now.iter().filter(|address| !before.contains(address)) {
             let Some((other, theirs)) = self.holders.insert(*address, (node, id.clone())) else { continue };
-            if other == node && self.is_ending(node, &theirs) {
-                self.counts.early += 1;
-                continue;
-            }
             let (here, there) = (&self.nodes[node].name, &self.nodes[other].name);
             let what = format!(
                 "{address} is given twice: sandbox {theirs} on {there} has it, and now sandbox {id} on {here}"
@@ -126,15 +122,6 @@ impl Cluster {
         if !now.is_empty() {
             self.nodes[node].addresses.insert(id.clone(), now);
         }
-    }
-}
-
-impl Cluster {
-    /// Whether nothing runs in a sandbox any more and its namespace is about to go. Its address may be given to the next pod
-    /// of the same node a moment before that: the engine gives back what a sandbox had when it hears that it is gone.
-    fn is_ending(&self, node: usize, id: &SandboxId) -> bool {
-        let pod = self.nodes[node].netns.get(id);
-        pod.is_none_or(|pod| self.pods[*pod as usize].step == super::Step::Ends)
     }
 }
 

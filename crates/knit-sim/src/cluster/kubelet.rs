@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use knit_engine::call::{Asked, Attach, Notes, Which, Wished};
 use knit_engine::pods::{Pod as ApiPod, Running};
 use knit_engine::{Answer, CallId, Detach, Event};
+use knit_model::intent::Limits;
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, SandboxId, Scope};
 
@@ -109,6 +110,7 @@ impl Cluster {
                 namespace: self.namespace_of(number),
                 name: format!("pod-{number}"),
                 labels,
+                limits: Limits::default(),
                 host_network: false,
                 ended: false,
             };

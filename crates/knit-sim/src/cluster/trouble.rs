@@ -133,6 +133,7 @@ impl Cluster {
         (node.is_up, node.life) = (false, node.life + 1);
         (node.watched, node.due) = (None, DueFlags::default());
         node.asked.clear();
+        node.resting = 0;
         let half_done = std::mem::take(&mut node.applying);
         let calls = std::mem::take(&mut node.calls);
         for (unit, plan) in half_done {

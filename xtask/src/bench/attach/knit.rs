@@ -85,6 +85,7 @@ impl Knit {
             pod: name,
             namespace: "bench".to_owned(),
             labels: [("podnetwork.opdev.io/veth".to_owned(), "bench".to_owned())].into(),
+            annotated: None,
         })
     }
 

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use knit_kernel::Netns;
 
+use super::program::Attached;
 use crate::bench::kni::path_of;
 use crate::bench::wire::Wire;
 use crate::process;
@@ -40,18 +41,21 @@ pub enum Way {
     /// A program at the host's end of a pod's veth puts packets into the other pod at once; netfilter follows connections
     /// and does not see these packets.
     Redirect,
+    /// Knit's own program, which looks addresses and connections up, at both ends of a bridge whose packets netfilter sees.
+    Knit,
     /// One veth pair with a pod at each end: nothing is in between.
     Direct,
 }
 
 impl Way {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Bridge,
         Self::BridgeFollowed,
         Self::Routed,
         Self::RoutedFollowed,
         Self::RoutedByRule,
         Self::Redirect,
+        Self::Knit,
         Self::Direct,
     ];
 
@@ -63,13 +67,14 @@ impl Way {
             Self::RoutedFollowed => "routed veth, connections followed",
             Self::RoutedByRule => "routed veth by a rule, connections followed",
             Self::Redirect => "eBPF redirect to the peer, connections followed",
+            Self::Knit => "Knit's eBPF program, connections followed",
             Self::Direct => "one veth pair, pod to pod",
         }
     }
 
     /// Whether it needs what a machine may well lack.
     pub fn is_optional(self) -> bool {
-        self == Self::Redirect
+        matches!(self, Self::Redirect | Self::Knit)
     }
 }
 
@@ -79,17 +84,18 @@ pub struct Ground {
     host: Netns,
     pods: [Netns; 2],
     wire: Option<Wire>,
+    program: Option<Attached>,
 }
 
 impl Ground {
     /// Lays a host and its pods out.
     pub fn lay(way: Way) -> Result<Self> {
-        let mut ground =
-            Self { way, host: Netns::unnamed()?, pods: [Netns::unnamed()?, Netns::unnamed()?], wire: None };
+        let pods = [Netns::unnamed()?, Netns::unnamed()?];
+        let mut ground = Self { way, host: Netns::unnamed()?, pods, wire: None, program: None };
         match way {
             Way::Direct => ground.direct()?,
             Way::Routed | Way::RoutedFollowed | Way::RoutedByRule => ground.routed()?,
-            Way::Bridge | Way::BridgeFollowed | Way::Redirect => ground.bridged()?,
+            Way::Bridge | Way::BridgeFollowed | Way::Redirect | Way::Knit => ground.bridged()?,
         }
         if !matches!(way, Way::Bridge | Way::Routed | Way::Direct) {
             ground.follow()?;
@@ -97,12 +103,20 @@ impl Ground {
         if way == Way::Redirect {
             ground.redirect()?;
         }
+        if way == Way::Knit {
+            ground.program = Some(Attached::new(&ground.host, ["h0", "h1"], &ground.pods, PODS)?);
+        }
         ground.wire = Some(Wire::new(&ground.pods[1], &ground.pods[0], PODS[1].into())?);
         Ok(ground)
     }
 
     pub fn way(&self) -> Way {
         self.way
+    }
+
+    /// Whether packets went the way that was meant, where that can be seen.
+    pub fn check(&self) -> Result<()> {
+        self.program.as_ref().map_or(Ok(()), Attached::check)
     }
 
     pub fn wire(&self) -> &Wire {
@@ -122,7 +136,7 @@ impl Ground {
         ip(&self.host, "link add br0 type bridge")?;
         ip(&self.host, "link set br0 up")?;
         // The kernel's own default is to show bridged packets to netfilter.
-        let shown = if self.way == Way::BridgeFollowed { "1" } else { "0" };
+        let shown = if matches!(self.way, Way::BridgeFollowed | Way::Knit) { "1" } else { "0" };
         // A kernel without it never shows them.
         let _ = set(&self.host, "bridge/bridge-nf-call-iptables", shown);
         for (number, (pod, address)) in self.pods.iter().zip(PODS).enumerate() {

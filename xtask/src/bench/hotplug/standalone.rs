@@ -78,6 +78,7 @@ fn sandbox(number: usize, pod: &Netns) -> Result<Sandbox> {
         pod: name,
         namespace: "bench".to_owned(),
         labels: [("full".to_owned(), "yes".to_owned())].into(),
+        annotated: None,
     })
 }
 

@@ -52,6 +52,7 @@ impl Knit {
             pod: "pod".to_owned(),
             namespace: "bench".to_owned(),
             labels: [].into(),
+            annotated: None,
         };
         Ok(Self { node, sandbox, _pod: pod })
     }

@@ -42,7 +42,7 @@ pub struct Footprint {
 
 /// Builds the program that people run, optimised, and says where it is.
 pub fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = crate::process::cargo();
     cargo.current_dir(places::workspace()).args([
         "build",
         "--quiet",

@@ -1,5 +1,7 @@
 //! Limits of bandwidth, as requests and Kubernetes' annotations say them.
 
+use std::collections::BTreeMap;
+
 use knit_engine::call::Notes;
 use knit_kni::v1;
 use knit_model::Problems;
@@ -30,22 +32,35 @@ pub(super) fn stated(field: &str, limits: v1::Bandwidth) -> Checked<Limits> {
 
 /// What is left open is what the pod's annotations say.
 pub(super) fn or_annotated(limits: Limits, notes: &Notes) -> Checked<Limits> {
-    let annotated = |key: &str| {
-        let text = notes.annotations.get(key).filter(|text| !text.is_empty());
-        let field = format!("annotations[{key}]");
-        let rate = text.map(|text| match bits(text) {
-            Some(bits) => Ok(RateWant { bits, burst: None }),
-            None => {
-                let message = format!("`{text}` is no amount of bits per second, such as 10M");
-                Err(invalid(&field, message))
-            }
-        });
-        checked(&field, rate.transpose()?)
-    };
     Ok(Limits {
-        ingress: limits.ingress.or(annotated(INGRESS)?),
-        egress: limits.egress.or(annotated(EGRESS)?),
+        ingress: limits.ingress.or(said(&notes.annotations, INGRESS)?),
+        egress: limits.egress.or(said(&notes.annotations, EGRESS)?),
     })
+}
+
+/// What annotations say, and what of them cannot be read.
+pub(crate) fn annotated(annotations: &BTreeMap<String, String>) -> (Limits, Vec<String>) {
+    let mut wrong = Vec::new();
+    let mut rate = |key| {
+        said(annotations, key).unwrap_or_else(|why| {
+            wrong.push(why.message().to_owned());
+            None
+        })
+    };
+    (Limits { ingress: rate(INGRESS), egress: rate(EGRESS) }, wrong)
+}
+
+fn said(annotations: &BTreeMap<String, String>, key: &str) -> Checked<Option<RateWant>> {
+    let text = annotations.get(key).filter(|text| !text.is_empty());
+    let field = format!("annotations[{key}]");
+    let rate = text.map(|text| match bits(text) {
+        Some(bits) => Ok(RateWant { bits, burst: None }),
+        None => {
+            let message = format!("`{text}` is no amount of bits per second, such as 10M");
+            Err(invalid(&field, message))
+        }
+    });
+    checked(&field, rate.transpose()?)
 }
 
 fn checked(field: &str, rate: Option<RateWant>) -> Checked<Option<RateWant>> {

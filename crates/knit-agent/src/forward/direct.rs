@@ -1,0 +1,42 @@
+//! Packets between pods of this node that go past the bridge: which ports that is for.
+//!
+//! Only for guarded ports: what is not guarded may speak in many names, and the program knows a pod by its name. Where it cannot be
+//! done packets take the bridge, which is slower and nothing else: so it is said, and no attach fails for it.
+
+use knit_engine::forward::Port;
+use knit_kernel::Kernel;
+use knit_kernel::redirect::{self, Redirect};
+
+/// Has packets between exactly these ports go past the bridge, as far as they may.
+pub(super) fn apply(redirect: &Redirect, kernel: &Kernel, guarded: &[Port]) {
+    if let Err(why) = redirect.apply(kernel.host(), &ports(guarded)) {
+        tracing::warn!(%why, "packets between pods of this node all take the bridge");
+    }
+}
+
+fn ports(guarded: &[Port]) -> Vec<redirect::Port> {
+    let direct = guarded.iter().filter(|port| port.direct);
+    let one = direct.filter_map(|port| {
+        let mac = *port.macs.first()?;
+        Some(redirect::Port { link: port.link.clone(), mac, addresses: port.addresses.clone() })
+    });
+    one.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ports_that_may_be_passed_by_are() {
+        let port = |link: &str, direct| Port {
+            link: link.parse().unwrap(),
+            macs: ["02:00:00:00:00:01".parse().unwrap()].into(),
+            addresses: ["10.75.0.2".parse().unwrap()].into(),
+            direct,
+        };
+        let ports = ports(&[port("a", true), port("b", false)]);
+        assert_eq!(ports.len(), 1);
+        assert_eq!(ports[0].link.as_str(), "a");
+    }
+}

@@ -1,0 +1,26 @@
+//! Knit's eBPF program, as `clang` made it of `redirect.c` in this build: TCP between pods of one node goes from pod to pod, past
+//! the bridge and the packet filter. `docs/data-path.md` says which packets that are.
+//!
+//! Only bytes are here. `knit-kernel` loads them, and knows the layout of the maps.
+
+/// The object file, in the alignment that whoever reads it needs.
+pub static OBJECT: &[u8] = &ALIGNED.0;
+
+#[repr(align(8))]
+struct Aligned<const N: usize>([u8; N]);
+
+static ALIGNED: Aligned<{ include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o")).len() }> =
+    Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/redirect.o")));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_is_an_elf_file_for_ebpf() {
+        assert_eq!(OBJECT[..4], *b"\x7fELF");
+        // `e_machine`: 247 is eBPF.
+        assert_eq!(u16::from_le_bytes([OBJECT[18], OBJECT[19]]), 247);
+        assert_eq!(OBJECT.as_ptr().align_offset(8), 0);
+    }
+}

@@ -1,0 +1,200 @@
+//! TCP between pods of this node, past the bridge: an eBPF program at the host's end of each pod's pair, and a map that says
+//! where which address is. Which packets the program takes is in its source, `crates/knit-ebpf/src/redirect.c`.
+//!
+//! What is in the kernel outlives this process, by its pins in the eBPF file system: so packets flow on while an agent starts
+//! again, and a newer program takes an older one's place in one step. What is there is read back at the first use.
+//!
+//! An address is in the map only while the program is at its pod's port; it leaves the map before its port goes.
+
+mod pins;
+mod record;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use knit_model::{IfName, Mac};
+use nix::net::if_::if_nametoindex;
+
+use crate::netns::Netns;
+use pins::Pins;
+use record::{Address, Place};
+
+/// Where the kernel's eBPF file system is.
+const FILE_SYSTEM: &str = "/sys/fs/bpf";
+
+/// A pod's port that packets may be handed to and from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    /// The host's end of the pod's pair.
+    pub link: IfName,
+    /// The hardware address of the pod's end.
+    pub mac: Mac,
+    /// The pod's addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// Why packets take the bridge.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is nowhere to keep the program.
+    #[error("the eBPF file system is not mounted at {path}: mount -t bpf bpf {path}")]
+    NoFileSystem {
+        /// Where it belongs.
+        path: &'static str,
+    },
+    /// A folder or file of the eBPF file system.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The kernel does not take the program, or what belongs to it.
+    #[error("{what}: {why} (it takes Linux 6.6 with CONFIG_BPF_SYSCALL and CONFIG_NET_XGRESS)")]
+    Refused {
+        /// What was tried.
+        what: &'static str,
+        /// Why not, in the words of whoever knew.
+        why: String,
+    },
+    /// The host's network namespace cannot be entered.
+    #[error(transparent)]
+    Namespace(#[from] crate::Error),
+}
+
+/// How packets between pods of this node go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Over the bridge, because nobody asked for anything else or no pod is there.
+    Bridge,
+    /// From pod to pod.
+    Direct {
+        /// How many pods' ports.
+        ports: usize,
+        /// How many packets so far.
+        packets: u64,
+    },
+    /// Over the bridge, though the other way was asked for.
+    Lacking {
+        /// Why, in words.
+        why: String,
+    },
+}
+
+/// The redirect on one host. Shared by all who work for it.
+pub struct Redirect {
+    object: Option<&'static [u8]>,
+    root: PathBuf,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Nobody has looked yet at what is there.
+    Unknown,
+    /// There is nothing.
+    Nothing,
+    Held(Box<Held>),
+    Lacking(String),
+}
+
+struct Held {
+    pins: Pins,
+    /// The number of each port's link.
+    links: BTreeMap<IfName, u32>,
+}
+
+impl fmt::Debug for Redirect {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_struct("Redirect").field("way", &self.way()).finish_non_exhaustive()
+    }
+}
+
+impl Redirect {
+    /// With the program's object file; without one, whatever an earlier process left is taken away.
+    pub fn new(object: Option<&'static [u8]>) -> Self {
+        let root = PathBuf::from(FILE_SYSTEM).join("knit");
+        Self { object, root, state: Mutex::new(State::Unknown) }
+    }
+
+    /// Has packets between exactly these ports go from pod to pod. If that cannot be, all of them take the bridge, and this
+    /// is the one time that it is said why.
+    pub fn apply(&self, host: &Netns, ports: &[Port]) -> Result<(), Error> {
+        let mut state = self.lock();
+        if matches!(*state, State::Lacking(_)) {
+            return Ok(());
+        }
+        let Err(why) = self.try_apply(&mut state, host, ports) else { return Ok(()) };
+        *state = State::Lacking(why.to_string());
+        // What is left would lead to ports that nobody looks after.
+        if let Ok(cookie) = host.cookie() {
+            let _ = pins::remove(&self.root, cookie);
+        }
+        Err(why)
+    }
+
+    /// These links of the host are other ones from now on, or none: nothing is handed to them until they are asked for again.
+    pub fn forget(&self, links: &BTreeSet<&IfName>) {
+        let State::Held(held) = &mut *self.lock() else { return };
+        for link in links {
+            let Some(index) = held.links.remove(*link) else { continue };
+            held.pins.keep_places(|_, place| place.link() != index);
+        }
+    }
+
+    /// How packets go.
+    pub fn way(&self) -> Way {
+        match &*self.lock() {
+            State::Unknown | State::Nothing => Way::Bridge,
+            State::Held(held) => Way::Direct { ports: held.links.len(), packets: held.pins.packets() },
+            State::Lacking(why) => Way::Lacking { why: why.clone() },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_apply(&self, state: &mut State, host: &Netns, ports: &[Port]) -> Result<(), Error> {
+        let Some(object) = self.object.filter(|_| !ports.is_empty()) else {
+            if !matches!(state, State::Nothing) {
+                pins::remove(&self.root, host.cookie()?)?;
+            }
+            *state = State::Nothing;
+            return Ok(());
+        };
+        if let State::Unknown | State::Nothing = state {
+            let pins = Pins::open(&self.root, host.cookie()?, object)?;
+            *state = State::Held(Box::new(Held { pins, links: BTreeMap::new() }));
+        }
+        let State::Held(held) = state else { return Ok(()) };
+        if host.is_same(&Netns::current()?)? {
+            return held.apply(ports);
+        }
+        host.enter(|| held.apply(ports))?
+    }
+}
+
+impl Held {
+    /// The calling thread is in the host's namespace.
+    fn apply(&mut self, ports: &[Port]) -> Result<(), Error> {
+        // A link that is gone took its pod's packets with it; whoever removed it will ask again. One that is known is not asked
+        // for anew: each attach comes by here, with all ports of the node.
+        let index =
+            |link: &IfName| self.links.get(link).copied().or_else(|| if_nametoindex(link.as_str()).ok());
+        let there = ports.iter().filter_map(|port| Some((port, index(&port.link)?)));
+        let there: Vec<(&Port, u32)> = there.collect();
+        let places: BTreeMap<Address, Place> = record::places(&there);
+        self.pins.keep_places(|address, place| places.get(address) == Some(place));
+        self.links = there.iter().map(|(port, index)| (port.link.clone(), *index)).collect();
+        for (link, index) in &self.links {
+            self.pins.attach(link.as_str(), *index)?;
+        }
+        self.pins.add_places(&places)?;
+        let links: BTreeSet<u32> = self.links.values().copied().collect();
+        self.pins.detach_others(&links)
+    }
+}
