@@ -2,6 +2,7 @@
 
 mod bench;
 mod beside;
+mod bpffs;
 mod ci;
 mod cluster;
 mod demo;

@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::deps::{self, Purpose};
-use crate::{process, python};
+use crate::{bpffs, process, python};
 use binaries::{Selection, Where};
 use count::Count;
 
@@ -96,6 +96,7 @@ impl Family {
             }
             Self::Netns => {
                 deps::ensure(&[Purpose::Netns])?;
+                let _ebpf = bpffs::ensure()?;
                 let place = if process::is_root() { Where::Here } else { Where::UserNamespace };
                 let python = ("KNIT_TEST_PYTHON".to_owned(), python::ensure()?.display().to_string());
                 binaries::run_with(&Selection::new(binaries::is_netns, request), place, &[python])

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use knit_kernel::Netns;
-use knit_kernel::redirect::Redirect;
+use knit_kernel::redirect::{Redirect, Wanted};
 use knit_kni::v1;
 use knit_testbed::{Pod, eventually};
 use support::agent::{Machine, attach, netns};
@@ -33,7 +33,7 @@ struct Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = Redirect::new(None).apply(&self.netns, &[]);
+        let _ = Redirect::new(None).apply(&self.netns, &Wanted::default());
     }
 }
 

@@ -4,7 +4,7 @@
 //! Both tables are replaced as a whole in one transaction, so that there is no moment with half of it. Nothing else in the packet
 //! filter is touched.
 //!
-//! Where a kernel can do it, TCP between guarded ports goes past the bridge and these tables.
+//! Where a kernel can do it, TCP of guarded ports with other pods goes past the bridge and these tables.
 //!
 //! A port is open on the node's IPv4 loopback too. For that, packets of 127.0.0.0/8 may leave by the cluster's bridge, and
 //! their answers come back by it (`route_localnet` of that bridge); a chain of its own keeps everything else that a pod
@@ -29,7 +29,7 @@ pub(crate) fn apply(
 ) -> Result<(), Problem> {
     filter(kernel, all)?;
     if let Some(redirect) = redirect {
-        direct::apply(redirect, kernel, &all.guarded);
+        direct::apply(redirect, kernel, all);
     }
     Ok(())
 }

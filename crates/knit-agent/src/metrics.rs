@@ -150,9 +150,9 @@ impl Metrics {
             self.problems.clone(),
         );
         let help =
-            "Ports of pods that the eBPF program hands packets to; 0 where all of them take the bridge";
+            "Ports of pods that the eBPF programs hand packets to; 0 where all of them take the bridge";
         registry.register("redirect_ports", help, self.redirect_ports.clone());
-        let help = "Packets that went from pod to pod past the bridge";
+        let help = "Packets between pods that went past the bridge";
         registry.register("redirect_packets", help, self.redirect_packets.clone());
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use knit_kernel::fault::Observer;
+use knit_kernel::memory;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
@@ -41,6 +42,7 @@ type Level = reload::Handle<LevelFilter, Registry>;
 
 /// Runs until SIGTERM or SIGINT. Nothing in the kernel changes when it ends.
 pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<()> {
+    memory::share();
     let lines = Lines::default();
     let level = start_log(&source.config, lines.clone())?;
     knit_kernel::use_sysctls_at(&source.config.sysctl_dir);

@@ -1,5 +1,5 @@
-//! Knit's eBPF program, as `clang` made it of `redirect.c` in this build: TCP between pods of one node goes from pod to pod, past
-//! the bridge and the packet filter. `docs/data-path.md` says which packets that are.
+//! Knit's eBPF programs, as `clang` made them of `redirect.c` in this build: TCP between pods goes past the bridge, the routes and
+//! the packet filter. `docs/data-path.md` says which packets that are.
 //!
 //! Only bytes are here. `knit-kernel` loads them, and knows the layout of the maps.
 

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// At the host's end of a pod's pair: TCP from this pod to another one of the node goes straight into that pod, past the bridge
-// and the packet filter. Every other packet goes on as if this program were not there.
+// Two programs that hand TCP packets on past the bridge, the routes and the packet filter. Every other packet goes on as if they
+// were not there.
+//
+// `redirect` is at the host's end of a pod's pair. What the pod sends to another one of the node goes straight into that pod;
+// what it sends to a pod of another node, by a link that both nodes are on, straight to that link. `arrive` is at such a link: what
+// comes from a pod of that node to one of this node goes straight into the pod.
 //
 // What is taken has to be from a pod's own hardware address and address, to the hardware address and the address of another pod
-// that is here. And nobody may have translated the connection: the packet filter sees nothing of what is taken, so an answer
-// to a translated packet would never be translated back. Therefore a connection is known from its first packet on:
+// (or, on its way to another node, of the bridge). And nobody may have translated the connection on this node: the packet filter
+// sees nothing of what is taken, so an answer to a translated packet would never be translated back. Therefore a connection is
+// known from its first packet on:
 //
 // - a SYN to a pod's own address opens it (OPENING, with its sequence number);
 // - the SYN+ACK that answers this very SYN makes it OPEN; only from then on packets of the other side are taken, but for the
@@ -14,6 +19,8 @@
 //   side's packets are taken, and a SYN goes the long way too, where the packet filter gives it another port if need be.
 //
 // A pod has one connection for a pair of addresses and ports, so its SYN+ACK says whose they are, whatever is known from before.
+//
+// No packet can go round in circles: what comes from another node goes into a pod or the long way. So hop limits stay as they are.
 
 // A few definitions of the kernel's interface to programs (linux/bpf.h, linux/pkt_cls.h), so that no headers are needed.
 typedef unsigned char __u8;
@@ -30,14 +37,17 @@ struct bpf_map_def {
 	__u32 type, key_size, value_size, max_entries, map_flags, id, pinning;
 };
 
-enum { MAP_HASH = 1, MAP_PERCPU_ARRAY = 6, MAP_LRU_HASH = 9 };
+enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_LRU_HASH = 9, MAP_LPM_TRIE = 11 };
+enum { NO_PREALLOC = 1 };
 enum { BY_NAME = 1 };
 enum { GO_ON = -1 };
+enum { TO_THIS_HOST = 0 };
 
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static long (*map_delete)(void *map, const void *key) = (void *)3;
 static long (*pull_data)(struct __sk_buff *packet, __u32 length) = (void *)39;
+static long (*redirect_neigh)(__u32 link, const void *hop, int length, __u64 flags) = (void *)152;
 static long (*redirect_peer)(__u32 link, __u64 flags) = (void *)155;
 
 #define SECTION(name) __attribute__((section(name), used))
@@ -61,6 +71,24 @@ struct port {
 	__u8 mac[8]; // the pod's end, then two zeros
 };
 
+// Addresses that begin with the same bits.
+struct range {
+	__u32 bits;
+	struct address address;
+};
+
+// The next hop on the way to a range, as the kernel wants it.
+struct hop {
+	__u32 family; // 2: IPv4, 10: IPv6
+	__u32 words[4]; // an IPv4 address is the first
+};
+
+// The way to pods of another node.
+struct way {
+	__u32 link; // of this host
+	struct hop hop;
+};
+
 struct flow {
 	struct address from, to; // `from` opened it
 	__u16 from_port, to_port;
@@ -81,6 +109,18 @@ struct bpf_map_def SECTION("maps") ports = {
 struct bpf_map_def SECTION("maps") flows = {
 	.type = MAP_LRU_HASH, .key_size = sizeof(struct flow), .value_size = sizeof(struct known),
 	.max_entries = 65536, .pinning = BY_NAME,
+};
+
+// Ranges of other nodes' pods.
+struct bpf_map_def SECTION("maps") ways = {
+	.type = MAP_LPM_TRIE, .key_size = sizeof(struct range), .value_size = sizeof(struct way),
+	.max_entries = 65536, .map_flags = NO_PREALLOC, .pinning = BY_NAME,
+};
+
+// The hardware address of the bridge, which is the next hop of its pods; then two zeros.
+struct bpf_map_def SECTION("maps") bridge = {
+	.type = MAP_ARRAY, .key_size = sizeof(__u32), .value_size = 8,
+	.max_entries = 1, .pinning = BY_NAME,
 };
 
 // How many packets were taken, on each CPU.
@@ -155,6 +195,9 @@ ALWAYS int is_direct(const struct flow *flow, const struct tcp *tcp)
 		struct known *known = map_lookup(&flows, flow);
 		if (known && known->state == FOREIGN)
 			return 0;
+		// One that has been answered stays open: what comes may be a stray one, and the other side has packets on their way.
+		if (known && known->state == OPEN)
+			opening.state = OPEN;
 		map_update(&flows, flow, &opening, 0);
 		return 1;
 	}
@@ -184,10 +227,17 @@ ALWAYS int is_direct(const struct flow *flow, const struct tcp *tcp)
 	return state == OPEN;
 }
 
-SECTION("classifier") int redirect(struct __sk_buff *packet)
+// The packet, if it is TCP of a kind that is taken, with its flow.
+struct seen {
+	struct ethernet *ethernet;
+	struct tcp *tcp;
+	struct flow flow;
+};
+
+ALWAYS int look(struct __sk_buff *packet, struct seen *seen)
 {
 	if (packet->vlan_present || packet->len < SHORTEST)
-		return GO_ON;
+		return 0;
 	void *data = (void *)(long)packet->data, *end = (void *)(long)packet->data_end;
 	if (data + LONGEST > end) {
 		pull_data(packet, packet->len < LONGEST ? packet->len : LONGEST);
@@ -195,43 +245,92 @@ SECTION("classifier") int redirect(struct __sk_buff *packet)
 		end = (void *)(long)packet->data_end;
 	}
 	if (data + SHORTEST > end)
-		return GO_ON;
-	struct ethernet *ethernet = data;
-	struct flow flow = { 0 };
-	struct tcp *tcp;
-	if (ethernet->protocol == NET16(0x0800)) {
-		struct ipv4 *ip = data + sizeof(*ethernet);
+		return 0;
+	seen->ethernet = data;
+	if (seen->ethernet->protocol == NET16(0x0800)) {
+		struct ipv4 *ip = data + sizeof(struct ethernet);
 		// Neither options nor fragments.
 		if (ip->version_and_length != 0x45 || (ip->fragment & NET16(0x3fff)) || ip->protocol != TCP)
-			return GO_ON;
-		flow.from = mapped(ip->from);
-		flow.to = mapped(ip->to);
-		tcp = (void *)(ip + 1);
-	} else if (ethernet->protocol == NET16(0x86dd)) {
-		struct ipv6 *ip = data + sizeof(*ethernet);
+			return 0;
+		seen->flow.from = mapped(ip->from);
+		seen->flow.to = mapped(ip->to);
+		seen->tcp = (void *)(ip + 1);
+	} else if (seen->ethernet->protocol == NET16(0x86dd)) {
+		struct ipv6 *ip = data + sizeof(struct ethernet);
 		if (data + LONGEST > end || ip->next != TCP)
-			return GO_ON;
-		flow.from = ip->from;
-		flow.to = ip->to;
-		tcp = (void *)(ip + 1);
+			return 0;
+		seen->flow.from = ip->from;
+		seen->flow.to = ip->to;
+		seen->tcp = (void *)(ip + 1);
 	} else {
-		return GO_ON;
+		return 0;
 	}
-	struct port *to = map_lookup(&ports, &flow.to);
-	if (!to || !is_mac(to->mac, ethernet->to))
+	seen->flow.from_port = seen->tcp->from;
+	seen->flow.to_port = seen->tcp->to;
+	return 1;
+}
+
+ALWAYS struct way *way_to(const struct address *address)
+{
+	struct range all = { 128, *address };
+	return map_lookup(&ways, &all);
+}
+
+ALWAYS __u8 *mac_of_bridge(void)
+{
+	__u32 first = 0;
+	return map_lookup(&bridge, &first);
+}
+
+ALWAYS void count(void)
+{
+	__u32 first = 0;
+	__u64 *all = map_lookup(&taken, &first);
+	if (all)
+		++*all;
+}
+
+SECTION("classifier") int redirect(struct __sk_buff *packet)
+{
+	struct seen seen = { 0 };
+	if (!look(packet, &seen))
 		return GO_ON;
 	// Nobody speaks in another's name; what the packet filter makes of such a packet is its own affair.
-	struct port *from = map_lookup(&ports, &flow.from);
-	if (!from || from->link != packet->ifindex || to->link == from->link || !is_mac(from->mac, ethernet->from))
+	struct port *from = map_lookup(&ports, &seen.flow.from);
+	if (!from || from->link != packet->ifindex || !is_mac(from->mac, seen.ethernet->from))
 		return GO_ON;
-	flow.from_port = tcp->from;
-	flow.to_port = tcp->to;
-	if (!is_direct(&flow, tcp))
+	struct port *to = map_lookup(&ports, &seen.flow.to);
+	if (to) {
+		if (to->link == from->link || !is_mac(to->mac, seen.ethernet->to) || !is_direct(&seen.flow, seen.tcp))
+			return GO_ON;
+		count();
+		return redirect_peer(to->link, 0);
+	}
+	struct way *way = way_to(&seen.flow.to);
+	__u8 *mac = mac_of_bridge();
+	if (!way || !mac || !is_mac(mac, seen.ethernet->to) || !is_direct(&seen.flow, seen.tcp))
 		return GO_ON;
-	__u32 first = 0;
-	__u64 *count = map_lookup(&taken, &first);
-	if (count)
-		++*count;
+	count();
+	struct hop hop = way->hop;
+	return redirect_neigh(way->link, &hop, sizeof(hop), 0);
+}
+
+SECTION("classifier") int arrive(struct __sk_buff *packet)
+{
+	struct seen seen = { 0 };
+	if (packet->pkt_type != TO_THIS_HOST || !look(packet, &seen))
+		return GO_ON;
+	struct port *to = map_lookup(&ports, &seen.flow.to);
+	if (!to)
+		return GO_ON;
+	// Only by the link that answers leave by.
+	struct way *way = way_to(&seen.flow.from);
+	__u8 *mac = mac_of_bridge();
+	if (!way || way->link != packet->ifindex || !mac || !is_direct(&seen.flow, seen.tcp))
+		return GO_ON;
+	__builtin_memcpy(seen.ethernet->to, to->mac, 6);
+	__builtin_memcpy(seen.ethernet->from, mac, 6);
+	count();
 	return redirect_peer(to->link, 0);
 }
 

@@ -61,6 +61,19 @@ pub struct Forwarding {
     pub outside: Option<Outside>,
     /// The ports whose pods can say nothing in the name of others.
     pub guarded: Vec<Port>,
+    /// Where guarded ports are: pods of other nodes that are reached without a tunnel.
+    pub beyond: Vec<Beyond>,
+}
+
+/// Pods of another node that is on a link of this one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Beyond {
+    /// Their addresses.
+    pub range: IpNet,
+    /// The node.
+    pub gateway: IpAddr,
+    /// The link.
+    pub link: IfName,
 }
 
 /// Pods that have the node's address outside of the cluster.
@@ -103,6 +116,7 @@ struct OfAll {
     outside: Option<Outside>,
     /// The bridge whose ports are guarded.
     guards: Option<IfName>,
+    beyond: Vec<Beyond>,
 }
 
 impl Wanted {
@@ -120,8 +134,10 @@ impl Forwards {
 
 fn of_all(state: &State) -> OfAll {
     let Some(cluster) = state.cluster() else { return OfAll::default() };
-    let guards = cluster.ways.is_some_and(|ways| ways.anti_spoofing).then(|| cluster.bridge.clone());
-    OfAll { outside: outside(state, cluster), guards }
+    let guarded = cluster.ways.filter(|ways| ways.anti_spoofing);
+    let guards = guarded.map(|_| cluster.bridge.clone());
+    let beyond = guarded.map(|ways| resolve::native_ways(cluster.network, ways)).unwrap_or_default();
+    OfAll { outside: outside(state, cluster), guards, beyond }
 }
 
 /// Something changed: the host is asked, now or when it has done what it was asked before.
@@ -142,6 +158,7 @@ fn go_on(state: &mut State, effects: &mut Effects) {
         bridge,
         outside: leaving(asked),
         guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
+        beyond: asked.of_all.beyond.clone(),
     }));
 }
 

@@ -15,11 +15,11 @@ mod support {
 use std::collections::VecDeque;
 
 use knit_engine::call::{Asked, Detach, Notes, Which, Wished};
-use knit_engine::forward::{Forwarding, Outside, Port};
+use knit_engine::forward::{Beyond, Forwarding, Outside, Port};
 use knit_engine::namespaces::{Namespaces, Terms};
 use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{Intent, PoolWant, Want, WaysWant};
+use knit_model::intent::{EndWant, Intent, PeerWant, PoolWant, TunnelWant, Want, WaysWant};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::{Mac, SandboxId};
@@ -177,6 +177,47 @@ fn what_is_not_asked_for_costs_nothing_and_can_be_switched_while_pods_run() {
 }
 
 /// One namespace about which something is said.
+#[test]
+fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_there() {
+    let object = |change: fn(&mut WaysWant)| {
+        let mut object = network(true);
+        let Want::Ways(ways) = &mut object.intents.last_mut().unwrap().want else { panic!("no ways") };
+        let end = EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
+        let node = "a".to_owned();
+        ways.tunnel = Some(TunnelWant { node, vni: 1, port: 2, always: false, ends: vec![end] });
+        ways.nodes = vec![
+            PeerWant {
+                name: "near".to_owned(),
+                ranges: vec!["10.75.1.0/24".parse().unwrap()],
+                addresses: vec![("192.0.2.2".parse().unwrap(), "eth0".parse().unwrap())],
+                far: vec![],
+            },
+            PeerWant {
+                name: "far".to_owned(),
+                ranges: vec!["10.75.2.0/24".parse().unwrap()],
+                addresses: vec![],
+                far: vec!["198.51.100.2".parse().unwrap()],
+            },
+        ];
+        change(ways);
+        Event::ObjectApplied(object)
+    };
+    let mut node = Node::new(true);
+    node.tell(object(|_| ()));
+    let near = Beyond {
+        range: "10.75.1.0/24".parse().unwrap(),
+        gateway: "192.0.2.2".parse().unwrap(),
+        link: "eth0".parse().unwrap(),
+    };
+    assert_eq!(node.done(Ok(())).beyond, [near.clone()]);
+    node.tell(object(|ways| ways.tunnel.as_mut().unwrap().always = true));
+    assert_eq!(node.done(Ok(())).beyond, []);
+    node.tell(object(|_| ()));
+    assert_eq!(node.done(Ok(())).beyond, [near]);
+    node.tell(object(|ways| ways.anti_spoofing = false));
+    assert_eq!(node.done(Ok(())).beyond, []);
+}
+
 fn said(name: &str, terms: Terms) -> Event {
     Event::Namespaces(Namespaces::from([(name.to_owned(), terms)]))
 }

@@ -1,11 +1,14 @@
-//! TCP between pods of this node, past the bridge: an eBPF program at the host's end of each pod's pair, and a map that says
-//! where which address is. Which packets the program takes is in its source, `crates/knit-ebpf/src/redirect.c`.
+//! TCP between pods, past the bridge, the routes and the packet filter: an eBPF program at the host's end of each pod's pair,
+//! another at each link to other nodes, and maps that say where which address is. Which packets the programs take is in their
+//! source, `crates/knit-ebpf/src/redirect.c`.
 //!
 //! What is in the kernel outlives this process, by its pins in the eBPF file system: so packets flow on while an agent starts
 //! again, and a newer program takes an older one's place in one step. What is there is read back at the first use.
 //!
 //! An address is in the map only while the program is at its pod's port; it leaves the map before its port goes.
 
+mod attached;
+mod ethernet;
 mod pins;
 mod record;
 
@@ -15,10 +18,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ipnet::IpNet;
 use knit_model::{IfName, Mac};
 use nix::net::if_::if_nametoindex;
 
 use crate::netns::Netns;
+use ethernet::Ethernets;
 use pins::Pins;
 use record::{Address, Place};
 
@@ -34,6 +39,28 @@ pub struct Port {
     pub mac: Mac,
     /// The pod's addresses.
     pub addresses: BTreeSet<IpAddr>,
+}
+
+/// Pods of another node, which are reached without a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// Their addresses.
+    pub range: IpNet,
+    /// The other node, on a link of this one.
+    pub gateway: IpAddr,
+    /// That link.
+    pub link: IfName,
+}
+
+/// What goes past the bridge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Packets between these ports.
+    pub ports: Vec<Port>,
+    /// Which are ports of this bridge.
+    pub bridge: Option<IfName>,
+    /// Packets between these ports and pods of other nodes.
+    pub ranges: Vec<Range>,
 }
 
 /// Why packets take the bridge.
@@ -66,7 +93,7 @@ pub enum Error {
     Namespace(#[from] crate::Error),
 }
 
-/// How packets between pods of this node go.
+/// How packets between pods go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Over the bridge, because nobody asked for anything else or no pod is there.
@@ -105,6 +132,8 @@ struct Held {
     pins: Pins,
     /// The number of each port's link.
     links: BTreeMap<IfName, u32>,
+    /// The bridge, and links to other nodes.
+    ethernets: Ethernets,
 }
 
 impl fmt::Debug for Redirect {
@@ -120,14 +149,14 @@ impl Redirect {
         Self { object, root, state: Mutex::new(State::Unknown) }
     }
 
-    /// Has packets between exactly these ports go from pod to pod. If that cannot be, all of them take the bridge, and this
-    /// is the one time that it is said why.
-    pub fn apply(&self, host: &Netns, ports: &[Port]) -> Result<(), Error> {
+    /// Has exactly these packets go past the bridge. If that cannot be, all of them take the bridge, and this is the one time
+    /// that it is said why.
+    pub fn apply(&self, host: &Netns, wanted: &Wanted) -> Result<(), Error> {
         let mut state = self.lock();
         if matches!(*state, State::Lacking(_)) {
             return Ok(());
         }
-        let Err(why) = self.try_apply(&mut state, host, ports) else { return Ok(()) };
+        let Err(why) = self.try_apply(&mut state, host, wanted) else { return Ok(()) };
         *state = State::Lacking(why.to_string());
         // What is left would lead to ports that nobody looks after.
         if let Ok(cookie) = host.cookie() {
@@ -158,8 +187,8 @@ impl Redirect {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_apply(&self, state: &mut State, host: &Netns, ports: &[Port]) -> Result<(), Error> {
-        let Some(object) = self.object.filter(|_| !ports.is_empty()) else {
+    fn try_apply(&self, state: &mut State, host: &Netns, wanted: &Wanted) -> Result<(), Error> {
+        let Some(object) = self.object.filter(|_| !wanted.ports.is_empty()) else {
             if !matches!(state, State::Nothing) {
                 pins::remove(&self.root, host.cookie()?)?;
             }
@@ -168,33 +197,56 @@ impl Redirect {
         };
         if let State::Unknown | State::Nothing = state {
             let pins = Pins::open(&self.root, host.cookie()?, object)?;
-            *state = State::Held(Box::new(Held { pins, links: BTreeMap::new() }));
+            *state =
+                State::Held(Box::new(Held { pins, links: BTreeMap::new(), ethernets: Ethernets::default() }));
         }
         let State::Held(held) = state else { return Ok(()) };
         if host.is_same(&Netns::current()?)? {
-            return held.apply(ports);
+            return held.apply(wanted);
         }
-        host.enter(|| held.apply(ports))?
+        host.enter(|| held.apply(wanted))?
     }
 }
 
 impl Held {
     /// The calling thread is in the host's namespace.
-    fn apply(&mut self, ports: &[Port]) -> Result<(), Error> {
+    fn apply(&mut self, wanted: &Wanted) -> Result<(), Error> {
         // A link that is gone took its pod's packets with it; whoever removed it will ask again. One that is known is not asked
         // for anew: each attach comes by here, with all ports of the node.
         let index =
             |link: &IfName| self.links.get(link).copied().or_else(|| if_nametoindex(link.as_str()).ok());
-        let there = ports.iter().filter_map(|port| Some((port, index(&port.link)?)));
+        let there = wanted.ports.iter().filter_map(|port| Some((port, index(&port.link)?)));
         let there: Vec<(&Port, u32)> = there.collect();
         let places: BTreeMap<Address, Place> = record::places(&there);
         self.pins.keep_places(|address, place| places.get(address) == Some(place));
         self.links = there.iter().map(|(port, index)| (port.link.clone(), *index)).collect();
         for (link, index) in &self.links {
-            self.pins.attach(link.as_str(), *index)?;
+            self.pins.ports.attach(link.as_str(), *index)?;
         }
         self.pins.add_places(&places)?;
         let links: BTreeSet<u32> = self.links.values().copied().collect();
-        self.pins.detach_others(&links)
+        self.pins.ports.detach_others(&links)?;
+        self.apply_ranges(wanted.bridge.as_ref(), &wanted.ranges)
+    }
+
+    fn apply_ranges(&mut self, bridge: Option<&IfName>, ranges: &[Range]) -> Result<(), Error> {
+        let names = bridge.into_iter().chain(ranges.iter().map(|range| &range.link));
+        self.ethernets.look(&names.collect())?;
+        let bridge = bridge.and_then(|bridge| self.ethernets.get(bridge));
+        // Without a bridge there is no hardware address that pods know the node by.
+        let ranges = ranges.iter().filter(|_| bridge.is_some());
+        // What is no Ethernet, or not there, is the routes' affair.
+        let there = ranges.filter_map(|range| Some((range, self.ethernets.get(&range.link)?.index)));
+        let there: Vec<(&Range, u32)> = there.collect();
+        let ways = record::ways(&there);
+        self.pins.keep_ways(|bits, way| ways.get(bits) == Some(way));
+        if let Some(bridge) = bridge {
+            self.pins.set_bridge(bridge.mac)?;
+        }
+        for (range, index) in &there {
+            self.pins.uplinks.attach(range.link.as_str(), *index)?;
+        }
+        self.pins.add_ways(&ways)?;
+        self.pins.uplinks.detach_others(&there.iter().map(|(_, index)| *index).collect())
     }
 }

@@ -171,6 +171,17 @@ pub fn trim_heap() {
     }
 }
 
+/// Has all threads share this many arenas of the allocator (`mallopt`, glibc). For those that it makes from now on.
+pub fn limit_arenas(most: c_int) {
+    // SAFETY: it takes two numbers, and changes nothing but a setting.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, most);
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = most;
+}
+
 fn check(returned: c_int) -> io::Result<c_int> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned) }
 }

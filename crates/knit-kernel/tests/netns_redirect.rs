@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knit_kernel::Netns;
-use knit_kernel::redirect::{Port, Redirect, Way};
+use knit_kernel::redirect::{Port, Redirect, Wanted, Way};
 use knit_testbed::{Namespace, Pod, Testbed};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
@@ -29,7 +29,7 @@ struct Node {
 impl Drop for Node {
     /// Also when a test fails: pins belong to no process.
     fn drop(&mut self) {
-        let _ = Redirect::new(None).apply(&self.host, &[]);
+        let _ = Redirect::new(None).apply(&self.host, &Wanted::default());
     }
 }
 
@@ -88,7 +88,7 @@ impl Node {
 
     fn redirect(&self) -> Redirect {
         let redirect = Redirect::new(Some(knit_ebpf::OBJECT));
-        redirect.apply(&self.host, &self.ports()).unwrap();
+        redirect.apply(&self.host, &wanted(self.ports())).unwrap();
         redirect
     }
 
@@ -113,6 +113,10 @@ impl Node {
             Ok(stream)
         })
     }
+}
+
+fn wanted(ports: Vec<Port>) -> Wanted {
+    Wanted { ports, ..Wanted::default() }
 }
 
 fn packets(redirect: &Redirect) -> u64 {
@@ -242,7 +246,7 @@ fn a_connection_outlives_the_process_that_keeps_the_program() {
 fn nothing_is_left_of_a_pod_that_went_and_of_the_last_one() {
     let node = Node::new("redirect");
     let redirect = node.redirect();
-    let links = node.pins().join("1/links");
+    let links = node.pins().join("2/links");
     let count = || std::fs::read_dir(&links).unwrap().count();
     assert_eq!(count(), 2);
     // A link that is made anew has another number, and the old one's pin stays behind.
@@ -253,7 +257,7 @@ fn nothing_is_left_of_a_pod_that_went_and_of_the_last_one() {
     node.pods[1].address("eth0", "10.75.0.3/24");
     node.pods[0].tcp_reaches(TARGET).unwrap();
     let before = packets(&redirect);
-    redirect.apply(&node.host, &node.ports()).unwrap();
+    redirect.apply(&node.host, &wanted(node.ports())).unwrap();
     node.pods[0].tcp_reaches(TARGET).unwrap();
     assert!(packets(&redirect) > before);
     assert_eq!(count(), 2);
@@ -262,9 +266,9 @@ fn nothing_is_left_of_a_pod_that_went_and_of_the_last_one() {
     let ports = node.ports();
     node.pods[1].ip(&["link", "del", "eth0"]);
     let redirect = Redirect::new(Some(knit_ebpf::OBJECT));
-    redirect.apply(&node.host, &ports[..1]).unwrap();
+    redirect.apply(&node.host, &wanted(ports[..1].to_vec())).unwrap();
     assert_eq!(count(), 1);
-    redirect.apply(&node.host, &[]).unwrap();
+    redirect.apply(&node.host, &Wanted::default()).unwrap();
     assert!(!node.pins().exists());
     assert_eq!(redirect.way(), Way::Bridge);
 }
@@ -274,11 +278,11 @@ fn a_program_that_the_kernel_refuses_leaves_all_to_the_bridge_and_says_why() {
     let node = Node::new("redirect");
     drop(node.redirect());
     let redirect = Arc::new(Redirect::new(Some(b"no object file")));
-    let why = redirect.apply(&node.host, &node.ports()).unwrap_err().to_string();
+    let why = redirect.apply(&node.host, &wanted(node.ports())).unwrap_err().to_string();
     assert!(why.contains("eBPF program") && why.contains("6.6"), "{why}");
     assert_eq!(redirect.way(), Way::Lacking { why });
     assert!(!node.pins().exists());
     // Said once.
-    redirect.apply(&node.host, &node.ports()).unwrap();
+    redirect.apply(&node.host, &wanted(node.ports())).unwrap();
     node.pods[0].tcp_reaches(TARGET).unwrap();
 }

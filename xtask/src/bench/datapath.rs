@@ -11,6 +11,7 @@ use clap::Args;
 use super::attach::measure;
 use super::report::Report;
 use super::wire::{KINDS, SLICE, median};
+use crate::bpffs;
 use crate::deps::{self, Purpose};
 use ground::{Ground, Way};
 
@@ -35,6 +36,7 @@ impl Options {
 /// Measures every way that this kernel has.
 pub fn run(options: &Options) -> Result<Report> {
     deps::ensure(&[Purpose::Build, Purpose::Netns])?;
+    let _ebpf = bpffs::ensure()?;
     let mut report = Report::default();
     report.note_machine("at the start")?;
     let mut grounds = Vec::new();

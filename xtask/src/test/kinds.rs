@@ -81,11 +81,17 @@ impl Seen {
     pub fn check_page(&self) -> Result<()> {
         let text = self.page()?;
         let path = places::workspace().join(PAGE);
-        if std::fs::read_to_string(&path).ok().as_deref() == Some(text.as_str()) {
+        let page = std::fs::read_to_string(&path).unwrap_or_default();
+        if page == text {
             return Ok(());
         }
         if std::env::var_os(WRITE).is_none() {
-            bail!("{PAGE} is not what the tests did: `{WRITE}=1 cargo xtask test netns vm` writes it");
+            let missing: Vec<&str> =
+                text.lines().filter(|line| !page.lines().any(|has| has == *line)).collect();
+            let missing = missing.join("\n");
+            bail!(
+                "{PAGE} is not what the tests did: `{WRITE}=1 cargo xtask test netns vm` writes it.\n{missing}"
+            );
         }
         std::fs::write(&path, text).with_context(|| format!("cannot write {PAGE}"))?;
         println!("wrote {PAGE}");

@@ -22,6 +22,7 @@ use self::tunnels::Tunnels;
 use super::Resolved;
 use crate::cluster::{self, ClusterNetwork};
 use crate::event::Unit;
+use crate::forward::Beyond;
 use crate::state::State;
 
 /// What the ways to other nodes should be. Nothing at all without a cluster's network.
@@ -86,6 +87,23 @@ pub(crate) fn ranges_of_others(own: &NetworkWant, ways: &WaysWant) -> Vec<IpNet>
     let mut taken = Taken::of(own, ways);
     let all = ways.nodes.iter().flat_map(|peer| peer.ranges.iter().map(move |range| (range.trunc(), peer)));
     all.filter(|(range, peer)| taken.take(*range, &peer.name).is_ok()).map(|(range, _)| range).collect()
+}
+
+/// Those of them that are reached without a tunnel.
+pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Beyond> {
+    let mut taken = Taken::of(own, ways);
+    let mut all = Vec::new();
+    for peer in &ways.nodes {
+        let (peer, _) = taken.known(peer);
+        for range in peer.ranges.iter().map(IpNet::trunc) {
+            if taken.take(range, &peer.name).is_ok()
+                && let Ok(Choice::Native((gateway, link))) = choose(ways, &peer, range)
+            {
+                all.push(Beyond { range, gateway, link });
+            }
+        }
+    }
+    all
 }
 
 /// A route through the node itself.

@@ -1,44 +1,53 @@
-//! The program, its maps and where it is attached, as they are kept in the eBPF file system.
+//! The programs, their maps and where they are attached, as they are kept in the eBPF file system.
 //!
-//! `knit/<cookie>/<layout>` holds the maps by name, and `links/<number>` for each link that the program is at. The cookie is the
-//! host's network namespace's: numbers of links mean something only there. Whoever changes what a map holds counts the
-//! layout up: then the new program has maps of its own, and the old ones go.
+//! `knit/<cookie>/<layout>` holds the maps by name, `links/<number>` for each link of a pod that a program is at, and
+//! `uplinks/<number>` for each link to other nodes. The cookie is the host's network namespace's: numbers of links mean
+//! something only there. Whoever changes what a map holds counts the layout up: then the new programs have maps of their own, and
+//! the old ones go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use aya::EbpfLoader;
-use aya::maps::{HashMap, MapData, PerCpuArray};
-use aya::programs::links::{FdLink, PinnedLink};
-use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
-use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::{Ebpf, EbpfLoader};
+use knit_model::Mac;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::record::{Address, Place};
+use super::attached::Attached;
+use super::record::{Address, Bits, Place, Way};
 use super::{Error, FILE_SYSTEM};
 use crate::memory;
 
 /// The number of what the maps hold.
-const LAYOUT: &str = "1";
-/// The program's name in its source.
-const PROGRAM: &str = "redirect";
+const LAYOUT: &str = "2";
+/// What is told of a program that cannot be loaded.
+const WHAT: &str = "the eBPF program";
 
 /// What is in the kernel.
 pub(super) struct Pins {
-    folder: PathBuf,
-    program: SchedClassifier,
-    ports: HashMap<MapData, Address, [u8; 12]>,
-    taken: PerCpuArray<MapData, u64>,
-    /// What `ports` holds.
+    maps: Maps,
+    /// What the map of ports holds.
     places: BTreeMap<Address, Place>,
-    /// The links that the program is at.
-    links: BTreeSet<u32>,
+    /// What the map of ways holds.
+    ways: BTreeMap<Bits, Way>,
+    /// Where the program for pods' ports is.
+    pub(super) ports: Attached,
+    /// Where the program for links to other nodes is.
+    pub(super) uplinks: Attached,
+}
+
+struct Maps {
+    ports: HashMap<MapData, Address, [u8; 12]>,
+    ways: LpmTrie<MapData, Address, [u8; 24]>,
+    bridge: Array<MapData, [u8; 8]>,
+    taken: PerCpuArray<MapData, u64>,
 }
 
 impl Pins {
-    /// Loads the program, and puts it in the place of an older one wherever that is.
+    /// Loads the programs, and puts them in the place of older ones wherever those are.
     pub(super) fn open(root: &Path, cookie: u64, object: &[u8]) -> Result<Self, Error> {
         if !statfs(FILE_SYSTEM).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC) {
             return Err(Error::NoFileSystem { path: FILE_SYSTEM });
@@ -46,105 +55,116 @@ impl Pins {
         let of_host = root.join(cookie.to_string());
         remove_other_layouts(&of_host)?;
         let folder = of_host.join(LAYOUT);
-        make(&folder.join("links"))?;
-        let (program, ports, taken) = load(&folder, object)?;
-        let mut pins =
-            Self { folder, program, ports, taken, places: BTreeMap::new(), links: BTreeSet::new() };
+        make(&folder)?;
+        let mut loader = EbpfLoader::new();
+        let mut all =
+            loader.btf(None).default_map_pin_directory(&folder).load(object).map_err(refused(WHAT))?;
+        let ports = Attached::open(&mut all, "redirect", &folder, "links")?;
+        let uplinks = Attached::open(&mut all, "arrive", &folder, "uplinks")?;
+        let maps = Maps::of(&mut all)?;
+        drop(all);
+        let mut pins = Self { maps, places: BTreeMap::new(), ways: BTreeMap::new(), ports, uplinks };
         pins.read_back()?;
         // The loader reads the types of the whole kernel, which nobody needs.
         memory::give_back();
         Ok(pins)
     }
 
-    /// How many packets the program has taken.
+    /// How many packets the programs have taken.
     pub(super) fn packets(&self) -> u64 {
-        self.taken.get(&0, 0).map_or(0, |each| each.iter().sum())
+        self.maps.taken.get(&0, 0).map_or(0, |each| each.iter().sum())
     }
 
     /// Takes places out of the map.
     pub(super) fn keep_places(&mut self, is_kept: impl Fn(&Address, &Place) -> bool) {
-        let gone: Vec<Address> = self
-            .places
-            .iter()
-            .filter(|(address, place)| !is_kept(address, place))
-            .map(|(address, _)| *address)
-            .collect();
-        for address in gone {
-            // One that is not there is what is wanted.
-            let _ = self.ports.remove(&address);
-            self.places.remove(&address);
-        }
+        let map = &mut self.maps.ports;
+        self.places.retain(|address, place| {
+            let stays = is_kept(address, place);
+            if !stays {
+                // One that is not there is what is wanted.
+                let _ = map.remove(address);
+            }
+            stays
+        });
     }
 
     /// Puts places into the map.
     pub(super) fn add_places(&mut self, places: &BTreeMap<Address, Place>) -> Result<(), Error> {
         for (address, place) in places {
             if self.places.get(address) != Some(place) {
-                self.ports.insert(address, place.0, 0).map_err(refused("an address of a pod"))?;
+                self.maps.ports.insert(address, place.0, 0).map_err(refused("an address of a pod"))?;
                 self.places.insert(*address, *place);
             }
         }
         Ok(())
     }
 
-    /// Has the program at a link of the calling thread's namespace.
-    pub(super) fn attach(&mut self, link: &str, index: u32) -> Result<(), Error> {
-        if self.links.contains(&index) {
-            return Ok(());
-        }
-        const WHAT: &str = "the eBPF program at a pod's port";
-        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
-        let id =
-            self.program.attach_with_options(link, TcAttachType::Ingress, order).map_err(refused(WHAT))?;
-        let attached = self.program.take_link(id).map_err(refused(WHAT))?;
-        let attached = FdLink::try_from(attached).map_err(refused(WHAT))?;
-        attached.pin(self.link(index)).map_err(refused(WHAT))?;
-        self.links.insert(index);
-        Ok(())
+    /// Takes ways out of the map.
+    pub(super) fn keep_ways(&mut self, is_kept: impl Fn(&Bits, &Way) -> bool) {
+        let map = &mut self.maps.ways;
+        self.ways.retain(|(bits, address), way| {
+            let stays = is_kept(&(*bits, *address), way);
+            if !stays {
+                let _ = map.remove(&Key::new(*bits, *address));
+            }
+            stays
+        });
     }
 
-    /// Takes the program from all links but these.
-    pub(super) fn detach_others(&mut self, wanted: &BTreeSet<u32>) -> Result<(), Error> {
-        let others: Vec<u32> = self.links.difference(wanted).copied().collect();
-        for index in others {
-            unpin(&self.link(index))?;
-            self.links.remove(&index);
+    /// Puts ways into the map.
+    pub(super) fn add_ways(&mut self, ways: &BTreeMap<Bits, Way>) -> Result<(), Error> {
+        for ((bits, address), way) in ways {
+            if self.ways.get(&(*bits, *address)) != Some(way) {
+                let key = Key::new(*bits, *address);
+                self.maps.ways.insert(&key, way.0, 0).map_err(refused("a way to another node"))?;
+                self.ways.insert((*bits, *address), *way);
+            }
         }
         Ok(())
     }
 
-    fn link(&self, index: u32) -> PathBuf {
-        self.folder.join("links").join(index.to_string())
+    /// The hardware address that pods know the bridge by.
+    pub(super) fn set_bridge(&mut self, mac: Mac) -> Result<(), Error> {
+        let mut bytes = [0; 8];
+        bytes[..6].copy_from_slice(&mac.bytes());
+        self.maps.bridge.set(0, bytes, 0).map_err(refused("the bridge's hardware address"))
     }
 
     /// What an earlier process left.
     fn read_back(&mut self) -> Result<(), Error> {
-        for entry in self.ports.iter() {
+        for entry in self.maps.ports.iter() {
             let (address, place) = entry.map_err(refused("the map of addresses"))?;
             self.places.insert(address, Place(place));
         }
-        for (path, name) in list(&self.folder.join("links"))? {
-            match name.parse() {
-                Ok(index) if self.take_over(&path).is_some() => {
-                    self.links.insert(index);
-                }
-                // Its link is gone: the pin is all that is left.
-                _ => unpin(&path)?,
-            }
+        for entry in self.maps.ways.iter() {
+            let (key, way) = entry.map_err(refused("the map of ways"))?;
+            self.ways.insert((key.prefix_len(), key.data()), Way(way));
         }
         // What is said to be where the program is not would lead nowhere.
-        let links = self.links.clone();
+        let links = self.ports.links().clone();
         self.keep_places(|_, place| links.contains(&place.link()));
         Ok(())
     }
+}
 
-    /// Puts this program in the place of the one that is attached.
-    fn take_over(&mut self, path: &Path) -> Option<()> {
-        let link = SchedClassifierLink::try_from(FdLink::from(PinnedLink::from_pin(path).ok()?)).ok()?;
-        let id = self.program.attach_to_link(link).ok()?;
-        // The pin keeps it attached.
-        self.program.take_link(id).ok().map(drop)
+impl Maps {
+    fn of(all: &mut Ebpf) -> Result<Self, Error> {
+        Ok(Self {
+            ports: map(all, "ports")?,
+            ways: map(all, "ways")?,
+            bridge: map(all, "bridge")?,
+            taken: map(all, "taken")?,
+        })
     }
+}
+
+fn map<M: TryFrom<Map, Error = MapError>>(all: &mut Ebpf, name: &str) -> Result<M, Error> {
+    all.take_map(name).ok_or_else(|| lacks(name))?.try_into().map_err(refused(WHAT))
+}
+
+/// The object file is not Knit's.
+pub(super) fn lacks(what: &str) -> Error {
+    Error::Refused { what: WHAT, why: format!("it has no {what}") }
 }
 
 /// Takes everything away that is kept for a host.
@@ -159,45 +179,23 @@ pub(super) fn remove(root: &Path, cookie: u64) -> Result<(), Error> {
     Ok(())
 }
 
-type Loaded = (SchedClassifier, HashMap<MapData, Address, [u8; 12]>, PerCpuArray<MapData, u64>);
-
-fn load(folder: &Path, object: &[u8]) -> Result<Loaded, Error> {
-    const WHAT: &str = "the eBPF program";
-    let mut loader = EbpfLoader::new();
-    let mut all = loader.btf(None).default_map_pin_directory(folder).load(object).map_err(refused(WHAT))?;
-    let lacks = |what: &str| Error::Refused { what: WHAT, why: format!("it has no {what}") };
-    let program: &mut SchedClassifier =
-        all.program_mut(PROGRAM).ok_or_else(|| lacks(PROGRAM))?.try_into().map_err(refused(WHAT))?;
-    program.load().map_err(refused(WHAT))?;
-    // Out of the loader's hands, which hold far more.
-    let pin = folder.join("program");
-    unpin(&pin)?;
-    program.pin(&pin).map_err(refused(WHAT))?;
-    let program = SchedClassifier::from_pin(&pin).map_err(refused(WHAT))?;
-    unpin(&pin)?;
-    let mut map = |name: &str| all.take_map(name).ok_or_else(|| lacks(name));
-    let (ports, taken) = (map("ports")?, map("taken")?);
-    let ports = HashMap::try_from(ports).map_err(refused(WHAT))?;
-    let taken = PerCpuArray::try_from(taken).map_err(refused(WHAT))?;
-    Ok((program, ports, taken))
-}
-
 fn remove_other_layouts(of_host: &Path) -> Result<(), Error> {
     let others = list(of_host)?.into_iter().filter(|(_, name)| name != LAYOUT);
     others.into_iter().try_for_each(|(path, _)| remove_layout(&path))
 }
 
-/// The program goes from the links before its maps go.
+/// The programs go from the links before their maps go.
 fn remove_layout(folder: &Path) -> Result<(), Error> {
-    let links = folder.join("links");
-    list(&links)?.iter().try_for_each(|(path, _)| unpin(path))?;
-    remove_folder(&links)?;
+    for links in ["links", "uplinks"].map(|name| folder.join(name)) {
+        list(&links)?.iter().try_for_each(|(path, _)| unpin(path))?;
+        remove_folder(&links)?;
+    }
     list(folder)?.iter().try_for_each(|(path, _)| unpin(path))?;
     remove_folder(folder)
 }
 
 /// What is in a folder; nothing if there is none.
-fn list(folder: &Path) -> Result<Vec<(PathBuf, String)>, Error> {
+pub(super) fn list(folder: &Path) -> Result<Vec<(PathBuf, String)>, Error> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(why) if why.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -209,11 +207,11 @@ fn list(folder: &Path) -> Result<Vec<(PathBuf, String)>, Error> {
         .collect()
 }
 
-fn make(folder: &Path) -> Result<(), Error> {
+pub(super) fn make(folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|source| Error::File { path: folder.into(), source })
 }
 
-fn unpin(path: &Path) -> Result<(), Error> {
+pub(super) fn unpin(path: &Path) -> Result<(), Error> {
     gone(fs::remove_file(path), path)
 }
 
@@ -229,7 +227,7 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), Error> {
 }
 
 /// An error of the loader's, with the causes that it has.
-fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Error {
+pub(super) fn refused<E: std::error::Error>(what: &'static str) -> impl Fn(E) -> Error {
     move |error| {
         let mut why = error.to_string();
         let mut cause = error.source();

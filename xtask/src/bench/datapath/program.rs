@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use knit_kernel::Netns;
-use knit_kernel::redirect::{Port, Redirect, Way};
+use knit_kernel::redirect::{Port, Redirect, Wanted, Way};
 use knit_model::Mac;
 
 use crate::{places, process};
@@ -26,7 +26,7 @@ impl Attached {
             let mac = mac(pod)?;
             ports.push(Port { link: link.parse()?, mac, addresses: [address.into()].into() });
         }
-        new.redirect.apply(host, &ports)?;
+        new.redirect.apply(host, &Wanted { ports, ..Wanted::default() })?;
         Ok(new)
     }
 
@@ -41,7 +41,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = self.redirect.apply(&self.host, &[]);
+        let _ = self.redirect.apply(&self.host, &Wanted::default());
     }
 }
 
