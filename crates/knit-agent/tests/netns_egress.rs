@@ -21,14 +21,14 @@ fn the_outside_sees_the_gateways_address_also_when_the_next_node_has_it() {
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES, "a pod of another node");
     assert_eq!(nodes.seen(B, SHOP), ADDRESSES, "a pod of the gateway's node");
     assert_eq!(nodes.seen(A, OTHER), nodes.node(A), "a pod of another namespace");
-    assert_eq!(nodes.neighbours(), nodes.macs(B));
+    nodes.assert_known_at(B);
     // Inside of the cluster pods are themselves.
     assert_eq!(nodes.seen_by_node(A, SHOP, C), nodes.pod(A, SHOP));
     let mut calls = WORLD.map(|world| Call::new(&nodes, A, world));
     calls.iter_mut().for_each(Call::talk);
     // The first node is not well: the second announces the address before anybody asks.
     nodes.are_well(&[A, C]);
-    assert_eq!(nodes.neighbours(), nodes.macs(C));
+    nodes.assert_known_at(C);
     calls.iter_mut().for_each(Call::talk);
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES);
     assert_eq!(nodes.seen(B, SHOP), ADDRESSES, "it is an ordinary node now");
@@ -37,7 +37,7 @@ fn the_outside_sees_the_gateways_address_also_when_the_next_node_has_it() {
     nodes.are_well(&[A]);
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES);
     nodes.are_well(&[A, B, C]);
-    assert_eq!(nodes.neighbours(), nodes.macs(B));
+    nodes.assert_known_at(B);
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES);
     nodes.assert_at_rest();
     nodes.drop_gateway();

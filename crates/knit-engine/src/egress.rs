@@ -42,12 +42,12 @@ pub struct Egress {
 pub(crate) enum Exit {
     /// To the outside, with this address.
     Here(IpAddr),
-    /// To the node that has the gateway's address, by this link and with this mark.
+    /// To the node that has the gateway's address, with this mark.
     By {
         /// The mark.
         mark: u32,
-        /// The link.
-        link: IfName,
+        /// The next hop.
+        via: IpAddr,
     },
     /// Nowhere: the gateway cannot do what it is for.
     Nowhere,
@@ -212,8 +212,8 @@ impl State {
                 Ok(Place::Here(_)) => Exit::Here(address),
                 Ok(Place::At(node)) => {
                     let hop = hops.get(&(node.to_owned(), address.is_ipv6()));
-                    let by =
-                        hop.zip(gateway.mark()).map(|(hop, mark)| Exit::By { mark, link: hop.link.clone() });
+                    let via = hop.and_then(|hop| hop.gateway);
+                    let by = via.zip(gateway.mark()).map(|(via, mark)| Exit::By { mark, via });
                     by.unwrap_or(Exit::Nowhere)
                 }
                 Err(_) => Exit::Nowhere,

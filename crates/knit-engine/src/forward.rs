@@ -84,8 +84,8 @@ pub struct Leaving {
 pub struct Sent {
     /// The mark of their packets.
     pub mark: u32,
-    /// The link that leads to the other node: they leave by no other.
-    pub link: IfName,
+    /// The next hop, which leads to the other node: they leave by no other.
+    pub via: IpAddr,
     /// The pods' addresses.
     pub pods: Vec<IpAddr>,
 }
@@ -216,18 +216,16 @@ fn inside(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
 /// Whose packets leave by a gateway, and how.
 fn by_gateways(asked: &Forwards) -> Option<Leaving> {
     let mut leaving = Leaving { inside: asked.of_all.inside.clone(), ..Leaving::default() };
-    let mut sent: BTreeMap<(u32, bool, IfName), Vec<IpAddr>> = BTreeMap::new();
+    let mut sent: BTreeMap<(u32, IpAddr), Vec<IpAddr>> = BTreeMap::new();
     let own = asked.of.values().flat_map(|wanted| &wanted.exits);
     for (address, exit) in asked.of_all.elsewhere.iter().chain(own) {
         match exit {
             Exit::Here(outside) => drop(leaving.translated.insert(*address, *outside)),
-            Exit::By { mark, link } => {
-                sent.entry((*mark, address.is_ipv6(), link.clone())).or_default().push(*address);
-            }
+            Exit::By { mark, via } => sent.entry((*mark, *via)).or_default().push(*address),
             Exit::Nowhere => drop(leaving.barred.insert(*address)),
         }
     }
-    let sent = sent.into_iter().map(|((mark, _, link), pods)| Sent { mark, link, pods });
+    let sent = sent.into_iter().map(|((mark, via), pods)| Sent { mark, via, pods });
     leaving.sent = sent.collect();
     let is_any = !(leaving.sent.is_empty() && leaving.translated.is_empty() && leaving.barred.is_empty());
     is_any.then_some(leaving)

@@ -318,8 +318,11 @@ fn pods_of_its_namespaces_leave_by_it_and_others_do_not() {
     node.hear(well(&["node1", "node2"]));
     let leaving = node.leaving();
     assert_eq!(leaving.barred, BTreeSet::new());
-    let sent: Vec<_> = leaving.sent.iter().map(|sent| (sent.link.as_str(), sent.pods.clone())).collect();
-    assert_eq!(sent, [("eth0", pods(&["10.1.1.2"])), ("eth0", pods(&["fd01:1::2"]))]);
+    let sent: Vec<_> = leaving.sent.iter().map(|sent| (sent.via.to_string(), sent.pods.clone())).collect();
+    assert_eq!(
+        sent,
+        [("192.0.2.2".to_owned(), pods(&["10.1.1.2"])), ("2001:db8::2".to_owned(), pods(&["fd01:1::2"]))]
+    );
     let marks: BTreeSet<u32> = leaving.sent.iter().map(|sent| sent.mark & !marks::EGRESS_MASK).collect();
     assert_eq!(marks, BTreeSet::from([0]));
     let outside = node.filter.outside.clone().unwrap();

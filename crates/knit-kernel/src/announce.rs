@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use knit_model::{IfName, Mac};
-use nix::sys::socket::{LinkAddr, MsgFlags, getsockname, send};
+use nix::sys::socket::{MsgFlags, send};
 
 use crate::error::{Error, Result};
 use crate::netns::Netns;
@@ -49,10 +49,8 @@ fn open_here(link: &str) -> io::Result<Option<(OwnedFd, Mac)>> {
     let socket = sys::raw_socket(libc::AF_PACKET, 0)?;
     let index = sys::link_index(socket.as_fd(), link)?;
     sys::bind_packet(socket.as_fd(), 0, index)?;
-    let bound: LinkAddr = getsockname(socket.as_raw_fd())?;
-    let is_ethernet = bound.hatype() == libc::ARPHRD_ETHER;
-    let mac = bound.addr().filter(|_| is_ethernet).map(Mac::from_bytes);
-    Ok(mac.map(|mac| (socket, mac)))
+    let mac = sys::hardware_address(socket.as_fd())?;
+    Ok(mac.map(|mac| (socket, Mac::from_bytes(mac))))
 }
 
 /// A frame to everyone on the link that says who has the address: an ARP request for itself (RFC 5227), or an advertisement

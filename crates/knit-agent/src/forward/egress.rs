@@ -42,15 +42,15 @@ pub(super) fn add(table: &mut Table, leaving: &Leaving, bridge: Option<&IfName>)
             |set: &str| to_outside(Rule::new().of(version).found(&[Field::Source(version)], set).asking());
         if !barred.is_empty() {
             let name = named("barred", version);
-            entering.push(of(&name).untranslated().drop());
+            entering.push(of(&name).untranslated().to_others().drop());
             table.sets.push(keys(name, version, barred));
         }
         for one in sent {
             let name = format!("{}_{}", named("sent", version), one.mark >> marks::EGRESS_SHIFT);
-            entering.push(of(&name).untranslated().mark(one.mark, marks::EGRESS_MASK));
+            entering.push(of(&name).untranslated().to_others().mark(one.mark, marks::EGRESS_MASK));
             let marked = of(&name).marked(one.mark, marks::EGRESS_MASK);
             sources.push(marked.clone().accept());
-            leaving_by.push(marked.is_not(Field::OutName, &one.link).drop());
+            leaving_by.push(marked.is_not(Field::NextHop(version), one.via).drop());
             table.sets.push(keys(name, version, one.pods.clone()));
         }
         if !translated.is_empty() {
@@ -104,15 +104,15 @@ mod tests {
 
     fn leaving(pods: u8) -> Leaving {
         let address = |begin: &str, number: u8| format!("{begin}{number}").parse().unwrap();
-        let sent = |begin: &str, link: &str| Sent {
+        let sent = |begin: &str, via: &str| Sent {
             mark: 7 << marks::EGRESS_SHIFT,
-            link: link.parse().unwrap(),
+            via: via.parse().unwrap(),
             pods: (2..2 + pods).map(|number| address(begin, number)).collect(),
         };
         let here = (2..2 + pods).map(|number| (address("10.1.2.", number), "192.0.2.77".parse().unwrap()));
         Leaving {
             inside: vec!["10.0.0.0/8".parse().unwrap()],
-            sent: vec![sent("10.1.1.", "eth0"), sent("fd01::", "knitvx4")],
+            sent: vec![sent("10.1.1.", "192.0.2.2"), sent("fd01::", "fd01:2::1")],
             translated: here.collect(),
             barred: (2..2 + pods).map(|number| address("10.1.3.", number)).collect(),
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use knit_agent::Standalone;
@@ -170,8 +170,18 @@ impl Gateways {
         seen(&self.world, from, WORLD[0], Duration::from_millis(900)).is_some()
     }
 
+    /// The host outside knows that a node has the gateway's addresses, with nobody saying anything to anybody.
+    pub fn assert_known_at(&self, at: usize) {
+        let mut known = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while known != self.macs(at) {
+            assert!(Instant::now() < deadline, "{known:?}, not {:?}", self.macs(at));
+            known = self.neighbours();
+        }
+    }
+
     /// The hardware addresses that the host outside knows for the gateway's addresses.
-    pub fn neighbours(&self) -> Vec<String> {
+    fn neighbours(&self) -> Vec<String> {
         let known = self.world.ip_json(&["neigh", "show", "dev", "lan0"]);
         let known = known.as_array().unwrap();
         let mac = |address: &&str| {
@@ -182,7 +192,7 @@ impl Gateways {
     }
 
     /// The hardware address of a node, for each family.
-    pub fn macs(&self, at: usize) -> Vec<String> {
+    fn macs(&self, at: usize) -> Vec<String> {
         let link = self.members[at].host.ip_json(&["link", "show", "eth0"]);
         vec![link[0]["address"].as_str().unwrap().to_owned(); 2]
     }

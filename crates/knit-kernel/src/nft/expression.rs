@@ -42,6 +42,7 @@ pub(super) enum Load {
     Payload { base: u32, offset: u32, length: u32 },
     DestinationKind,
     Connection(u32),
+    Way(u32),
 }
 
 /// How a rule ends.
@@ -61,6 +62,7 @@ impl Expression {
                 Load::Payload { .. } => "payload",
                 Load::DestinationKind => "fib",
                 Load::Connection(_) => "ct",
+                Load::Way(_) => "rt",
             },
             Self::Compare { .. } => "cmp",
             Self::Mask { .. } => "bitwise",
@@ -146,6 +148,7 @@ impl Load {
                 .put_be32(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE)
                 .put_be32(NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR),
             Self::Connection(key) => data.put_be32(NFTA_CT_KEY, key).put_be32(NFTA_CT_DREG, to),
+            Self::Way(key) => data.put_be32(NFTA_RT_KEY, key).put_be32(NFTA_RT_DREG, to),
         };
     }
 }

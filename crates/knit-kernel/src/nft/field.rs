@@ -53,6 +53,8 @@ pub enum Field {
     ConnectionStatus,
     /// Whether it goes the way of its connection's first packet, or back (`IP_CT_DIR_*`).
     ConnectionDirection,
+    /// Who it goes to next, once its way is chosen. Only after its version was looked at.
+    NextHop(Ip),
     /// Its mark, which is this node's alone.
     Mark,
 }
@@ -134,7 +136,9 @@ impl Field {
         match self {
             Self::InName | Self::OutName => Kind::Name.length(),
             Self::Version | Self::Protocol | Self::IcmpType | Self::ConnectionDirection => 1,
-            Self::Source(version) | Self::Destination(version) => version.kind().length(),
+            Self::Source(version) | Self::Destination(version) | Self::NextHop(version) => {
+                version.kind().length()
+            }
             Self::Frame | Self::SourcePort | Self::DestinationPort => 2,
             Self::Mac | Self::ArpMac => Kind::Mac.length(),
             Self::ArpSource => Kind::Ipv4.length(),
@@ -166,6 +170,8 @@ impl Field {
             Self::ConnectionStatus => Load::Connection(NFT_CT_STATUS),
             Self::ConnectionDirection => Load::Connection(NFT_CT_DIRECTION),
             Self::Mark => Load::Meta(NFT_META_MARK),
+            Self::NextHop(Ip::V4) => Load::Way(NFT_RT_NEXTHOP4),
+            Self::NextHop(Ip::V6) => Load::Way(NFT_RT_NEXTHOP6),
         }
     }
 }

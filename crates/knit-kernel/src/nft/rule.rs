@@ -66,6 +66,12 @@ impl Rule {
         self.is(Field::DestinationKind, Value::Number(RTN_LOCAL))
     }
 
+    /// Only if it goes to an address that is not this node's.
+    #[must_use]
+    pub fn to_others(self) -> Self {
+        self.is_not(Field::DestinationKind, Value::Number(RTN_LOCAL))
+    }
+
     /// Only if the connection has another destination than its first packet asked for.
     #[must_use]
     pub fn redirected(self) -> Self {
