@@ -6,6 +6,7 @@
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
 mod blocks;
+mod elsewhere;
 mod namespaces;
 mod nodes;
 mod objects;
@@ -45,6 +46,8 @@ struct Shared {
     tell: Arc<Notify>,
     /// What the ranges of the cluster's network follow from.
     ranges: Arc<nodes::News>,
+    /// Gateways are others.
+    gateways: Arc<Notify>,
     /// Quotas, and what was claimed of them.
     quotas: Arc<quotas::Quotas>,
     /// How many of those who tell ([`tellers`]) have not told everything they know yet.
@@ -75,6 +78,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         look: Arc::default(),
         tell: Arc::default(),
         ranges: Arc::default(),
+        gateways: Arc::default(),
         quotas: Arc::default(),
         // Each kind, the pods, and the runtime.
         silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),
@@ -87,6 +91,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     if config.profile == Profile::Primary {
         tokio::spawn(nodes::follow(shared.clone(), config.cluster_network.clone()));
         tokio::spawn(namespaces::follow(shared.clone()));
+        tokio::spawn(elsewhere::follow(shared.clone()));
     }
     let runtime = named(&config.cri_socket).map(PathBuf::from);
     tokio::spawn(async move {

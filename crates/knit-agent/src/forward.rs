@@ -11,6 +11,7 @@
 //! sends to the node's loopback out. So the chain is there before the sysctl, and goes after it.
 
 mod direct;
+mod egress;
 mod guard;
 mod table;
 

@@ -25,7 +25,7 @@ use knit_model::{IfName, KeyRef, NetState, Plan, Sandbox, Scope, Step};
 
 use crate::error::{Error, Result};
 use crate::keys::KeyFolder;
-use crate::{chain, forward};
+use crate::{announce, chain, forward};
 
 /// Fault points that all hands of a node share.
 pub type Faults = Arc<Mutex<Box<dyn Observer + Send>>>;
@@ -331,7 +331,13 @@ impl Hands {
         let mut faults = Shared(Arc::clone(&self.faults));
         let applied = self.kernel.apply(plan, Deletes::Deferred, &mut places, &mut faults);
         let (result, to_reap) = match applied {
-            Ok(AppliedPlan { to_reap }) => (self.verify(&unit, plan, &mut places), to_reap),
+            Ok(AppliedPlan { to_reap }) => {
+                let held = self.verify(&unit, plan, &mut places);
+                if held.is_ok() && unit == Unit::Ways {
+                    announce::arrived(self.kernel.host(), plan);
+                }
+                (held, to_reap)
+            }
             Err(error) if error.roll_back == RollBack::Left => {
                 return Err(Error::Stopped { unit: unit.to_string() });
             }

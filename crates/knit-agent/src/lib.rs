@@ -4,6 +4,7 @@
 //! network namespaces: Knit on one machine, without a cluster. [`daemon::Daemon`] is a node that runs on and is asked over
 //! a socket; [`run`] makes a program of it. [`beside`] feeds it from an API server and a container runtime.
 
+mod announce;
 pub mod beside;
 pub mod capacity;
 pub mod chain;

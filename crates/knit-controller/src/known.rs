@@ -75,10 +75,15 @@ impl State {
             .filter(move |(_, object)| is_about(object, key))
     }
 
-    /// What agents of nodes that there are say about an object outside of pods.
-    pub fn on_nodes<'a>(&'a self, key: &'a ObjectKey) -> impl Iterator<Item = &'a AppliedObject> {
+    /// What agents of nodes that there are say about an object outside of pods, with the node.
+    pub fn on_nodes<'a>(
+        &'a self,
+        key: &'a ObjectKey,
+    ) -> impl Iterator<Item = (&'a String, &'a AppliedObject)> {
         let nodes = self.nodes.iter().filter(|(name, _)| self.alive.contains(*name));
-        nodes.flat_map(|(_, node)| &node.objects).filter(move |object| is_about(object, key))
+        nodes
+            .flat_map(|(name, node)| node.objects.iter().map(move |object| (name, object)))
+            .filter(move |(_, object)| is_about(object, key))
     }
 }
 

@@ -5,7 +5,7 @@ use knit_engine::ObjectKey;
 use knit_model::SandboxId;
 use knit_model::problem::Problem;
 use knit_model::provenance::Dialect;
-use knit_model::report::{AppliedReport, BridgeReport, Phase, PodReport, Report};
+use knit_model::report::{AppliedReport, BridgeReport, NodeReport, Phase, PodReport, Report};
 
 use crate::known::State;
 
@@ -43,8 +43,13 @@ pub fn roll_up(state: &State, key: &ObjectKey, object: &Object) -> RollUp {
         pods.push(PodReport { pod: name.1.clone(), sandbox, interfaces, items });
     }
     let mut bridges: Vec<BridgeReport> = Vec::new();
-    for applied in state.on_nodes(key).map(|applied| applied.report()).filter(of_me) {
+    let mut nodes: Vec<NodeReport> = Vec::new();
+    let on_nodes = state.on_nodes(key).map(|(node, applied)| (node, applied.report()));
+    for (node, applied) in on_nodes.filter(|(_, applied)| of_me(applied)) {
         old += usize::from(applied.object.generation < me.generation);
+        if !applied.items.is_empty() {
+            nodes.push(NodeReport { node: node.clone(), items: applied.items });
+        }
         add(&mut problems, applied.problems);
         add(&mut warnings, applied.warnings);
         add(&mut bridges, applied.bridges);
@@ -52,7 +57,7 @@ pub fn roll_up(state: &State, key: &ObjectKey, object: &Object) -> RollUp {
     let side = Side::of(key);
     let nobody = pods.is_empty() && bridges.is_empty() && problems.is_empty();
     let phase = phase(side, &pods, &bridges, &problems, ready && old == 0);
-    let report = Report { object: me, phase, bridges, pods, problems, warnings };
+    let report = Report { object: me, phase, bridges, pods, nodes, problems, warnings };
     RollUp { report, is_early: old > 0 || (nobody && side != Side::Nowhere) }
 }
 

@@ -2,6 +2,7 @@
 
 mod bridge;
 mod dummy;
+mod egressgateway;
 mod extension;
 mod geneve;
 mod gre;
@@ -28,6 +29,7 @@ mod wireguard;
 pub use crate::info::Column;
 pub use bridge::{Bridge, BridgeSpec};
 pub use dummy::{Dummy, DummySpec};
+pub use egressgateway::{EgressGateway, EgressGatewaySpec, EgressGatewayStatus};
 pub use extension::{Extension, ExtensionSpec};
 pub use geneve::{Df, Geneve, GeneveSpec};
 pub use gre::{Carries, Gre, GreSpec};
@@ -231,4 +233,5 @@ kinds!(
     Extension,
     NetworkQuota,
     IpPool,
+    EgressGateway,
 );

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use knit_ipam::Time;
@@ -66,6 +67,15 @@ pub enum Event {
     Blocks(blocks::News),
     /// What admins say about namespaces: this, and nothing about any other.
     Namespaces(Namespaces),
+    /// These nodes are well, and no others.
+    Nodes(BTreeSet<String>),
+    /// Pods of a namespace have these addresses on other nodes, and no others.
+    Elsewhere {
+        /// The namespace.
+        namespace: String,
+        /// The addresses.
+        addresses: BTreeSet<IpAddr>,
+    },
     /// Everything is to be compared with the kernel again.
     Resync,
     /// Someone wants interfaces, and waits.
@@ -403,6 +413,19 @@ pub enum Record {
     },
     /// What admins say about namespaces.
     Namespaces(Namespaces),
+    /// The node that has the addresses of each gateway, by the gateway's name.
+    Active(BTreeMap<String, String>),
+    /// Pods of a namespace that may leave by this node came and went on others.
+    Elsewhere {
+        /// The namespace.
+        namespace: String,
+        /// Addresses that none of them has any more.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gone: Vec<IpAddr>,
+        /// Addresses that are new.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        come: Vec<IpAddr>,
+    },
 }
 
 /// One change of objects by a person, and how to take it back.

@@ -15,6 +15,7 @@ use knit_model::{IfName, Mac, SandboxId};
 
 use crate::call::{ATTACHMENT, Attachment, PortMapping};
 use crate::cluster::{self, ClusterNetwork};
+use crate::egress::{self, Exit};
 use crate::event::{Effect, Unit};
 use crate::pools;
 use crate::resolve;
@@ -59,6 +60,8 @@ pub struct Forwarding {
     pub bridge: Option<IfName>,
     /// Whose packets leave the cluster with the node's address.
     pub outside: Option<Outside>,
+    /// Whose packets leave the cluster by a gateway.
+    pub egress: Option<Leaving>,
     /// The ports whose pods can say nothing in the name of others.
     pub guarded: Vec<Port>,
     /// Where guarded ports are: pods of other nodes that are reached without a tunnel.
@@ -74,6 +77,30 @@ pub struct Beyond {
     pub gateway: IpAddr,
     /// The link.
     pub link: IfName,
+}
+
+/// Pods whose packets leave the cluster by a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leaving {
+    /// What they reach with their own address. In order, none twice.
+    pub inside: Vec<IpNet>,
+    /// Pods of this node that leave by another.
+    pub sent: Vec<Sent>,
+    /// Pods of any node that leave by this one, each with the address that it has outside.
+    pub translated: BTreeMap<IpAddr, IpAddr>,
+    /// Pods that do not leave by this node: their gateway is another, or has no node.
+    pub barred: BTreeSet<IpAddr>,
+}
+
+/// Pods of this node that leave by another, of one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The mark of their packets.
+    pub mark: u32,
+    /// The next hop, which leads to the other node: they leave by no other.
+    pub via: IpAddr,
+    /// The pods' addresses.
+    pub pods: Vec<IpAddr>,
 }
 
 /// Pods that have the node's address outside of the cluster.
@@ -108,6 +135,8 @@ struct Wanted {
     guarded: BTreeSet<Port>,
     /// Addresses that an admin said something about: whether the node's takes their place outside.
     masquerade: BTreeMap<IpAddr, bool>,
+    /// Addresses that leave by a gateway.
+    exits: BTreeMap<IpAddr, Exit>,
 }
 
 /// What is the same for all sandboxes.
@@ -117,11 +146,20 @@ struct OfAll {
     /// The bridge whose ports are guarded.
     guards: Option<IfName>,
     beyond: Vec<Beyond>,
+    /// What is inside, if there is a gateway.
+    inside: Vec<IpNet>,
+    /// Where packets go on that leave by a gateway, by namespace and by whether they are of IPv6.
+    exits: egress::Exits,
+    /// The same for pods of other nodes.
+    elsewhere: BTreeMap<IpAddr, Exit>,
 }
 
 impl Wanted {
     fn is_empty(&self) -> bool {
-        self.forwards.is_empty() && self.guarded.is_empty() && self.masquerade.is_empty()
+        self.forwards.is_empty()
+            && self.guarded.is_empty()
+            && self.masquerade.is_empty()
+            && self.exits.is_empty()
     }
 }
 
@@ -137,7 +175,10 @@ fn of_all(state: &State) -> OfAll {
     let guarded = cluster.ways.filter(|ways| ways.anti_spoofing);
     let guards = guarded.map(|_| cluster.bridge.clone());
     let beyond = guarded.map(|ways| resolve::native_ways(cluster.network, ways)).unwrap_or_default();
-    OfAll { outside: outside(state, cluster), guards, beyond }
+    let exits = state.exits();
+    let inside = if exits.is_empty() { Vec::new() } else { inside(cluster) };
+    let elsewhere = state.exits_elsewhere(&exits);
+    OfAll { outside: outside(state, cluster), guards, beyond, inside, exits, elsewhere }
 }
 
 /// Something changed: the host is asked, now or when it has done what it was asked before.
@@ -157,6 +198,7 @@ fn go_on(state: &mut State, effects: &mut Effects) {
         forwards: asked.of.values().flat_map(|wanted| &wanted.forwards).cloned().collect(),
         bridge,
         outside: leaving(asked),
+        egress: by_gateways(asked),
         guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
         beyond: asked.of_all.beyond.clone(),
     }));
@@ -173,11 +215,37 @@ fn outside(state: &State, cluster: ClusterNetwork<'_>) -> Option<Outside> {
     if pods.is_empty() && !is_chosen {
         return None;
     }
+    Some(Outside { pods, kept: Vec::new(), inside: inside(cluster) })
+}
+
+/// What pods reach with their own address: pods, nodes, and what is said to be inside. In order, none twice.
+fn inside(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
+    let none = WaysWant::default();
+    let ways = cluster.ways.unwrap_or(&none);
     let addresses = ways.nodes.iter().flat_map(|node| node.own()).map(IpNet::from);
     let theirs = resolve::ranges_of_others(cluster.network, ways).into_iter().chain(addresses);
     let stated = ways.inside.iter().chain(&ways.pools);
+    let own = &cluster.network.ranges;
     let inside: BTreeSet<IpNet> = own.iter().chain(stated).copied().chain(theirs).collect();
-    Some(Outside { pods, kept: Vec::new(), inside: inside.into_iter().collect() })
+    inside.into_iter().collect()
+}
+
+/// Whose packets leave by a gateway, and how.
+fn by_gateways(asked: &Forwards) -> Option<Leaving> {
+    let mut leaving = Leaving { inside: asked.of_all.inside.clone(), ..Leaving::default() };
+    let mut sent: BTreeMap<(u32, IpAddr), Vec<IpAddr>> = BTreeMap::new();
+    let own = asked.of.values().flat_map(|wanted| &wanted.exits);
+    for (address, exit) in asked.of_all.elsewhere.iter().chain(own) {
+        match exit {
+            Exit::Here(outside) => drop(leaving.translated.insert(*address, *outside)),
+            Exit::By { mark, via } => sent.entry((*mark, *via)).or_default().push(*address),
+            Exit::Nowhere => drop(leaving.barred.insert(*address)),
+        }
+    }
+    let sent = sent.into_iter().map(|((mark, via), pods)| Sent { mark, via, pods });
+    leaving.sent = sent.collect();
+    let is_any = !(leaving.sent.is_empty() && leaving.translated.is_empty() && leaving.barred.is_empty());
+    is_any.then_some(leaving)
 }
 
 /// The same with the pods that an admin chose otherwise for.
@@ -199,6 +267,13 @@ fn leaving(asked: &Forwards) -> Option<Outside> {
 pub(crate) fn heed(state: &mut State, object: &ObjectKey, effects: &mut Effects) {
     let is_about = *object == cluster::key() || object.kind == pools::KIND;
     if is_about && of_all(state) != state.forwards.of_all {
+        refresh_all(state, effects);
+    }
+}
+
+/// Gateways are others, or their nodes, or their pods on other nodes.
+pub(crate) fn heed_egress(state: &mut State, effects: &mut Effects) {
+    if of_all(state) != state.forwards.of_all {
         refresh_all(state, effects);
     }
 }
@@ -257,7 +332,17 @@ fn wanted(state: &State, id: &SandboxId) -> Wanted {
     let said = state.terms_of(id);
     let guarded = if said.unguarded { BTreeSet::new() } else { guarded(state, id) };
     let masquerade = said.masquerade.map(|is| own(state, id).map(|address| (address, is)).collect());
-    Wanted { forwards: forwards(state, id), guarded, masquerade: masquerade.unwrap_or_default() }
+    let masquerade = masquerade.unwrap_or_default();
+    Wanted { forwards: forwards(state, id), guarded, masquerade, exits: exits(state, id) }
+}
+
+/// Where packets of the sandbox go on that leave by a gateway.
+fn exits(state: &State, id: &SandboxId) -> BTreeMap<IpAddr, Exit> {
+    let namespace = state.sandboxes.get(id).map(|sandbox| &sandbox.namespace);
+    let Some(exits) = namespace.and_then(|namespace| state.forwards.of_all.exits.get(namespace)) else {
+        return BTreeMap::new();
+    };
+    own(state, id).filter_map(|address| Some((address, exits.get(&address.is_ipv6())?.clone()))).collect()
 }
 
 /// The sandbox's addresses on the cluster's network.

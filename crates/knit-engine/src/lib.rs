@@ -13,6 +13,7 @@ pub mod called;
 mod calls;
 pub mod chain;
 pub mod cluster;
+pub mod egress;
 pub mod event;
 pub mod extension;
 pub mod extensions;

@@ -23,7 +23,15 @@ impl State {
         }
         warnings.extend(self.granted(key));
         let phase = phase(stored, &pods, &bridges, &problems);
-        Some(Report { object: stored.object.clone(), phase, bridges, pods, problems, warnings })
+        Some(Report {
+            object: stored.object.clone(),
+            phase,
+            bridges,
+            pods,
+            nodes: Vec::new(),
+            problems,
+            warnings,
+        })
     }
 
     fn pods(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<PodReport> {
@@ -99,7 +107,8 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         | Want::Extensions(_)
         | Want::Quota(_)
         | Want::Ways(_)
-        | Want::Pool(_) => false,
+        | Want::Pool(_)
+        | Want::Egress(_) => false,
     })
 }
 
@@ -143,7 +152,12 @@ impl StoredObject {
         self.intents.iter().all(|intent| {
             matches!(
                 intent.want,
-                Want::Uplink(_) | Want::Network(_) | Want::Extensions(_) | Want::Quota(_) | Want::Pool(_)
+                Want::Uplink(_)
+                    | Want::Network(_)
+                    | Want::Extensions(_)
+                    | Want::Quota(_)
+                    | Want::Pool(_)
+                    | Want::Egress(_)
             )
         })
     }

@@ -19,6 +19,7 @@ use crate::blocks::Blocks;
 use crate::call::ATTACHMENT;
 use crate::called::Called;
 use crate::calls::Calls;
+use crate::egress::Egress;
 use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::extensions::Extensions;
 use crate::forward::Forwards;
@@ -161,6 +162,9 @@ pub struct State {
     /// What admins say about namespaces. Remembered: without an API server a restart changes nothing for pods.
     #[serde(default, skip_serializing_if = "Namespaces::is_empty")]
     pub namespaces: Namespaces,
+    /// Who has the addresses of gateways, and whose pods leave by this node.
+    #[serde(default, skip_serializing_if = "Egress::is_empty")]
+    pub egress: Egress,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -262,6 +266,8 @@ impl State {
                 self.blocks.remember_returned(returned.clone());
             }
             Record::Namespaces(namespaces) => self.namespaces.clone_from(namespaces),
+            Record::Active(active) => self.egress.active.clone_from(active),
+            Record::Elsewhere { namespace, gone, come } => self.egress.moved(namespace, gone, come),
         }
     }
 
@@ -279,6 +285,7 @@ impl State {
             sockets: Sockets::default(),
             extensions: self.extensions.remembered(),
             blocks: self.blocks.remembered(),
+            egress: self.egress.remembered(),
             lacking: BTreeMap::new(),
             allowances: BTreeMap::new(),
             refused: BTreeMap::new(),

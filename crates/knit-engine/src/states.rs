@@ -8,6 +8,7 @@ use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, ItemReport, PodState};
 use knit_model::{KeyRef, Sandbox, SandboxId};
 
+use crate::egress;
 use crate::event::Unit;
 use crate::reports::{entries, is_meant};
 use crate::state::{Made, ObjectKey, State, StoredObject};
@@ -98,7 +99,7 @@ impl State {
         applied
     }
 
-    /// What objects have on the node outside of pods: their bridges, and what stands in the way of those.
+    /// What objects have on the node outside of pods: their bridges, addresses of gateways, and what stands in the way of those.
     pub fn node_states(&self) -> Vec<AppliedReport> {
         let states = self.objects.iter().map(|(key, stored)| self.on_node(key, stored));
         states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
@@ -118,12 +119,14 @@ impl State {
             self.problems.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, problems)| problems);
         let made = self.made.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, made)| &made.warnings);
         let problems = about(key, units);
+        let items = self.ways_of(key);
+        let has_items = key.kind == egress::KIND && !items.is_empty();
         let warnings = made.filter(|(object, _)| object == key).map(|(_, warning)| warning.clone());
         AppliedReport {
             object: stored.object.clone(),
-            ready: asks && problems.is_empty() && !bridges.is_empty(),
+            ready: problems.is_empty() && (asks && !bridges.is_empty() || has_items),
             interfaces: Vec::new(),
-            items: self.ways_of(key),
+            items,
             bridges,
             problems,
             warnings: warnings.chain(self.granted(key)).collect(),

@@ -25,6 +25,7 @@ use self::standing::Standing;
 use crate::call::{Answer, CallId};
 use crate::calls;
 use crate::cluster;
+use crate::egress;
 use crate::event::{Applied, Began, Effect, Ended, Event, Failure, Keys, Lack, Record, Unit};
 use crate::extensions;
 use crate::forward;
@@ -73,6 +74,10 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
                 forward::heed_namespaces(state, &mut effects);
                 effects.changed(BTreeSet::from([cluster::key()]));
             }
+        }
+        Event::Nodes(well) => egress::hear_nodes(state, well, &mut effects),
+        Event::Elsewhere { namespace, addresses } => {
+            egress::hear_pods(state, &namespace, &addresses, &mut effects);
         }
         Event::Resync => {
             calls::chain::try_again(state);
@@ -134,6 +139,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
     let affected = affected(state, object);
     state.dirty.extend(affected);
     forward::heed(state, &key, effects);
+    egress::heed(state, &key, effects);
     effects.changed(BTreeSet::from([key]));
 }
 
@@ -144,6 +150,7 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     effects.record(state, Record::ObjectDeleted(key.clone()));
     state.dirty.extend(affected);
     forward::heed(state, key, effects);
+    egress::heed(state, key, effects);
     effects.changed(BTreeSet::from([key.clone()]));
 }
 
@@ -246,6 +253,9 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
     resolve::fill_keys(&mut flight.resolved, keys, &seen);
     resolve::settle(state, &mut flight.resolved, &seen);
+    if *unit == Unit::Ways {
+        resolve::refuse_taken(&mut flight.resolved, &seen);
+    }
     let small = flight.resolved.look.links_only.then(|| standing::plan(&mut flight.resolved.desired, &seen));
     let mut plan = match small {
         Some(Some(plan)) => plan,

@@ -8,11 +8,13 @@
 //! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
 //!   [`ways`] which addresses are on which link.
+//! - [`announce`] tells neighbours on a link that an address is here now.
 //! - [`sockets`] opens the sockets that pods ask for, inside their namespaces.
 //! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
 //!
 //! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
 
+pub mod announce;
 pub mod apply;
 pub mod counters;
 pub mod devices;

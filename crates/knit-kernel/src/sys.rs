@@ -91,6 +91,21 @@ pub fn bind_packet(socket: BorrowedFd, ethertype: u16, index: c_int) -> io::Resu
     check(done).map(drop)
 }
 
+/// The hardware address of the Ethernet link that a packet socket is bound to; `None` if the link is of another kind.
+pub fn hardware_address(socket: BorrowedFd) -> io::Result<Option<[u8; 6]>> {
+    // SAFETY: all bytes zero are an address of a link: it is made of integers.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as socklen_t;
+    // SAFETY: both pointers are to locals that outlive the call, and `length` is the size of what `address` points to.
+    let done = unsafe {
+        libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast::<libc::sockaddr>(), &raw mut length)
+    };
+    check(done)?;
+    let [a, b, c, d, e, f, ..] = address.sll_addr;
+    let is_ethernet = address.sll_hatype == libc::ARPHRD_ETHER && address.sll_halen == 6;
+    Ok(is_ethernet.then_some([a, b, c, d, e, f]))
+}
+
 /// The kind of namespace behind a descriptor, as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
 pub fn namespace_type(namespace: BorrowedFd) -> io::Result<c_int> {
     // SAFETY: this ioctl takes no argument and writes to no memory of ours.

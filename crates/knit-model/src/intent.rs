@@ -3,6 +3,7 @@
 //! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
+mod egress;
 mod limits;
 mod port;
 mod route;
@@ -15,6 +16,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use egress::{EgressWant, OwnWant};
 pub use limits::{Limits, RateWant};
 pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
@@ -63,6 +65,8 @@ pub enum Want {
     Ways(WaysWant),
     /// Addresses that nodes take their pods' ranges from.
     Pool(PoolWant),
+    /// A way out of the cluster by a chosen node and address.
+    Egress(EgressWant),
 }
 
 /// Addresses that nodes take their pods' ranges from, block by block.
@@ -100,6 +104,9 @@ pub struct WaysWant {
     /// Tunnels to nodes that share no link with this one; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelWant>,
+    /// This node itself, for gateways that choose it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnWant>,
 }
 
 /// Tunnels to other nodes.

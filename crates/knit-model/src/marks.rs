@@ -25,8 +25,25 @@ pub const HOST_TABLE: u32 = 7_500;
 /// Priority of Knit's rules on the host: after the local table's, well before the main table's.
 pub const HOST_RULE_PRIORITY: u32 = 7_500;
 
+/// The first of the host's tables for ways out of the cluster through another node: one for each gateway, by its number.
+pub const EGRESS_TABLES: u32 = 7_600;
+
+/// Priority of the rules that lead to those tables: after all ways to pods and nodes.
+pub const EGRESS_RULE_PRIORITY: u32 = 7_501;
+
+/// The bits of a packet's mark that tell the gateway's number. kube-proxy has others.
+pub const EGRESS_MASK: u32 = 0xff00_0000;
+
+/// How far the number is shifted in those bits.
+pub const EGRESS_SHIFT: u32 = 24;
+
 /// The host's link for tunnels to other nodes over IPv4.
 pub const TUNNEL_IPV4: &str = "knitvx4";
 
 /// The same over IPv6.
 pub const TUNNEL_IPV6: &str = "knitvx6";
+
+/// Whether a table of the host is for ways to other nodes.
+pub fn is_of_ways(table: u32) -> bool {
+    table == HOST_TABLE || (EGRESS_TABLES + 1..=EGRESS_TABLES + 255).contains(&table)
+}

@@ -21,6 +21,9 @@ pub struct Report {
     pub bridges: Vec<BridgeReport>,
     /// Its pods, by name.
     pub pods: Vec<PodReport>,
+    /// What it has on nodes beside bridges, by the node's name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeReport>,
     /// What stands in the way.
     pub problems: Vec<Problem>,
     /// What works, but not as a person would expect.
@@ -65,6 +68,15 @@ pub struct PodReport {
     pub interfaces: Vec<InterfaceReport>,
     /// What it has beside interfaces, in the object's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<ItemReport>,
+}
+
+/// What one node has of an object outside of pods, beside bridges.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// The node's name.
+    pub node: String,
+    /// What it has, in the object's order.
     pub items: Vec<ItemReport>,
 }
 

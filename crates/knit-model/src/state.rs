@@ -27,6 +27,9 @@ pub struct Address {
     /// The broadcast address (IPv4 only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<Ipv4Addr>,
+    /// Whether nobody on this machine speaks from it unless he names it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deprecated: bool,
     /// Whether it carries Knit's mark.
     #[serde(default)]
     pub owned: bool,
@@ -73,7 +76,7 @@ impl Address {
             IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
             _ => None,
         };
-        Self { link, address, noprefixroute: false, broadcast, owned: true }
+        Self { link, address, noprefixroute: false, broadcast, deprecated: false, owned: true }
     }
 
     /// Its identity in the kernel.
@@ -86,6 +89,7 @@ impl Address {
         self.key() == other.key()
             && self.noprefixroute == other.noprefixroute
             && self.broadcast == other.broadcast
+            && self.deprecated == other.deprecated
     }
 }
 
@@ -126,6 +130,9 @@ impl NetState {
 impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} dev {}", self.address, self.link)?;
-        if self.noprefixroute { out.write_str(" noprefixroute") } else { Ok(()) }
+        if self.noprefixroute {
+            out.write_str(" noprefixroute")?;
+        }
+        if self.deprecated { out.write_str(" deprecated") } else { Ok(()) }
     }
 }

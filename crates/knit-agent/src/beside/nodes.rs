@@ -2,7 +2,7 @@
 
 mod brief;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
-use knit_model::intent::{EndWant, PeerWant, WaysWant};
+use knit_model::intent::{EndWant, OwnWant, PeerWant, WaysWant};
 use knit_model::problem::Problem;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
@@ -95,7 +95,11 @@ async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All) {
     loop {
         let _ = tokio::time::timeout(LOOK, shared.ranges.changed.notified()).await;
         let mut nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let ready: BTreeSet<String> =
+            nodes.iter().filter(|(_, known)| known.is_ready).map(|(name, _)| name.clone()).collect();
         let Some(mut own) = nodes.remove(&*shared.node) else { continue };
+        // The loop hears it each time: one that began anew does not know it.
+        shared.handle.feed(move |_| vec![Event::Nodes(ready)]);
         if !shared.ranges.are_pools_known.load(Ordering::Relaxed) {
             missing(&shared, "the API server has not told yet which pools of addresses there are");
             continue;
@@ -189,8 +193,27 @@ fn network(
     });
     let ends = ends(&own.addresses, |address| mtu_at(&host, address));
     let mtu = config.mtu_over(&ends);
-    let ways = WaysWant { pools, ..config.ways(peers.collect(), node, ends) };
+    let own_links =
+        own_links(node, &own.addresses, &links, &bridge, |address| link_with(&host, address).ok().flatten());
+    let ways = WaysWant { pools, own: Some(own_links), ..config.ways(peers.collect(), node, ends) };
     Ok(Cluster::new(&own.ranges, &bridge, mtu, &ways))
+}
+
+/// This node as gateways need it: its own addresses, and what is on its links. Pods are not: they are on its bridge.
+fn own_links(
+    node: &str,
+    own: &[IpAddr],
+    links: &Links,
+    bridge: &IfName,
+    link_at: impl Fn(IpAddr) -> Option<IfName>,
+) -> OwnWant {
+    let addresses = own.iter().filter_map(|address| Some((*address, link_at(*address)?)));
+    let links = links.ranges().filter(|(_, link)| *link != bridge);
+    OwnWant {
+        name: node.to_owned(),
+        addresses: addresses.collect(),
+        links: links.map(|(range, link)| (range, link.clone())).collect(),
+    }
 }
 
 /// The first address of each family that a link of this node has.

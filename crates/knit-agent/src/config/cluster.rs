@@ -122,6 +122,7 @@ impl ClusterNetworkConfig {
             tunnel: (self.transport != Transport::Native).then_some(tunnel),
             pools: Vec::new(),
             anti_spoofing: self.anti_spoofing.unwrap_or(true),
+            own: None,
         }
     }
 

@@ -9,11 +9,16 @@ use knit_kernel::nft::{
 };
 use knit_model::IfName;
 
+use super::egress;
+
 /// The table as it should be.
 pub(super) fn of(all: &Forwarding) -> Table {
     let mut table = Table::none(Family::Inet, "knit");
-    if let Some(outside) = &all.outside {
-        leave(&mut table, outside, all.bridge.as_ref());
+    let bridge = all.bridge.as_ref();
+    let mut rules = all.egress.as_ref().map_or_else(Vec::new, |one| egress::add(&mut table, one, bridge));
+    rules.extend(all.outside.iter().flat_map(|outside| leave(&mut table, outside, bridge)));
+    if !rules.is_empty() {
+        table.chains.push(nat("outside", Hook::Postrouting, rules));
     }
     if !all.forwards.is_empty() {
         arrive(&mut table, &all.forwards, all.bridge.as_ref());
@@ -22,21 +27,18 @@ pub(super) fn of(all: &Forwarding) -> Table {
 }
 
 /// What pods say to the outside has the node's address; the rest keeps theirs.
-fn leave(table: &mut Table, outside: &Outside, bridge: Option<&IfName>) {
+fn leave(table: &mut Table, outside: &Outside, bridge: Option<&IfName>) -> Vec<Rule> {
     let mut rules = Vec::new();
     for version in Ip::ALL {
-        let ranges = |ranges: &[IpNet]| -> Vec<IpNet> {
-            ranges.iter().filter(|range| Ip::of(range.addr()) == version).copied().collect()
-        };
-        let pods = ranges(&outside.pods);
+        let its = |range: &&IpNet| Ip::of(range.addr()) == version;
+        let pods: Vec<IpNet> = outside.pods.iter().filter(its).copied().collect();
         if pods.is_empty() {
             continue;
         }
         let (mine, inside) = (named("mine", version), named("inside", version));
-        for (name, ranges) in [(&mine, pods), (&inside, ranges(&outside.inside))] {
-            let contents = Contents::Ranges(ranges);
-            table.sets.push(Set { name: name.clone(), key: vec![version.kind()], contents });
-        }
+        let contents = Contents::Ranges(pods);
+        table.sets.push(Set { name: mine.clone(), key: vec![version.kind()], contents });
+        put_inside(table, version, &outside.inside);
         let kept: Vec<Key> = outside
             .kept
             .iter()
@@ -63,7 +65,17 @@ fn leave(table: &mut Table, outside: &Outside, bridge: Option<&IfName>) {
                 .masquerade(true),
         );
     }
-    table.chains.push(nat("outside", Hook::Postrouting, rules));
+    rules
+}
+
+/// Has the set of what is inside, unless it is there.
+pub(super) fn put_inside(table: &mut Table, version: Ip, inside: &[IpNet]) {
+    let name = named("inside", version);
+    if table.sets.iter().all(|set| set.name != name) {
+        let its = inside.iter().filter(|range| Ip::of(range.addr()) == version).copied();
+        let contents = Contents::Ranges(its.collect());
+        table.sets.push(Set { name, key: vec![version.kind()], contents });
+    }
 }
 
 /// Ports of the node lead to pods.
@@ -144,7 +156,7 @@ fn nat(name: &'static str, hook: Hook, rules: Vec<Rule>) -> Chain {
     Chain { name, entry: Some(Entry { kind: ChainKind::Nat, hook, priority }), rules }
 }
 
-fn named(name: &str, version: Ip) -> String {
+pub(super) fn named(name: &str, version: Ip) -> String {
     format!("{name}{}", if version == Ip::V4 { 4 } else { 6 })
 }
 
@@ -161,7 +173,7 @@ fn loopback() -> IpNet {
     IpNet::new_assert([127, 0, 0, 0].into(), 8)
 }
 
-fn groups(version: Ip) -> IpNet {
+pub(super) fn groups(version: Ip) -> IpNet {
     match version {
         Ip::V4 => IpNet::new_assert([224, 0, 0, 0].into(), 4),
         Ip::V6 => IpNet::new_assert([0xff00, 0, 0, 0, 0, 0, 0, 0].into(), 8),

@@ -166,6 +166,17 @@ impl IpText {
     }
 }
 
+impl IpText {
+    /// An address that a machine may have on any of its links.
+    pub(crate) fn read_ordinary(&self, field: impl Into<String>, problems: &mut Problems) -> Option<IpAddr> {
+        let field = field.into();
+        let address = self.read(field.clone(), problems)?;
+        let everyone = || (address == IpAddr::from([255; 4])).then_some("for everyone on a link");
+        let special = special(address).or_else(|| link_local(address)).or_else(everyone);
+        problems.check(field, special.map_or(Ok(address), |special| Err(format!("{address} is {special}"))))
+    }
+}
+
 /// A range that addresses can be given from.
 fn range(text: &str) -> Result<IpNet, String> {
     let range = parse(text, "a range such as 192.168.100.0/24 or fd00:100::/64")?;

@@ -5,7 +5,7 @@ use knit_crds::{Kind, Object};
 use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
-use knit_model::report::{BridgeReport, InterfaceReport, Phase, PodReport, Report};
+use knit_model::report::{BridgeReport, InterfaceReport, ItemReport, NodeReport, Phase, PodReport, Report};
 
 use crate::SAMPLES;
 
@@ -36,7 +36,7 @@ fn pod(name: &str, number: u32, host: u8) -> PodReport {
 }
 
 fn report(object: ObjectRef, phase: Phase, pods: Vec<PodReport>) -> Report {
-    Report { object, phase, bridges: vec![], pods, problems: vec![], warnings: vec![] }
+    Report { object, phase, bridges: vec![], pods, nodes: vec![], problems: vec![], warnings: vec![] }
 }
 
 fn at(second: i64) -> Timestamp {
@@ -242,4 +242,21 @@ fn conditions_of_others_stay() {
     let next = object.status_for(&report, Some(&status), at(1));
     assert_eq!(next.overview.condition("Audited"), Some(&other));
     assert_eq!(next.overview.conditions.len(), 2);
+}
+
+#[test]
+fn a_gateways_status_names_the_node_that_has_its_addresses() {
+    let yaml = "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: EgressGateway\nmetadata: {name: shop}\n\
+                spec: {namespaces: [shop], addresses: [192.0.2.10], nodes: [node1, node2]}\n";
+    let mut object = Object::parse(yaml).unwrap();
+    let mut report = report(object.object_ref(), Phase::Configured, vec![]);
+    let status = |object: &Object| object.to_value()["status"].clone();
+    object.update_status(&report, at(0));
+    assert_eq!(status(&object)["activeNode"], serde_json::Value::Null);
+    let what = "192.0.2.10 on eth0".to_owned();
+    let item = ItemReport { field: "spec.addresses[0]".to_owned(), what, links: vec![], ready: true };
+    report.nodes.push(NodeReport { node: "node2".to_owned(), items: vec![item] });
+    object.update_status(&report, at(1));
+    assert_eq!(status(&object)["activeNode"], "node2");
+    assert_eq!(status(&object)["held"], serde_json::json!(["192.0.2.10 on eth0"]));
 }

@@ -47,7 +47,8 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 | Want::Extensions(_)
                 | Want::Quota(_)
                 | Want::Ways(_)
-                | Want::Pool(_) => continue,
+                | Want::Pool(_)
+                | Want::Egress(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());

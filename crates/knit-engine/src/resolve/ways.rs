@@ -1,7 +1,8 @@
 //! The ways from the cluster's network to the pods of other nodes, in Knit's own table: a route through each node that is
-//! on a link of this one, and a tunnel to each of the others.
+//! on a link of this one, and a tunnel to each of the others. With them come the ways out of the cluster through gateways.
 
 mod choice;
+mod gateways;
 mod taken;
 mod tunnels;
 
@@ -17,6 +18,7 @@ use knit_model::route::NextHop;
 use knit_model::{IfName, Route, Rule, Scope, marks};
 
 use self::choice::{Choice, choose};
+pub(crate) use self::gateways::{hops, refuse_taken};
 use self::taken::Taken;
 use self::tunnels::Tunnels;
 use super::Resolved;
@@ -37,6 +39,7 @@ pub(crate) fn ways(state: &State) -> Resolved {
     if let Some((cluster, ways, why)) = wanted(state) {
         resolved.askers.insert(cluster::key());
         add(state, cluster, ways, why, &mut resolved);
+        gateways::add(state, cluster, &mut resolved);
     }
     resolved.look.host_neighbours = !resolved.look.host_links.is_empty();
     resolved

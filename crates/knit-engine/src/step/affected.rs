@@ -21,7 +21,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Extensions(_) | Want::Pool(_) => continue,
             // Only a virtual machine's unit has to say that there are none.
             Want::Socket(want) => &want.pods,
-            Want::Ways(_) => {
+            Want::Ways(_) | Want::Egress(_) => {
                 units.insert(Unit::Ways);
                 continue;
             }

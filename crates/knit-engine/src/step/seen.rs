@@ -28,8 +28,10 @@ pub(super) fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Reso
         }
     }
     let on_mine = |name: &IfName| look.host_links.contains(name);
-    mine.addresses = host.addresses.into_iter().filter(|(_, address)| on_mine(&address.link)).collect();
-    let is_way = |route: &Route| route.owned && route.table == marks::HOST_TABLE;
+    // Those of others are looked at: routes of this unit may need them.
+    let is_near = |name: &IfName| on_mine(name) || look.ways.contains(name);
+    mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();
+    let is_way = |route: &Route| route.owned && marks::is_of_ways(route.table);
     let is_mine = |route: &Route| {
         route.via.iter().any(|hop| on_mine(&hop.link) || look.ways.contains(&hop.link) && is_way(route))
     };

@@ -28,6 +28,11 @@ pub(super) fn add(scope: &Scope, address: &Address, index: u32) -> Message {
     if let Some(broadcast) = address.broadcast {
         message.put_address(IFA_BROADCAST, IpAddr::V4(broadcast));
     }
+    if address.deprecated {
+        // How long it is preferred (not at all) and valid (for ever), and two times that only the kernel tells.
+        let lives: Vec<u8> = [0, u32::MAX, 0, 0].iter().flat_map(|life: &u32| life.to_ne_bytes()).collect();
+        message.put_bytes(IFA_CACHEINFO, &lives);
+    }
     if address.owned {
         message.put_u8(IFA_PROTO, marks::PROTOCOL);
     }

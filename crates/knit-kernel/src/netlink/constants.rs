@@ -164,11 +164,13 @@ pub const IFA_ADDRESS: u16 = 1;
 pub const IFA_LOCAL: u16 = 2;
 pub const IFA_LABEL: u16 = 3;
 pub const IFA_BROADCAST: u16 = 4;
+pub const IFA_CACHEINFO: u16 = 6;
 pub const IFA_FLAGS: u16 = 8;
 pub const IFA_RT_PRIORITY: u16 = 9;
 pub const IFA_PROTO: u16 = 11;
 pub const IFA_F_NODAD: u32 = 0x02;
 pub const IFA_F_DADFAILED: u32 = 0x08;
+pub const IFA_F_DEPRECATED: u32 = 0x20;
 pub const IFA_F_TENTATIVE: u32 = 0x40;
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 

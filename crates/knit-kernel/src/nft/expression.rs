@@ -26,9 +26,11 @@ impl Register {
 pub(super) enum Expression {
     Load { what: Load, to: Register },
     Compare { is: bool, value: Vec<u8> },
-    Mask { mask: Vec<u8> },
+    Mask { mask: Vec<u8>, flip: Vec<u8> },
     Lookup { set: String, is: bool, to: Option<Register> },
     DestinationNat { version: Ip, port: Register },
+    SourceNat { version: Ip },
+    SetMark,
     Masquerade { random: bool },
     Verdict(Verdict),
 }
@@ -40,6 +42,7 @@ pub(super) enum Load {
     Payload { base: u32, offset: u32, length: u32 },
     DestinationKind,
     Connection(u32),
+    Way(u32),
 }
 
 /// How a rule ends.
@@ -59,11 +62,13 @@ impl Expression {
                 Load::Payload { .. } => "payload",
                 Load::DestinationKind => "fib",
                 Load::Connection(_) => "ct",
+                Load::Way(_) => "rt",
             },
             Self::Compare { .. } => "cmp",
             Self::Mask { .. } => "bitwise",
             Self::Lookup { .. } => "lookup",
-            Self::DestinationNat { .. } => "nat",
+            Self::DestinationNat { .. } | Self::SourceNat { .. } => "nat",
+            Self::SetMark => "meta",
             Self::Masquerade { .. } => "masq",
             Self::Verdict(_) => "immediate",
         }
@@ -89,11 +94,11 @@ impl Expression {
                 data.put_be32(NFTA_CMP_OP, if *is { NFT_CMP_EQ } else { NFT_CMP_NEQ });
                 put_value(data, NFTA_CMP_DATA, value);
             }
-            Self::Mask { mask } => {
+            Self::Mask { mask, flip } => {
                 data.put_be32(NFTA_BITWISE_SREG, first).put_be32(NFTA_BITWISE_DREG, first);
                 data.put_be32(NFTA_BITWISE_LEN, mask.len() as u32);
                 put_value(data, NFTA_BITWISE_MASK, mask);
-                put_value(data, NFTA_BITWISE_XOR, &vec![0; mask.len()]);
+                put_value(data, NFTA_BITWISE_XOR, flip);
             }
             Self::Lookup { set, is, to } => {
                 data.put_str(NFTA_LOOKUP_SET, set).put_be32(NFTA_LOOKUP_SREG, first);
@@ -108,6 +113,14 @@ impl Expression {
                 data.put_be32(NFTA_NAT_TYPE, NFT_NAT_DNAT);
                 data.put_be32(NFTA_NAT_FAMILY, u32::from(version.number()));
                 data.put_be32(NFTA_NAT_REG_ADDR_MIN, first).put_be32(NFTA_NAT_REG_PROTO_MIN, port.number());
+            }
+            Self::SourceNat { version } => {
+                data.put_be32(NFTA_NAT_TYPE, NFT_NAT_SNAT);
+                data.put_be32(NFTA_NAT_FAMILY, u32::from(version.number()));
+                data.put_be32(NFTA_NAT_REG_ADDR_MIN, first);
+            }
+            Self::SetMark => {
+                data.put_be32(NFTA_META_KEY, NFT_META_MARK).put_be32(NFTA_META_SREG, first);
             }
             Self::Masquerade { random: true } => {
                 data.put_be32(NFTA_MASQ_FLAGS, NF_NAT_RANGE_PROTO_RANDOM);
@@ -135,6 +148,7 @@ impl Load {
                 .put_be32(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE)
                 .put_be32(NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR),
             Self::Connection(key) => data.put_be32(NFTA_CT_KEY, key).put_be32(NFTA_CT_DREG, to),
+            Self::Way(key) => data.put_be32(NFTA_RT_KEY, key).put_be32(NFTA_RT_DREG, to),
         };
     }
 }

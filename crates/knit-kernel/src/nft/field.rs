@@ -51,6 +51,12 @@ pub enum Field {
     DestinationKind,
     /// What the kernel has noted of its connection (`IPS_*`).
     ConnectionStatus,
+    /// Whether it goes the way of its connection's first packet, or back (`IP_CT_DIR_*`).
+    ConnectionDirection,
+    /// Who it goes to next, once its way is chosen. Only after its version was looked at.
+    NextHop(Ip),
+    /// Its mark, which is this node's alone.
+    Mark,
 }
 
 /// What a frame holds.
@@ -129,13 +135,15 @@ impl Field {
     pub(super) fn length(self) -> usize {
         match self {
             Self::InName | Self::OutName => Kind::Name.length(),
-            Self::Version | Self::Protocol | Self::IcmpType => 1,
-            Self::Source(version) | Self::Destination(version) => version.kind().length(),
+            Self::Version | Self::Protocol | Self::IcmpType | Self::ConnectionDirection => 1,
+            Self::Source(version) | Self::Destination(version) | Self::NextHop(version) => {
+                version.kind().length()
+            }
             Self::Frame | Self::SourcePort | Self::DestinationPort => 2,
             Self::Mac | Self::ArpMac => Kind::Mac.length(),
             Self::ArpSource => Kind::Ipv4.length(),
             Self::IcmpTarget => Kind::Ipv6.length(),
-            Self::DestinationKind | Self::ConnectionStatus => 4,
+            Self::DestinationKind | Self::ConnectionStatus | Self::Mark => 4,
         }
     }
 
@@ -160,6 +168,10 @@ impl Field {
             Self::IcmpTarget => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 8),
             Self::DestinationKind => Load::DestinationKind,
             Self::ConnectionStatus => Load::Connection(NFT_CT_STATUS),
+            Self::ConnectionDirection => Load::Connection(NFT_CT_DIRECTION),
+            Self::Mark => Load::Meta(NFT_META_MARK),
+            Self::NextHop(Ip::V4) => Load::Way(NFT_RT_NEXTHOP4),
+            Self::NextHop(Ip::V6) => Load::Way(NFT_RT_NEXTHOP6),
         }
     }
 }
@@ -225,13 +237,20 @@ impl From<Mac> for Value {
     }
 }
 
+impl Frame {
+    /// Its number in a frame's header.
+    pub(crate) fn number(self) -> u16 {
+        match self {
+            Self::Ip(Ip::V4) => ETH_P_IP,
+            Self::Ip(Ip::V6) => ETH_P_IPV6,
+            Self::Arp => ETH_P_ARP,
+        }
+    }
+}
+
 impl From<Frame> for Value {
     fn from(frame: Frame) -> Self {
-        Self::Port(match frame {
-            Frame::Ip(Ip::V4) => ETH_P_IP,
-            Frame::Ip(Ip::V6) => ETH_P_IPV6,
-            Frame::Arp => ETH_P_ARP,
-        })
+        Self::Port(frame.number())
     }
 }
 

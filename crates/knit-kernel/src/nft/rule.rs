@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::constants::{IPS_DST_NAT, RTN_LOCAL};
+use super::constants::{IP_CT_DIR_ORIGINAL, IPS_DST_NAT, IPS_SRC_NAT, RTN_LOCAL};
 use super::expression::{Expression, Register, Verdict};
 use super::field::{Field, Ip, Value};
 
@@ -66,13 +66,41 @@ impl Rule {
         self.is(Field::DestinationKind, Value::Number(RTN_LOCAL))
     }
 
+    /// Only if it goes to an address that is not this node's.
+    #[must_use]
+    pub fn to_others(self) -> Self {
+        self.is_not(Field::DestinationKind, Value::Number(RTN_LOCAL))
+    }
+
     /// Only if the connection has another destination than its first packet asked for.
     #[must_use]
     pub fn redirected(self) -> Self {
-        let mask = Value::Number(IPS_DST_NAT).bytes();
-        self.load(&[Field::ConnectionStatus])
-            .then(Expression::Mask { mask })
-            .compare(false, Value::Number(0).bytes())
+        self.bits(Field::ConnectionStatus, IPS_DST_NAT).compare(false, Value::Number(0).bytes())
+    }
+
+    /// Only if the connection has the source that its first packet said.
+    #[must_use]
+    pub fn untranslated(self) -> Self {
+        self.bits(Field::ConnectionStatus, IPS_SRC_NAT).compare(true, Value::Number(0).bytes())
+    }
+
+    /// Only if it goes the way of its connection's first packet, and is no answer.
+    #[must_use]
+    pub fn asking(self) -> Self {
+        self.is(Field::ConnectionDirection, IP_CT_DIR_ORIGINAL)
+    }
+
+    /// Only if its mark has this value in these bits.
+    #[must_use]
+    pub fn marked(self, value: u32, bits: u32) -> Self {
+        self.bits(Field::Mark, bits).compare(true, Value::Number(value).bytes())
+    }
+
+    /// Gives its mark this value in these bits, and lets the others be.
+    #[must_use]
+    pub fn mark(self, value: u32, bits: u32) -> Self {
+        let (mask, flip) = (Value::Number(!bits).bytes(), Value::Number(value).bytes());
+        self.load(&[Field::Mark]).then(Expression::Mask { mask, flip }).then(Expression::SetMark)
     }
 
     /// Lets it pass, with no further rule of the table at this place.
@@ -108,6 +136,14 @@ impl Rule {
             .then(Expression::DestinationNat { version, port })
     }
 
+    /// Gives it the address that a map has for these fields together, if it has one; from its own port where that is free.
+    #[must_use]
+    pub fn translate(self, version: Ip, fields: &[Field], map: &str) -> Self {
+        self.load(fields)
+            .then(Expression::Lookup { set: map.to_owned(), is: true, to: Some(Register::FIRST) })
+            .then(Expression::SourceNat { version })
+    }
+
     /// Loads fields one behind the other, each from a register on.
     fn load(mut self, fields: &[Field]) -> Self {
         let mut to = Register::FIRST;
@@ -119,7 +155,15 @@ impl Rule {
     }
 
     fn masked(self, range: IpNet) -> Self {
-        self.then(Expression::Mask { mask: Value::from(range.netmask()).bytes() })
+        let mask = Value::from(range.netmask()).bytes();
+        let flip = vec![0; mask.len()];
+        self.then(Expression::Mask { mask, flip })
+    }
+
+    /// Loads some bits of a number.
+    fn bits(self, field: Field, bits: u32) -> Self {
+        let (mask, flip) = (Value::Number(bits).bytes(), Value::Number(0).bytes());
+        self.load(&[field]).then(Expression::Mask { mask, flip })
     }
 
     fn compare(self, is: bool, value: Vec<u8>) -> Self {

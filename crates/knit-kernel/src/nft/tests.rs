@@ -149,6 +149,29 @@ fn an_ipv6_address_takes_four_registers() {
 }
 
 #[test]
+fn a_mark_keeps_the_bits_of_others_and_a_source_comes_from_a_map() {
+    let rules = vec![
+        Rule::new().asking().untranslated().mark(0x0700_0000, 0xff00_0000),
+        Rule::new().marked(0x0700_0000, 0xff00_0000).translate(Ip::V4, &[Field::Source(Ip::V4)], "m"),
+    ];
+    let table =
+        Table { chains: vec![Chain { name: "c", entry: None, rules }], ..Table::none(Family::Inet, "t") };
+    let steps = table.steps();
+    let [.., marks, translates] = &steps[..] else { panic!("{}", steps.len()) };
+    let rule = expressions(&marks.message);
+    let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["ct", "cmp", "ct", "bitwise", "cmp", "meta", "bitwise", "meta"]);
+    let value = |number: u32| number.to_ne_bytes();
+    assert_eq!(rule[6].1[32..36], value(0x00ff_ffff), "the bits that stay");
+    assert_eq!(rule[6].1[44..48], value(0x0700_0000));
+    assert_eq!(rule[7].1, [word(NFTA_META_KEY, NFT_META_MARK), word(NFTA_META_SREG, 8)].concat());
+    let rule = expressions(&translates.message);
+    let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["meta", "bitwise", "cmp", "payload", "lookup", "nat"]);
+    assert!(rule[5].1.starts_with(&word(NFTA_NAT_TYPE, NFT_NAT_SNAT)));
+}
+
+#[test]
 fn ranges_that_overlap_or_touch_become_one_and_the_last_address_has_no_end() {
     let ranges = |texts: &[&str]| Set {
         name: "ranges".to_owned(),

@@ -58,6 +58,7 @@ fn decode(body: &[u8], found: &Found) -> Option<SeenAddress> {
             Some(IpAddr::V4(broadcast)) => Some(broadcast),
             _ => None,
         },
+        deprecated: flags & IFA_F_DEPRECATED != 0,
         owned: protocol == Some(marks::PROTOCOL),
     };
     Some(SeenAddress {

@@ -66,6 +66,19 @@ impl Links {
         }
     }
 
+    /// Ranges that are on a link, each with it: those of networks, and none of a single address.
+    pub fn ranges(&self) -> impl Iterator<Item = (IpNet, &IfName)> {
+        let of_a_network = |range: &IpNet| {
+            let is_near = match range {
+                IpNet::V4(net) => net.addr().is_link_local() || net.addr().is_multicast(),
+                IpNet::V6(net) => net.addr().is_unicast_link_local() || net.addr().is_multicast(),
+            };
+            !is_near && (1..range.max_prefix_len()).contains(&range.prefix_len())
+        };
+        let on_links = self.routes.iter().filter_map(|(range, best)| Some((*range, best.link.as_ref()?)));
+        on_links.filter(move |(range, _)| of_a_network(range))
+    }
+
     /// The link that an address is on; `None` if a router is on the way, or there is no way.
     pub fn with(&self, address: IpAddr) -> Option<&IfName> {
         let host = IpNet::from(address);
@@ -120,5 +133,10 @@ mod tests {
         assert_eq!(with("198.51.100.1"), None, "by the default route");
         assert_eq!(with("2001:db8::7"), Some("eth0"));
         assert_eq!(with("2001:db8:1::7"), None, "no way at all");
+        for other in ["fe80::/64", "192.0.2.9/32", "ff00::/8"] {
+            links.add(other.parse().unwrap(), 0, Some(name("eth0")));
+        }
+        let ranges: Vec<String> = links.ranges().map(|(range, link)| format!("{range} {link}")).collect();
+        assert_eq!(ranges, ["192.0.2.0/24 eth0", "2001:db8::/64 eth0"]);
     }
 }

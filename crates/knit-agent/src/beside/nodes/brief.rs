@@ -12,6 +12,9 @@ use serde::Deserialize;
 
 use crate::beside::room::{CONDITION, Said, TAINT};
 
+/// The condition by which a node says that it is well.
+const READY: &str = "Ready";
+
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
@@ -19,6 +22,8 @@ pub(super) struct Known {
     pub(super) ranges: Vec<IpNet>,
     /// Its own addresses.
     pub(super) addresses: Vec<IpAddr>,
+    /// Whether it is Ready, as the API server says.
+    pub(super) is_ready: bool,
 }
 
 /// A node, as it is watched.
@@ -108,6 +113,7 @@ impl From<Told> for Brief {
         let known = Known {
             ranges: told.spec.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
             addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
+            is_ready: told.status.conditions.iter().any(|one| one.kind == READY && one.status == "True"),
         };
         let condition = told.status.conditions.iter().find(|condition| condition.kind == CONDITION);
         let said = Said {
@@ -177,6 +183,7 @@ mod tests {
         assert_eq!(known.ranges, ["10.1.0.0/24".parse::<IpNet>().unwrap(), "fd01::/64".parse().unwrap()]);
         let addresses: Vec<String> = known.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["192.0.2.1", "2001:db8::1"]);
+        assert!(!known.is_ready, "it does not say so");
     }
 
     #[test]
@@ -188,6 +195,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(brief.said(), Said { is_tainted: true, available: Some(false) });
+        assert!(brief.split().1.is_ready);
     }
 
     #[test]

@@ -119,16 +119,18 @@ fn add_link(
     resolved.because(&host, Item::Link(name.clone()), why);
     resolved.look.host_links.insert(name.clone());
     resolved.made.host_links.insert(name.clone());
-    let path = format!("net/ipv4/conf/{name}/forwarding");
-    resolved.because(&host, Item::Sysctl(path.clone()), why);
-    resolved.look.sysctls.insert(path.clone());
-    resolved.made.sysctls.insert(path.clone());
-    let scope = resolved.desired.state.scope(&host);
-    scope.sysctls.insert(path, "1".to_owned());
-    scope.add_link(link);
+    // Answers from outside come by it when another node is their gateway: that the way there is another is no reason to drop them.
+    for (last, value) in [("forwarding", "1"), ("rp_filter", "2")] {
+        let path = format!("net/ipv4/conf/{name}/{last}");
+        resolved.because(&host, Item::Sysctl(path.clone()), why);
+        resolved.look.sysctls.insert(path.clone());
+        resolved.made.sysctls.insert(path.clone());
+        resolved.desired.state.scope(&host).sysctls.insert(path, value.to_owned());
+    }
+    resolved.desired.state.scope(&host).add_link(link);
 }
 
-fn link_name(end: &EndWant) -> IfName {
+pub(super) fn link_name(end: &EndWant) -> IfName {
     let name = if end.address.is_ipv4() { marks::TUNNEL_IPV4 } else { marks::TUNNEL_IPV6 };
     IfName::new(name).expect("seven letters and digits are a name")
 }
