@@ -17,6 +17,7 @@ mod runtime;
 mod secrets;
 mod states;
 mod tellers;
+mod told_key;
 mod words;
 
 use std::path::{Path, PathBuf};

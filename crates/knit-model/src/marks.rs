@@ -30,3 +30,6 @@ pub const TUNNEL_IPV4: &str = "knitvx4";
 
 /// The same over IPv6.
 pub const TUNNEL_IPV6: &str = "knitvx6";
+
+/// The host's link for encrypted ways to other nodes.
+pub const TUNNEL_WIREGUARD: &str = "knitwg0";
