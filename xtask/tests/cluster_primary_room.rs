@@ -12,11 +12,14 @@ mod support {
     pub mod kubectl;
 }
 
+use std::collections::BTreeMap;
+
 use support::beside::{IMAGE, eventually, on_node};
 use support::kubectl::{Namespace, kubectl, run, text};
 
 const NODE: &str = "node2";
 const TAINT: &str = "knit.opdev.io/no-addresses";
+const KEY: &str = "knit.opdev.io/wireguard-public-key";
 const OPERATOR: &str = "pod-network-operator";
 
 /// Adds networks through the CNI shim until there is no address left for one more, and says how many and why.
@@ -134,7 +137,7 @@ fn a_node_without_addresses_says_so_until_it_has_some_again() {
 }
 
 #[test]
-fn an_agent_changes_nothing_of_nodes_but_its_own_taint_and_condition() {
+fn an_agent_changes_nothing_of_nodes_but_its_own_taint_condition_and_annotation() {
     let bound = ["--bound-object-kind=Node", "--bound-object-name=node1"];
     let token = kubectl(&[&["-n", OPERATOR, "create", "token", "knit-agent"][..], &bound].concat());
     let token = format!("--token={}", token.trim());
@@ -146,8 +149,21 @@ fn an_agent_changes_nothing_of_nodes_but_its_own_taint_and_condition() {
     // A patch of taints names all of them, and a node that was not ready a moment ago has one of others.
     let patched = || patch("node1", &taint(TAINT));
     eventually("its own taint", patched, |(good, _)| *good);
+    let annotation = |key: &str| format!(r#"{{"metadata":{{"annotations":{{"{key}":"x"}}}}}}"#);
+    // To write its own, and to take it away.
+    for value in [annotation(KEY), annotation(KEY).replace("\"x\"", "null")] {
+        let (good, said) = patch("node1", &value);
+        assert!(good, "{value}: {said}");
+    }
+    let all = kubectl(&["get", "node", "node1", "-o", "jsonpath={.metadata.annotations}"]);
+    let all: BTreeMap<String, String> = serde_json::from_str(&all).unwrap();
+    let others = all.keys().find(|key| *key != KEY).expect("the kubelet and controllers annotate a node");
     for (node, change, words) in [
         ("node2", taint(TAINT), "may not change node node2"),
+        ("node2", annotation(KEY), "may not change node node2"),
+        ("node1", annotation("example.org/other"), "nothing else"),
+        ("node1", annotation(others), "nothing else"),
+        ("node1", annotation(others).replace("\"x\"", "null"), "nothing else"),
         ("node1", taint("example.org/other"), "nothing else"),
         ("node1", r#"{"metadata":{"labels":{"a":"b"}}}"#.to_owned(), "nothing else"),
         ("node1", r#"{"spec":{"unschedulable":true}}"#.to_owned(), "nothing else"),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use knit_agent::config::{Config, DataPath, LogFormat, Profile, Transport};
+use knit_agent::config::{Config, DataPath, Encryption, LogFormat, Profile, Transport};
 use knit_agent::run::{self, Source};
 
 use crate::place::Place;
@@ -83,6 +83,12 @@ pub struct Flags {
     /// The UDP port of the VXLAN between nodes [default: 7475]
     #[arg(long, env = "KNIT_CLUSTER_VXLAN_PORT", value_name = "PORT")]
     cluster_vxlan_port: Option<u16>,
+    /// Whether packets between pods of different nodes are encrypted, with `--profile primary` [default: none]
+    #[arg(long, env = "KNIT_CLUSTER_ENCRYPTION", value_enum)]
+    cluster_encryption: Option<Cipher>,
+    /// The UDP port of WireGuard between nodes [default: 7476]
+    #[arg(long, env = "KNIT_CLUSTER_WIREGUARD_PORT", value_name = "PORT")]
+    cluster_wireguard_port: Option<u16>,
     /// Drop what pods send in the name of others [default: only with the profile primary]
     #[arg(long, env = "KNIT_CLUSTER_ANTI_SPOOFING", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     cluster_anti_spoofing: Option<bool>,
@@ -124,6 +130,15 @@ enum Kind {
     Beside,
     /// As the network of a cluster
     Primary,
+}
+
+/// Whether packets between nodes are encrypted.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Cipher {
+    /// They are not
+    None,
+    /// By WireGuard, to all other nodes
+    Wireguard,
 }
 
 /// How pods of other nodes are reached.
@@ -219,6 +234,13 @@ impl Flags {
         }
         set(&mut config.cluster_network.vxlan.vni, &self.cluster_vxlan_vni);
         set(&mut config.cluster_network.vxlan.port, &self.cluster_vxlan_port);
+        if let Some(encryption) = self.cluster_encryption {
+            config.cluster_network.encryption = match encryption {
+                Cipher::None => Encryption::None,
+                Cipher::Wireguard => Encryption::WireGuard,
+            };
+        }
+        set(&mut config.cluster_network.wireguard.port, &self.cluster_wireguard_port);
         if self.cluster_anti_spoofing.is_some() {
             config.cluster_network.anti_spoofing = self.cluster_anti_spoofing;
         }

@@ -18,6 +18,7 @@ mod runtime;
 mod secrets;
 mod states;
 mod tellers;
+mod told_key;
 mod words;
 
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use cluster::{ClusterNetworkConfig, DataPath, Transport, VxlanConfig};
+pub use cluster::{ClusterNetworkConfig, DataPath, Encryption, Transport, VxlanConfig, WireGuardConfig};
 use knit_engine::chain::Chain;
 use knit_kernel::redirect::Redirect;
 use serde::{Deserialize, Serialize};
@@ -293,6 +293,7 @@ mod tests {
             ("clusterNetwork:\n  bridge: much-too-long-for-a-bridge\n", "clusterNetwork.bridge"),
             ("clusterNetwork:\n  vxlan: {vni: 16777216}\n", "clusterNetwork.vxlan.vni"),
             ("clusterNetwork:\n  vxlan: {port: 0}\n", "clusterNetwork.vxlan.port"),
+            ("clusterNetwork:\n  wireguard: {port: 0}\n", "clusterNetwork.wireguard.port"),
             ("workers: 0\n", "workers"),
             ("healthAddr: nowhere\n", "healthAddr"),
             ("logLevel: loud\n", "logLevel"),
@@ -305,6 +306,9 @@ mod tests {
         }
         assert!(Config::parse("typo: 1\n").unwrap_err().contains("typo"));
         assert!(Config::parse("clusterNetwork: {transport: geneve}\n").unwrap_err().contains("geneve"));
+        assert!(Config::parse("clusterNetwork: {encryption: ipsec}\n").unwrap_err().contains("ipsec"));
+        let encrypted = Config::parse("clusterNetwork: {encryption: wireguard}\n").unwrap();
+        assert_eq!(encrypted.cluster_network.encryption, Encryption::WireGuard);
     }
 
     #[test]

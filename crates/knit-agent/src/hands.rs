@@ -290,6 +290,7 @@ impl Hands {
             ScopeLook::named(look.host_links.iter().chain(&look.host_parents).chain(&look.ways).cloned());
         (host.addresses, host.routes) = (!look.links_only, !look.links_only);
         host.rules = look.host_rules;
+        host.dead_ends = look.dead_ends;
         host.neighbours = look.host_neighbours;
         host.vlans = look.vlans;
         if look.ports_of.is_some() || !look.lent.is_empty() {

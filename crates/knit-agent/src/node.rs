@@ -351,7 +351,8 @@ impl Node {
 
     /// Removes keys that were made for attachments that are gone.
     fn forget_keys(&self) -> Result<()> {
-        let used = self.marks();
+        let mut used = self.marks();
+        used.extend(self.state.key_of_ways());
         self.keys.retain(|id| used.contains(id)).map_err(|source| Error::Keys { source })
     }
 

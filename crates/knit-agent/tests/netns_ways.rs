@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
 mod support {
+    #[allow(dead_code, reason = "shared with the tests of encrypted ways")]
     pub mod nodes;
+    #[allow(dead_code, reason = "shared with the tests of encrypted ways")]
+    pub mod wiretap;
 }
 
 use support::nodes::{A, B, C, Nodes, Over, Transport};

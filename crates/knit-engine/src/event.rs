@@ -266,6 +266,8 @@ pub struct Look {
     pub host_parents: BTreeSet<IfName>,
     /// These links of the host, only for Knit's routes through them to other nodes.
     pub ways: BTreeSet<IfName>,
+    /// Whether Knit's routes to other nodes that lead nowhere are of interest: no link has them.
+    pub dead_ends: bool,
     /// The ports of this link of the host, to see whether others use it.
     pub ports_of: Option<IfName>,
     /// NICs with these marks, wherever on the host they came to lie.

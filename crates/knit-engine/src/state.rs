@@ -11,7 +11,7 @@ use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::quota::Counts;
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
-use knit_model::{IfName, Rule, Sandbox, SandboxId, Scope};
+use knit_model::{IfName, PublicKey, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -102,6 +102,9 @@ pub struct Made {
     /// Links of the host that its routes to other nodes leave by.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub ways: BTreeSet<IfName>,
+    /// The public key of the encrypted ways to other nodes: what those have to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<PublicKey>,
     /// Bridges that its interfaces are ports of.
     pub uses: BTreeSet<BridgeKey>,
     /// Its interfaces, each with the object that asked.

@@ -19,7 +19,7 @@ use knit_engine::forward::{Beyond, Forwarding, Outside, Port};
 use knit_engine::namespaces::{Namespaces, Terms};
 use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{EndWant, Intent, PeerWant, PoolWant, TunnelWant, Want, WaysWant};
+use knit_model::intent::{EncryptionWant, EndWant, Intent, PeerWant, PoolWant, TunnelWant, Want, WaysWant};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::{Mac, SandboxId};
@@ -191,12 +191,14 @@ fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_t
                 ranges: vec!["10.75.1.0/24".parse().unwrap()],
                 addresses: vec![("192.0.2.2".parse().unwrap(), "eth0".parse().unwrap())],
                 far: vec![],
+                key: None,
             },
             PeerWant {
                 name: "far".to_owned(),
                 ranges: vec!["10.75.2.0/24".parse().unwrap()],
                 addresses: vec![],
                 far: vec!["198.51.100.2".parse().unwrap()],
+                key: None,
             },
         ];
         change(ways);
@@ -214,6 +216,10 @@ fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_t
     assert_eq!(node.done(Ok(())).beyond, []);
     node.tell(object(|_| ()));
     assert_eq!(node.done(Ok(())).beyond, [near]);
+    node.tell(object(|ways| ways.encryption = Some(EncryptionWant { port: 1, ends: vec![] })));
+    assert_eq!(node.done(Ok(())).beyond, [], "nothing passes by what encrypts");
+    node.tell(object(|_| ()));
+    assert_ne!(node.done(Ok(())).beyond, []);
     node.tell(object(|ways| ways.anti_spoofing = false));
     assert_eq!(node.done(Ok(())).beyond, []);
 }

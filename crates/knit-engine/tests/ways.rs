@@ -26,6 +26,7 @@ fn peer(number: u8) -> PeerWant {
         ranges: vec![format!("10.1.{number}.0/24").parse().unwrap()],
         addresses: vec![(format!("192.0.2.{number}").parse().unwrap(), "eth0".parse().unwrap())],
         far: vec![],
+        key: None,
     }
 }
 

@@ -47,6 +47,8 @@ pub struct ScopeLook {
     pub routes: bool,
     /// Only routes of these tables, and all of those that need no link. `None`: of every table.
     pub tables: Option<BTreeSet<u32>>,
+    /// Also Knit's routes of the host's own table that lead nowhere.
+    pub dead_ends: bool,
     /// Knit's rules.
     pub rules: bool,
     /// The links' permanent neighbours and proxy entries.
@@ -104,6 +106,7 @@ impl ScopeLook {
             addresses: true,
             routes: true,
             tables: None,
+            dead_ends: false,
             rules: false,
             neighbours: false,
             vlans: false,

@@ -23,6 +23,7 @@ pub use route::{HopWant, RouteWant};
 pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 pub use socket::{Bound, Socket, SocketWant};
 
+use crate::key::PublicKey;
 use crate::link::{Attrs, Bridge, HostDevice, Kind, LinkKind, OwnerId};
 use crate::name::IfName;
 use crate::provenance::Provenance;
@@ -107,6 +108,18 @@ pub struct WaysWant {
     /// This node itself, for gateways that choose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<OwnWant>,
+    /// All ways to other nodes are encrypted; `None`: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<EncryptionWant>,
+}
+
+/// WireGuard to all other nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncryptionWant {
+    /// Its UDP port, the same on all nodes.
+    pub port: u16,
+    /// Addresses of this node, at most one of each family.
+    pub ends: Vec<EndWant>,
 }
 
 /// Tunnels to other nodes.
@@ -145,6 +158,17 @@ pub struct PeerWant {
     /// Its own addresses that are on no link of this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub far: Vec<IpAddr>,
+    /// The public key that it has told for encrypted ways.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
+}
+
+impl WaysWant {
+    /// The addresses of this node that tunnels begin at.
+    pub fn ends(&self) -> impl Iterator<Item = &EndWant> {
+        let encrypted = self.encryption.iter().flat_map(|want| &want.ends);
+        self.tunnel.iter().flat_map(|want| &want.ends).chain(encrypted)
+    }
 }
 
 impl PeerWant {

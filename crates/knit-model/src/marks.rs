@@ -43,6 +43,9 @@ pub const TUNNEL_IPV4: &str = "knitvx4";
 /// The same over IPv6.
 pub const TUNNEL_IPV6: &str = "knitvx6";
 
+/// The host's link for encrypted ways to other nodes.
+pub const TUNNEL_WIREGUARD: &str = "knitwg0";
+
 /// Whether a table of the host is for ways to other nodes.
 pub fn is_of_ways(table: u32) -> bool {
     table == HOST_TABLE || (EGRESS_TABLES + 1..=EGRESS_TABLES + 255).contains(&table)

@@ -23,7 +23,7 @@ use knit_model::problem::Problem;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::{Shared, room};
+use super::{Shared, room, told_key};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{Cluster, Outside};
 
@@ -58,6 +58,8 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
     tokio::spawn(keep(shared.clone(), config, Arc::clone(&all)));
     let (saying, said) = watch::channel(None);
     tokio::spawn(room::follow(shared.clone(), said));
+    let (telling_key, told_key) = watch::channel(None);
+    tokio::spawn(told_key::follow(shared.clone(), told_key));
     let tell = |seen: Seen<Brief>| {
         let told = match &seen {
             Seen::Listed(nodes) => &nodes[..],
@@ -66,6 +68,7 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
         };
         if let Some(own) = told.iter().find(|node| *node.name() == *shared.node) {
             saying.send_replace(Some(own.said()));
+            telling_key.send_replace(Some(own.told_key().map(str::to_owned)));
         }
         let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
         // Nodes tell how they are all the time.
@@ -189,6 +192,7 @@ fn network(
             ranges: peer.ranges.clone(),
             addresses: near.collect(),
             far: far.into_iter().map(|(address, _)| address).collect(),
+            key: peer.key,
         }
     });
     let ends = ends(&own.addresses, |address| mtu_at(&host, address));

@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::intent::{EndWant, PeerWant, TunnelWant, WaysWant};
-use knit_model::link::Vxlan;
+use knit_model::intent::{EncryptionWant, EndWant, PeerWant, TunnelWant, WaysWant};
+use knit_model::link::{Vxlan, WireGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_network::BRIDGE;
@@ -35,8 +35,31 @@ pub struct ClusterNetworkConfig {
     pub transport: Transport,
     /// The tunnels to other nodes. The same on all nodes.
     pub vxlan: VxlanConfig,
+    /// Whether packets between pods of different nodes are encrypted, with the profile `primary`. The same on all nodes.
+    pub encryption: Encryption,
+    /// How they are encrypted. The same on all nodes.
+    pub wireguard: WireGuardConfig,
     /// How packets between pods of this node go. Needs a restart.
     pub data_path: DataPath,
+}
+
+/// Whether packets between nodes are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encryption {
+    /// They are not.
+    #[default]
+    None,
+    /// By WireGuard, to all other nodes, whatever the transport; where a node cannot, pods there are not reached.
+    WireGuard,
+}
+
+/// WireGuard between nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct WireGuardConfig {
+    /// Its UDP port.
+    pub port: u16,
 }
 
 /// How packets between pods of one node go.
@@ -91,6 +114,8 @@ impl Default for ClusterNetworkConfig {
             anti_spoofing: None,
             transport: Transport::default(),
             vxlan: VxlanConfig::default(),
+            encryption: Encryption::default(),
+            wireguard: WireGuardConfig::default(),
             data_path: DataPath::default(),
         }
     }
@@ -105,21 +130,33 @@ impl Default for VxlanConfig {
     }
 }
 
+impl Default for WireGuardConfig {
+    /// Nobody's, as above: Calico and Flannel use port 51820, Cilium 51871, and the tenants' own tunnels 51820.
+    fn default() -> Self {
+        Self { port: 7_476 }
+    }
+}
+
 impl ClusterNetworkConfig {
     /// How it goes on from this node, as the cluster's network.
     pub(crate) fn ways(&self, nodes: Vec<PeerWant>, node: &str, ends: Vec<EndWant>) -> WaysWant {
-        let tunnel = TunnelWant {
+        let is_encrypted = self.encryption == Encryption::WireGuard;
+        let has_tunnels = !is_encrypted && self.transport != Transport::Native;
+        let encryption =
+            is_encrypted.then(|| EncryptionWant { port: self.wireguard.port, ends: ends.clone() });
+        let tunnel = has_tunnels.then(|| TunnelWant {
             node: node.to_owned(),
             vni: self.vxlan.vni,
             port: self.vxlan.port,
             always: self.transport == Transport::Vxlan,
             ends,
-        };
+        });
         WaysWant {
             nodes,
             masquerade: self.masquerade,
             inside: self.inside.clone(),
-            tunnel: (self.transport != Transport::Native).then_some(tunnel),
+            tunnel,
+            encryption,
             pools: Vec::new(),
             anti_spoofing: self.anti_spoofing.unwrap_or(true),
             own: None,
@@ -130,12 +167,12 @@ impl ClusterNetworkConfig {
     /// that nobody's changes when another node comes.
     pub(crate) fn mtu_over(&self, ends: &[EndWant]) -> Option<u32> {
         let first = ends.iter().min_by_key(|end| end.address.is_ipv6());
-        let over = |end: &EndWant| match self.transport {
-            Transport::Native => end.mtu,
-            Transport::Auto | Transport::Vxlan => {
-                end.mtu.saturating_sub(Vxlan::overhead_over(end.address.is_ipv6()))
-            }
+        let overhead = |is_ipv6: bool| match (self.encryption, self.transport) {
+            (Encryption::WireGuard, _) => WireGuard::overhead_over(is_ipv6),
+            (Encryption::None, Transport::Native) => 0,
+            (Encryption::None, Transport::Auto | Transport::Vxlan) => Vxlan::overhead_over(is_ipv6),
         };
+        let over = |end: &EndWant| end.mtu.saturating_sub(overhead(end.address.is_ipv6()));
         self.mtu.or_else(|| first.map(over))
     }
 
@@ -169,9 +206,17 @@ impl ClusterNetworkConfig {
         if self.vxlan.port == 0 {
             return Err(at("vxlan.port", "port 0 is no port".to_owned()));
         }
+        if self.wireguard.port == 0 {
+            return Err(at("wireguard.port", "port 0 is no port".to_owned()));
+        }
         // Without a cluster there are no other nodes.
         let anti_spoofing = self.anti_spoofing.unwrap_or(false);
-        let ways = WaysWant { tunnel: None, anti_spoofing, ..self.ways(Vec::new(), "", Vec::new()) };
+        let ways = WaysWant {
+            tunnel: None,
+            encryption: None,
+            anti_spoofing,
+            ..self.ways(Vec::new(), "", Vec::new())
+        };
         Ok(Cluster::new(&self.ranges, &bridge, self.mtu, &ways))
     }
 }
@@ -179,6 +224,20 @@ impl ClusterNetworkConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_encrypted_goes_by_no_other_tunnel() {
+        let end = EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
+        let ways = |encryption, transport| {
+            let config = ClusterNetworkConfig { encryption, transport, ..ClusterNetworkConfig::default() };
+            let ways = config.ways(Vec::new(), "a", vec![end.clone()]);
+            (ways.tunnel.is_some(), ways.encryption.map(|want| (want.port, want.ends.len())))
+        };
+        assert_eq!(ways(Encryption::None, Transport::Auto), (true, None));
+        for transport in [Transport::Auto, Transport::Native, Transport::Vxlan] {
+            assert_eq!(ways(Encryption::WireGuard, transport), (false, Some((7476, 1))));
+        }
+    }
 
     #[test]
     fn there_is_room_for_a_tunnel_whenever_there_may_be_one() {
@@ -190,6 +249,11 @@ mod tests {
             assert_eq!(network(transport).mtu_over(&both[..1]), Some(8930));
         }
         assert_eq!(network(Transport::Native).mtu_over(&both), Some(1500));
+        for transport in [Transport::Auto, Transport::Native, Transport::Vxlan] {
+            let encrypted = ClusterNetworkConfig { encryption: Encryption::WireGuard, ..network(transport) };
+            assert_eq!(encrypted.mtu_over(&both), Some(1440));
+            assert_eq!(encrypted.mtu_over(&both[..1]), Some(8920));
+        }
         let said = ClusterNetworkConfig { mtu: Some(1400), ..ClusterNetworkConfig::default() };
         assert_eq!(said.mtu_over(&both), Some(1400));
         assert_eq!(network(Transport::Auto).mtu_over(&[]), None);

@@ -9,15 +9,19 @@ use knit_agent::daemon::Cluster;
 use knit_engine::{Event, Unit, cluster};
 use knit_kernel::Netns;
 use knit_kernel::ways::Links;
-use knit_model::intent::{EndWant, PeerWant, TunnelWant, WaysWant};
+use knit_model::intent::{EncryptionWant, EndWant, PeerWant, TunnelWant, WaysWant};
 use knit_testbed::{Dump, Namespace, Pod, Testbed, eventually};
 use tempfile::TempDir;
+
+use super::wiretap::Wiretap;
 
 pub const A: usize = 0;
 pub const B: usize = 1;
 pub const C: usize = 2;
 const ALL: [usize; 3] = [A, B, C];
 const NAMES: [&str; 3] = ["a", "b", "c"];
+/// The port that encrypted packets go to.
+pub const WIREGUARD: u16 = 7476;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// As the configuration says it.
@@ -26,6 +30,8 @@ pub enum Transport {
     Auto,
     Native,
     Vxlan,
+    /// Encrypted, whatever the transport.
+    WireGuard,
 }
 
 /// Which addresses nodes have.
@@ -40,13 +46,15 @@ struct Member {
     host: Namespace,
     pod: Pod,
     node: Standalone,
-    _folder: TempDir,
+    folder: TempDir,
     before: Dump,
 }
 
 pub struct Nodes {
     testbed: Testbed,
+    router: Namespace,
     over: Over,
+    transport: Transport,
     members: Vec<Member>,
 }
 
@@ -78,18 +86,24 @@ impl Nodes {
             let folder = TempDir::new().unwrap();
             let node = host.run(|| Standalone::open(folder.path()).unwrap());
             let before = Dump::settled(&host);
-            Member { host, pod, node, _folder: folder, before }
+            Member { host, pod, node, folder, before }
         });
         let members = members.collect();
-        Self { testbed, over, members }
+        Self { testbed, router, over, transport: Transport::Auto, members }
     }
 
     /// Has every node reach the others so, and a pod on each.
     pub fn have(&mut self, transport: Transport) {
-        for at in ALL {
-            self.tell(at, &ALL, transport);
+        self.transport = transport;
+        ALL.into_iter().for_each(|at| self.tell(at, &ALL, transport));
+        if transport == Transport::WireGuard {
+            // Now each has a key to tell the others.
+            ALL.into_iter().for_each(|at| self.tell(at, &ALL, transport));
         }
         ALL.into_iter().for_each(|at| self.plug(at));
+        for Member { host, node, .. } in &mut self.members {
+            host.run(|| node.node().tidy().unwrap());
+        }
     }
 
     /// A node leaves the cluster: the others do not know it any more.
@@ -100,8 +114,42 @@ impl Nodes {
         }
     }
 
+    /// A node does not tell its key, or tells it again.
+    pub fn tell_key(&mut self, of: usize, is_told: bool) {
+        let silent = (!is_told).then_some(of);
+        for at in ALL.into_iter().filter(|at| *at != of) {
+            self.tell_all_but(at, &ALL, self.transport, silent);
+        }
+    }
+
+    /// A node loses all that it knew, and begins anew.
+    pub fn lose_state(&mut self, at: usize) {
+        let member = &mut self.members[at];
+        let folder = TempDir::new().unwrap();
+        member.node = member.host.run(|| Standalone::open(folder.path()).unwrap());
+        member.folder = folder;
+        self.tell(at, &ALL, self.transport);
+    }
+
+    /// The key that a node has told.
+    pub fn key_of(&self, at: usize) -> Option<String> {
+        self.members[at].node.state().public_key().map(|key| key.to_string())
+    }
+
+    /// Whether a key that a node made is on its disk.
+    pub fn has_key_on_disk(&self, at: usize) -> bool {
+        let keys = std::fs::read_dir(self.members[at].folder.path().join("keys"));
+        keys.is_ok_and(|keys| keys.count() > 0)
+    }
+
     fn tell(&mut self, at: usize, all: &[usize], transport: Transport) {
-        let over = self.over;
+        self.tell_all_but(at, all, transport, None);
+    }
+
+    /// Tells a node of others. One of them may have told no key.
+    fn tell_all_but(&mut self, at: usize, all: &[usize], transport: Transport, silent: Option<usize>) {
+        let (over, mtu) = (self.over, self.mtu());
+        let keys = ALL.map(|at| self.members[at].node.state().public_key().filter(|_| silent != Some(at)));
         let member = &mut self.members[at];
         let (host, node) = (&member.host, &mut member.node);
         host.run(|| {
@@ -112,6 +160,7 @@ impl Nodes {
                     ranges: ranges(*other),
                     addresses: vec![],
                     far: vec![],
+                    key: keys[*other],
                 };
                 for own in addresses(over, *other) {
                     match links.with(own) {
@@ -121,19 +170,24 @@ impl Nodes {
                 }
                 peer
             });
+            let ends: Vec<EndWant> =
+                addresses(over, at).into_iter().map(|address| EndWant { address, mtu: 1500 }).collect();
             let tunnel = TunnelWant {
                 node: NAMES[at].to_owned(),
                 vni: 7500,
                 port: 7475,
                 always: transport == Transport::Vxlan,
-                ends: addresses(over, at).into_iter().map(|address| EndWant { address, mtu: 1500 }).collect(),
+                ends: ends.clone(),
             };
+            let has_tunnels = matches!(transport, Transport::Auto | Transport::Vxlan);
+            let encryption = EncryptionWant { port: WIREGUARD, ends };
             let ways = WaysWant {
                 nodes: peers.collect(),
-                tunnel: (transport != Transport::Native).then_some(tunnel),
+                tunnel: has_tunnels.then_some(tunnel),
+                encryption: (transport == Transport::WireGuard).then_some(encryption),
                 ..WaysWant::default()
             };
-            let network = Cluster::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu(over)), &ways);
+            let network = Cluster::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu), &ways);
             node.node().hear(network.applied()).unwrap();
         });
         let problems = self.members[at].node.state().problems.values().flatten();
@@ -144,16 +198,16 @@ impl Nodes {
     /// Has the pod of a node on its bridge.
     pub fn plug(&mut self, at: usize) {
         let Member { host, pod, .. } = &self.members[at];
-        let (pod, port) = (pod.namespace(), format!("pod-{}", NAMES[at]));
+        let (pod, port, mtu) = (pod.namespace(), format!("pod-{}", NAMES[at]), self.mtu());
         if host.output("ip", &["link", "show", &port]).is_err() {
             self.testbed.connect(pod, "eth0", host, &port);
-            pod.ip(&["link", "set", "eth0", "mtu", &mtu(self.over).to_string()]);
             for range in ranges(at) {
                 pod.address("eth0", &format!("{}/{}", nth(range, 2), range.prefix_len()));
                 let gateway = nth(range, 1).to_string();
                 pod.ip(&["route", "add", "default", "via", &gateway, "dev", "eth0"]);
             }
         }
+        pod.ip(&["link", "set", "eth0", "mtu", &mtu.to_string()]);
         host.enslave(&port, "knit0");
     }
 
@@ -190,7 +244,7 @@ impl Nodes {
     /// What fills a pod's MTU gets through in one piece.
     pub fn assert_large_packets_fit(&self) {
         for (range, header) in ranges(C).into_iter().zip([28, 48]) {
-            let (size, to) = ((mtu(self.over) - header).to_string(), nth(range, 2).to_string());
+            let (size, to) = ((self.mtu() - header).to_string(), nth(range, 2).to_string());
             let words = ["-n", "-c", "1", "-w", "2", "-M", "do", "-s", &size, &to];
             self.members[A].pod.output("ping", &words).unwrap();
         }
@@ -204,13 +258,38 @@ impl Nodes {
     }
 
     fn packets(&self, at: usize) -> u64 {
-        let link = match self.over {
-            Over::Ipv4 | Over::Both => "knitvx4",
-            Over::Ipv6 => "knitvx6",
+        let link = match (self.transport, self.over) {
+            (Transport::WireGuard, _) => "knitwg0",
+            (_, Over::Ipv4 | Over::Both) => "knitvx4",
+            (_, Over::Ipv6) => "knitvx6",
         };
         let seen = self.members[at].host.ip_json(&["-s", "link", "show", link]);
         let of = |way: &str| seen[0]["stats64"][way]["packets"].as_u64().unwrap();
         of("rx").min(of("tx"))
+    }
+
+    /// Listens to all that goes from one node to another.
+    pub fn listen(&self) -> Wiretap {
+        let cables = NAMES.map(|name| format!("cable-{name}"));
+        Wiretap::new(&self.router, &cables)
+    }
+
+    /// The pod of a node does not reach that of another.
+    pub fn assert_cut_off(&self, from: usize, to: usize) {
+        for to in ranges(to).into_iter().map(|range| nth(range, 2)) {
+            let words = ["-n", "-c", "1", "-w", "1", &to.to_string()];
+            assert!(self.members[from].pod.output("ping", &words).is_err(), "{to} is reached");
+        }
+    }
+
+    /// What fits into a packet of 1500 bytes.
+    fn mtu(&self) -> u32 {
+        match (self.transport, self.over) {
+            (Transport::WireGuard, Over::Ipv4 | Over::Both) => 1440,
+            (Transport::WireGuard, Over::Ipv6) => 1420,
+            (_, Over::Ipv4 | Over::Both) => 1450,
+            (_, Over::Ipv6) => 1430,
+        }
     }
 
     /// How pods of others are reached, in words.
@@ -287,14 +366,6 @@ fn forward(host: &Namespace) {
     host.set_sysctl("net.ipv4.ip_forward", "1");
     host.set_sysctl("net.ipv6.conf.all.forwarding", "1");
     host.set_sysctl("net.ipv4.conf.all.rp_filter", "1");
-}
-
-/// What fits into a packet of 1500 bytes.
-fn mtu(over: Over) -> u32 {
-    match over {
-        Over::Ipv4 | Over::Both => 1450,
-        Over::Ipv6 => 1430,
-    }
 }
 
 /// The node's addresses.

@@ -6,7 +6,7 @@ use knit_model::link::{Link, OwnerId};
 use knit_model::problem::Reason;
 use knit_model::{IfName, KeyRef, NetState, Scope};
 
-use super::Resolved;
+use super::{Resolved, ways};
 use crate::event::{Keys, NoKey};
 
 /// Gives keys that are made on the node the name of their attachment, and has all keys of a link looked at.
@@ -48,6 +48,7 @@ pub(crate) fn fill(resolved: &mut Resolved, keys: &Keys, seen: &NetState) {
             }
         }
     }
+    ways::know(resolved);
     for (scope, name) in unmakeable {
         leave_out(resolved, &scope, &name);
     }

@@ -1,7 +1,9 @@
 //! The ways from the cluster's network to the pods of other nodes, in Knit's own table: a route through each node that is
-//! on a link of this one, and a tunnel to each of the others. With them come the ways out of the cluster through gateways.
+//! on a link of this one, and a tunnel to each of the others; or encrypted to all of them. With them come the ways out of the
+//! cluster through gateways.
 
 mod choice;
+mod encrypted;
 mod gateways;
 mod taken;
 mod tunnels;
@@ -11,6 +13,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_ipam::Pool;
 use knit_model::intent::{NetworkWant, PeerWant, Want, WaysWant};
+use knit_model::link::{Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
@@ -18,6 +21,9 @@ use knit_model::route::NextHop;
 use knit_model::{IfName, Route, Rule, Scope, marks};
 
 use self::choice::{Choice, choose};
+use self::encrypted::Encrypted;
+pub(crate) use self::encrypted::given_back;
+pub(super) use self::encrypted::know;
 pub(crate) use self::gateways::{hops, refuse_taken};
 use self::taken::Taken;
 use self::tunnels::Tunnels;
@@ -31,6 +37,7 @@ use crate::state::State;
 pub(crate) fn ways(state: &State) -> Resolved {
     let mut resolved = Resolved::default();
     resolved.look.host_rules = true;
+    resolved.look.dead_ends = true;
     if let Some(had) = state.made.get(&Unit::Ways) {
         // What is there of earlier ones has to be looked at, whatever is wanted now.
         resolved.look.ways.extend(had.ways.iter().cloned());
@@ -41,6 +48,7 @@ pub(crate) fn ways(state: &State) -> Resolved {
         add(state, cluster, ways, why, &mut resolved);
         gateways::add(state, cluster, &mut resolved);
     }
+    encrypted::give_back(state, &mut resolved);
     resolved.look.host_neighbours = !resolved.look.host_links.is_empty();
     resolved
 }
@@ -63,14 +71,17 @@ fn add(
 ) {
     let mut taken = Taken::of(cluster.network, ways);
     let mut tunnels = Tunnels::new(state, cluster, ways, why);
+    let mut encrypted = Encrypted::new(state, cluster, ways, why);
     for peer in &ways.nodes {
         let (peer, refused) = taken.known(peer);
         resolved.made.warnings.extend(refused.into_iter().map(|why| (cluster::key(), why)));
         for range in peer.ranges.iter().map(IpNet::trunc) {
-            let chosen = taken.take(range, &peer.name).and_then(|()| choose(ways, &peer, range));
-            let reached = chosen.and_then(|choice| match choice {
-                Choice::Native(hop) => Ok(native(&peer, range, hop, why, resolved)),
-                Choice::Tunnel { end, to } => tunnels.add(&peer, range, end, to, resolved),
+            let reached = taken.take(range, &peer.name).and_then(|()| match &mut encrypted {
+                Some(encrypted) => encrypted.add(&peer, range, resolved),
+                None => choose(ways, &peer, range).and_then(|choice| match choice {
+                    Choice::Native(hop) => Ok(native(&peer, range, hop, why, resolved)),
+                    Choice::Tunnel { end, to } => tunnels.add(&peer, range, end, to, resolved),
+                }),
             });
             match reached {
                 Ok(item) => resolved.made.items.push((cluster::key(), item)),
@@ -83,6 +94,9 @@ fn add(
         }
     }
     tunnels.finish(resolved);
+    if let Some(encrypted) = encrypted {
+        encrypted.finish(resolved);
+    }
 }
 
 /// The ranges of the other nodes' pods, those that are nobody else's.
@@ -92,8 +106,11 @@ pub(crate) fn ranges_of_others(own: &NetworkWant, ways: &WaysWant) -> Vec<IpNet>
     all.filter(|(range, peer)| taken.take(*range, &peer.name).is_ok()).map(|(range, _)| range).collect()
 }
 
-/// Those of them that are reached without a tunnel.
+/// Those of them that are reached without a tunnel, and in clear.
 pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Beyond> {
+    if ways.encryption.is_some() {
+        return Vec::new();
+    }
     let mut taken = Taken::of(own, ways);
     let mut all = Vec::new();
     for peer in &ways.nodes {
@@ -141,6 +158,48 @@ fn put_rule(rule: Rule, why: &Provenance, resolved: &mut Resolved) {
     resolved.because(&Scope::Host, Item::Rule(rule.clone()), why);
     resolved.made.rules.insert(rule.clone());
     resolved.desired.state.scope(&Scope::Host).rules.insert(rule);
+}
+
+/// What pods say to nodes goes the same way as what they say to pods there.
+fn add_rules_of_pods(cluster: ClusterNetwork<'_>, why: &Provenance, resolved: &mut Resolved) {
+    for range in &cluster.network.ranges {
+        let rule = Rule::from_address(range.trunc(), marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
+        put_rule(rule, why, resolved);
+    }
+}
+
+/// The bridge's addresses: what the node itself says to pods beyond a tunnel comes from them.
+fn sources(state: &State, cluster: ClusterNetwork<'_>) -> Vec<IpAddr> {
+    let bridge = state.made.get(&Unit::Bridge(cluster.bridge_key()));
+    let addresses = bridge.and_then(|made| made.bridge.as_ref()).map(|bridge| &bridge.addresses);
+    addresses.into_iter().flatten().map(IpNet::addr).collect()
+}
+
+/// A link of the host that leads to other nodes, and that forwards.
+fn put_link(mut link: Link, why: &Provenance, resolved: &mut Resolved) {
+    let (host, name) = (Scope::Host, link.name.clone());
+    link.owner = Some(owner(&name));
+    resolved.because(&host, Item::Link(name.clone()), why);
+    resolved.look.host_links.insert(name.clone());
+    resolved.made.host_links.insert(name.clone());
+    // Answers from outside come by it when another node is their gateway: that the way there is another is no reason to drop them.
+    for (last, value) in [("forwarding", "1"), ("rp_filter", "2")] {
+        let path = format!("net/ipv4/conf/{name}/{last}");
+        put_sysctl(&path, value, why, resolved);
+        resolved.made.sysctls.insert(path);
+    }
+    resolved.desired.state.scope(&host).add_link(link);
+}
+
+fn put_sysctl(path: &str, value: &str, why: &Provenance, resolved: &mut Resolved) {
+    resolved.because(&Scope::Host, Item::Sysctl(path.to_owned()), why);
+    resolved.look.sysctls.insert(path.to_owned());
+    resolved.desired.state.scope(&Scope::Host).sysctls.insert(path.to_owned(), value.to_owned());
+}
+
+/// The mark of a link that leads to other nodes.
+fn owner(name: &IfName) -> OwnerId {
+    OwnerId::derived(&format!("ways/{name}"))
 }
 
 /// The next hop beyond a tunnel: the first address of a range, which the bridge of its node has. A range that is too small

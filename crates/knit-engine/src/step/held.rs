@@ -7,7 +7,7 @@ use knit_model::{NetState, Plan, Scope, Step};
 use serde_json::Value;
 
 use crate::event::Unit;
-use crate::resolve::Resolved;
+use crate::resolve::{self, Resolved};
 use crate::state::{HeldKey, Made, State};
 
 /// The first values of what a plan changes on links that are not Knit's, and of the sysctls that someone asked for.
@@ -58,8 +58,11 @@ pub(super) fn held(
 
 /// Held values that nobody overrides any more: after this change they are back.
 pub(super) fn given_back(state: &State, unit: &Unit, resolved: &Resolved) -> Vec<HeldKey> {
-    let Unit::Sandbox(id) = unit else { return Vec::new() };
-    let scope = Scope::Sandbox(id.clone());
+    let scope = match unit {
+        Unit::Sandbox(id) => Scope::Sandbox(id.clone()),
+        Unit::Ways => return resolve::given_back(state, resolved),
+        Unit::Bridge(_) => return Vec::new(),
+    };
     let mine = state.held.iter().filter(|(key, _)| key.scope == scope);
     let is_back = |key: &HeldKey, value: &Value| match &key.link {
         Some(name) => resolved

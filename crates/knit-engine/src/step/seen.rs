@@ -33,7 +33,12 @@ pub(super) fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Reso
     mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();
     let is_way = |route: &Route| route.owned && marks::is_of_ways(route.table);
     let is_mine = |route: &Route| {
-        route.via.iter().any(|hop| on_mine(&hop.link) || look.ways.contains(&hop.link) && is_way(route))
+        let is_dead_end = look.dead_ends && route.via.is_empty() && is_way(route);
+        is_dead_end
+            || route
+                .via
+                .iter()
+                .any(|hop| on_mine(&hop.link) || look.ways.contains(&hop.link) && is_way(route))
     };
     mine.routes = host.routes.into_iter().filter(|(_, route)| is_mine(route)).collect();
     mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();

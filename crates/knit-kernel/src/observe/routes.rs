@@ -32,6 +32,13 @@ pub(crate) fn look(
         }
     }
     let mut routes = Vec::new();
+    if look.dead_ends {
+        let message = request(scope, look.family(), Some(marks::HOST_TABLE), None);
+        let dead_ends = room.socket(scope)?.dump(message, |_, body| {
+            decode(body, found).filter(|route| route.owned && route.action != Action::Forward)
+        });
+        routes.extend(absent_is_none(dead_ends)?.unwrap_or_default());
+    }
     for (table, link) in filters {
         let message = request(scope, look.family(), table, link);
         let some = room.socket(scope)?.dump(message, |_, body| decode(body, found));

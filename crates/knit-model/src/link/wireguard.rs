@@ -46,6 +46,12 @@ pub struct WgPeer {
 }
 
 impl WireGuard {
+    /// The bytes that it puts around each packet, over this family.
+    pub const fn overhead_over(is_ipv6: bool) -> u32 {
+        let outer = if is_ipv6 { 40 } else { 20 };
+        outer + 8 + 32
+    }
+
     /// Every field stated, for tests that go over all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
@@ -73,9 +79,9 @@ impl LinkKind for WireGuard {
     /// The kernel's driver does so on every `up`: a redirect could send packets around the tunnel.
     const SYSCTLS: &'static [(&'static str, &'static str)] = &[("net/ipv4/conf/all/send_redirects", "0")];
 
-    /// 60 bytes over IPv4 and 80 over IPv6. A peer may come over either, so that there is room for the larger.
+    /// A peer may come over either family, so that there is room for the larger.
     fn overhead(&self) -> u32 {
-        80
+        Self::overhead_over(true)
     }
 
     fn secrets(&mut self) -> Vec<&mut SecretKey> {

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knit_kube::kube::Resource;
+use knit_model::PublicKey;
 use serde::Deserialize;
 
 use crate::beside::room::{CONDITION, Said, TAINT};
@@ -24,6 +25,8 @@ pub(super) struct Known {
     pub(super) addresses: Vec<IpAddr>,
     /// Whether it is Ready, as the API server says.
     pub(super) is_ready: bool,
+    /// The key that it tells others.
+    pub(super) key: Option<PublicKey>,
 }
 
 /// A node, as it is watched.
@@ -34,6 +37,8 @@ pub(super) struct Brief {
     metadata: ObjectMeta,
     known: Known,
     said: Said,
+    /// What it tells others as its key, whatever it is.
+    told_key: Option<String>,
 }
 
 impl Brief {
@@ -45,6 +50,11 @@ impl Brief {
     /// What it says about room for pods.
     pub(super) fn said(&self) -> Said {
         self.said
+    }
+
+    /// What it tells others as its key, whatever it is.
+    pub(super) fn told_key(&self) -> Option<&str> {
+        self.told_key.as_deref()
     }
 
     /// Its name, and what is known of it.
@@ -69,6 +79,15 @@ struct Told {
 struct Metadata {
     name: Option<String>,
     resource_version: Option<String>,
+    #[serde(default)]
+    annotations: Annotations,
+}
+
+/// Of all annotations the one that agents write.
+#[derive(Default, Deserialize)]
+struct Annotations {
+    #[serde(rename = "knit.opdev.io/wireguard-public-key")]
+    key: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -108,19 +127,21 @@ struct Address {
 
 impl From<Told> for Brief {
     fn from(told: Told) -> Self {
-        let Metadata { name, resource_version } = told.metadata;
+        let Metadata { name, resource_version, annotations } = told.metadata;
         let own = told.status.addresses.iter().filter(|address| address.kind == "InternalIP");
         let known = Known {
             ranges: told.spec.pod_cidrs.iter().filter_map(|range| range.parse().ok()).collect(),
             addresses: own.filter_map(|address| address.address.parse().ok()).collect(),
             is_ready: told.status.conditions.iter().any(|one| one.kind == READY && one.status == "True"),
+            key: annotations.key.as_ref().and_then(|key| key.parse().ok()),
         };
         let condition = told.status.conditions.iter().find(|condition| condition.kind == CONDITION);
         let said = Said {
             is_tainted: told.spec.taints.iter().any(|taint| taint.key == TAINT),
             available: condition.map(|condition| condition.status == "True"),
         };
-        Self { metadata: ObjectMeta { name, resource_version, ..ObjectMeta::default() }, known, said }
+        let metadata = ObjectMeta { name, resource_version, ..ObjectMeta::default() };
+        Self { metadata, known, said, told_key: annotations.key }
     }
 }
 
@@ -159,6 +180,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::beside::told_key::ANNOTATION;
 
     #[test]
     fn a_node_is_its_ranges_and_its_own_addresses() {
@@ -196,6 +218,18 @@ mod tests {
         .unwrap();
         assert_eq!(brief.said(), Said { is_tainted: true, available: Some(false) });
         assert!(brief.split().1.is_ready);
+    }
+
+    #[test]
+    fn a_node_tells_its_key_by_an_annotation() {
+        let told = |key: &str| {
+            let node = json!({"metadata": {"name": "a", "annotations": {ANNOTATION: key, "other": "x"}}});
+            let brief: Brief = serde_json::from_value(node).unwrap();
+            (brief.told_key().map(str::to_owned), brief.split().1.key)
+        };
+        let key = PublicKey::from_bytes([7; 32]);
+        assert_eq!(told(&key.to_string()), (Some(key.to_string()), Some(key)));
+        assert_eq!(told("nonsense"), (Some("nonsense".to_owned()), None), "it is written anew, not taken");
     }
 
     #[test]

@@ -33,13 +33,18 @@ pub(super) fn choose<'a>(ways: &'a WaysWant, peer: &PeerWant, range: IpNet) -> R
     if let Some(hop) = on_link.filter(|_| !tunnel.always) {
         return Ok(Choice::Native(hop.clone()));
     }
-    let mut ends: Vec<&EndWant> = tunnel.ends.iter().collect();
+    pair(&tunnel.ends, peer).map(|(end, to)| Choice::Tunnel { end, to })
+}
+
+/// The addresses of the two nodes that a tunnel is between: of IPv4 where both have it.
+pub(super) fn pair<'a>(ends: &'a [EndWant], peer: &PeerWant) -> Result<(&'a EndWant, IpAddr), String> {
+    let mut ends: Vec<&EndWant> = ends.iter().collect();
     ends.sort_by_key(|end| end.address.is_ipv6());
-    let over = |end: &'a EndWant| {
+    let with = |end: &'a EndWant| {
         let to = peer.own().find(|address| address.is_ipv4() == end.address.is_ipv4())?;
-        Some(Choice::Tunnel { end, to })
+        Some((end, to))
     };
-    ends.into_iter().find_map(over).ok_or_else(|| "the two nodes have no addresses of one family".to_owned())
+    ends.into_iter().find_map(with).ok_or_else(|| "the two nodes have no addresses of one family".to_owned())
 }
 
 #[cfg(test)]
@@ -64,6 +69,7 @@ mod tests {
             ranges: vec![],
             addresses: near.iter().map(on_link).collect(),
             far: far.iter().map(|text| text.parse().unwrap()).collect(),
+            key: None,
         }
     }
 

@@ -24,7 +24,8 @@ pub(crate) type Hops = BTreeMap<(String, bool), NextHop>;
 /// The next hop to each other node: the same as to its pods.
 pub(crate) fn hops(cluster: ClusterNetwork<'_>) -> Hops {
     let mut hops = Hops::new();
-    let Some(ways) = cluster.ways else { return hops };
+    // What leaves by another node would be in clear on its way there.
+    let Some(ways) = cluster.ways.filter(|ways| ways.encryption.is_none()) else { return hops };
     let mut taken = Taken::of(cluster.network, ways);
     for peer in &ways.nodes {
         let (peer, _) = taken.known(peer);
@@ -84,7 +85,9 @@ fn one(
         }
         Place::At(node) => {
             let hop = hops.get(&(node.to_owned(), address.is_ipv6()));
-            let hop = hop.ok_or_else(|| format!("node {node}, which has {address}, is not reached"))?;
+            let is_encrypted = cluster.ways.is_some_and(|ways| ways.encryption.is_some());
+            let why_not = if is_encrypted { ": it would be in clear on its way there" } else { "" };
+            let hop = hop.ok_or_else(|| format!("node {node}, which has {address}, is not reached{why_not}"))?;
             lead(cluster, gateway, hop, why, resolved);
             Ok(())
         }

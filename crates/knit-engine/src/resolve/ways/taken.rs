@@ -19,8 +19,7 @@ impl Taken {
         for range in &own.ranges {
             taken.put(*range, || format!("{range} of this node"));
         }
-        let ends = ways.tunnel.iter().flat_map(|tunnel| &tunnel.ends);
-        for address in ends.map(|end| end.address) {
+        for address in ways.ends().map(|end| end.address) {
             taken.put(address.into(), || format!("{address} of this node"));
         }
         for peer in &ways.nodes {
@@ -103,6 +102,7 @@ mod tests {
             ranges: vec![],
             addresses: vec![],
             far: vec!["192.0.2.2".parse().unwrap()],
+            key: None,
         };
         let liar = PeerWant {
             name: "d".to_owned(),

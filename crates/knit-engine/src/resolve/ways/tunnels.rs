@@ -9,16 +9,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_model::intent::{EndWant, PeerWant, TunnelWant, WaysWant};
-use knit_model::link::{Attrs, Kind, Link, LinkKind, OwnerId, Vxlan};
+use knit_model::link::{Attrs, Kind, Link, LinkKind, Vxlan};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
 use knit_model::route::NextHop;
-use knit_model::{IfName, Mac, Neighbour, Route, Rule, Scope, marks};
+use knit_model::{IfName, Mac, Neighbour, Route, Scope, marks};
 
-use super::{add_route, add_rule, gateway_of, put_rule};
+use super::{add_route, add_rule, add_rules_of_pods, gateway_of, put_link, sources};
 use crate::cluster::ClusterNetwork;
-use crate::event::Unit;
 use crate::resolve::{Resolved, with_defaults};
 use crate::state::State;
 
@@ -42,13 +41,11 @@ impl<'a> Tunnels<'a> {
         ways: &'a WaysWant,
         why: &'a Provenance,
     ) -> Self {
-        let bridge = state.made.get(&Unit::Bridge(cluster.bridge_key()));
-        let addresses = bridge.and_then(|made| made.bridge.as_ref()).map(|bridge| &bridge.addresses);
         Self {
             cluster,
             want: ways.tunnel.as_ref(),
             why,
-            sources: addresses.into_iter().flatten().map(IpNet::addr).collect(),
+            sources: sources(state, cluster),
             lacking: state.lacking.get(Vxlan::NAME).map(String::as_str),
             entries: BTreeMap::new(),
         }
@@ -95,10 +92,7 @@ impl<'a> Tunnels<'a> {
         for (end, entries) in self.entries.into_values() {
             add_link(want, end, entries, self.why, resolved);
         }
-        for range in &self.cluster.network.ranges {
-            let rule = Rule::from_address(range.trunc(), marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
-            put_rule(rule, self.why, resolved);
-        }
+        add_rules_of_pods(self.cluster, self.why, resolved);
     }
 }
 
@@ -109,25 +103,13 @@ fn add_link(
     why: &Provenance,
     resolved: &mut Resolved,
 ) {
-    let (host, name) = (Scope::Host, link_name(end));
+    let name = link_name(end);
     let vxlan = Vxlan::unicast(want.vni, want.port, end.address, entries);
     let mtu = Some(end.mtu.saturating_sub(vxlan.overhead()));
-    let mut link = Link::new(name.clone(), Kind::Vxlan(vxlan).with_defaults());
-    link.owner = Some(OwnerId::derived(&format!("ways/{name}")));
+    let mut link = Link::new(name, Kind::Vxlan(vxlan).with_defaults());
     let asked = Attrs { mac: Some(mac_of(&want.node)), ..Attrs::default() };
     link.attrs = with_defaults(&link.kind, &asked, mtu, None, "");
-    resolved.because(&host, Item::Link(name.clone()), why);
-    resolved.look.host_links.insert(name.clone());
-    resolved.made.host_links.insert(name.clone());
-    // Answers from outside come by it when another node is their gateway: that the way there is another is no reason to drop them.
-    for (last, value) in [("forwarding", "1"), ("rp_filter", "2")] {
-        let path = format!("net/ipv4/conf/{name}/{last}");
-        resolved.because(&host, Item::Sysctl(path.clone()), why);
-        resolved.look.sysctls.insert(path.clone());
-        resolved.made.sysctls.insert(path.clone());
-        resolved.desired.state.scope(&host).sysctls.insert(path, value.to_owned());
-    }
-    resolved.desired.state.scope(&host).add_link(link);
+    put_link(link, why, resolved);
 }
 
 pub(super) fn link_name(end: &EndWant) -> IfName {
