@@ -60,6 +60,7 @@ fn peer(number: u8, is_near: bool) -> PeerWant {
         ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
         addresses: if is_near { near.collect() } else { vec![] },
         far: if is_near { vec![] } else { own.to_vec() },
+        key: None,
     }
 }
 

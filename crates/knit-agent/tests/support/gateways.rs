@@ -266,6 +266,7 @@ fn ways(at: usize, by_tunnels: bool) -> WaysWant {
         ranges: ranges(other),
         addresses: addresses(other),
         far: vec![],
+        key: None,
     });
     let tunnel = TunnelWant {
         node: NAMES[at].to_owned(),
