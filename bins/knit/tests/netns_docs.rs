@@ -41,6 +41,7 @@ pages! {
     extension => "docs/kinds/extension.md",
     networkquota => "docs/kinds/networkquota.md",
     ippool => "docs/kinds/ippool.md",
+    egressgateway => "docs/kinds/egressgateway.md",
     extensions => "docs/extensions.md",
     migrate_from_cni => "docs/migrate-from-cni.md",
 }

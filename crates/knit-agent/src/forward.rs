@@ -29,6 +29,9 @@ pub(crate) fn apply(
     redirect: Option<&Redirect>,
 ) -> Result<(), Problem> {
     filter(kernel, all)?;
+    if let Some(leaving) = &all.egress {
+        egress::move_connections(kernel, leaving);
+    }
     if let Some(redirect) = redirect {
         direct::apply(redirect, kernel, all);
     }

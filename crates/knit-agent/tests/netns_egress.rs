@@ -24,7 +24,8 @@ fn the_outside_sees_the_gateways_address_also_when_the_next_node_has_it() {
     nodes.assert_known_at(B);
     // Inside of the cluster pods are themselves.
     assert_eq!(nodes.seen_by_node(A, SHOP, C), nodes.pod(A, SHOP));
-    let mut calls = WORLD.map(|world| Call::new(&nodes, A, world));
+    let calls = |at| WORLD.map(|world| Call::new(&nodes, at, world));
+    let mut calls: Vec<Call> = [A, B, C].into_iter().flat_map(calls).collect();
     calls.iter_mut().for_each(Call::talk);
     // The first node is not well: the second announces the address before anybody asks.
     nodes.are_well(&[A, C]);
@@ -38,6 +39,7 @@ fn the_outside_sees_the_gateways_address_also_when_the_next_node_has_it() {
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES);
     nodes.are_well(&[A, B, C]);
     nodes.assert_known_at(B);
+    calls.iter_mut().for_each(Call::talk);
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES);
     nodes.assert_at_rest();
     nodes.drop_gateway();

@@ -90,6 +90,8 @@ pub struct Leaving {
     pub translated: BTreeMap<IpAddr, IpAddr>,
     /// Pods that do not leave by this node: their gateway is another, or has no node.
     pub barred: BTreeSet<IpAddr>,
+    /// Pods that leave otherwise than they were last asked to: their connections with the outside are to go the new way.
+    pub moved: BTreeSet<IpAddr>,
 }
 
 /// Pods of this node that leave by another, of one family.
@@ -126,6 +128,41 @@ pub(crate) struct Forwards {
     last: Turn,
     /// The last change that is in what the host works on.
     under_way: Option<Turn>,
+    /// What was asked last about packets that leave by a gateway.
+    by_gateways: ByGateways,
+}
+
+/// What the host was asked about packets that leave by a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ByGateways {
+    /// Where those of each pod go on.
+    pods: BTreeMap<IpAddr, Exit>,
+    /// The same for namespaces: a pod that is not among those of before may have gone, or its gateway.
+    namespaces: egress::Exits,
+    inside: Vec<IpNet>,
+}
+
+impl ByGateways {
+    fn of(asked: &Forwards) -> Self {
+        let own = asked.of.values().flat_map(|wanted| &wanted.exits);
+        let pods = asked.of_all.elsewhere.iter().chain(own);
+        Self {
+            pods: pods.map(|(address, exit)| (*address, exit.clone())).collect(),
+            namespaces: asked.of_all.exits.clone(),
+            inside: asked.of_all.inside.clone(),
+        }
+    }
+
+    /// Pods whose packets go another way than before, so that the source of their connections is given elsewhere.
+    fn moved_since(&self, before: &Self) -> BTreeSet<IpAddr> {
+        let is_here = |exit: &Exit| matches!(exit, Exit::Here(_));
+        let has_moved = |address: &IpAddr, old: &Exit| match self.pods.get(address) {
+            Some(exit) => exit != old && (is_here(old) || is_here(exit)),
+            None => self.namespaces != before.namespaces,
+        };
+        let moved = before.pods.iter().filter(|(address, old)| has_moved(address, old));
+        moved.map(|(address, _)| *address).collect()
+    }
 }
 
 /// What one sandbox needs.
@@ -194,11 +231,13 @@ fn go_on(state: &mut State, effects: &mut Effects) {
         return;
     }
     asked.under_way = Some(asked.last);
+    let now = ByGateways::of(asked);
+    let before = mem::replace(&mut asked.by_gateways, now);
     effects.list.push(Effect::Forward(Forwarding {
         forwards: asked.of.values().flat_map(|wanted| &wanted.forwards).cloned().collect(),
         bridge,
         outside: leaving(asked),
-        egress: by_gateways(asked),
+        egress: by_gateways(&asked.by_gateways, &before),
         guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
         beyond: asked.of_all.beyond.clone(),
     }));
@@ -231,11 +270,12 @@ fn inside(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
 }
 
 /// Whose packets leave by a gateway, and how.
-fn by_gateways(asked: &Forwards) -> Option<Leaving> {
-    let mut leaving = Leaving { inside: asked.of_all.inside.clone(), ..Leaving::default() };
+fn by_gateways(now: &ByGateways, before: &ByGateways) -> Option<Leaving> {
+    let inside = if now.inside.is_empty() { &before.inside } else { &now.inside };
+    let moved = now.moved_since(before);
+    let mut leaving = Leaving { inside: inside.clone(), moved, ..Leaving::default() };
     let mut sent: BTreeMap<(u32, IpAddr), Vec<IpAddr>> = BTreeMap::new();
-    let own = asked.of.values().flat_map(|wanted| &wanted.exits);
-    for (address, exit) in asked.of_all.elsewhere.iter().chain(own) {
+    for (address, exit) in &now.pods {
         match exit {
             Exit::Here(outside) => drop(leaving.translated.insert(*address, *outside)),
             Exit::By { mark, via } => sent.entry((*mark, *via)).or_default().push(*address),
@@ -244,7 +284,7 @@ fn by_gateways(asked: &Forwards) -> Option<Leaving> {
     }
     let sent = sent.into_iter().map(|((mark, via), pods)| Sent { mark, via, pods });
     leaving.sent = sent.collect();
-    let is_any = !(leaving.sent.is_empty() && leaving.translated.is_empty() && leaving.barred.is_empty());
+    let is_any = !now.pods.is_empty() || !leaving.moved.is_empty();
     is_any.then_some(leaving)
 }
 

@@ -236,7 +236,7 @@ fn the_first_node_that_is_well_has_the_address_and_it_comes_back_with_it() {
     assert_eq!(node.has(), HERE);
     node.hear(Event::ObjectDeleted(key("shop")));
     assert_eq!(node.kernel.observe(), before);
-    assert_eq!(node.filter.egress, None);
+    assert_eq!(node.filter.egress, None, "there was no pod");
     assert_eq!(node.replayed().egress, Default::default(), "nothing is remembered");
 }
 
@@ -347,12 +347,19 @@ fn pods_of_its_namespaces_leave_by_it_and_others_do_not() {
         ]
     );
     assert_eq!((leaving.sent, leaving.barred), (vec![], BTreeSet::new()));
+    assert_eq!(leaving.moved, leaving.translated.keys().copied().collect(), "what they began goes on here");
     // What is known of others is remembered, and goes when nobody asks.
     assert_eq!(node.replayed().egress, node.state.remembered().egress);
     node.hear(elsewhere("shop", &["fd01:2::9"]));
     assert_eq!(node.leaving().translated.len(), 3);
     node.hear(shop(&["node2"]));
     assert_eq!(node.state.egress.elsewhere.len(), 0);
+    // With the gateway goes what was begun by it.
+    node.hear(Event::ObjectDeleted(key("shop")));
+    let leaving = node.leaving();
+    assert_eq!(leaving.moved, barred);
+    assert_eq!((leaving.sent.len(), leaving.translated.len(), leaving.barred.len()), (0, 0, 0));
+    assert_eq!(leaving.inside, outside.inside);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
 //! - [`observe`] says what the kernel holds, in the model's words.
 //! - [`nft`] puts Knit's own tables into the packet filter.
+//! - [`connections`] has the kernel forget connections, so that they are decided anew.
 //! - [`redirect`] hands packets from pod to pod, past the bridge.
 //! - [`features`] finds out, by trying, what this kernel offers.
 //! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
@@ -16,6 +17,7 @@
 
 pub mod announce;
 pub mod apply;
+pub mod connections;
 pub mod counters;
 pub mod devices;
 pub mod error;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_engine::forward::Leaving;
+use knit_kernel::Kernel;
 use knit_kernel::nft::{Chain, ChainKind, Contents, Entry, Field, Hook, Ip, Key, Rule, Set, Table};
 use knit_model::{IfName, marks};
 
@@ -82,6 +83,18 @@ pub(super) fn add(table: &mut Table, leaving: &Leaving, bridge: Option<&IfName>)
     sources
 }
 
+/// Has connections of pods that leave otherwise than before go the new way, with their next packet.
+pub(super) fn move_connections(kernel: &mut Kernel, leaving: &Leaving) {
+    if leaving.moved.is_empty() {
+        return;
+    }
+    let is_inside = |to: IpAddr| leaving.inside.iter().any(|range| range.contains(&to));
+    match kernel.forget_connections(&leaving.moved, is_inside) {
+        Ok(count) => tracing::debug!(count, "connections leave by another node now"),
+        Err(why) => tracing::warn!(%why, "connections that leave by another node now may have to begin anew"),
+    }
+}
+
 fn keys(name: String, version: Ip, addresses: Vec<IpAddr>) -> Set {
     let keys = addresses.into_iter().map(|address| -> Key { vec![address.into()] });
     Set { name, key: vec![version.kind()], contents: Contents::Keys(keys.collect()) }
@@ -115,6 +128,7 @@ mod tests {
             sent: vec![sent("10.1.1.", "192.0.2.2"), sent("fd01::", "fd01:2::1")],
             translated: here.collect(),
             barred: (2..2 + pods).map(|number| address("10.1.3.", number)).collect(),
+            moved: Default::default(),
         }
     }
 

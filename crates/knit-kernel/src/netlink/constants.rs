@@ -214,7 +214,22 @@ pub const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 // nfnetlink.h
 pub const NFNL_MSG_BATCH_BEGIN: u16 = 16;
 pub const NFNL_MSG_BATCH_END: u16 = 17;
+pub const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 pub const NFNL_SUBSYS_NFTABLES: u16 = 10;
+
+// netfilter/nfnetlink_conntrack.h, netfilter/nf_conntrack_common.h
+pub const IPCTNL_MSG_CT_GET: u16 = 1;
+pub const IPCTNL_MSG_CT_DELETE: u16 = 2;
+pub const CTA_TUPLE_ORIG: u16 = 1;
+pub const CTA_STATUS: u16 = 3;
+pub const CTA_ID: u16 = 12;
+pub const CTA_ZONE: u16 = 18;
+pub const CTA_TUPLE_IP: u16 = 1;
+pub const CTA_IP_V4_SRC: u16 = 1;
+pub const CTA_IP_V4_DST: u16 = 2;
+pub const CTA_IP_V6_SRC: u16 = 3;
+pub const CTA_IP_V6_DST: u16 = 4;
+pub const IPS_DST_NAT: u32 = 0x20;
 
 // socket families, as the one byte they are in netlink headers
 pub const AF_UNSPEC: u8 = 0;
