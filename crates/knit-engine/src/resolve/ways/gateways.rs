@@ -87,7 +87,8 @@ fn one(
             let hop = hops.get(&(node.to_owned(), address.is_ipv6()));
             let is_encrypted = cluster.ways.is_some_and(|ways| ways.encryption.is_some());
             let why_not = if is_encrypted { ": it would be in clear on its way there" } else { "" };
-            let hop = hop.ok_or_else(|| format!("node {node}, which has {address}, is not reached{why_not}"))?;
+            let hop =
+                hop.ok_or_else(|| format!("node {node}, which has {address}, is not reached{why_not}"))?;
             lead(cluster, gateway, hop, why, resolved);
             Ok(())
         }
