@@ -57,6 +57,10 @@ fn a_gateway_that_is_reached_by_a_tunnel_is_one_as_well() {
     assert_eq!(nodes.seen(B, SHOP), ADDRESSES);
     assert_eq!(nodes.seen(A, OTHER), nodes.node(A));
     nodes.assert_at_rest();
+    // What an agent that lost its memory has left on a link of others is found by its mark.
+    assert!(nodes.has_address(B));
+    nodes.lose_memory(B);
+    assert!(!nodes.has_address(B));
 }
 
 #[test]

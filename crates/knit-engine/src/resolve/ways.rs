@@ -18,7 +18,7 @@ use knit_model::route::NextHop;
 use knit_model::{IfName, Route, Rule, Scope, marks};
 
 use self::choice::{Choice, choose};
-pub(crate) use self::gateways::{hops, refuse_taken};
+pub(crate) use self::gateways::{hops, judge_addresses};
 use self::taken::Taken;
 use self::tunnels::Tunnels;
 use super::Resolved;
