@@ -54,9 +54,15 @@ fn a_gateway_that_is_reached_by_a_tunnel_is_one_as_well() {
     nodes.have_gateway(&["b"]);
     nodes.are_well(&[A, B, C]);
     assert_eq!(nodes.seen(A, SHOP), ADDRESSES);
+    // Answers come by the tunnel, from where nodes would not look for the outside.
+    WORLD.map(|world| Call::new(&nodes, A, world)).iter_mut().for_each(Call::talk);
     assert_eq!(nodes.seen(B, SHOP), ADDRESSES);
     assert_eq!(nodes.seen(A, OTHER), nodes.node(A));
     nodes.assert_at_rest();
+    // What an agent that lost its memory has left on a link of others is found by its mark.
+    assert!(nodes.has_address(B));
+    nodes.lose_memory(B);
+    assert!(!nodes.has_address(B));
 }
 
 #[test]

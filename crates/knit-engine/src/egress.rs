@@ -278,10 +278,10 @@ fn numbers<'a>(gateways: impl Iterator<Item = (u64, &'a str)>) -> BTreeMap<&'a s
 /// Somebody says which nodes are well.
 pub(crate) fn hear_nodes(state: &mut State, well: BTreeSet<String>, effects: &mut Effects) {
     if state.egress.well.as_ref() != Some(&well) {
-        let before = warned(state);
+        let (before, is_first) = (warned(state), state.egress.well.is_none());
         state.egress.well = Some(well);
         decide(state, effects);
-        if warned(state) != before {
+        if warned(state) != before || (is_first && !state.egress.active.is_empty()) {
             state.dirty.insert(Unit::Ways);
         }
     }

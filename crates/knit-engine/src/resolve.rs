@@ -33,7 +33,7 @@ pub(crate) use keys::fill as fill_keys;
 pub(crate) use ports::{may_stop_to_filter, needs_filter};
 pub(crate) use seats::settle;
 pub(crate) use tunnel::followers;
-pub(crate) use ways::{given_back, hops, native_ways, ranges_of_others, refuse_taken, ways};
+pub(crate) use ways::{given_back, hops, judge_addresses, native_ways, ranges_of_others, ways};
 
 use crate::blocks::{PoolKey, Wait};
 use crate::event::Look;

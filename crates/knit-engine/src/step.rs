@@ -254,7 +254,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     resolve::fill_keys(&mut flight.resolved, keys, &seen);
     resolve::settle(state, &mut flight.resolved, &seen);
     if *unit == Unit::Ways {
-        resolve::refuse_taken(&mut flight.resolved, &seen);
+        resolve::judge_addresses(state, &mut flight.resolved, &seen);
     }
     let small = flight.resolved.look.links_only.then(|| standing::plan(&mut flight.resolved.desired, &seen));
     let mut plan = match small {

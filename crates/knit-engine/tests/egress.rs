@@ -261,7 +261,16 @@ fn while_none_is_well_the_last_one_stays_also_after_a_restart() {
     node.hear(Event::Resync);
     assert_eq!(node.has(), HERE);
     assert_eq!(node.told("shop"), [""; 0]);
+    // But after a boot it may be another's by now: it waits for news.
+    node.kernel = Kernel::holding(host());
+    node.state = node.replayed();
+    node.hear(Event::Restarted);
+    node.hear(Event::Resync);
+    assert_eq!((node.has(), node.told("shop")), (vec![], vec![]));
+    node.hear(well(&["node1", "node2"]));
+    assert_eq!(node.has(), HERE);
     // One that the list has not any more keeps nothing.
+    node.hear(well(&["node3"]));
     node.hear(shop(&["node2"]));
     assert_eq!(node.has(), [""; 0]);
 }

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use knit_engine::Event;
+use knit_engine::{Event, Unit};
 use knit_kernel::Places;
 use knit_kernel::apply::{Applied, Deletes, RollBack};
 use knit_kernel::observe::{Look, ScopeLook};
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
-use knit_model::{IfName, Link, NetState, Plan, Scope, ScopeState, Step, marks};
+use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, marks};
 
 use super::{Node, Plans};
 use crate::error::{Error, Result};
@@ -71,11 +71,23 @@ impl Node {
         stray
             .links
             .extend(host.links.clone().into_iter().filter(|(_, link)| is_stray(link) || !is_marked(link)));
-        stray.addresses.extend(host.addresses.into_iter().filter(|(_, address)| here(&address.link)));
         stray.neighbours.extend(host.neighbours.into_iter().filter(|(_, neighbour)| here(&neighbour.link)));
         stray.rules.extend(host.rules.into_iter().filter(|rule| !known_rules.contains(rule)));
         let over_here = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
-        stray.routes.extend(host.routes.into_iter().filter(|(_, route)| over_here(&route.via)));
+        // Of what is on links of others, those that ways go by are looked after with the ways.
+        let ways = self.state.made.get(&Unit::Ways);
+        let is_looked_after = |name: &IfName| ways.is_some_and(|ways| ways.ways.contains(name));
+        let is_free = !self.state.is_pending(&Unit::Ways);
+        let is_left = |name: &IfName| {
+            let is_others = host.links.get(name).is_some_and(|link| !is_marked(link));
+            is_free && is_others && !is_looked_after(name)
+        };
+        let of_ways = |route: &Route| route.owned && marks::is_of_ways(route.table);
+        let over_left = |route: &Route| of_ways(route) && route.via.iter().all(|hop| is_left(&hop.link));
+        let is_stray = |route: &Route| over_here(&route.via) || !route.via.is_empty() && over_left(route);
+        stray.routes.extend(host.routes.into_iter().filter(|(_, route)| is_stray(route)));
+        let is_stray = |one: &Address| here(&one.link) || one.owned && is_left(&one.link);
+        stray.addresses.extend(host.addresses.into_iter().filter(|(_, address)| is_stray(address)));
         Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))
     }
 

@@ -34,7 +34,7 @@ struct Member {
     host: Namespace,
     pods: Vec<Pod>,
     node: Standalone,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 pub struct Gateways {
@@ -70,7 +70,7 @@ impl Gateways {
             let pods = NAMESPACES.map(|namespace| testbed.pod(&format!("{namespace}-{}", NAMES[at])));
             let folder = TempDir::new().unwrap();
             let node = host.run(|| Standalone::open(folder.path()).unwrap());
-            Member { host, pods: pods.into(), node, _folder: folder }
+            Member { host, pods: pods.into(), node, folder }
         });
         let mut nodes = Self { world, members: members.into(), generation: 0, _testbed: testbed };
         for at in ALL {
@@ -201,6 +201,19 @@ impl Gateways {
     pub fn state(&self, at: usize) -> Vec<String> {
         let items = &self.members[at].node.state().made[&Unit::Ways].items;
         items.iter().filter(|(key, _)| key.kind == egress::KIND).map(|(_, item)| item.what.clone()).collect()
+    }
+
+    /// A node forgets everything that it knew, and looks for what has its mark.
+    pub fn lose_memory(&mut self, at: usize) {
+        let Member { host, node, folder, .. } = &mut self.members[at];
+        *folder = TempDir::new().unwrap();
+        *node = host.run(|| Standalone::open(folder.path()).unwrap());
+        host.run(|| node.node().repair_strays().unwrap());
+    }
+
+    /// Whether the node's link has the gateway's first address.
+    pub fn has_address(&self, at: usize) -> bool {
+        self.members[at].host.ip(&["-o", "addr", "show", "dev", "eth0"]).contains(ADDRESSES[0])
     }
 
     pub fn by_hand(&self, at: usize, words: &str) {

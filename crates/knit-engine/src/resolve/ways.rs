@@ -24,7 +24,7 @@ use self::choice::{Choice, choose};
 use self::encrypted::Encrypted;
 pub(crate) use self::encrypted::given_back;
 pub(super) use self::encrypted::know;
-pub(crate) use self::gateways::{hops, refuse_taken};
+pub(crate) use self::gateways::{hops, judge_addresses};
 use self::taken::Taken;
 use self::tunnels::Tunnels;
 use super::Resolved;

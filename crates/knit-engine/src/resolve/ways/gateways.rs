@@ -60,10 +60,11 @@ pub(super) fn add(state: &State, cluster: ClusterNetwork<'_>, resolved: &mut Res
         resolved.made.warnings.extend(warnings);
         let intents = state.objects.get(gateway.key).map(|object| &object.intents[..]).unwrap_or_default();
         let Some(origin) = intents.first().map(|intent| &intent.origin) else { continue };
-        for (index, (address, _)) in gateway.addresses.iter().enumerate() {
+        for (index, (address, wrong)) in gateway.addresses.iter().enumerate() {
             let why = origin.at(&format!("spec.addresses[{index}]"));
             if let Err(sentence) = one(cluster, gateway, *address, &hops, &why, resolved) {
-                resolved.problem(gateway.key, why.field, Reason::NotReady, sentence);
+                let reason = if wrong.is_some() { Reason::Conflict } else { Reason::NotReady };
+                resolved.problem(gateway.key, why.field, reason, sentence);
             }
         }
     }
@@ -103,7 +104,7 @@ fn hold(gateway: &Gateway<'_>, address: IpAddr, link: &IfName, why: &Provenance,
     resolved.desired.state.scope(&Scope::Host).add_address(alone);
     resolved.look.ways.insert(link.clone());
     resolved.made.ways.insert(link.clone());
-    let what = format!("{address} on {link}");
+    let what = what(address, link);
     let item = ItemReport { field: why.field.clone(), what, links: vec![link.clone()], ready: true };
     resolved.made.items.push((gateway.key.clone(), item));
 }
@@ -132,25 +133,33 @@ fn lead(
     }
 }
 
-/// An address that a link of this node has already, from somebody else, is no gateway's.
-pub(crate) fn refuse_taken(resolved: &mut Resolved, seen: &NetState) {
+/// What is known of addresses once the kernel was looked at. One that a link of this node has already, from somebody else, is no
+/// gateway's. And as long as nothing was heard of nodes since the program began, this node keeps those that it has, and takes
+/// none: it may have been away for long.
+pub(crate) fn judge_addresses(state: &State, resolved: &mut Resolved, seen: &NetState) {
     let Some(there) = seen.scopes.get(&Scope::Host) else { return };
-    let foreign = |address: &Address| {
-        let is_same = |other: &&Address| !other.owned && other.address.addr() == address.address.addr();
-        there.addresses.values().any(|other| is_same(&other))
+    let is_foreign = |address: &Address| {
+        let is_same = |other: &Address| !other.owned && other.address.addr() == address.address.addr();
+        there.addresses.values().any(is_same)
     };
-    let wanted = &resolved.desired.state.scope(&Scope::Host).addresses;
-    let taken: Vec<_> = wanted.values().filter(|address| foreign(address)).cloned().collect();
-    for address in taken {
+    let is_early =
+        |address: &Address| state.egress.well.is_none() && !there.addresses.contains_key(&address.key());
+    let wanted = resolved.desired.state.scope(&Scope::Host).addresses.values();
+    let refused: Vec<Address> =
+        wanted.filter(|address| is_foreign(address) || is_early(address)).cloned().collect();
+    for address in refused {
         resolved.desired.state.scope(&Scope::Host).addresses.remove(&address.key());
-        let what = format!("{} on {}", address.address.addr(), address.link);
+        let what = what(address.address.addr(), &address.link);
         let items = std::mem::take(&mut resolved.made.items);
-        let (refused, rest) = items.into_iter().partition(|(_, item)| item.what == what);
+        let (refused, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(|(_, item)| item.what == what);
         resolved.made.items = rest;
-        let refused: Vec<_> = refused;
-        for (object, item) in refused {
+        for (object, item) in refused.into_iter().filter(|_| is_foreign(&address)) {
             let sentence = format!("{what} is there already, and Knit did not put it there");
             resolved.problem(&object, item.field, Reason::NotOwned, sentence);
         }
     }
+}
+
+fn what(address: IpAddr, link: &IfName) -> String {
+    format!("{address} on {link}")
 }
