@@ -127,10 +127,11 @@ fn a_node_that_reboots_is_ready_again_with_its_pods_and_has_nothing_of_before() 
         }
     }
 
-    let all = all_addresses();
-    let once: BTreeSet<IpAddr> = all.iter().map(|(_, address)| *address).collect();
-    assert_eq!(once.len(), all.len(), "no address is held twice: {all:?}");
-    // Pods of others may come and go meanwhile: what is so on the node follows them.
+    // What the API server knows of pods on the node is of before until the kubelet has told of each again.
+    eventually("no address is held twice", all_addresses, |all| {
+        let once: BTreeSet<IpAddr> = all.iter().map(|(_, address)| *address).collect();
+        once.len() == all.len()
+    });
     let look = || (of_node(), guarded(), ports(), given());
     eventually("the node has its pods, and no more", look, |(own, guarded, ports, given)| {
         let pods = own.len() / 2;
