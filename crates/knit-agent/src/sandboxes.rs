@@ -64,11 +64,11 @@ pub fn instance_of(netns: &Netns) -> Result<Instance> {
     Ok(Instance { boot: boot_id()?, cookie: netns.cookie()? })
 }
 
-/// The kernel's id of this boot.
+/// The kernel's id of this boot, as the node has it.
 pub fn boot_id() -> Result<String> {
-    let path = "/proc/sys/kernel/random/boot_id";
-    let boot =
-        std::fs::read_to_string(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    let path = knit_kernel::sysctls().join("kernel/random/boot_id");
+    let boot = std::fs::read_to_string(&path)
+        .map_err(|source| Error::File { path: path.display().to_string(), source })?;
     Ok(boot.trim().to_owned())
 }
 

@@ -8,7 +8,7 @@ mod support {
     pub mod wiretap;
 }
 
-use support::nodes::{A, B, C, Nodes, Over, Transport};
+use support::nodes::{A, B, C, Nodes, Over, Transport, WIREGUARD};
 
 #[test]
 fn a_node_behind_a_router_is_reached_by_a_tunnel_and_one_on_the_link_without() {
@@ -93,5 +93,32 @@ fn what_someone_does_to_a_tunnel_is_mended_and_a_node_that_leaves_takes_its_own_
     assert!(!nodes.has(A, &["bridge", "fdb", "show", "dev", "knitvx4"], &mac), "its entry is gone");
     assert!(!nodes.has(A, &["ip", "route", "show", "table", "7500"], "10.1.3.0/24"), "and its route");
     assert!(!nodes.has(A, &["ip", "neigh", "show", "dev", "knitvx4"], "10.1.3.1"), "and its neighbour");
+    nodes.remove_all();
+}
+
+#[test]
+fn what_is_to_be_encrypted_is_so_or_is_not_sent() {
+    let mut nodes = Nodes::new("waysdark", Over::Both);
+    nodes.have(Transport::Auto);
+    let clear = nodes.dumps();
+    nodes.have(Transport::WireGuard);
+    let wire = nodes.listen();
+    // Both are as promised; which it is, is the kernel's to say.
+    match nodes.key_of(A) {
+        Some(_) => nodes.assert_pods_reach_each_other(),
+        None => {
+            let told = nodes.warned(A);
+            assert!(told[0].ends_with("this kernel has no wireguard: CONFIG_WIREGUARD"), "{told:?}");
+            for to in [B, C] {
+                nodes.assert_cut_off(A, to);
+                nodes.assert_cut_off(to, A);
+            }
+        }
+    }
+    let heard = wire.heard();
+    assert!(heard.iter().all(|packet| packet.port == Some(WIREGUARD)), "{heard:?}");
+    nodes.have(Transport::Auto);
+    nodes.assert_like(&clear);
+    nodes.ping(A, C);
     nodes.remove_all();
 }

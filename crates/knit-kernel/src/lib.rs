@@ -46,5 +46,5 @@ pub use error::{Error, Result};
 pub use kernel::{Kernel, Places};
 pub use netlink::{Message, Socket};
 pub use netns::Netns;
-pub use observe::{Look, ScopeLook, use_sysctls_at};
+pub use observe::{Look, ScopeLook, sysctls, use_sysctls_at};
 pub use secrets::Secrets;

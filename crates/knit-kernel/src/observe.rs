@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
-pub use sysctls::use_sysctls_at;
+pub use sysctls::{sysctls, use_sysctls_at};
 
 use ipnet::IpNet;
 use knit_model::plan::{Planned, Step};

@@ -67,6 +67,35 @@ fn a_named_port_of_a_bridge_has_no_routes_of_its_own() {
 }
 
 #[test]
+fn routes_of_knits_own_that_lead_nowhere_are_seen_without_a_link() {
+    let world = world("deadends");
+    let (host, mark, table) = (&world.host, marks::PROTOCOL.to_string(), marks::HOST_TABLE.to_string());
+    let seen = |dead_ends: bool| {
+        let look = ScopeLook { dead_ends, ..ScopeLook::named([]) };
+        let look = Look::default().at(Scope::Host, look);
+        let mut seen = world.kernel().observe(&look, &mut world.places()).unwrap();
+        seen.scope(&Scope::Host).routes.values().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(true), [""; 0], "also without the table");
+    for (to, place, by) in [
+        ("10.66.0.0/16", table.as_str(), mark.as_str()),
+        ("fd66::/64", &table, &mark),
+        ("10.67.0.0/16", "main", &mark),
+        ("10.68.0.0/16", &table, "static"),
+    ] {
+        host.ip(&["route", "add", "unreachable", to, "table", place, "proto", by]);
+    }
+    assert_eq!(
+        seen(true),
+        [
+            "unreachable 10.66.0.0/16 table 7500".to_owned(),
+            "unreachable fd66::/64 metric 1024 table 7500".to_owned()
+        ]
+    );
+    assert_eq!(seen(false), [""; 0]);
+}
+
+#[test]
 fn of_a_sandbox_without_a_mark_only_links_and_routes_are_seen() {
     let world = world("unmarked");
     let (pod, scope) = (&world.sandboxes[0], sandbox("a"));

@@ -55,6 +55,10 @@ for sysctl in "$folder"/sysctl/*; do
 	fi
 done
 
+# Each life of a node is another boot.
+cat /proc/sys/kernel/random/uuid > "$folder/boot_id"
+mount --bind "$folder/boot_id" /proc/sys/kernel/random/boot_id
+
 ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding

@@ -56,10 +56,11 @@ pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     Ok(())
 }
 
-/// Routes from a node that has rebooted to the pods of all others, and its kube-proxy.
+/// Routes from a node that has rebooted to the pods of all others, unless Knit makes them, and its kube-proxy.
 pub fn connect_again(cluster: &Cluster, nodes: &[NodeView], number: u8) -> Result<()> {
     let addresses = cluster.addresses();
-    for other in cluster.node_numbers().filter(|other| *other != number) {
+    let others = cluster.node_numbers().filter(|other| *other != number);
+    for other in others.filter(|_| cluster.network != Network::Knit) {
         let by = [addresses.node(other).to_string(), addresses.node_v6(other).to_string()];
         for (range, by) in pod_ranges(nodes, other)?.iter().zip(by) {
             let mut enter = daemon::enter(node::holder(cluster, number)?);

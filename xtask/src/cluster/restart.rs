@@ -52,9 +52,10 @@ pub fn leave_to_runtimes(cluster: &Cluster) -> Result<()> {
 }
 
 /// Has a node reboot: all that runs there ends at once, its namespaces and links go, and what lies in `/run`. Then it comes up
-/// again, with the same disk and the same addresses.
+/// again, with the same disk, the same addresses and another boot id.
 pub fn reboot(cluster: &Cluster, number: u8) -> Result<()> {
-    ensure!(cluster.network == Network::Reference, "only a node on the reference network can reboot");
+    let can_reboot = matches!(cluster.network, Network::Reference | Network::Knit);
+    ensure!(can_reboot, "only a node on the reference network, or with Knit as its network, can reboot");
     let step = Step::start(format!("{} goes down", node_name(number)));
     let seen = api::nodes(cluster)?;
     let holder = node::holder(cluster, number)?;

@@ -65,3 +65,13 @@ async fn tell(shared: &Shared, key: Option<&str>) -> kube::Result<()> {
     let patch = json!({"metadata": {"annotations": {ANNOTATION: key}}});
     api.patch(&shared.node, &params, &Patch::Merge(&patch)).await.map(|_| ())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_knows_nothing_yet_takes_no_key_away() {
+        assert_eq!(key(&State::default()), None);
+    }
+}

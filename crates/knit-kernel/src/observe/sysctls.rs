@@ -21,6 +21,11 @@ pub fn use_sysctls_at(folder: &Path) {
     ROOT.get_or_init(|| folder.display().to_string());
 }
 
+/// Where the kernel's sysctls are.
+pub fn sysctls() -> &'static Path {
+    Path::new(ROOT.get().map_or("/proc/sys", String::as_str))
+}
+
 /// No sysctl of the network is longer. One read takes it all, as of one moment.
 const LONGEST: usize = 4096;
 
@@ -79,7 +84,7 @@ fn link_of(key: &str) -> Option<&str> {
 pub(crate) fn path(key: &str) -> Result<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     if key.starts_with("net/") && key.split('/').all(is_plain) {
-        return Ok(format!("{}/{key}", ROOT.get().map_or("/proc/sys", String::as_str)));
+        return Ok(format!("{}/{key}", sysctls().display()));
     }
     let why = "only sysctls below net/ belong to a network namespace".to_owned();
     Err(Error::Unsayable { context: format!("sysctl {key}").into(), why })
