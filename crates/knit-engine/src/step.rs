@@ -246,6 +246,9 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
     resolve::fill_keys(&mut flight.resolved, keys, &seen);
     resolve::settle(state, &mut flight.resolved, &seen);
+    if *unit == Unit::Ways {
+        flight.resolved.goes_on = resolve::close_first(&mut flight.resolved, &seen);
+    }
     let small = flight.resolved.look.links_only.then(|| standing::plan(&mut flight.resolved.desired, &seen));
     let mut plan = match small {
         Some(Some(plan)) => plan,
@@ -379,6 +382,9 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     }
     if is_freed {
         try_exhausted(state);
+    }
+    if resolved.goes_on {
+        state.dirty.insert(unit.clone());
     }
     let mut objects = resolved.askers;
     objects.extend(old.askers().cloned());

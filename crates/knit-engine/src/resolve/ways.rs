@@ -20,8 +20,8 @@ use knit_model::{IfName, Route, Rule, Scope, marks};
 
 use self::choice::{Choice, choose};
 use self::encrypted::Encrypted;
-pub(crate) use self::encrypted::given_back;
 pub(super) use self::encrypted::know;
+pub(crate) use self::encrypted::{close_first, given_back};
 use self::taken::Taken;
 use self::tunnels::Tunnels;
 use super::Resolved;
