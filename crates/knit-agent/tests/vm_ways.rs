@@ -102,6 +102,29 @@ fn a_node_without_a_key_is_not_reached_in_clear_and_one_with_a_new_key_is_reache
 }
 
 #[test]
+fn a_node_that_cannot_encrypt_yet_sends_nothing_and_begins_when_it_can() {
+    let mut nodes = Nodes::new("wgport", Over::Ipv4);
+    nodes.have(Transport::Auto);
+    nodes.ping(A, B);
+    let taken = nodes.take_port(A);
+    nodes.troubled = Some(A);
+    let wire = nodes.listen();
+    nodes.have(Transport::WireGuard);
+    let problems = nodes.problems(A);
+    assert!(problems[0].contains("knitwg0") && problems[0].contains("in use"), "{problems:?}");
+    assert_eq!(nodes.key_of(A), None);
+    nodes.assert_cut_off(A, B);
+    nodes.assert_cut_off(A, C);
+    assert_all_encrypted(&wire.heard());
+    drop(taken);
+    nodes.troubled = None;
+    nodes.have(Transport::WireGuard);
+    nodes.assert_pods_reach_each_other();
+    assert_all_encrypted(&wire.heard());
+    nodes.remove_all();
+}
+
+#[test]
 fn both_families_are_encrypted_over_ipv6_where_nodes_have_no_other() {
     let mut nodes = Nodes::new("wgsix", Over::Ipv6);
     nodes.have(Transport::WireGuard);

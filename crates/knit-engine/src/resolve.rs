@@ -33,7 +33,7 @@ pub(crate) use keys::fill as fill_keys;
 pub(crate) use ports::{may_stop_to_filter, needs_filter};
 pub(crate) use seats::settle;
 pub(crate) use tunnel::followers;
-pub(crate) use ways::{given_back, hops, judge_addresses, native_ways, ranges_of_others, ways};
+pub(crate) use ways::{close_first, given_back, hops, judge_addresses, native_ways, ranges_of_others, ways};
 
 use crate::blocks::{PoolKey, Wait};
 use crate::event::Look;
@@ -75,6 +75,8 @@ pub(crate) struct Resolved {
     pub(crate) refused: Counts,
     /// Blocks that are missing here.
     pub(crate) waits: BTreeMap<PoolKey, Wait>,
+    /// Whether this is a first part, and the rest follows once it holds.
+    pub(crate) goes_on: bool,
 }
 
 impl Resolved {

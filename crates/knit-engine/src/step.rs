@@ -255,6 +255,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     resolve::settle(state, &mut flight.resolved, &seen);
     if *unit == Unit::Ways {
         resolve::judge_addresses(state, &mut flight.resolved, &seen);
+        flight.resolved.goes_on = resolve::close_first(&mut flight.resolved, &seen);
     }
     let small = flight.resolved.look.links_only.then(|| standing::plan(&mut flight.resolved.desired, &seen));
     let mut plan = match small {
@@ -389,6 +390,9 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     }
     if is_freed {
         try_exhausted(state);
+    }
+    if resolved.goes_on {
+        state.dirty.insert(unit.clone());
     }
     let mut objects = resolved.askers;
     objects.extend(old.askers().cloned());

@@ -297,3 +297,33 @@ fn a_kernel_without_wireguard_sends_nothing_in_clear_and_says_so() {
     let rules = &node.kernel.observe().scopes[&Scope::Host].rules;
     assert!(rules.iter().any(|rule| rule.to == Some("10.1.2.0/24".parse().unwrap())), "they are found");
 }
+
+#[test]
+fn what_the_kernel_refuses_leaves_nothing_in_clear() {
+    let mut node = Node::holding(host());
+    node.hear(Event::ObjectApplied(clear(vec![peer(2)])));
+    node.refused = Some("wireguard");
+    node.hear(Event::ObjectApplied(encrypted(vec![peer(2)])));
+    assert_eq!(node.problems(cluster::NAME), ["it is broken"]);
+    let closed = |node: &Node| {
+        let ways = routes(node);
+        assert!(ways.iter().all(|way| way.starts_with("unreachable")), "{ways:?}");
+        assert_eq!(node.state.public_key(), None, "nobody sends anything here");
+        ways.len()
+    };
+    assert_eq!(closed(&node), 4);
+    assert_eq!(node.replayed().made, node.state.made);
+    // Also for a node that comes later, and however often it is tried.
+    node.hear(Event::ObjectApplied(encrypted(vec![peer(2), peer(3)])));
+    assert_eq!(closed(&node), 8);
+    node.hear(Event::Resync);
+    assert_eq!((closed(&node), node.problems(cluster::NAME)), (8, vec!["it is broken".to_owned()]));
+    node.refused = None;
+    node.hear(Event::Resync);
+    assert_eq!(node.problems(cluster::NAME), [""; 0]);
+    assert!(routes(&node).iter().all(|way| way.contains("knitwg0")), "{:?}", routes(&node));
+    // Somebody deletes the link: its routes go with it, and all is as before in two steps.
+    node.kernel.drop_link(&Scope::Host, marks::TUNNEL_WIREGUARD);
+    node.hear(Event::Resync);
+    assert!(routes(&node).iter().all(|way| way.contains("knitwg0")), "{:?}", routes(&node));
+}

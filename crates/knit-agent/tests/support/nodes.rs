@@ -1,6 +1,6 @@
 //! Three nodes with a pod each: `a` and `b` on one link, `c` behind a router that knows nothing of pods.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -55,6 +55,8 @@ pub struct Nodes {
     router: Namespace,
     over: Over,
     transport: Transport,
+    /// The node that is expected to have problems.
+    pub troubled: Option<usize>,
     members: Vec<Member>,
 }
 
@@ -89,7 +91,7 @@ impl Nodes {
             Member { host, pod, node, folder, before }
         });
         let members = members.collect();
-        Self { testbed, router, over, transport: Transport::Auto, members }
+        Self { testbed, router, over, transport: Transport::Auto, troubled: None, members }
     }
 
     /// Has every node reach the others so, and a pod on each.
@@ -190,9 +192,19 @@ impl Nodes {
             let network = Cluster::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu), &ways);
             node.node().hear(network.applied()).unwrap();
         });
+        let problems = self.problems(at);
+        assert_eq!(problems.is_empty(), self.troubled != Some(at), "{problems:?}");
+    }
+
+    /// What stands in the way on a node.
+    pub fn problems(&self, at: usize) -> Vec<String> {
         let problems = self.members[at].node.state().problems.values().flatten();
-        let problems: Vec<String> = problems.map(|(_, problem)| problem.to_string()).collect();
-        assert!(problems.is_empty(), "{problems:?}");
+        problems.map(|(_, problem)| problem.to_string()).collect()
+    }
+
+    /// Someone else has the port of a node that encrypted packets come to.
+    pub fn take_port(&self, at: usize) -> UdpSocket {
+        self.members[at].host.run(|| UdpSocket::bind(("0.0.0.0", WIREGUARD)).unwrap())
     }
 
     /// Has the pod of a node on its bridge.

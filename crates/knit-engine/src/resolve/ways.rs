@@ -22,8 +22,8 @@ use knit_model::{IfName, Route, Rule, Scope, marks};
 
 use self::choice::{Choice, choose};
 use self::encrypted::Encrypted;
-pub(crate) use self::encrypted::given_back;
 pub(super) use self::encrypted::know;
+pub(crate) use self::encrypted::{close_first, given_back};
 pub(crate) use self::gateways::{hops, judge_addresses};
 use self::taken::Taken;
 use self::tunnels::Tunnels;

@@ -29,6 +29,8 @@ pub struct Node {
     pub broken: Option<String>,
     /// The kind of link that the kernel lacks.
     pub without: Option<&'static str>,
+    /// The kind of link that the kernel has, and will not make.
+    pub refused: Option<&'static str>,
     pub steps: usize,
     /// Secrets that are there.
     pub secrets: BTreeSet<KeyRef>,
@@ -50,6 +52,7 @@ impl Node {
             journal: Vec::new(),
             broken: None,
             without: None,
+            refused: None,
             steps: 0,
             secrets: BTreeSet::new(),
             links_only: Vec::new(),
@@ -85,7 +88,8 @@ impl Node {
             }
             Effect::Apply { unit, plan } => {
                 self.steps += plan.steps.len();
-                let broken = self.broken.as_ref().is_some_and(|broken| unit.to_string().contains(broken));
+                let broken = self.broken.as_ref().is_some_and(|broken| unit.to_string().contains(broken))
+                    || makes(&plan, self.refused).is_some();
                 let lacks = self.lack(&plan);
                 let result = match (broken, &lacks) {
                     (true, _) => Err("it is broken".to_owned()),
@@ -120,11 +124,8 @@ impl Node {
 
     /// The kind that a plan would make and that the kernel is without.
     fn lack(&self, plan: &Plan) -> Option<Lack> {
-        let made = plan.steps.iter().find_map(|planned| match &planned.step {
-            Step::CreateLink { link, .. } if Some(link.kind.name()) == self.without => Some(link.kind.name()),
-            _ => None,
-        });
-        made.map(|kind| Lack { kind: kind.to_owned(), words: format!("this kernel has no {kind}: CONFIG") })
+        makes(plan, self.without)
+            .map(|kind| Lack { kind: kind.to_owned(), words: format!("this kernel has no {kind}: CONFIG") })
     }
 
     /// Keys of Secrets that are not there are missing; those that the node makes are made.
@@ -180,6 +181,12 @@ impl Node {
         let key = self.state.objects.keys().find(|key| key.name == name).unwrap();
         self.state.report(key).unwrap().problems.iter().map(ToString::to_string).collect()
     }
+}
+
+/// The kind of link, if a plan would make one of this kind.
+fn makes(plan: &Plan, kind: Option<&'static str>) -> Option<&'static str> {
+    let is_it = |step: &Step| matches!(step, Step::CreateLink { link, .. } if Some(link.kind.name()) == kind);
+    kind.filter(|_| plan.steps.iter().any(|planned| is_it(&planned.step)))
 }
 
 pub fn scope(sandbox: &str) -> Scope {

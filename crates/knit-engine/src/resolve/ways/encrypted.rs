@@ -13,7 +13,7 @@ use knit_model::link::{Attrs, Kind, Link, LinkKind, WgPeer, WireGuard};
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
 use knit_model::route::{Action, NextHop, RouteScope};
-use knit_model::{IfName, KeyRef, PublicKey, Route, Scope, SecretKey, marks};
+use knit_model::{IfName, KeyRef, NetState, PublicKey, Route, Scope, SecretKey, marks};
 
 use super::choice::pair;
 use super::{add_route, add_rule, add_rules_of_pods, owner, put_link, put_sysctl, sources};
@@ -165,6 +165,37 @@ pub(in crate::resolve) fn know(resolved: &mut Resolved) {
     let Some(own) = wireguard.private_key.as_ref().and_then(|key| key.public) else { return };
     wireguard.peers.iter_mut().for_each(|peers| drop(peers.remove(&own)));
     resolved.made.public_key = Some(own);
+}
+
+/// While the link is not there, everything that is to go by it leads nowhere, and only then the link is made: if the kernel
+/// refuses it, nothing has gone in clear. Says whether this is that first part.
+pub(crate) fn close_first(resolved: &mut Resolved, seen: &NetState) -> bool {
+    let (host, name) = (Scope::Host, link_name());
+    let wanted = resolved.desired.state.scope(&host);
+    if !wanted.links.contains_key(&name) || seen.link(&host, &name).is_some() {
+        return false;
+    }
+    let there = seen.scopes.get(&host).map(|host| &host.routes);
+    let is_closed = |route: &Route| {
+        let before = there.and_then(|routes| routes.get(&route.key()));
+        before.is_some_and(|before| before.same_as(&dead_end(route.to)))
+    };
+    let by_link = |route: &Route| route.via.iter().any(|hop| hop.link == name);
+    if wanted.routes.values().filter(|route| by_link(route)).all(is_closed) {
+        return false;
+    }
+    wanted.routes.values_mut().filter(|route| by_link(route)).for_each(|route| *route = dead_end(route.to));
+    wanted.links.remove(&name);
+    let is_of_link = |path: &str| {
+        WireGuard::SYSCTLS.iter().any(|(own, _)| *own == path) || path.contains(&format!("/conf/{name}/"))
+    };
+    wanted.sysctls.retain(|path, _| !is_of_link(path));
+    let made = &mut resolved.made;
+    made.host_links.remove(&name);
+    made.sysctls.retain(|path| !is_of_link(path));
+    made.items.clear();
+    made.public_key = None;
+    true
 }
 
 /// What the kernel changed beside the link has its old value again without it.
