@@ -14,7 +14,7 @@ use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
 use knit_model::route::NextHop;
-use knit_model::{IfName, Mac, Neighbour, Route, Rule, Scope, marks};
+use knit_model::{Address, IfName, Mac, Neighbour, Route, Rule, Scope, marks};
 
 use super::{add_route, add_rule, gateway_of, put_rule};
 use crate::cluster::ClusterNetwork;
@@ -119,7 +119,12 @@ fn add_link(
     resolved.because(&host, Item::Link(name.clone()), why);
     resolved.look.host_links.insert(name.clone());
     resolved.made.host_links.insert(name.clone());
-    // Answers from outside come by it when another node is their gateway: that the way there is another is no reason to drop them.
+    // Answers from outside come by it, when another node is the gateway of pods here: that the way to the outside is another is
+    // no reason to drop them. But a kernel is only so loose with a link that has an address of IPv4, whichever that is.
+    let own = Address::new(name.clone(), IpNet::from(IpAddr::from(marks::TUNNEL_ADDRESS)));
+    let own = Address { noprefixroute: true, ..own };
+    resolved.because(&host, Item::Address(own.key()), why);
+    resolved.desired.state.scope(&host).add_address(own);
     for (last, value) in [("forwarding", "1"), ("rp_filter", "2")] {
         let path = format!("net/ipv4/conf/{name}/{last}");
         resolved.because(&host, Item::Sysctl(path.clone()), why);
