@@ -46,11 +46,11 @@ fn send(ready: &[Announcement]) {
     }
 }
 
-/// The addresses of gateways that a plan adds: an address of its own, and no range.
+/// The addresses of gateways that a plan adds: those that nobody here speaks from by himself.
 fn new_addresses(plan: &Plan) -> impl Iterator<Item = (&IfName, IpAddr)> {
     let on_host = plan.steps.iter().filter(|planned| planned.scope == Scope::Host);
     on_host.filter_map(|planned| match &planned.step {
-        Step::AddAddress(address) => Some((&address.link, address.address.addr())),
+        Step::AddAddress(address) if address.deprecated => Some((&address.link, address.address.addr())),
         _ => None,
     })
 }

@@ -2,6 +2,8 @@
 //!
 //! Whatever carries one of these marks was made by Knit and may be removed by it; nothing else ever is.
 
+use std::net::Ipv4Addr;
+
 /// Protocol number on routes, rules, addresses and neighbours (`RTA_PROTOCOL`, `FRA_PROTOCOL`, `IFA_PROTO`,
 /// `NDA_PROTOCOL`). Not used by the kernel, iproute2's list or a known routing daemon.
 pub const PROTOCOL: u8 = 75;
@@ -42,6 +44,9 @@ pub const TUNNEL_IPV4: &str = "knitvx4";
 
 /// The same over IPv6.
 pub const TUNNEL_IPV6: &str = "knitvx6";
+
+/// The address of those links on every node. Nobody speaks from it or to it.
+pub const TUNNEL_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 75, 1);
 
 /// The host's link for encrypted ways to other nodes.
 pub const TUNNEL_WIREGUARD: &str = "knitwg0";

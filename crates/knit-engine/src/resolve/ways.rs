@@ -182,12 +182,9 @@ fn put_link(mut link: Link, why: &Provenance, resolved: &mut Resolved) {
     resolved.because(&host, Item::Link(name.clone()), why);
     resolved.look.host_links.insert(name.clone());
     resolved.made.host_links.insert(name.clone());
-    // Answers from outside come by it when another node is their gateway: that the way there is another is no reason to drop them.
-    for (last, value) in [("forwarding", "1"), ("rp_filter", "2")] {
-        let path = format!("net/ipv4/conf/{name}/{last}");
-        put_sysctl(&path, value, why, resolved);
-        resolved.made.sysctls.insert(path);
-    }
+    let forwarding = format!("net/ipv4/conf/{name}/forwarding");
+    put_sysctl(&forwarding, "1", why, resolved);
+    resolved.made.sysctls.insert(forwarding);
     resolved.desired.state.scope(&host).add_link(link);
 }
 

@@ -144,9 +144,9 @@ pub(crate) fn judge_addresses(state: &State, resolved: &mut Resolved, seen: &Net
     };
     let is_early =
         |address: &Address| state.egress.well.is_none() && !there.addresses.contains_key(&address.key());
+    let is_refused = |address: &&Address| is_foreign(address) || is_early(address);
     let wanted = resolved.desired.state.scope(&Scope::Host).addresses.values();
-    let refused: Vec<Address> =
-        wanted.filter(|address| is_foreign(address) || is_early(address)).cloned().collect();
+    let refused: Vec<Address> = wanted.filter(|one| one.deprecated).filter(is_refused).cloned().collect();
     for address in refused {
         resolved.desired.state.scope(&Scope::Host).addresses.remove(&address.key());
         let what = what(address.address.addr(), &address.link);

@@ -14,9 +14,9 @@ use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
 use knit_model::route::NextHop;
-use knit_model::{IfName, Mac, Neighbour, Route, Scope, marks};
+use knit_model::{Address, IfName, Mac, Neighbour, Route, Scope, marks};
 
-use super::{add_route, add_rule, add_rules_of_pods, gateway_of, put_link, sources};
+use super::{add_route, add_rule, add_rules_of_pods, gateway_of, put_link, put_sysctl, sources};
 use crate::cluster::ClusterNetwork;
 use crate::resolve::{Resolved, with_defaults};
 use crate::state::State;
@@ -106,10 +106,19 @@ fn add_link(
     let name = link_name(end);
     let vxlan = Vxlan::unicast(want.vni, want.port, end.address, entries);
     let mtu = Some(end.mtu.saturating_sub(vxlan.overhead()));
-    let mut link = Link::new(name, Kind::Vxlan(vxlan).with_defaults());
+    let mut link = Link::new(name.clone(), Kind::Vxlan(vxlan).with_defaults());
     let asked = Attrs { mac: Some(mac_of(&want.node)), ..Attrs::default() };
     link.attrs = with_defaults(&link.kind, &asked, mtu, None, "");
     put_link(link, why, resolved);
+    // Answers from outside come by it, when another node is the gateway of pods here: that the way to the outside is another is
+    // no reason to drop them. But a kernel is only so loose with a link that has an address of IPv4, whichever that is.
+    let own = Address::new(name.clone(), IpNet::from(IpAddr::from(marks::TUNNEL_ADDRESS)));
+    let own = Address { noprefixroute: true, ..own };
+    resolved.because(&Scope::Host, Item::Address(own.key()), why);
+    resolved.desired.state.scope(&Scope::Host).add_address(own);
+    let loose = format!("net/ipv4/conf/{name}/rp_filter");
+    put_sysctl(&loose, "2", why, resolved);
+    resolved.made.sysctls.insert(loose);
 }
 
 pub(super) fn link_name(end: &EndWant) -> IfName {
