@@ -20,7 +20,8 @@ use knit_engine::{
     Attach, CallId, Effect, Event, ObjectKey, Record, State, StoredObject, cluster, egress, step,
 };
 use knit_ipam::Time;
-use knit_model::intent::{EgressWant, EndWant, NetworkWant, OwnWant, PeerWant, TunnelWant, Want, WaysWant};
+use knit_model::intent::{
+    EgressWant, EncryptionWant, EndWant, NetworkWant, OwnWant, PeerWant, TunnelWant, Want, WaysWant};
 use knit_model::link::{Attrs, Link, Veth};
 use knit_model::provenance::Dialect;
 use knit_model::{Address, Kind, NetState, Scope, marks};
@@ -296,6 +297,23 @@ fn a_node_behind_a_router_is_reached_by_its_tunnel() {
     assert_eq!(node.has().len(), 2);
     node.hear(Event::Resync);
     assert_eq!(node.has().len(), 4);
+}
+
+#[test]
+fn where_ways_are_encrypted_nothing_leaves_by_another_node_in_clear() {
+    let mut node = Node::new();
+    node.hear(well(&["node1", "node2"]));
+    node.hear(shop(&["node2"]));
+    node.attach("shop", "a");
+    assert_eq!(node.has(), THROUGH_2);
+    let mut encrypted = network(vec![peer(2, true), peer(3, false)]);
+    let Want::Ways(ways) = &mut encrypted.intents.last_mut().unwrap().want else { panic!("no ways") };
+    ways.encryption = Some(EncryptionWant { port: 7476, ends: vec![] });
+    node.hear(Event::ObjectApplied(encrypted));
+    assert_eq!(node.has(), [""; 0]);
+    assert_eq!((node.leaving().sent, node.leaving().barred.len()), (vec![], 2));
+    let told = node.told("shop");
+    assert!(told[0].ends_with("is not reached: it would be in clear on its way there"), "{told:?}");
 }
 
 #[test]
