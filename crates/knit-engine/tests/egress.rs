@@ -21,7 +21,8 @@ use knit_engine::{
 };
 use knit_ipam::Time;
 use knit_model::intent::{
-    EgressWant, EncryptionWant, EndWant, NetworkWant, OwnWant, PeerWant, TunnelWant, Want, WaysWant};
+    EgressWant, EncryptionWant, EndWant, NetworkWant, OwnWant, PeerWant, TunnelWant, Want, WaysWant,
+};
 use knit_model::link::{Attrs, Link, Veth};
 use knit_model::provenance::Dialect;
 use knit_model::{Address, Kind, NetState, Scope, marks};
