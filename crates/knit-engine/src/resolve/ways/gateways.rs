@@ -97,6 +97,7 @@ fn hold(gateway: &Gateway<'_>, address: IpAddr, link: &IfName, why: &Provenance,
     let alone = Address::new(link.clone(), IpNet::from(address));
     let alone = Address { noprefixroute: true, deprecated: true, ..alone };
     resolved.because(&Scope::Host, Item::Address(alone.key()), why);
+    resolved.made.addresses.insert(alone.key());
     resolved.desired.state.scope(&Scope::Host).add_address(alone);
     resolved.look.ways.insert(link.clone());
     resolved.made.ways.insert(link.clone());
@@ -145,6 +146,7 @@ pub(crate) fn judge_addresses(state: &State, resolved: &mut Resolved, seen: &Net
     let refused: Vec<Address> = wanted.filter(|one| one.deprecated).filter(is_refused).cloned().collect();
     for address in refused {
         resolved.desired.state.scope(&Scope::Host).addresses.remove(&address.key());
+        resolved.made.addresses.remove(&address.key());
         let what = what(address.address.addr(), &address.link);
         let items = std::mem::take(&mut resolved.made.items);
         let (refused, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(|(_, item)| item.what == what);
