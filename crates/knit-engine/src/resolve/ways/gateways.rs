@@ -60,7 +60,7 @@ pub(super) fn add(state: &State, cluster: ClusterNetwork<'_>, resolved: &mut Res
         let intents = state.objects.get(gateway.key).map(|object| &object.intents[..]).unwrap_or_default();
         let Some(origin) = intents.first().map(|intent| &intent.origin) else { continue };
         for (index, (address, wrong)) in gateway.addresses.iter().enumerate() {
-            let why = origin.at(&format!("spec.addresses[{index}]"));
+            let why = origin.at(format!("spec.addresses[{index}]"));
             if let Err(sentence) = one(cluster, gateway, *address, &hops, &why, resolved) {
                 let reason = if wrong.is_some() { Reason::Conflict } else { Reason::NotReady };
                 resolved.problem(gateway.key, why.field, reason, sentence);
