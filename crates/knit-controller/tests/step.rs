@@ -150,6 +150,28 @@ fn a_problem_on_any_node_is_in_the_status_and_told_once() {
 }
 
 #[test]
+fn a_gateways_status_follows_the_node_that_says_it_has_the_address() {
+    let mut controller = Controller::new();
+    controller.apply(json!({
+        "apiVersion": "podnetwork.opdev.io/v1alpha1",
+        "kind": "EgressGateway",
+        "metadata": {"name": "shop", "uid": "g", "generation": 1, "resourceVersion": "7"},
+        "spec": {"namespaces": ["shop"], "addresses": ["192.0.2.10"], "nodes": ["node1", "node2"]},
+    }));
+    let item = json!({"field": "spec.addresses[0]", "what": "192.0.2.10 on eth0", "ready": true});
+    let object = json!({"kind": "EgressGateway", "name": "shop", "uid": "g", "generation": 1, "ready": true, "items": [item]});
+    let says = |objects: &[&Value]| -> NodeNetworkStateStatus {
+        serde_json::from_value(json!({"objects": objects})).unwrap()
+    };
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(&[&object])))));
+    assert_eq!(status(&controller.look(0))["activeNode"], "node1");
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(&[])))));
+    controller.hear(Event::Nodes(Seen::Applied(("node2".to_owned(), says(&[&object])))));
+    let status = status(&controller.look(0));
+    assert_eq!((&status["activeNode"], &status["held"]), (&json!("node2"), &json!(["192.0.2.10 on eth0"])));
+}
+
+#[test]
 fn an_object_that_cannot_be_says_so_in_its_status() {
     let mut controller = Controller::new();
     let bad = json!({"networkAttachments": [{"name": "pc0", "master": "pcbr0", "cidr": "192.168.100.7/24"}]});

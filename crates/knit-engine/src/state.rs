@@ -11,6 +11,7 @@ use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::quota::Counts;
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
+use knit_model::state::AddressKey;
 use knit_model::{IfName, PublicKey, Rule, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -105,6 +106,9 @@ pub struct Made {
     /// The public key of the encrypted ways to other nodes: what those have to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key: Option<PublicKey>,
+    /// Addresses that it has on links of others. Kernels before Linux 5.18 do not keep the mark of an address.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub addresses: BTreeSet<AddressKey>,
     /// Bridges that its interfaces are ports of.
     pub uses: BTreeSet<BridgeKey>,
     /// Its interfaces, each with the object that asked.

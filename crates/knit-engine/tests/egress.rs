@@ -391,6 +391,23 @@ fn pods_of_its_namespaces_leave_by_it_and_others_do_not() {
 }
 
 #[test]
+fn an_address_is_its_own_also_where_the_kernel_keeps_no_mark_of_it() {
+    let mut node = Node::new();
+    let before = node.kernel.observe();
+    node.hear(shop(&["node1"]));
+    node.hear(well(&["node1"]));
+    let mut unmarked = node.kernel.observe();
+    let addresses = unmarked.scope(&Scope::Host).addresses.values_mut();
+    addresses.filter(|one| one.deprecated).for_each(|one| one.owned = false);
+    node.kernel = Kernel::holding(unmarked);
+    node.state = node.replayed();
+    node.hear(Event::Resync);
+    assert_eq!(node.told("shop"), [""; 0]);
+    node.hear(Event::ObjectDeleted(key("shop")));
+    assert_eq!(node.kernel.observe(), before);
+}
+
+#[test]
 fn a_family_without_an_address_is_as_before() {
     let mut node = Node::new();
     node.attach("shop", "a");

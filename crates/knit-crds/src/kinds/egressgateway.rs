@@ -45,7 +45,7 @@ pub struct EgressGatewaySpec {
     pub addresses: Vec<IpText>,
     /// The nodes that may have the addresses, by name. The first of them that is Ready has them; while none is, the last one
     /// keeps them.
-    #[schemars(extend("minItems" = 1, "maxItems" = 64, "x-kubernetes-list-type" = "set"))]
+    #[schemars(extend("minItems" = 1, "maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub nodes: Vec<ObjectName>,
 }
 

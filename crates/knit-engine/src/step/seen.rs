@@ -31,6 +31,9 @@ pub(super) fn focus(mut seen: NetState, look: &Look, had: &Made, resolved: &Reso
     // Those of others are looked at: routes of this unit may need them.
     let is_near = |name: &IfName| on_mine(name) || look.ways.contains(name);
     mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();
+    for (key, address) in &mut mine.addresses {
+        address.owned |= had.addresses.contains(key);
+    }
     let is_way = |route: &Route| route.owned && marks::is_of_ways(route.table);
     let is_mine = |route: &Route| {
         let is_dead_end = look.dead_ends && route.via.is_empty() && is_way(route);

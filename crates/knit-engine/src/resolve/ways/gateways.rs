@@ -61,7 +61,7 @@ pub(super) fn add(state: &State, cluster: ClusterNetwork<'_>, resolved: &mut Res
         let intents = state.objects.get(gateway.key).map(|object| &object.intents[..]).unwrap_or_default();
         let Some(origin) = intents.first().map(|intent| &intent.origin) else { continue };
         for (index, (address, wrong)) in gateway.addresses.iter().enumerate() {
-            let why = origin.at(&format!("spec.addresses[{index}]"));
+            let why = origin.at(format!("spec.addresses[{index}]"));
             if let Err(sentence) = one(cluster, gateway, *address, &hops, &why, resolved) {
                 let reason = if wrong.is_some() { Reason::Conflict } else { Reason::NotReady };
                 resolved.problem(gateway.key, why.field, reason, sentence);
@@ -101,6 +101,7 @@ fn hold(gateway: &Gateway<'_>, address: IpAddr, link: &IfName, why: &Provenance,
     let alone = Address::new(link.clone(), IpNet::from(address));
     let alone = Address { noprefixroute: true, deprecated: true, ..alone };
     resolved.because(&Scope::Host, Item::Address(alone.key()), why);
+    resolved.made.addresses.insert(alone.key());
     resolved.desired.state.scope(&Scope::Host).add_address(alone);
     resolved.look.ways.insert(link.clone());
     resolved.made.ways.insert(link.clone());
@@ -149,6 +150,7 @@ pub(crate) fn judge_addresses(state: &State, resolved: &mut Resolved, seen: &Net
     let refused: Vec<Address> = wanted.filter(|one| one.deprecated).filter(is_refused).cloned().collect();
     for address in refused {
         resolved.desired.state.scope(&Scope::Host).addresses.remove(&address.key());
+        resolved.made.addresses.remove(&address.key());
         let what = what(address.address.addr(), &address.link);
         let items = std::mem::take(&mut resolved.made.items);
         let (refused, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(|(_, item)| item.what == what);
