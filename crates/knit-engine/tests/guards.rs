@@ -211,7 +211,7 @@ fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_t
         gateway: "192.0.2.2".parse().unwrap(),
         link: "eth0".parse().unwrap(),
     };
-    assert_eq!(node.done(Ok(())).beyond, [near.clone()]);
+    assert_eq!(node.done(Ok(())).beyond, std::slice::from_ref(&near));
     node.tell(object(|ways| ways.tunnel.as_mut().unwrap().always = true));
     assert_eq!(node.done(Ok(())).beyond, []);
     node.tell(object(|_| ()));
