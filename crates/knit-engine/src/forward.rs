@@ -5,12 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_model::intent::WaysWant;
 use knit_model::link::{LinkKind, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::InterfaceReport;
+use knit_model::route::Through;
 use knit_model::{IfName, Mac, SandboxId};
 
 use crate::call::{ATTACHMENT, Attachment, PortMapping};
@@ -64,19 +66,8 @@ pub struct Forwarding {
     pub egress: Option<Leaving>,
     /// The ports whose pods can say nothing in the name of others.
     pub guarded: Vec<Port>,
-    /// Where guarded ports are: pods of other nodes that are reached without a tunnel.
-    pub beyond: Vec<Beyond>,
-}
-
-/// Pods of another node that is on a link of this one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Beyond {
-    /// Their addresses.
-    pub range: IpNet,
-    /// The node.
-    pub gateway: IpAddr,
-    /// The link.
-    pub link: IfName,
+    /// Where guarded ports are: pods of other nodes that are reached without a tunnel. Many, and the same at each attach.
+    pub beyond: Arc<[Through]>,
 }
 
 /// Pods whose packets leave the cluster by a gateway.
@@ -182,7 +173,7 @@ struct OfAll {
     outside: Option<Outside>,
     /// The bridge whose ports are guarded.
     guards: Option<IfName>,
-    beyond: Vec<Beyond>,
+    beyond: Arc<[Through]>,
     /// What is inside, if there is a gateway.
     inside: Vec<IpNet>,
     /// Where packets go on that leave by a gateway, by namespace and by whether they are of IPv6.
@@ -211,7 +202,7 @@ fn of_all(state: &State) -> OfAll {
     let Some(cluster) = state.cluster() else { return OfAll::default() };
     let guarded = cluster.ways.filter(|ways| ways.anti_spoofing);
     let guards = guarded.map(|_| cluster.bridge.clone());
-    let beyond = guarded.map(|ways| resolve::native_ways(cluster.network, ways)).unwrap_or_default();
+    let beyond = guarded.map(|ways| resolve::native_ways(cluster.network, ways).into()).unwrap_or_default();
     let exits = state.exits();
     let inside = if exits.is_empty() { Vec::new() } else { inside(cluster) };
     let elsewhere = state.exits_elsewhere(&exits);

@@ -15,13 +15,14 @@ mod support {
 use std::collections::VecDeque;
 
 use knit_engine::call::{Asked, Detach, Notes, Which, Wished};
-use knit_engine::forward::{Beyond, Forwarding, Outside, Port};
+use knit_engine::forward::{Forwarding, Outside, Port};
 use knit_engine::namespaces::{Namespaces, Terms};
 use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
 use knit_model::intent::{EncryptionWant, EndWant, Intent, PeerWant, PoolWant, TunnelWant, Want, WaysWant};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
+use knit_model::route::Through;
 use knit_model::{Mac, SandboxId};
 use support::kernel::Kernel;
 use support::node::object;
@@ -206,22 +207,22 @@ fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_t
     };
     let mut node = Node::new(true);
     node.tell(object(|_| ()));
-    let near = Beyond {
-        range: "10.75.1.0/24".parse().unwrap(),
+    let near = Through {
+        to: "10.75.1.0/24".parse().unwrap(),
         gateway: "192.0.2.2".parse().unwrap(),
         link: "eth0".parse().unwrap(),
     };
-    assert_eq!(node.done(Ok(())).beyond, std::slice::from_ref(&near));
+    assert_eq!(*node.done(Ok(())).beyond, *std::slice::from_ref(&near));
     node.tell(object(|ways| ways.tunnel.as_mut().unwrap().always = true));
-    assert_eq!(node.done(Ok(())).beyond, []);
+    assert_eq!(*node.done(Ok(())).beyond, []);
     node.tell(object(|_| ()));
-    assert_eq!(node.done(Ok(())).beyond, [near]);
+    assert_eq!(*node.done(Ok(())).beyond, [near]);
     node.tell(object(|ways| ways.encryption = Some(EncryptionWant { port: 1, ends: vec![] })));
-    assert_eq!(node.done(Ok(())).beyond, [], "nothing passes by what encrypts");
+    assert_eq!(*node.done(Ok(())).beyond, [], "nothing passes by what encrypts");
     node.tell(object(|_| ()));
-    assert_ne!(node.done(Ok(())).beyond, []);
+    assert_ne!(*node.done(Ok(())).beyond, []);
     node.tell(object(|ways| ways.anti_spoofing = false));
-    assert_eq!(node.done(Ok(())).beyond, []);
+    assert_eq!(*node.done(Ok(())).beyond, []);
 }
 
 fn said(name: &str, terms: Terms) -> Event {

@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ipnet::IpNet;
+use knit_model::route::Through;
 use knit_model::{IfName, Mac};
 use nix::net::if_::if_nametoindex;
 
@@ -41,17 +41,6 @@ pub struct Port {
     pub addresses: BTreeSet<IpAddr>,
 }
 
-/// Pods of another node, which are reached without a tunnel.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Range {
-    /// Their addresses.
-    pub range: IpNet,
-    /// The other node, on a link of this one.
-    pub gateway: IpAddr,
-    /// That link.
-    pub link: IfName,
-}
-
 /// What goes past the bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -59,8 +48,8 @@ pub struct Wanted {
     pub ports: Vec<Port>,
     /// Which are ports of this bridge.
     pub bridge: Option<IfName>,
-    /// Packets between these ports and pods of other nodes.
-    pub ranges: Vec<Range>,
+    /// Packets between these ports and pods of other nodes. There may be very many: the same ones are not looked through again.
+    pub ranges: Arc<[Through]>,
 }
 
 /// Why packets take the bridge.
@@ -134,6 +123,8 @@ struct Held {
     links: BTreeMap<IfName, u32>,
     /// The bridge, and links to other nodes.
     ethernets: Ethernets,
+    /// The bridge and the ranges that were asked for last.
+    asked: Option<(Option<IfName>, Arc<[Through]>)>,
 }
 
 impl fmt::Debug for Redirect {
@@ -197,8 +188,8 @@ impl Redirect {
         };
         if let State::Unknown | State::Nothing = state {
             let pins = Pins::open(&self.root, host.cookie()?, object)?;
-            *state =
-                State::Held(Box::new(Held { pins, links: BTreeMap::new(), ethernets: Ethernets::default() }));
+            let (links, ethernets) = (BTreeMap::new(), Ethernets::default());
+            *state = State::Held(Box::new(Held { pins, links, ethernets, asked: None }));
         }
         let State::Held(held) = state else { return Ok(()) };
         if host.is_same(&Netns::current()?)? {
@@ -229,15 +220,26 @@ impl Held {
         self.apply_ranges(wanted.bridge.as_ref(), &wanted.ranges)
     }
 
-    fn apply_ranges(&mut self, bridge: Option<&IfName>, ranges: &[Range]) -> Result<(), Error> {
-        let names = bridge.into_iter().chain(ranges.iter().map(|range| &range.link));
-        self.ethernets.look(&names.collect())?;
+    fn apply_ranges(&mut self, bridge: Option<&IfName>, ranges: &Arc<[Through]>) -> Result<(), Error> {
+        let is_known = |(of, known): &(Option<IfName>, Arc<[Through]>)| {
+            of.as_ref() == bridge && Arc::ptr_eq(known, ranges)
+        };
+        let is_news = !self.asked.as_ref().is_some_and(is_known);
+        if is_news {
+            self.ethernets.name(bridge.into_iter().chain(ranges.iter().map(|range| &range.link)));
+        }
+        if !self.ethernets.look()? && !is_news {
+            return Ok(());
+        }
+        // Until all of it is done, none of it counts.
+        self.asked = None;
+        let asked = (bridge.cloned(), Arc::clone(ranges));
         let bridge = bridge.and_then(|bridge| self.ethernets.get(bridge));
         // Without a bridge there is no hardware address that pods know the node by.
         let ranges = ranges.iter().filter(|_| bridge.is_some());
         // What is no Ethernet, or not there, is the routes' affair.
         let there = ranges.filter_map(|range| Some((range, self.ethernets.get(&range.link)?.index)));
-        let there: Vec<(&Range, u32)> = there.collect();
+        let there: Vec<(&Through, u32)> = there.collect();
         let ways = record::ways(&there);
         self.pins.keep_ways(|bits, way| ways.get(bits) == Some(way));
         if let Some(bridge) = bridge {
@@ -247,6 +249,8 @@ impl Held {
             self.pins.uplinks.attach(range.link.as_str(), *index)?;
         }
         self.pins.add_ways(&ways)?;
-        self.pins.uplinks.detach_others(&there.iter().map(|(_, index)| *index).collect())
+        self.pins.uplinks.detach_others(&there.iter().map(|(_, index)| *index).collect())?;
+        self.asked = Some(asked);
+        Ok(())
     }
 }

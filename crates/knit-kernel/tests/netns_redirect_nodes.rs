@@ -4,10 +4,12 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use knit_kernel::Netns;
-use knit_kernel::redirect::{Port, Range, Redirect, Wanted, Way};
+use knit_kernel::redirect::{Port, Redirect, Wanted, Way};
+use knit_model::route::Through;
 use knit_testbed::{Namespace, Pod, Testbed};
 
 /// A service's address, which node 1 translates to the pod of node 2.
@@ -99,19 +101,19 @@ impl Node {
         self.namespace.address("eth0", &format!("192.0.2.{own}/24"));
         self.namespace.address("eth0", &format!("2001:db8::{own}/64"));
         for range in self.ranges() {
-            let (to, hop) = (range.range.to_string(), range.gateway.to_string());
+            let (to, hop) = (range.to.to_string(), range.gateway.to_string());
             self.namespace.ip(&["route", "add", &to, "via", &hop]);
         }
     }
 
-    fn ranges(&self) -> Vec<Range> {
+    fn ranges(&self) -> Vec<Through> {
         let other = 3 - self.number;
         [
             (format!("10.75.{other}.0/24"), format!("192.0.2.{other}")),
             (format!("fd75:{other}::/64"), format!("2001:db8::{other}")),
         ]
-        .map(|(range, gateway)| Range {
-            range: range.parse().unwrap(),
+        .map(|(range, gateway)| Through {
+            to: range.parse().unwrap(),
             gateway: gateway.parse().unwrap(),
             link: "eth0".parse().unwrap(),
         })
@@ -126,7 +128,7 @@ impl Node {
             mac: shown[0]["address"].as_str().unwrap().parse().unwrap(),
             addresses: addresses.map(|text| text.parse().unwrap()).into(),
         };
-        Wanted { ports: vec![port], bridge: Some("knit0".parse().unwrap()), ranges: self.ranges() }
+        Wanted { ports: vec![port], bridge: Some("knit0".parse().unwrap()), ranges: self.ranges().into() }
     }
 
     fn redirect(&self) -> Redirect {
@@ -232,7 +234,7 @@ fn connections_go_on_when_the_way_is_no_longer_asked_for_and_nothing_is_left() {
     let count = |node: &Node| std::fs::read_dir(node.uplinks()).unwrap().count();
     assert_eq!(count(&all.nodes[0]), 1);
     for (redirect, node) in redirects.iter().zip(&all.nodes) {
-        redirect.apply(&node.netns, &Wanted { ranges: Vec::new(), ..node.wanted() }).unwrap();
+        redirect.apply(&node.netns, &Wanted { ranges: Arc::default(), ..node.wanted() }).unwrap();
     }
     let before = redirects.each_ref().map(packets);
     talk(&mut stream, "by the routes");
@@ -241,7 +243,7 @@ fn connections_go_on_when_the_way_is_no_longer_asked_for_and_nothing_is_left() {
     // And a process that comes after one that is gone knows what that left.
     drop(all.nodes[0].redirect());
     let redirect = Redirect::new(Some(knit_ebpf::OBJECT));
-    redirect.apply(&all.nodes[0].netns, &Wanted { ranges: Vec::new(), ..all.nodes[0].wanted() }).unwrap();
+    redirect.apply(&all.nodes[0].netns, &Wanted { ranges: Arc::default(), ..all.nodes[0].wanted() }).unwrap();
     let before = packets(&redirect);
     talk(&mut all.connect(TARGET).unwrap(), "by the routes still");
     assert_eq!(packets(&redirect), before);
@@ -254,7 +256,7 @@ fn what_comes_in_the_name_of_a_pod_by_another_link_is_left_to_the_routes() {
     let redirect = all.nodes[1].redirect();
     // Node 1's pods are said to be elsewhere.
     let ranges =
-        all.nodes[1].ranges().into_iter().map(|range| Range { link: "lo".parse().unwrap(), ..range });
+        all.nodes[1].ranges().into_iter().map(|range| Through { link: "lo".parse().unwrap(), ..range });
     redirect
         .apply(&all.nodes[1].netns, &Wanted { ranges: ranges.collect(), ..all.nodes[1].wanted() })
         .unwrap();

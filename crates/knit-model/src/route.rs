@@ -61,6 +61,17 @@ pub struct NextHop {
     pub onlink: bool,
 }
 
+/// Addresses that are reached through a neighbour on a link.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Through {
+    /// The addresses.
+    pub to: IpNet,
+    /// The neighbour.
+    pub gateway: IpAddr,
+    /// The link.
+    pub link: IfName,
+}
+
 /// What becomes of packets on a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,24 +3,22 @@
 //! Only for guarded ports: what is not guarded may speak in many names, and the program knows a pod by its name. Where it cannot be
 //! done packets take the bridge, which is slower and nothing else: so it is said, and no attach fails for it.
 
-use knit_engine::forward::{Beyond, Forwarding, Port};
+use std::sync::Arc;
+
+use knit_engine::forward::{Forwarding, Port};
 use knit_kernel::Kernel;
-use knit_kernel::redirect::{self, Range, Redirect};
+use knit_kernel::redirect::{self, Redirect};
 
 /// Has packets of exactly the guarded ports go past the bridge, as far as they may.
 pub(super) fn apply(redirect: &Redirect, kernel: &Kernel, all: &Forwarding) {
     let wanted = redirect::Wanted {
         ports: ports(&all.guarded),
         bridge: all.bridge.clone(),
-        ranges: all.beyond.iter().map(range).collect(),
+        ranges: Arc::clone(&all.beyond),
     };
     if let Err(why) = redirect.apply(kernel.host(), &wanted) {
         tracing::warn!(%why, "packets between pods all take the bridge");
     }
-}
-
-fn range(beyond: &Beyond) -> Range {
-    Range { range: beyond.range, gateway: beyond.gateway, link: beyond.link.clone() }
 }
 
 fn ports(guarded: &[Port]) -> Vec<redirect::Port> {

@@ -17,7 +17,7 @@ use knit_model::link::{Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
-use knit_model::route::NextHop;
+use knit_model::route::{NextHop, Through};
 use knit_model::{IfName, Route, Rule, Scope, marks};
 
 use self::choice::{Choice, choose};
@@ -30,7 +30,6 @@ use self::tunnels::Tunnels;
 use super::Resolved;
 use crate::cluster::{self, ClusterNetwork};
 use crate::event::Unit;
-use crate::forward::Beyond;
 use crate::state::State;
 
 /// What the ways to other nodes should be. Nothing at all without a cluster's network.
@@ -107,7 +106,7 @@ pub(crate) fn ranges_of_others(own: &NetworkWant, ways: &WaysWant) -> Vec<IpNet>
 }
 
 /// Those of them that are reached without a tunnel, and in clear.
-pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Beyond> {
+pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Through> {
     if ways.encryption.is_some() {
         return Vec::new();
     }
@@ -119,7 +118,7 @@ pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Beyond> {
             if taken.take(range, &peer.name).is_ok()
                 && let Ok(Choice::Native((gateway, link))) = choose(ways, &peer, range)
             {
-                all.push(Beyond { range, gateway, link });
+                all.push(Through { to: range, gateway, link });
             }
         }
     }

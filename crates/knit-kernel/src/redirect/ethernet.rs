@@ -1,6 +1,6 @@
 //! Links of the host that carry Ethernet, by name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use knit_model::{IfName, Mac};
 use nix::net::if_::if_nametoindex;
@@ -20,32 +20,65 @@ pub(super) struct Ethernet {
     pub(super) mac: Mac,
 }
 
-/// Links that were looked at. One that is still the same is not asked for again.
+/// Links of interest, as they were last. One that is still the same is not asked for again.
 #[derive(Debug, Default)]
 pub(super) struct Ethernets {
-    /// Nothing for one of another kind.
-    known: BTreeMap<IfName, (u32, Option<Ethernet>)>,
+    known: BTreeMap<IfName, Last>,
+}
+
+/// What a link was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Last {
+    /// It was not there, or nobody has looked yet.
+    Absent,
+    /// Of another kind.
+    Other(u32),
+    Ethernet(Ethernet),
 }
 
 impl Ethernets {
-    /// Looks at exactly these, in the calling thread's namespace.
-    pub(super) fn look(&mut self, names: &BTreeSet<&IfName>) -> Result<()> {
-        self.known.retain(|name, _| names.contains(name));
+    /// These are of interest, and no others.
+    pub(super) fn name<'a>(&mut self, names: impl Iterator<Item = &'a IfName>) {
+        let before = std::mem::take(&mut self.known);
         for name in names {
-            let Ok(index) = if_nametoindex(name.as_str()) else {
-                self.known.remove(*name);
-                continue;
-            };
-            if self.known.get(*name).is_none_or(|(known, _)| *known != index) {
-                self.known.insert((*name).clone(), (index, ask(index)?));
+            if !self.known.contains_key(name) {
+                let last = before.get(name).copied().unwrap_or(Last::Absent);
+                self.known.insert(name.clone(), last);
             }
         }
-        Ok(())
+    }
+
+    /// Looks at them, in the calling thread's namespace. Says whether any is another than before.
+    pub(super) fn look(&mut self) -> Result<bool> {
+        let mut is_news = false;
+        for (name, last) in &mut self.known {
+            let now = match if_nametoindex(name.as_str()) {
+                Ok(index) if last.index() == Some(index) => continue,
+                Ok(index) => ask(index)?.map_or(Last::Other(index), Last::Ethernet),
+                Err(_) => Last::Absent,
+            };
+            is_news |= *last != now;
+            *last = now;
+        }
+        Ok(is_news)
     }
 
     /// A link, if it is there and carries Ethernet.
     pub(super) fn get(&self, name: &IfName) -> Option<Ethernet> {
-        self.known.get(name)?.1
+        match self.known.get(name)? {
+            Last::Ethernet(ethernet) => Some(*ethernet),
+            Last::Absent | Last::Other(_) => None,
+        }
+    }
+}
+
+impl Last {
+    fn index(self) -> Option<u32> {
+        match self {
+            Self::Absent => None,
+            Self::Other(index) => Some(index),
+            Self::Ethernet(ethernet) => Some(ethernet.index),
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_model::Mac;
+use knit_model::route::Through;
 
-use super::{Port, Range};
+use super::Port;
 
 /// `struct address`: an IPv4 address is mapped into IPv6.
 pub(super) type Address = [u8; 16];
@@ -52,8 +53,8 @@ impl Way {
 }
 
 /// The way to each range.
-pub(super) fn ways(ranges: &[(&Range, u32)]) -> BTreeMap<Bits, Way> {
-    ranges.iter().map(|(range, index)| (bits(range.range), Way::new(*index, range.gateway))).collect()
+pub(super) fn ways(ranges: &[(&Through, u32)]) -> BTreeMap<Bits, Way> {
+    ranges.iter().map(|(range, index)| (bits(range.to), Way::new(*index, range.gateway))).collect()
 }
 
 fn bits(range: IpNet) -> Bits {
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn a_range_leads_to_a_link_and_a_next_hop() {
-        let range = |range: &str, gateway: &str| Range {
-            range: range.parse().unwrap(),
+        let range = |to: &str, gateway: &str| Through {
+            to: to.parse().unwrap(),
             gateway: gateway.parse().unwrap(),
             link: "eth0".parse().unwrap(),
         };
