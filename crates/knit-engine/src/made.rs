@@ -3,14 +3,56 @@
 //! Two units never have the same link of the host. So that nobody has to walk through all units to know whether a name
 //! is free, the names are kept beside the units; only this module changes either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-use knit_model::IfName;
+use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
+use knit_model::state::AddressKey;
+use knit_model::{IfName, PublicKey, Rule};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::event::Unit;
-use crate::state::Made;
+use crate::state::{BridgeKey, ObjectKey};
+
+/// What a unit has in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// Its links on the host.
+    pub host_links: BTreeSet<IfName>,
+    /// Its rules on the host.
+    pub rules: BTreeSet<Rule>,
+    /// Links of the host that its routes to other nodes leave by.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub ways: BTreeSet<IfName>,
+    /// The public key of the encrypted ways to other nodes: what those have to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<PublicKey>,
+    /// Addresses that it has on links of others. Kernels before Linux 5.18 do not keep the mark of an address.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub addresses: BTreeSet<AddressKey>,
+    /// Bridges that its interfaces are ports of.
+    pub uses: BTreeSet<BridgeKey>,
+    /// Its interfaces, each with the object that asked.
+    pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
+    /// What it has beside interfaces, each with the object that asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<(ObjectKey, ItemReport)>,
+    /// Sysctls of its interfaces, by path.
+    #[serde(default)]
+    pub sysctls: BTreeSet<String>,
+    /// The bridge itself, for a bridge's unit.
+    pub bridge: Option<BridgeReport>,
+    /// What works, but not as a person would expect.
+    pub warnings: Vec<(ObjectKey, String)>,
+}
+
+impl Made {
+    /// The objects that asked for what a sandbox has.
+    pub(crate) fn askers(&self) -> impl Iterator<Item = &ObjectKey> {
+        let interfaces = self.interfaces.iter().map(|(object, _)| object);
+        interfaces.chain(self.items.iter().map(|(object, _)| object))
+    }
+}
 
 /// What each unit has. Reads as a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

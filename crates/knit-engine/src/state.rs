@@ -10,9 +10,7 @@ use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::quota::Counts;
-use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
-use knit_model::state::AddressKey;
-use knit_model::{IfName, PublicKey, Rule, Sandbox, SandboxId, Scope};
+use knit_model::{IfName, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -25,6 +23,7 @@ use crate::event::{Began, Ended, Record, Revision, Unit};
 use crate::extensions::Extensions;
 use crate::forward::Forwards;
 use crate::made::AllMade;
+pub use crate::made::Made;
 use crate::namespaces::Namespaces;
 use crate::sockets::Sockets;
 use crate::step::standing::Standing;
@@ -91,38 +90,6 @@ pub struct LeaseTaken {
     pub address: IpAddr,
     /// The lease.
     pub lease: Lease,
-}
-
-/// What a unit has in the kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made {
-    /// Its links on the host.
-    pub host_links: BTreeSet<IfName>,
-    /// Its rules on the host.
-    pub rules: BTreeSet<Rule>,
-    /// Links of the host that its routes to other nodes leave by.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub ways: BTreeSet<IfName>,
-    /// The public key of the encrypted ways to other nodes: what those have to know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub public_key: Option<PublicKey>,
-    /// Addresses that it has on links of others. Kernels before Linux 5.18 do not keep the mark of an address.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub addresses: BTreeSet<AddressKey>,
-    /// Bridges that its interfaces are ports of.
-    pub uses: BTreeSet<BridgeKey>,
-    /// Its interfaces, each with the object that asked.
-    pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
-    /// What it has beside interfaces, each with the object that asked.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub items: Vec<(ObjectKey, ItemReport)>,
-    /// Sysctls of its interfaces, by path.
-    #[serde(default)]
-    pub sysctls: BTreeSet<String>,
-    /// The bridge itself, for a bridge's unit.
-    pub bridge: Option<BridgeReport>,
-    /// What works, but not as a person would expect.
-    pub warnings: Vec<(ObjectKey, String)>,
 }
 
 /// What the host tells the engine about the node, once.
@@ -488,14 +455,6 @@ impl ObjectKey {
     pub fn of(object: &ObjectRef) -> Self {
         let ObjectRef { kind, namespace, name, .. } = object;
         Self { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }
-    }
-}
-
-impl Made {
-    /// The objects that asked for what a sandbox has.
-    pub(crate) fn askers(&self) -> impl Iterator<Item = &ObjectKey> {
-        let interfaces = self.interfaces.iter().map(|(object, _)| object);
-        interfaces.chain(self.items.iter().map(|(object, _)| object))
     }
 }
 
