@@ -5,6 +5,41 @@
 //! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
 //! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
 
+/// Has a part of an object be watched as what it is a part of: it is one of those in everything but its fields. Its metadata is in
+/// the field `metadata`.
+macro_rules! watched_as {
+    ($part:ty, $whole:ty) => {
+        impl knit_kube::kube::Resource for $part {
+            type DynamicType = ();
+            type Scope = <$whole as knit_kube::kube::Resource>::Scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <$whole as knit_kube::kube::Resource>::kind(&())
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <$whole as knit_kube::kube::Resource>::group(&())
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <$whole as knit_kube::kube::Resource>::version(&())
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <$whole as knit_kube::kube::Resource>::plural(&())
+            }
+
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
 mod blocks;
 mod elsewhere;
 mod namespaces;

@@ -11,7 +11,7 @@ pub fn give_back() {
 }
 
 /// To be called before there are threads. The allocator gives each thread an arena of its own, up to eight for each CPU, and
-/// what is free in one is of no use in another: a process with many threads that do little is several times as large as what is in it.
+/// what is free in one is of no use in another.
 pub fn share() {
     sys::limit_arenas(2);
 }

@@ -1,11 +1,9 @@
 //! What is kept of a pod of another node: its name and its addresses. The rest is dropped while it is read.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use knit_kube::kube::Resource;
 use serde::Deserialize;
 
 /// A pod, as it is watched.
@@ -86,32 +84,4 @@ impl From<Told> for Brief {
     }
 }
 
-/// It is a pod of the API in everything but its fields.
-impl Resource for Brief {
-    type DynamicType = ();
-    type Scope = <Pod as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Pod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Pod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Pod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+watched_as!(Brief, Pod);

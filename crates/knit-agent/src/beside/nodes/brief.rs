@@ -1,13 +1,11 @@
 //! What is kept of a node. A node of the API is tens of kilobytes, most of it about images and conditions, and every node
 //! hears of every other: so the rest is dropped while it is read.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use knit_kube::kube::Resource;
 use knit_model::PublicKey;
 use serde::Deserialize;
 
@@ -145,38 +143,11 @@ impl From<Told> for Brief {
     }
 }
 
-/// It is a node of the API in everything but its fields.
-impl Resource for Brief {
-    type DynamicType = ();
-    type Scope = <Node as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Node::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Node::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Node::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Node::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+watched_as!(Brief, Node);
 
 #[cfg(test)]
 mod tests {
+    use knit_kube::kube::Resource;
     use serde_json::json;
 
     use super::*;
