@@ -10,6 +10,7 @@
 mod attached;
 mod ethernet;
 mod pins;
+mod ports;
 mod record;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -151,7 +152,7 @@ impl Redirect {
         *state = State::Lacking(why.to_string());
         // What is left would lead to ports that nobody looks after.
         if let Ok(cookie) = host.cookie() {
-            let _ = pins::remove(&self.root, cookie);
+            let _ = in_host(host, || pins::remove(&self.root, cookie));
         }
         Err(why)
     }
@@ -181,22 +182,31 @@ impl Redirect {
     fn try_apply(&self, state: &mut State, host: &Netns, wanted: &Wanted) -> Result<(), Error> {
         let Some(object) = self.object.filter(|_| !wanted.ports.is_empty()) else {
             if !matches!(state, State::Nothing) {
-                pins::remove(&self.root, host.cookie()?)?;
+                let cookie = host.cookie()?;
+                in_host(host, || pins::remove(&self.root, cookie))?;
             }
             *state = State::Nothing;
             return Ok(());
         };
-        if let State::Unknown | State::Nothing = state {
-            let pins = Pins::open(&self.root, host.cookie()?, object)?;
-            let (links, ethernets) = (BTreeMap::new(), Ethernets::default());
-            *state = State::Held(Box::new(Held { pins, links, ethernets, asked: None }));
-        }
-        let State::Held(held) = state else { return Ok(()) };
-        if host.is_same(&Netns::current()?)? {
-            return held.apply(wanted);
-        }
-        host.enter(|| held.apply(wanted))?
+        let cookie = host.cookie()?;
+        in_host(host, || {
+            if let State::Unknown | State::Nothing = state {
+                let pins = Pins::open(&self.root, cookie, object)?;
+                let (links, ethernets) = (BTreeMap::new(), Ethernets::default());
+                *state = State::Held(Box::new(Held { pins, links, ethernets, asked: None }));
+            }
+            let State::Held(held) = state else { return Ok(()) };
+            held.apply(wanted)
+        })
     }
+}
+
+/// Does something in the host's namespace.
+fn in_host<T: Send>(host: &Netns, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+    if host.is_same(&Netns::current()?)? {
+        return work();
+    }
+    host.enter(work)?
 }
 
 impl Held {
@@ -211,8 +221,8 @@ impl Held {
         let places: BTreeMap<Address, Place> = record::places(&there);
         self.pins.keep_places(|address, place| places.get(address) == Some(place));
         self.links = there.iter().map(|(port, index)| (port.link.clone(), *index)).collect();
-        for (link, index) in &self.links {
-            self.pins.ports.attach(link.as_str(), *index)?;
+        for index in self.links.values() {
+            self.pins.ports.attach(*index)?;
         }
         self.pins.add_places(&places)?;
         let links: BTreeSet<u32> = self.links.values().copied().collect();

@@ -175,6 +175,8 @@ fn what_the_node_translates_takes_the_bridge_both_ways() {
 #[test]
 fn a_port_that_was_used_directly_before_leads_to_the_service_too() {
     let node = Node::new("redirect");
+    // A port that was closed can be used again at once, however slowly the other side says goodbye.
+    node.pods[0].set_sysctl("net.ipv4.tcp_max_tw_buckets", "0");
     let redirect = node.redirect();
     for round in 0..3 {
         let mut direct = node.connect(40_000, TARGET).unwrap();
@@ -246,10 +248,10 @@ fn a_connection_outlives_the_process_that_keeps_the_program() {
 fn nothing_is_left_of_a_pod_that_went_and_of_the_last_one() {
     let node = Node::new("redirect");
     let redirect = node.redirect();
-    let links = node.pins().join("2/links");
+    let links = node.pins().join("3/links");
     let count = || std::fs::read_dir(&links).unwrap().count();
     assert_eq!(count(), 2);
-    // A link that is made anew has another number, and the old one's pin stays behind.
+    // A link that is made anew has another number, and the old one's mark stays behind.
     node.pods[1].ip(&["link", "del", "eth0"]);
     redirect.forget(&[&"port3".parse().unwrap()].into());
     node.testbed.connect(&node.pods[1], "eth0", &node.namespace(), "port3");
@@ -268,8 +270,11 @@ fn nothing_is_left_of_a_pod_that_went_and_of_the_last_one() {
     let redirect = Redirect::new(Some(knit_ebpf::OBJECT));
     redirect.apply(&node.host, &wanted(ports[..1].to_vec())).unwrap();
     assert_eq!(count(), 1);
+    let filters = || node.namespace().output("tc", &["filter", "show", "dev", "port2", "ingress"]).unwrap();
+    assert!(filters().contains("direct-action"), "{}", filters());
     redirect.apply(&node.host, &Wanted::default()).unwrap();
     assert!(!node.pins().exists());
+    assert_eq!(filters(), "", "the port stays, and nothing is at it");
     assert_eq!(redirect.way(), Way::Bridge);
 }
 

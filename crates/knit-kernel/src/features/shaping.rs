@@ -9,10 +9,6 @@ use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::TrafficHeader;
 
-// pkt_sched.h
-const TC_H_CLSACT: u32 = 0xffff_fff1;
-const CLSACT_HANDLE: u32 = 0xffff_0000;
-
 const fn queue(
     name: &'static str,
     title: &'static str,

@@ -49,6 +49,7 @@ pub const RTM_GETRULE: u16 = 34;
 pub const RTM_NEWQDISC: u16 = 36;
 pub const RTM_DELQDISC: u16 = 37;
 pub const RTM_GETQDISC: u16 = 38;
+pub const RTM_NEWTFILTER: u16 = 44;
 pub const RTM_NEWNSID: u16 = 88;
 pub const RTM_GETNSID: u16 = 90;
 pub const RTM_NEWLINKPROP: u16 = 108;
@@ -102,12 +103,23 @@ pub const TCA_OPTIONS: u16 = 2;
 
 // pkt_sched.h
 pub const TC_H_ROOT: u32 = 0xffff_ffff;
+pub const TC_H_CLSACT: u32 = 0xffff_fff1;
+pub const TC_H_CLSACT_INGRESS: u32 = 0xffff_fff2;
+pub const CLSACT_HANDLE: u32 = 0xffff_0000;
 pub const TCA_TBF_PARMS: u16 = 1;
 pub const TCA_TBF_RATE64: u16 = 4;
 pub const TCA_TBF_BURST: u16 = 6;
 pub const TC_LINKLAYER_ETHERNET: u8 = 1;
 /// The kernel's word for a token bucket.
 pub const TBF: &str = "tbf";
+
+// pkt_cls.h
+pub const TCA_BPF_FD: u16 = 6;
+pub const TCA_BPF_NAME: u16 = 7;
+pub const TCA_BPF_FLAGS: u16 = 8;
+pub const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+/// Packets of every protocol.
+pub const ETH_P_ALL: u16 = 3;
 
 // if_link.h, if.h
 pub const IFF_UP: u32 = 1;

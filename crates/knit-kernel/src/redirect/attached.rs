@@ -1,4 +1,4 @@
-//! One program, and the links that it is at.
+//! A program at links to other nodes. Others may have programs there, too: the kernel calls them one after the other (tcx).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,21 @@ use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use super::Error;
 use super::pins::{lacks, list, make, refused, unpin};
 
+/// Loads a program of an object.
+pub(super) fn load(all: &mut Ebpf, name: &str, folder: &Path) -> Result<SchedClassifier, Error> {
+    const WHAT: &str = "the eBPF program";
+    let program: &mut SchedClassifier =
+        all.program_mut(name).ok_or_else(|| lacks(name))?.try_into().map_err(refused(WHAT))?;
+    program.load().map_err(refused(WHAT))?;
+    // Out of the loader's hands, which hold far more.
+    let pin = folder.join("program");
+    unpin(&pin)?;
+    program.pin(&pin).map_err(refused(WHAT))?;
+    let program = SchedClassifier::from_pin(&pin).map_err(refused(WHAT))?;
+    unpin(&pin)?;
+    Ok(program)
+}
+
 /// A program in the kernel.
 pub(super) struct Attached {
     program: SchedClassifier,
@@ -22,26 +37,12 @@ pub(super) struct Attached {
 impl Attached {
     /// Loads a program of an object, and puts it in the place of an older one wherever that is.
     pub(super) fn open(all: &mut Ebpf, name: &str, folder: &Path, pins: &str) -> Result<Self, Error> {
-        const WHAT: &str = "the eBPF program";
-        let program: &mut SchedClassifier =
-            all.program_mut(name).ok_or_else(|| lacks(name))?.try_into().map_err(refused(WHAT))?;
-        program.load().map_err(refused(WHAT))?;
-        // Out of the loader's hands, which hold far more.
-        let pin = folder.join("program");
-        unpin(&pin)?;
-        program.pin(&pin).map_err(refused(WHAT))?;
-        let program = SchedClassifier::from_pin(&pin).map_err(refused(WHAT))?;
-        unpin(&pin)?;
+        let program = load(all, name, folder)?;
         let folder = folder.join(pins);
         make(&folder)?;
         let mut attached = Self { program, folder, links: BTreeSet::new() };
         attached.read_back()?;
         Ok(attached)
-    }
-
-    /// The links that the program is at, by number.
-    pub(super) fn links(&self) -> &BTreeSet<u32> {
-        &self.links
     }
 
     /// Has the program at a link of the calling thread's namespace.

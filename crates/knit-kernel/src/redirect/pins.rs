@@ -1,7 +1,7 @@
 //! The programs, their maps and where they are attached, as they are kept in the eBPF file system.
 //!
-//! `knit/<cookie>/<layout>` holds the maps by name, `links/<number>` for each link of a pod that a program is at, and
-//! `uplinks/<number>` for each link to other nodes. The cookie is the host's network namespace's: numbers of links mean
+//! `knit/<cookie>/<layout>` holds the maps by name, a folder `links/<number>` for each port of a pod that a program is at, and
+//! a pin `uplinks/<number>` for each link to other nodes. The cookie is the host's network namespace's: numbers of links mean
 //! something only there. Whoever changes what a map holds counts the layout up: then the new programs have maps of their own, and
 //! the old ones go.
 
@@ -17,12 +17,13 @@ use knit_model::Mac;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::attached::Attached;
+use super::ports::{self, Ports};
 use super::record::{Address, Bits, Place, Way};
 use super::{Error, FILE_SYSTEM};
 use crate::memory;
 
 /// The number of what the maps hold.
-const LAYOUT: &str = "2";
+const LAYOUT: &str = "3";
 /// What is told of a program that cannot be loaded.
 const WHAT: &str = "the eBPF program";
 
@@ -34,7 +35,7 @@ pub(super) struct Pins {
     /// What the map of ways holds.
     ways: BTreeMap<Bits, Way>,
     /// Where the program for pods' ports is.
-    pub(super) ports: Attached,
+    pub(super) ports: Ports,
     /// Where the program for links to other nodes is.
     pub(super) uplinks: Attached,
 }
@@ -47,7 +48,8 @@ struct Maps {
 }
 
 impl Pins {
-    /// Loads the programs, and puts them in the place of older ones wherever those are.
+    /// Loads the programs, and puts them in the place of older ones wherever those are. The calling thread is in the host's
+    /// namespace.
     pub(super) fn open(root: &Path, cookie: u64, object: &[u8]) -> Result<Self, Error> {
         if !statfs(FILE_SYSTEM).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC) {
             return Err(Error::NoFileSystem { path: FILE_SYSTEM });
@@ -59,7 +61,7 @@ impl Pins {
         let mut loader = EbpfLoader::new();
         let mut all =
             loader.btf(None).default_map_pin_directory(&folder).load(object).map_err(refused(WHAT))?;
-        let ports = Attached::open(&mut all, "redirect", &folder, "links")?;
+        let ports = Ports::open(&mut all, "redirect", &folder, "links")?;
         let uplinks = Attached::open(&mut all, "arrive", &folder, "uplinks")?;
         let maps = Maps::of(&mut all)?;
         drop(all);
@@ -167,7 +169,7 @@ pub(super) fn lacks(what: &str) -> Error {
     Error::Refused { what: WHAT, why: format!("it has no {what}") }
 }
 
-/// Takes everything away that is kept for a host.
+/// Takes everything away that is kept for a host. The calling thread is in its namespace.
 pub(super) fn remove(root: &Path, cookie: u64) -> Result<(), Error> {
     let of_host = root.join(cookie.to_string());
     for (path, _) in list(&of_host)? {
@@ -186,10 +188,11 @@ fn remove_other_layouts(of_host: &Path) -> Result<(), Error> {
 
 /// The programs go from the links before their maps go.
 fn remove_layout(folder: &Path) -> Result<(), Error> {
-    for links in ["links", "uplinks"].map(|name| folder.join(name)) {
-        list(&links)?.iter().try_for_each(|(path, _)| unpin(path))?;
-        remove_folder(&links)?;
-    }
+    let (links, uplinks) = (folder.join("links"), folder.join("uplinks"));
+    ports::remove(&links)?;
+    list(&uplinks)?.iter().try_for_each(|(path, _)| unpin(path))?;
+    remove_folder(&links)?;
+    remove_folder(&uplinks)?;
     list(folder)?.iter().try_for_each(|(path, _)| unpin(path))?;
     remove_folder(folder)
 }
