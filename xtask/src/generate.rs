@@ -2,6 +2,7 @@
 
 mod api;
 mod chart;
+mod placement;
 mod roles;
 
 use std::path::{Path, PathBuf};
@@ -60,6 +61,7 @@ fn files() -> Vec<(PathBuf, String)> {
         .push((crds.join("Kustomization"), kustomization(definitions.iter().map(|(name, _)| name.as_str()))));
     files.extend(definitions.into_iter().map(|(name, text)| (crds.join(name), text)));
     files.push((PathBuf::from("deploy/beside/roles.yaml"), roles::manifest()));
+    files.push((PathBuf::from("deploy/placement/policies.yaml"), placement::manifest()));
     files.push((PathBuf::from(api::LOCK), api::lock()));
     files.push((PathBuf::from("api/reasons.md"), api::reasons()));
     let copies = chart::copies(&files);

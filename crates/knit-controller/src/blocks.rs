@@ -28,7 +28,7 @@ pub(crate) fn hear(state: &mut State, seen: Seen<(String, HeldBlock)>) {
 /// The blocks of nodes that have been gone for long. A node that there is loses none.
 pub(crate) fn of_gone_nodes(state: &mut State, now: i64) -> Vec<Effect> {
     let holders: BTreeSet<&String> = state.blocks.values().map(|block| &block.node).collect();
-    let gone = holders.into_iter().filter(|node| !state.alive.contains(*node));
+    let gone = holders.into_iter().filter(|node| !state.alive.contains_key(*node));
     // A clock that was put back must not keep blocks for as long again.
     let since = |node: &String| state.gone_since.get(node).map_or(now, |since| now.min(*since));
     let gone = gone.map(|node| (node.clone(), since(node)));

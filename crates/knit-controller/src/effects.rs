@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use knit_crds::Object;
 use knit_crds::states::{IpBlock, NodeNetworkState};
 use knit_engine::ObjectKey;
@@ -14,7 +14,7 @@ use knit_model::provenance::ObjectRef;
 use serde_json::json;
 
 use crate::sample;
-use crate::step::Effect;
+use crate::step::{Effect, Event};
 
 /// What effects need.
 #[derive(Clone)]
@@ -26,8 +26,8 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
-    /// Does it. Returns the object that has to be looked at again, if it could not be done.
-    pub(crate) async fn carry_out(&self, effect: Effect, object: Option<Object>) -> Option<ObjectKey> {
+    /// Does it. Returns what has to be looked at again, if it could not be done.
+    pub(crate) async fn carry_out(&self, effect: Effect, object: Option<Object>) -> Option<Event> {
         let (key, result) = match effect {
             Effect::WriteStatus(key, status) => {
                 let info = Object::find_kind(&key.kind)?;
@@ -66,6 +66,19 @@ impl Hands {
                 let api: Api<Deployment> = Api::namespaced(self.client.clone(), &namespace);
                 (key, api.delete(&name, &DeleteParams::background()).await.map(|_| ()))
             }
+            Effect::LabelNode { node, labels } => {
+                let api: Api<Node> = Api::all(self.client.clone());
+                let patch = json!({"metadata": {"labels": labels}});
+                let written = api.patch_metadata(&node, &PatchParams::default(), &Patch::Merge(&patch)).await;
+                return match written {
+                    Ok(_) => None,
+                    Err(kube::Error::Api(why)) if why.code == 404 => None,
+                    Err(why) => {
+                        tracing::warn!(node, %why, "the node's labels could not be written; it is tried again");
+                        Some(Event::Unlabelled(node))
+                    }
+                };
+            }
             Effect::DeleteNodeState(name) => {
                 let api: Api<NodeNetworkState> = Api::all(self.client.clone());
                 // The API server's own garbage collector may be faster.
@@ -94,7 +107,7 @@ impl Hands {
             Err(kube::Error::Api(why)) if [404, 409].contains(&why.code) => None,
             Err(why) => {
                 tracing::warn!(object = %key, %why, "could not be written; it is tried again");
-                Some(key)
+                Some(Event::Failed(key))
             }
         }
     }

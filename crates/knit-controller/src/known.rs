@@ -6,6 +6,8 @@ use knit_crds::Object;
 use knit_crds::states::{AppliedObject, NodeNetworkStateStatus, PodNetworkStateStatus};
 use knit_engine::ObjectKey;
 
+use crate::labels::Labels;
+
 /// Something in a namespace, by namespace and name.
 pub type Name = (String, String);
 
@@ -40,8 +42,8 @@ pub struct State {
     pub pods: BTreeMap<Name, PodNetworkStateStatus>,
     /// What agents say about nodes.
     pub nodes: BTreeMap<String, NodeNetworkStateStatus>,
-    /// Nodes that there are.
-    pub alive: BTreeSet<String>,
+    /// Nodes that there are, each with those of its labels that are Knit's, as they are or are about to be.
+    pub alive: BTreeMap<String, Labels>,
     /// Sample Deployments, each with the PodConfig that it belongs to.
     pub samples: BTreeMap<Name, String>,
     /// Blocks of addresses, by name.
@@ -52,12 +54,14 @@ pub struct State {
     pub(crate) listed: BTreeSet<String>,
     /// Objects to look at.
     pub(crate) dirty: BTreeSet<ObjectKey>,
+    /// Nodes whose labels are to be looked at.
+    pub(crate) unlabelled: BTreeSet<String>,
 }
 
 impl State {
     /// Whether anything waits to be looked at.
     pub fn is_waiting(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || !self.unlabelled.is_empty()
     }
 
     /// Whether a node that is gone holds blocks: they go when it has been gone for long.
@@ -70,7 +74,7 @@ impl State {
         // Names are in order: of a large cluster only this namespace is walked through.
         let first = (key.namespace.clone(), String::new());
         let here = self.pods.range(first..).take_while(move |(name, _)| name.0 == key.namespace);
-        let here = here.filter(|(_, pod)| self.alive.contains(&pod.node));
+        let here = here.filter(|(_, pod)| self.alive.contains_key(&pod.node));
         here.flat_map(|(name, pod)| pod.objects.iter().map(move |object| (name, object)))
             .filter(move |(_, object)| is_about(object, key))
     }
@@ -80,7 +84,7 @@ impl State {
         &'a self,
         key: &'a ObjectKey,
     ) -> impl Iterator<Item = (&'a String, &'a AppliedObject)> {
-        let nodes = self.nodes.iter().filter(|(name, _)| self.alive.contains(*name));
+        let nodes = self.nodes.iter().filter(|(name, _)| self.alive.contains_key(*name));
         nodes
             .flat_map(|(name, node)| node.objects.iter().map(move |object| (name, object)))
             .filter(move |(_, object)| is_about(object, key))

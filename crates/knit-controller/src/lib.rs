@@ -4,6 +4,7 @@
 //! - finalizers, which go when no node has anything of an object any more;
 //! - `PodConfig.sampleDeployment`;
 //! - states of nodes and pods that are gone, and blocks of addresses of nodes that are;
+//! - labels of nodes, which say what each can offer to pods ([`labels`]);
 //! - and the end of it all ([`uninstall`]).
 //!
 //! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock;
@@ -13,6 +14,7 @@ mod blocks;
 mod effects;
 pub mod health;
 mod known;
+pub mod labels;
 pub mod lease;
 pub mod rollup;
 pub mod run;

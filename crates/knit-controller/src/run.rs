@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::effects::Hands;
 use crate::health::{self, Health};
 use crate::known::HeldBlock;
+use crate::labels;
 use crate::lease::Election;
 use crate::sample;
 use crate::{Effect, Event, State, step};
@@ -122,13 +123,13 @@ async fn work(client: Client, options: &Options, health: &Health) {
                 key_of(&effect).and_then(|key| state.objects.get(key)).map(|known| known.object.clone());
             hands.carry_out(effect, object)
         });
-        let failed: Vec<ObjectKey> = futures_util::stream::iter(jobs)
+        let failed: Vec<Event> = futures_util::stream::iter(jobs)
             .buffer_unordered(AT_ONCE)
             .filter_map(|one| async { one })
             .collect()
             .await;
-        for key in failed {
-            step(&mut state, Event::Failed(key), now());
+        for event in failed {
+            step(&mut state, event, now());
         }
     }
 }
@@ -198,7 +199,8 @@ fn watch_all(client: &Client, events: &UnboundedSender<Event>) {
         Event::Blocks,
     );
     let alive = Api::<PartialObjectMeta<Node>>::all(client.clone());
-    watch(alive, "nodes", watcher::Config::default(), events, |node| node.name_any(), Event::Alive);
+    let read = |node: PartialObjectMeta<Node>| (node.name_any(), labels::own(node.labels()));
+    watch(alive, "nodes", watcher::Config::default(), events, read, Event::Alive);
     let samples = Api::<Deployment>::all(client.clone());
     let labelled = watcher::Config::default().labels(sample::LABEL);
     watch(

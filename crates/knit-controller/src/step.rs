@@ -3,7 +3,7 @@
 //! News only say which objects have to be looked at. [`Event::Look`] looks at them: what each should have is compared with
 //! what it has, and the difference is the effect. So the same news twice, or in another order, end in the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use knit_crds::Object;
@@ -18,6 +18,7 @@ use serde_json::Value;
 
 use crate::blocks;
 use crate::known::{HeldBlock, Known, Name, State};
+use crate::labels::{self, Labels};
 use crate::rollup::{RollUp, roll_up};
 use crate::sample;
 
@@ -32,6 +33,8 @@ const NODES: &str = "NodeNetworkState";
 const ALIVE: &str = "Node";
 const SAMPLES: &str = "Deployment";
 const BLOCKS: &str = "IpBlock";
+/// What every node says whether it has.
+const UPLINKS: &str = "Uplink";
 
 /// What happened.
 #[derive(Clone, Debug)]
@@ -42,14 +45,16 @@ pub enum Event {
     Pods(Seen<(Name, PodNetworkStateStatus)>),
     /// News of what agents say about nodes.
     Nodes(Seen<(String, NodeNetworkStateStatus)>),
-    /// News of nodes.
-    Alive(Seen<String>),
+    /// News of nodes, each with those of its labels that are Knit's.
+    Alive(Seen<(String, Labels)>),
     /// News of sample Deployments, each with the PodConfig that it belongs to.
     Samples(Seen<(Name, String)>),
     /// News of blocks of addresses, by name.
     Blocks(Seen<(String, HeldBlock)>),
     /// Something about this object could not be written.
     Failed(ObjectKey),
+    /// Labels of this node could not be written.
+    Unlabelled(String),
     /// Everything that waits is to be looked at.
     Look,
 }
@@ -77,6 +82,13 @@ pub enum Effect {
     },
     /// Delete a sample Deployment that its PodConfig does not ask for any more.
     DeleteSample(ObjectKey, Name),
+    /// Give a node these labels, and take away those without a value.
+    LabelNode {
+        /// The node.
+        node: String,
+        /// The labels that differ.
+        labels: BTreeMap<String, Option<String>>,
+    },
     /// Delete what was said about a node that is gone.
     DeleteNodeState(String),
     /// Delete a block of a node that is gone.
@@ -130,12 +142,20 @@ pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
             }
             state.dirty.insert(key);
         }
+        // What it has is not known any more: the same labels once more do no harm.
+        Event::Unlabelled(node) => {
+            state.alive.entry(node.clone()).and_modify(Labels::clear);
+            state.unlabelled.insert(node);
+        }
         Event::Look => return look(state, now),
     }
     Vec::new()
 }
 
 fn hear_objects(state: &mut State, kind: &'static str, seen: Seen<Object>, now: i64) {
+    if kind == UPLINKS {
+        state.unlabelled.extend(state.alive.keys().cloned());
+    }
     match seen {
         Seen::Listed(objects) => {
             let there: Vec<ObjectKey> =
@@ -188,6 +208,7 @@ fn hear_pods(state: &mut State, seen: Seen<(Name, PodNetworkStateStatus)>) {
 
 fn hear_nodes(state: &mut State, seen: Seen<(String, NodeNetworkStateStatus)>) {
     let mut put = |name: String, new: Option<NodeNetworkStateStatus>| {
+        state.unlabelled.insert(name.clone());
         let old = match new.clone() {
             Some(new) => state.nodes.insert(name, new),
             None => state.nodes.remove(&name),
@@ -200,22 +221,32 @@ fn hear_nodes(state: &mut State, seen: Seen<(String, NodeNetworkStateStatus)>) {
         Seen::Deleted((name, _)) => put(name, None),
         Seen::Listed(nodes) => {
             state.nodes = nodes.into_iter().collect();
+            state.unlabelled.extend(state.alive.keys().cloned());
             list(state, NODES);
         }
     }
 }
 
-fn hear_alive(state: &mut State, seen: Seen<String>) {
+fn hear_alive(state: &mut State, seen: Seen<(String, Labels)>) {
     match seen {
-        // A node's heartbeat is no news.
-        Seen::Applied(name) if state.alive.contains(&name) => return,
-        Seen::Applied(name) => {
-            state.alive.insert(name);
+        Seen::Applied((name, labels)) => {
+            let before = state.alive.insert(name.clone(), labels);
+            // A node's heartbeat is no news.
+            if before.as_ref() == state.alive.get(&name) {
+                return;
+            }
+            state.unlabelled.insert(name);
+            if before.is_some() {
+                return;
+            }
         }
-        Seen::Deleted(name) => {
+        Seen::Deleted((name, _)) => {
             state.alive.remove(&name);
         }
-        Seen::Listed(names) => state.alive = names.into_iter().collect(),
+        Seen::Listed(nodes) => {
+            state.alive = nodes.into_iter().collect();
+            state.unlabelled.extend(state.alive.keys().cloned());
+        }
     }
     list(state, ALIVE);
 }
@@ -268,9 +299,10 @@ fn look(state: &mut State, now: i64) -> Vec<Effect> {
     for key in std::mem::take(&mut state.dirty) {
         look_at(state, &key, now, &mut effects);
     }
-    let gone = state.nodes.keys().filter(|name| !state.alive.contains(*name));
+    let gone = state.nodes.keys().filter(|name| !state.alive.contains_key(*name));
     effects.extend(gone.map(|name| Effect::DeleteNodeState(name.clone())));
     effects.extend(blocks::of_gone_nodes(state, now));
+    effects.extend(labels::differences(state));
     effects
 }
 
@@ -332,7 +364,8 @@ fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effec
 fn drop_claims(state: &State, key: &ObjectKey, object: &Object) -> Option<Effect> {
     let Object::NetworkQuota(quota) = object else { return None };
     let claims = &quota.status.as_ref()?.claims;
-    let (alive, gone): (Vec<_>, Vec<_>) = claims.iter().partition(|(node, _)| state.alive.contains(*node));
+    let (alive, gone): (Vec<_>, Vec<_>) =
+        claims.iter().partition(|(node, _)| state.alive.contains_key(*node));
     if gone.is_empty() {
         return None;
     }

@@ -1,24 +1,27 @@
 //! `knit uninstall`: objects first, so that agents take back what they made; then Knit itself. Nothing is waited for longer
 //! than was asked, and no finalizer is left behind.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use knit_crds::states::{NodeNetworkState, PodNetworkState};
 use knit_crds::{KindInfo, Object};
-use knit_kube::kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use knit_kube::kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use knit_kube::kube::core::GroupVersionKind;
 use knit_kube::kube::{self, Api, Client, Resource, ResourceExt};
 use knit_kube::resource;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
+use crate::labels;
 use crate::step::finalizer;
 
 /// What Knit's own manifests are labelled with.
@@ -46,6 +49,10 @@ pub async fn uninstall(client: Client, patience: Duration, mut say: impl FnMut(S
         free_objects(&client, kind).await?;
     }
     remove::<Namespace>(&client, &mut say).await?;
+    unlabel_nodes(&client).await?;
+    for kind in ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"] {
+        remove_placement(&client, kind, &mut say).await?;
+    }
     remove::<ValidatingAdmissionPolicyBinding>(&client, &mut say).await?;
     remove::<ValidatingAdmissionPolicy>(&client, &mut say).await?;
     remove::<ClusterRoleBinding>(&client, &mut say).await?;
@@ -134,6 +141,44 @@ where
         let name = object.name_any();
         there_or_not(api.delete(&name, &DeleteParams::default()).await.map(|_| ()))?;
         say(format!("{}/{name} deleted", K::kind(&()).to_lowercase()));
+    }
+    Ok(())
+}
+
+/// Policies that put pods where their networks are; none where the API server does not know the kind.
+async fn remove_placement(client: &Client, kind: &str, say: &mut impl FnMut(String)) -> kube::Result<()> {
+    let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+    let kind = ApiResource::from_gvk_with_plural(&kind, &plural(&kind.kind));
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    let there = match api.list(&ListParams::default().labels(LABEL)).await {
+        Err(kube::Error::Api(why)) if why.code == 404 => return Ok(()),
+        there => there?,
+    };
+    for name in there.items.iter().map(ResourceExt::name_any) {
+        there_or_not(api.delete(&name, &DeleteParams::default()).await.map(|_| ()))?;
+        say(format!("{}/{name} deleted", kind.kind.to_lowercase()));
+    }
+    Ok(())
+}
+
+fn plural(kind: &str) -> String {
+    let kind = kind.to_lowercase();
+    kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |policy| format!("{policy}ies"))
+}
+
+/// Takes Knit's labels from all nodes.
+async fn unlabel_nodes(client: &Client) -> kube::Result<()> {
+    let api: Api<Node> = Api::all(client.clone());
+    for node in api.list_metadata(&ListParams::default()).await? {
+        let labels: BTreeMap<String, ()> =
+            labels::own(node.labels()).into_keys().map(|key| (key, ())).collect();
+        if !labels.is_empty() {
+            let patch = json!({"metadata": {"labels": labels}});
+            let params = PatchParams::default();
+            there_or_not(
+                api.patch_metadata(&node.name_any(), &params, &Patch::Merge(&patch)).await.map(|_| ()),
+            )?;
+        }
     }
     Ok(())
 }

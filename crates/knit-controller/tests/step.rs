@@ -1,6 +1,7 @@
 //! What the controller decides, without an API server.
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+use knit_controller::labels::Labels;
 use knit_controller::{Effect, Event, HeldBlock, State, step};
 use knit_crds::Object;
 use knit_crds::states::{NodeNetworkStateStatus, PodNetworkStateStatus};
@@ -26,7 +27,7 @@ impl Controller {
         controller.hear(Event::Samples(Seen::Listed(Vec::new())));
         controller.hear(Event::Blocks(Seen::Listed(Vec::new())));
         assert_eq!(controller.look(0), [], "nothing is decided before nodes are known");
-        controller.hear(Event::Alive(Seen::Listed(vec!["node1".to_owned(), "node2".to_owned()])));
+        controller.hear(Event::Alive(Seen::Listed(vec![node("node1"), node("node2")])));
         controller
     }
 
@@ -64,6 +65,10 @@ fn config(generation: i64, metadata: Value, spec: Value) -> Value {
     merge(&mut object["metadata"], metadata);
     merge(&mut object["spec"], spec);
     object
+}
+
+fn node(name: &str) -> (String, Labels) {
+    (name.to_owned(), Labels::new())
 }
 
 fn merge(to: &mut Value, from: Value) {
@@ -221,7 +226,7 @@ fn neither_a_node_that_is_gone_nor_an_agent_that_is_silent_holds_an_object_forev
     controller.pod("a", "node1", stands(1, 27, 2));
     controller.apply(going());
     assert_eq!(controller.look(0), []);
-    controller.hear(Event::Alive(Seen::Deleted("node1".to_owned())));
+    controller.hear(Event::Alive(Seen::Deleted(node("node1"))));
     assert!(matches!(&controller.look(0)[..], [Effect::SetFinalizers { .. }]));
 
     let mut controller = Controller::new();
@@ -303,14 +308,14 @@ fn blocks_of_a_node_go_when_it_has_been_gone_for_long_and_never_before() {
     let minute = 60_000;
     assert_eq!(controller.look(60 * minute), []);
     assert!(!controller.state.waits_for_nodes());
-    controller.hear(Event::Alive(Seen::Deleted("node2".to_owned())));
+    controller.hear(Event::Alive(Seen::Deleted(node("node2"))));
     assert_eq!(controller.look(0), []);
     assert!(controller.state.waits_for_nodes());
     assert_eq!(controller.look(4 * minute), []);
     // It is back: its time begins anew.
-    controller.hear(Event::Alive(Seen::Applied("node2".to_owned())));
+    controller.hear(Event::Alive(Seen::Applied(node("node2"))));
     assert_eq!(controller.look(0), []);
-    controller.hear(Event::Alive(Seen::Deleted("node2".to_owned())));
+    controller.hear(Event::Alive(Seen::Deleted(node("node2"))));
     assert_eq!(controller.look(2 * minute), []);
     assert_eq!(controller.look(4 * minute), []);
     let delete = |name: &str| Effect::DeleteBlock { name: name.to_owned(), uid: format!("uid-{name}") };
@@ -328,7 +333,7 @@ fn a_clock_that_was_put_back_does_not_keep_blocks_of_a_node_that_is_gone() {
     let mut controller = Controller::new();
     let block = HeldBlock { uid: "uid-a".to_owned(), node: "node2".to_owned() };
     controller.hear(Event::Blocks(Seen::Applied(("a".to_owned(), block))));
-    controller.hear(Event::Alive(Seen::Deleted("node2".to_owned())));
+    controller.hear(Event::Alive(Seen::Deleted(node("node2"))));
     let minute = 60_000;
     assert_eq!(controller.look(0), []);
     assert_eq!(controller.look(-600 * minute), []);
@@ -337,4 +342,96 @@ fn a_clock_that_was_put_back_does_not_keep_blocks_of_a_node_that_is_gone() {
         controller.look(minute),
         [Effect::DeleteBlock { name: "a".to_owned(), uid: "uid-a".to_owned() }]
     );
+}
+
+/// What an agent says about its node: its kernel has this kind of link or not, and these are its NICs.
+fn says(has_vlan: bool, nics: &[&str]) -> NodeNetworkStateStatus {
+    let nics: Vec<Value> = nics.iter().map(|name| json!({"name": name, "mtu": 1500, "up": true})).collect();
+    let status = json!({
+        "agent": "1",
+        "kernel": {"release": "6", "links": [{"kind": "vlan", "present": has_vlan}]},
+        "uplinks": nics,
+    });
+    serde_json::from_value(status).unwrap()
+}
+
+fn uplink(name: &str, link: &str) -> Value {
+    json!({
+        "apiVersion": "podnetwork.opdev.io/v1alpha1",
+        "kind": "Uplink",
+        "metadata": {"name": name, "uid": name, "generation": 1},
+        "spec": {"link": link},
+    })
+}
+
+fn labelled(effects: &[Effect]) -> Vec<String> {
+    let labels = effects.iter().filter_map(|effect| match effect {
+        Effect::LabelNode { node, labels } => Some(labels.iter().map(move |(key, value)| match value {
+            Some(value) => format!("{node} {key}={value}"),
+            None => format!("{node} {key}-"),
+        })),
+        _ => None,
+    });
+    labels.flatten().collect()
+}
+
+#[test]
+fn a_node_is_labelled_with_what_its_agent_says_and_every_uplink() {
+    let mut controller = Controller::new();
+    assert_eq!(labelled(&controller.look(0)), [""; 0], "without an agent's word a node offers nothing");
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(true, &["eth1"])))));
+    controller.hear(Event::Nodes(Seen::Applied(("node2".to_owned(), says(false, &["eth9"])))));
+    controller.apply(uplink("fabric", "eth1"));
+    let expected = [
+        "node1 link.knit.opdev.io/vlan=true",
+        "node1 uplink.knit.opdev.io/fabric=true",
+        "node2 link.knit.opdev.io/vlan=false",
+        "node2 uplink.knit.opdev.io/fabric=false",
+    ];
+    assert_eq!(labelled(&controller.look(0)), expected);
+    assert_eq!(labelled(&controller.look(0)), [""; 0], "once");
+    // The API server tells of what was written, and then someone takes a label away.
+    let labels = |vlan: &[(&str, &str)]| {
+        vlan.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Labels>()
+    };
+    let all = [("link.knit.opdev.io/vlan", "true"), ("uplink.knit.opdev.io/fabric", "true")];
+    controller.hear(Event::Alive(Seen::Applied(("node1".to_owned(), labels(&all)))));
+    assert_eq!(labelled(&controller.look(0)), [""; 0]);
+    controller.hear(Event::Alive(Seen::Applied(("node1".to_owned(), labels(&all[1..])))));
+    assert_eq!(labelled(&controller.look(0)), ["node1 link.knit.opdev.io/vlan=true"]);
+}
+
+#[test]
+fn labels_follow_nics_uplinks_and_agents() {
+    let mut controller = Controller::new();
+    controller.apply(uplink("fabric", "eth1"));
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(true, &["eth1"])))));
+    assert_eq!(labelled(&controller.look(0)).len(), 2);
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(true, &[])))));
+    assert_eq!(labelled(&controller.look(0)), ["node1 uplink.knit.opdev.io/fabric=false"], "its NIC is gone");
+    let fabric = Object::from_manifest(&uplink("fabric", "eth1")).unwrap();
+    controller.hear(Event::Objects("Uplink", Box::new(Seen::Deleted(fabric))));
+    assert_eq!(labelled(&controller.look(0)), ["node1 uplink.knit.opdev.io/fabric-"], "nobody opens it");
+    let gone = ("node1".to_owned(), NodeNetworkStateStatus::default());
+    controller.hear(Event::Nodes(Seen::Deleted(gone)));
+    assert_eq!(labelled(&controller.look(0)), ["node1 link.knit.opdev.io/vlan-"], "no agent speaks for it");
+}
+
+#[test]
+fn labels_that_could_not_be_written_are_tried_again() {
+    let mut controller = Controller::new();
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(true, &[])))));
+    let first = labelled(&controller.look(0));
+    assert_eq!(first, ["node1 link.knit.opdev.io/vlan=true"]);
+    controller.hear(Event::Unlabelled("node1".to_owned()));
+    assert!(controller.state.is_waiting());
+    assert_eq!(labelled(&controller.look(0)), first);
+}
+
+#[test]
+fn an_uplink_with_a_name_that_no_label_can_have_is_left_out() {
+    let mut controller = Controller::new();
+    controller.apply(uplink(&"u".repeat(64), "eth1"));
+    controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(true, &["eth1"])))));
+    assert_eq!(labelled(&controller.look(0)), ["node1 link.knit.opdev.io/vlan=true"]);
 }

@@ -1,5 +1,6 @@
 //! The controller: its own decisions, fed by watches that tell a moment later.
 
+use knit_controller::labels::Labels;
 use knit_controller::{Effect, Event, HeldBlock, State, step};
 use knit_crds::Object;
 use knit_crds::states::{NodeNetworkStateStatus, PodNetworkStateStatus};
@@ -37,7 +38,9 @@ impl Controller {
             };
             news.push(Event::Objects(&kind.kind, Box::new(Seen::Listed(objects))));
         }
-        news.push(Event::Alive(Seen::Listed((0..nodes).map(node_name).collect())));
+        news.push(Event::Alive(Seen::Listed(
+            (0..nodes).map(|node| (node_name(node), Labels::new())).collect(),
+        )));
         news.push(Event::Pods(Seen::Listed(Vec::new())));
         news.push(Event::Nodes(Seen::Listed(Vec::new())));
         news.push(Event::Samples(Seen::Listed(Vec::new())));
@@ -58,7 +61,7 @@ impl Controller {
     }
 
     pub(crate) fn node_left(&mut self, name: &str) {
-        self.news.push(Event::Alive(Seen::Deleted(name.to_owned())));
+        self.news.push(Event::Alive(Seen::Deleted((name.to_owned(), Labels::new()))));
     }
 
     pub(crate) fn hear_block(&mut self, change: &Change) {

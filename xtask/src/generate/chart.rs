@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::places;
 
 /// Where the files of a folder of `deploy/` go in the chart. What kustomize alone reads does not.
-const FOLDERS: [(&str, &str); 5] = [
+const FOLDERS: [(&str, &str); 6] = [
     ("deploy/crds", "charts/knit/crds"),
     ("deploy/beside", "charts/knit/files/beside"),
     ("deploy/primary", "charts/knit/files/primary"),
     ("deploy/admission", "charts/knit/files/admission"),
+    ("deploy/placement", "charts/knit/files/placement"),
     ("deploy/alerts", "charts/knit/files/alerts"),
 ];
 /// A definition among the policies: helm makes definitions before everything else, if it finds them here.

@@ -69,7 +69,8 @@ fn controller() -> Value {
     rules.push(rule(STATES, &["nodenetworkstates"], &["get", "list", "watch", "delete"]));
     // Those of nodes that are gone.
     rules.push(rule(STATES, &["ipblocks"], &["list", "watch", "delete"]));
-    rules.push(rule("", &["nodes"], &["list", "watch"]));
+    // Their labels say what they offer.
+    rules.push(rule("", &["nodes"], &["list", "watch", "patch"]));
     rules.push(rule("apps", &["deployments"], &["list", "watch", "create", "delete"]));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
     role("knit-controller", json!({}), rules)
