@@ -45,7 +45,7 @@ metadata:
 spec:
   # Where the policy cannot be asked, pods come all the same, and the object says what is in the way.
   failurePolicy: Ignore
-  reinvocationPolicy: IfNeeded
+  reinvocationPolicy: Never
   paramKind: {{apiVersion: {api}, kind: {word}}}
   matchConstraints:
     resourceRules:
@@ -95,8 +95,8 @@ spec:
         .filter(parent, parent.matches('^[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$'))
     - name: conditions
       expression: >-
-        variables.kinds.map(kind, {{'key': '{LINK}' + kind, 'operator': 'In', 'values': ['true']}})
-        + variables.parents.map(parent, {{'key': '{UPLINK}' + parent, 'operator': 'NotIn', 'values': ['false']}})
+        variables.kinds.map(kind, {{'key': dyn('{LINK}' + kind), 'operator': dyn('In'), 'values': dyn(['true'])}})
+        + variables.parents.map(parent, {{'key': dyn('{UPLINK}' + parent), 'operator': dyn('NotIn'), 'values': dyn(['false'])}})
     - name: affinity
       expression: "has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity)"
     - name: isRequired
