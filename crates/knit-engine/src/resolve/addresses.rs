@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, Pool, Split, Want as Ask};
+use knit_ipam::{AllocError, AttachmentId, Pool, Split, Want as Ask, last_quarter};
 use knit_model::intent::Want;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -35,6 +35,7 @@ impl Builder<'_> {
         for (mut pools, ask) in places.into_iter().take(most) {
             if let Ask::Fixed(address) = ask {
                 self.check_fixed(address, &owner, ranges, &node_pools)?;
+                self.check_alone(wanted, address, &owner)?;
             }
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             // What goes and comes again, by `undo` or by a label, finds its address as it was.
@@ -71,7 +72,12 @@ impl Builder<'_> {
                 (Err(why @ AllocError::Exhausted { .. }), _) if !node_pools.is_empty() => {
                     return Err(self.short_of(&why, ipv6));
                 }
-                (Err(why), _) => return Err((why.reason(), self.in_words(&why))),
+                (Err(why), _) => {
+                    if let (AllocError::InUse { .. }, Ask::Fixed(address)) = (&why, ask) {
+                        self.await_turn(wanted, address);
+                    }
+                    return Err((why.reason(), self.in_words(&why)));
+                }
             };
             let whose = pools.iter().find(|pool| pool.range.contains(&address.addr()));
             if let Some(pool) = whose.filter(|pool| is_shared && !pool.is_own(address.addr())) {
@@ -98,6 +104,10 @@ impl Builder<'_> {
         let mut pool = pool.of_blocks(self.state.blocks.own(&key));
         if self.state.leases.held(&pool, owner, ask).is_none() {
             pool.reserved = asked_by_value(self.state, &pool.network);
+            if self.state.spanning_with(&pool.network).is_some() {
+                // Those are claimed alone, by whoever asks for them by value.
+                pool.reserved.extend(last_quarter(pool.range));
+            }
         }
         pool
     }
@@ -236,7 +246,7 @@ impl Wanted {
     }
 
     /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
-    fn network(&self) -> String {
+    pub(super) fn network(&self) -> String {
         let namespace = &self.tenant;
         match (&self.want.network, self.bridge()) {
             (Some(network), _) => format!("{namespace}/network/{network}"),
