@@ -159,18 +159,25 @@ spec: {interfaceName: blue0, network: blue, addresses: [10.60.0.200/24, 'fd00:60
 ";
     nodes.apply("shop", fixed);
     let addresses = ["10.60.0.200", "fd00:60:0:0:c000::7"];
-    for (from, to) in [(B, C), (C, B)] {
-        addresses.iter().for_each(|address| nodes.claim(from, "shop", address));
-        nodes.add(from, "shop", "vip", "fixed");
-        addresses.iter().for_each(|address| nodes.ping("shop/web", address));
+    let come = |nodes: &mut Spanned, at: usize| {
+        nodes.begin(at, "shop", "vip", "fixed");
+        let told = nodes.problems(at);
+        assert!(told[0].contains("10.60.0.200 waits for ipblock/"), "{told:?}");
+        addresses.iter().for_each(|address| nodes.claim(at, "shop", address));
+        assert_eq!(nodes.problems(at), [""; 0]);
+    };
+    come(&mut nodes, B);
+    addresses.iter().for_each(|address| nodes.ping("shop/web", address));
+    for (from, to, end) in [(B, C, "192.0.2.3"), (C, B, "192.0.2.2")] {
         nodes.remove(from, "shop", "vip");
-        addresses.iter().for_each(|address| nodes.claim(to, "shop", address));
-        nodes.add(to, "shop", "vip", "fixed");
+        come(&mut nodes, to);
         // Nobody forgot anything, and nobody waits.
         for address in addresses {
             nodes.pod("shop/web").output("ping", &["-n", "-c", "1", "-w", "1", address]).unwrap();
         }
-        nodes.remove(to, "shop", "vip");
+        let link = nodes.pod("shop/vip").namespace().ip_json(&["link", "show", "blue0"]);
+        let learnt = format!("{} dst {end}", link[0]["address"].as_str().unwrap());
+        assert!(nodes.entries(A, "shop").contains(&learnt), "{}", nodes.entries(A, "shop"));
     }
     nodes.remove_all();
 }

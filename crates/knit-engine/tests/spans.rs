@@ -261,6 +261,40 @@ fn with_fixed(address: &str) -> Cluster {
     Cluster::knowing(2, &[spanning("shop", "blue", RANGE), on_network("shop", "blue", "x", &[]), fixed])
 }
 
+#[test]
+fn several_addresses_are_claimed_in_order_and_kept_until_all_are_there() {
+    let both = on_network("shop", "blue", "far", &["10.0.0.200/24", "10.0.0.201/24"]);
+    let one = on_network("shop", "blue", "near", &["10.0.0.201/24"]);
+    let mut cluster = Cluster::knowing(2, &[spanning("shop", "blue", RANGE), both, one]);
+    cluster.add_labelled(1, 1, "near");
+    cluster.settle();
+    cluster.add_labelled(0, 2, "far");
+    cluster.settle();
+    assert_eq!(alone(&cluster), ["node0:10.0.0.200/32", "node1:10.0.0.201/32"]);
+    cluster.remove(1, 1);
+    cluster.settle();
+    assert_eq!(alone(&cluster), ["node0:10.0.0.200/32", "node0:10.0.0.201/32"]);
+    assert_eq!(cluster.addresses(0).len(), 3);
+}
+
+#[test]
+fn of_two_nodes_that_want_the_same_addresses_one_has_all_of_them() {
+    let far = on_network("shop", "blue", "far", &["10.0.0.200/24", "10.0.0.201/24"]);
+    let mut cluster = Cluster::knowing(2, &[spanning("shop", "blue", RANGE), far]);
+    for node in 0..2 {
+        cluster.add_labelled(node, 1 + node as u32, "far");
+    }
+    // Their blocks, and then whatever each asks for, as the API server happens to hear it.
+    for node in [0, 1, 0, 1, 1, 1, 1, 0] {
+        cluster.order(node, true);
+        cluster.watch(0);
+        cluster.watch(1);
+    }
+    cluster.settle();
+    let alone = alone(&cluster);
+    assert!(alone.len() == 2 && alone[0][..5] == alone[1][..5], "{alone:?}");
+}
+
 fn alone(cluster: &Cluster) -> Vec<String> {
     let held = cluster.held().into_iter();
     held.filter(|block| block.ends_with("/32")).collect()
@@ -365,15 +399,15 @@ proptest! {
     fn no_interleaving_gives_an_address_twice_that_is_asked_for_by_value(
         deeds in deeds(),
         (range, fixed) in prop::sample::select(vec![
-            ("10.0.0.0/24", "10.0.0.200/24"),
-            ("10.0.0.0/28", "10.0.0.13/28"),
-            ("fd00::/64", "fd00::f000:0:0:7/64"),
+            ("10.0.0.0/24", ["10.0.0.200/24", "10.0.0.201/24"]),
+            ("10.0.0.0/28", ["10.0.0.13/28", "10.0.0.14/28"]),
+            ("fd00::/64", ["fd00::f000:0:0:7/64", "fd00::f000:0:0:9/64"]),
         ]),
     ) {
         let objects = [
             spanning("shop", "blue", range),
             on_network("shop", "blue", "x", &[]),
-            on_network("shop", "blue", "far", &[fixed]),
+            on_network("shop", "blue", "far", &fixed),
         ];
         let mut cluster = Cluster::knowing(2, &objects);
         for deed in deeds {

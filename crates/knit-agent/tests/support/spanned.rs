@@ -173,14 +173,19 @@ spec: {{interfaceName: blue0, network: blue}}
         }
     }
 
-    /// A pod on a node, with the label of an object.
+    /// A pod on a node, with the label of an object, which stands at once.
     pub fn add(&mut self, at: usize, namespace: &str, name: &str, label: &str) {
+        self.begin(at, namespace, name, label);
+        assert_eq!(self.problems(at), [""; 0]);
+    }
+
+    /// A pod on a node, with the label of an object.
+    pub fn begin(&mut self, at: usize, namespace: &str, name: &str, label: &str) {
         let id = format!("{namespace}/{name}");
         let pod = self.testbed.pod(&format!("{namespace}-{name}-{}", NAMES[at]));
         let labels = BTreeMap::from([("podnetwork.opdev.io/veth".to_owned(), label.to_owned())]);
         let Member { host, node, .. } = &mut self.members[at];
         host.run(|| node.add_sandbox(namespace, name, labels, pod.pid()).unwrap());
-        assert_eq!(self.problems(at), [""; 0]);
         self.pods.insert(id, pod);
     }
 

@@ -24,6 +24,20 @@ impl Builder<'_> {
         ranges: &[IpNet],
         most: usize,
     ) -> Result<Vec<IpNet>, (Reason, String)> {
+        let found = self.find_addresses(wanted, name, ranges, most);
+        if found.is_err() {
+            self.await_all(wanted);
+        }
+        found
+    }
+
+    fn find_addresses(
+        &mut self,
+        wanted: &Wanted,
+        name: &IfName,
+        ranges: &[IpNet],
+        most: usize,
+    ) -> Result<Vec<IpNet>, (Reason, String)> {
         let network = wanted.network();
         let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
         let sticky = wanted.sticky_key(self.sandbox);
@@ -72,12 +86,7 @@ impl Builder<'_> {
                 (Err(why @ AllocError::Exhausted { .. }), _) if !node_pools.is_empty() => {
                     return Err(self.short_of(&why, ipv6));
                 }
-                (Err(why), _) => {
-                    if let (AllocError::InUse { .. }, Ask::Fixed(address)) = (&why, ask) {
-                        self.await_turn(wanted, address);
-                    }
-                    return Err((why.reason(), self.in_words(&why)));
-                }
+                (Err(why), _) => return Err((why.reason(), self.in_words(&why))),
             };
             let whose = pools.iter().find(|pool| pool.range.contains(&address.addr()));
             if let Some(pool) = whose.filter(|pool| is_shared && !pool.is_own(address.addr())) {

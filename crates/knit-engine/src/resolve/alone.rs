@@ -1,8 +1,10 @@
 //! Addresses that are asked for by value on a network that is one on all nodes. Each is claimed alone, so that a pod has it on
 //! whichever node it is, and no two have it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use knit_ipam::{AttachmentId, last_quarter};
 use knit_model::problem::Reason;
 
@@ -13,7 +15,7 @@ use crate::blocks::PoolKey;
 type Why = (Reason, String);
 
 impl Builder<'_> {
-    /// Whether this node has claimed the address. If not, it does, and what is said until then is the error.
+    /// Whether this node has claimed the address. If not, what is said until then is the error.
     pub(super) fn check_alone(
         &mut self,
         wanted: &Wanted,
@@ -30,9 +32,9 @@ impl Builder<'_> {
         let late = blocks.claims.get(&name).and_then(|claim| claim.late.clone());
         let is_listed = blocks.listed;
         let is_held = self.state.leases.held_by(owner).any(|key| key.address == address);
-        self.await_alone(pool, address);
         let network = wanted.network();
         if is_held {
+            self.await_alone(pool, address);
             // A running pod keeps what it has, and it is claimed again.
             if let Some(other) = other {
                 let message = format!(
@@ -52,10 +54,18 @@ impl Builder<'_> {
         Err((Reason::NotReady, format!("network {network}: {address} waits for ipblock/{name}, {why}")))
     }
 
-    /// Another pod of this node has the address: it is tried again when that is gone.
-    pub(super) fn await_turn(&mut self, wanted: &Wanted, address: IpAddr) {
-        if let Ok(Some(pool)) = self.pool_alone(wanted, address) {
+    /// The pod cannot be attached yet: its addresses are claimed for it meanwhile, and kept. In order, and none before the last
+    /// one is there: of two nodes that want the same, one has all of them then.
+    pub(super) fn await_all(&mut self, wanted: &Wanted) {
+        let addresses: BTreeSet<IpAddr> = wanted.want.fixed.iter().map(IpNet::addr).collect();
+        for address in addresses {
+            let Ok(Some(pool)) = self.pool_alone(wanted, address) else { return };
+            let is_mine =
+                pool.alone_name(address).is_some_and(|name| self.state.blocks.mine.contains_key(&name));
             self.await_alone(pool, address);
+            if !is_mine {
+                return;
+            }
         }
     }
 
