@@ -44,6 +44,7 @@ pub struct Spanned {
     members: Vec<Member>,
     pods: BTreeMap<String, Pod>,
     blocks: BTreeMap<String, Block>,
+    /// How many blocks and pods there ever were.
     made: usize,
     objects: BTreeSet<ObjectKey>,
 }
@@ -182,7 +183,8 @@ spec: {{interfaceName: blue0, network: blue}}
     /// A pod on a node, with the label of an object.
     pub fn begin(&mut self, at: usize, namespace: &str, name: &str, label: &str) {
         let id = format!("{namespace}/{name}");
-        let pod = self.testbed.pod(&format!("{namespace}-{name}-{}", NAMES[at]));
+        self.made += 1;
+        let pod = self.testbed.pod(&format!("{namespace}-{name}-{}", self.made));
         let labels = BTreeMap::from([("podnetwork.opdev.io/veth".to_owned(), label.to_owned())]);
         let Member { host, node, .. } = &mut self.members[at];
         host.run(|| node.add_sandbox(namespace, name, labels, pod.pid()).unwrap());
