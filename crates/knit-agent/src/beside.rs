@@ -51,6 +51,7 @@ mod repairs;
 mod room;
 mod runtime;
 mod secrets;
+mod spans;
 mod states;
 mod tellers;
 mod told_key;
@@ -82,6 +83,10 @@ struct Shared {
     tell: Arc<Notify>,
     /// What the ranges of the cluster's network follow from.
     ranges: Arc<nodes::News>,
+    /// All nodes, where they are watched.
+    nodes: nodes::All,
+    /// What tunnels of networks follow from may be another: networks, blocks, nodes.
+    spans: Arc<Notify>,
     /// Gateways are others.
     gateways: Arc<Notify>,
     /// Quotas, and what was claimed of them.
@@ -114,6 +119,8 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         look: Arc::default(),
         tell: Arc::default(),
         ranges: Arc::default(),
+        nodes: Arc::default(),
+        spans: Arc::default(),
         gateways: Arc::default(),
         quotas: Arc::default(),
         // Each kind, the pods, and the runtime.
@@ -129,6 +136,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         tokio::spawn(namespaces::follow(shared.clone()));
         tokio::spawn(elsewhere::follow(shared.clone()));
     }
+    tokio::spawn(spans::follow(shared.clone(), config.profile, config.cluster_network.clone()));
     let runtime = named(&config.cri_socket).map(PathBuf::from);
     tokio::spawn(async move {
         // An agent that lost its state would take a pod for one without an address before it knows its blocks.

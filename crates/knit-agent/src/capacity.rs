@@ -37,7 +37,7 @@ impl Capacity {
             let knit_ipam::Capacity { total, used, mut free, .. } = capacity;
             if state.is_shared_network(namespace, &network.name) {
                 // Of a range that nodes share, what is left in this node's blocks and in those that nobody holds.
-                let pools: Vec<Pool> = pools.iter().map(|pool| state.blocks.reachable(pool)).collect();
+                let pools: Vec<Pool> = pools.iter().map(|pool| state.reachable(pool)).collect();
                 free = state.leases.capacity_of(&id, &pools).free;
             }
             if state.cluster().is_some_and(|cluster| cluster.is(namespace, &network.name)) {

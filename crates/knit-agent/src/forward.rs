@@ -1,5 +1,5 @@
 //! The node's part of the way to and from pods, in Knit's own nftables tables: ports of the node that lead to pods, the way out
-//! of the cluster, and what may come in by the ports of the cluster's bridge.
+//! of the cluster, what may come in by the ports of the cluster's bridge, and what stays out of the tunnels of networks.
 //!
 //! Both tables are replaced as a whole in one transaction, so that there is no moment with half of it. Nothing else in the packet
 //! filter is touched.
@@ -40,7 +40,7 @@ pub(crate) fn apply(
 
 fn filter(kernel: &mut Kernel, all: &Forwarding) -> Result<(), Problem> {
     let Forwarding { forwards, bridge, .. } = all;
-    let tables = [table::of(all), guard::of(&all.guarded)];
+    let tables = [table::of(all), guard::of(&all.guarded, &all.gates)];
     let replace = |kernel: &mut Kernel| kernel.replace_tables(&tables).map_err(|why| failed(&why));
     if forwards.is_empty() {
         open_loopback(kernel, bridge.as_ref(), false)?;

@@ -337,6 +337,9 @@ impl Hands {
                 if held.is_ok() && unit == Unit::Ways {
                     announce::arrived(self.kernel.host(), plan);
                 }
+                if held.is_ok() && !plan.announced.is_empty() {
+                    announce::came(&places, plan);
+                }
                 (held, to_reap)
             }
             Err(error) if error.roll_back == RollBack::Left => {

@@ -4,11 +4,15 @@
 //! anything out. Ranges of objects from files are this node's alone and have no blocks. What always holds: an address is
 //! given anew only from a block that was heard to be this node's, and that it has not begun to give back.
 //!
+//! Of a network that is one on all nodes, the last quarter of each range is in no block: addresses there are asked for by value, and
+//! each is claimed alone, so that a pod takes its address along to another node.
+//!
 //! What is this node's is remembered, so that a node with room gives addresses while no API server answers.
 
 mod names;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{Pool, Split, overlaps};
@@ -110,6 +114,8 @@ pub(crate) struct Wait {
     pub(crate) strays: BTreeSet<u128>,
     /// Addresses that are asked for by value and so are of no use to it.
     pub(crate) reserved: Vec<IpNet>,
+    /// Addresses that it asks for by value, each of which a node claims alone.
+    pub(crate) alone: BTreeSet<IpAddr>,
     /// Blocks of a pool that it needs, because they have an address that is asked for by value.
     pub(crate) blocks: BTreeSet<IpNet>,
 }
@@ -203,7 +209,7 @@ impl Blocks {
     /// This node's blocks of a range.
     pub fn own(&self, pool: &PoolKey) -> Vec<IpNet> {
         let title = pool.title();
-        let of_pool = self.mine.values().filter(|block| block.pool == title);
+        let of_pool = self.mine.values().filter(|block| block.pool == title && !block.is_alone());
         // Whatever else an object may say: a block is the one that its name says.
         let named = of_pool.filter(|block| block.pool_key().as_ref() == Some(pool));
         named.map(|block| block.cidr).collect()

@@ -20,6 +20,7 @@ use crate::call::{Answer, Attach, Attachment, CallId, Collected, Detach, Domain,
 use crate::event::{Event, Record, Unit};
 use crate::extensions;
 use crate::forward::{self, Turn};
+use crate::spans;
 use crate::state::State;
 use crate::step::Effects;
 
@@ -303,6 +304,9 @@ fn unheard(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects)
 
 /// The node's part is as asked, or could not be made so: whoever waits for it is answered.
 fn forwarded(state: &mut State, result: &Result<(), Problem>, now: Time, effects: &mut Effects) {
+    if let Err(why) = result {
+        spans::unfiltered(state, why);
+    }
     let done = forward::done(state, effects);
     let waits = |waiting: &Waiting| matches!(waiting.stage, Stage::Forwarding(turn) if turn <= done);
     let waiting = state.calls.waiting.iter().filter(|(_, waiting)| waits(waiting));

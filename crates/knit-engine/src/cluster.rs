@@ -55,7 +55,8 @@ pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWa
         field: field.to_owned(),
         call: None,
     };
-    let network = NetworkWant { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu };
+    let network =
+        NetworkWant { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu, span: None };
     let attrs = Attrs { mtu, ..Attrs::default() };
     let on_node = BridgeWant {
         name: bridge.clone(),

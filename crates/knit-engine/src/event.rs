@@ -20,6 +20,7 @@ use crate::extensions::{ReceiptsEnded, Registration, Removal};
 use crate::forward::Forwarding;
 use crate::namespaces::Namespaces;
 use crate::sockets::{Listener, Offered};
+use crate::spans::Underlay;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
 
 /// What is changed as one transaction: it holds, or it is taken back.
@@ -76,6 +77,8 @@ pub enum Event {
         /// The addresses.
         addresses: BTreeSet<IpAddr>,
     },
+    /// What the tunnels of networks that are one on all nodes lie on.
+    Underlay(Underlay),
     /// Everything is to be compared with the kernel again.
     Resync,
     /// Someone wants interfaces, and waits.
@@ -415,6 +418,8 @@ pub enum Record {
     },
     /// What admins say about namespaces.
     Namespaces(Namespaces),
+    /// What the tunnels of networks that are one on all nodes lie on.
+    Underlay(Underlay),
     /// The node that has the addresses of each gateway, by the gateway's name.
     Active(BTreeMap<String, String>),
     /// Pods of a namespace that may leave by this node came and went on others.

@@ -53,6 +53,18 @@ pub struct Port {
     pub direct: bool,
 }
 
+/// A tunnel that is a port of a bridge whose first addresses are the same on all nodes: nothing that is the bridge's own goes
+/// through it, neither way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gate {
+    /// The tunnel's link.
+    pub link: IfName,
+    /// The bridge's hardware address.
+    pub mac: Mac,
+    /// The bridge's addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
 /// The node's part of the way to and from pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forwarding {
@@ -66,6 +78,8 @@ pub struct Forwarding {
     pub egress: Option<Leaving>,
     /// The ports whose pods can say nothing in the name of others.
     pub guarded: Vec<Port>,
+    /// Tunnels of bridges that are one on all nodes.
+    pub gates: Vec<Gate>,
     /// Where guarded ports are: pods of other nodes that are reached without a tunnel. Many, and the same at each attach.
     pub beyond: Arc<[Through]>,
 }
@@ -180,6 +194,8 @@ struct OfAll {
     exits: egress::Exits,
     /// The same for pods of other nodes.
     elsewhere: BTreeMap<IpAddr, Exit>,
+    /// Tunnels of bridges that are one on all nodes.
+    gates: Vec<Gate>,
 }
 
 impl Wanted {
@@ -199,14 +215,25 @@ impl Forwards {
 }
 
 fn of_all(state: &State) -> OfAll {
-    let Some(cluster) = state.cluster() else { return OfAll::default() };
+    let gates = gates(state);
+    let Some(cluster) = state.cluster() else { return OfAll { gates, ..OfAll::default() } };
     let guarded = cluster.ways.filter(|ways| ways.anti_spoofing);
     let guards = guarded.map(|_| cluster.bridge.clone());
     let beyond = guarded.map(|ways| resolve::native_ways(cluster.network, ways).into()).unwrap_or_default();
     let exits = state.exits();
     let inside = if exits.is_empty() { Vec::new() } else { inside(cluster) };
     let elsewhere = state.exits_elsewhere(&exits);
-    OfAll { outside: outside(state, cluster), guards, beyond, inside, exits, elsewhere }
+    OfAll { outside: outside(state, cluster), guards, beyond, inside, exits, elsewhere, gates }
+}
+
+fn gates(state: &State) -> Vec<Gate> {
+    let tunnels = state.made.values().filter_map(|made| made.tunnel.as_ref());
+    let gates = tunnels.map(|tunnel| Gate {
+        link: tunnel.link.clone(),
+        mac: tunnel.mac,
+        addresses: tunnel.first.clone(),
+    });
+    gates.collect()
 }
 
 /// Something changed: the host is asked, now or when it has done what it was asked before.
@@ -230,6 +257,7 @@ fn go_on(state: &mut State, effects: &mut Effects) {
         outside: leaving(asked),
         egress: by_gateways(&asked.by_gateways, &before),
         guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
+        gates: asked.of_all.gates.clone(),
         beyond: asked.of_all.beyond.clone(),
     }));
 }
@@ -306,6 +334,15 @@ pub(crate) fn heed(state: &mut State, object: &ObjectKey, effects: &mut Effects)
 pub(crate) fn heed_egress(state: &mut State, effects: &mut Effects) {
     if of_all(state) != state.forwards.of_all {
         refresh_all(state, effects);
+    }
+}
+
+/// A bridge may have got a tunnel, or lost it.
+pub(crate) fn heed_tunnels(state: &mut State, effects: &mut Effects) {
+    let gates = gates(state);
+    if state.forwards.of_all.gates != gates {
+        state.forwards.of_all.gates = gates;
+        ask(state, effects);
     }
 }
 

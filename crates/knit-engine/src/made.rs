@@ -12,6 +12,7 @@ use knit_model::{IfName, PublicKey, Rule};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::event::Unit;
+use crate::spans::Tunnel;
 use crate::state::{BridgeKey, ObjectKey};
 
 /// What a unit has in the kernel.
@@ -42,6 +43,9 @@ pub struct Made {
     pub sysctls: BTreeSet<String>,
     /// The bridge itself, for a bridge's unit.
     pub bridge: Option<BridgeReport>,
+    /// The tunnel to other nodes, for the unit of a bridge whose network is one on all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Tunnel>,
     /// What works, but not as a person would expect.
     pub warnings: Vec<(ObjectKey, String)>,
 }

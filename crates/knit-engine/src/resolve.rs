@@ -1,6 +1,7 @@
 //! From objects and sandboxes to desired, unit by unit.
 
 mod addresses;
+mod alone;
 mod attachment;
 mod bridge;
 mod change;
@@ -15,6 +16,7 @@ mod ports;
 mod quota;
 mod routing;
 mod seats;
+mod span;
 mod tunnel;
 mod ways;
 

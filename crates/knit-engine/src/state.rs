@@ -26,6 +26,7 @@ use crate::made::AllMade;
 pub use crate::made::Made;
 use crate::namespaces::Namespaces;
 use crate::sockets::Sockets;
+use crate::spans::Underlay;
 use crate::step::standing::Standing;
 
 /// So many changes can be taken back one after the other.
@@ -139,6 +140,9 @@ pub struct State {
     /// Who has the addresses of gateways, and whose pods leave by this node.
     #[serde(default, skip_serializing_if = "Egress::is_empty")]
     pub egress: Egress,
+    /// What the tunnels of networks that are one on all nodes lie on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<Underlay>,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -240,6 +244,7 @@ impl State {
                 self.blocks.remember_returned(returned.clone());
             }
             Record::Namespaces(namespaces) => self.namespaces.clone_from(namespaces),
+            Record::Underlay(underlay) => self.underlay = Some(underlay.clone()),
             Record::Active(active) => self.egress.active.clone_from(active),
             Record::Elsewhere { namespace, gone, come } => self.egress.moved(namespace, gone, come),
         }

@@ -8,7 +8,6 @@ use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, ItemReport, PodState};
 use knit_model::{KeyRef, Sandbox, SandboxId};
 
-use crate::egress;
 use crate::event::Unit;
 use crate::reports::{entries, is_meant};
 use crate::state::{Made, ObjectKey, State, StoredObject};
@@ -99,7 +98,7 @@ impl State {
         applied
     }
 
-    /// What objects have on the node outside of pods: their bridges, addresses of gateways, and what stands in the way of those.
+    /// What objects have on the node outside of pods: their bridges, addresses of gateways, tunnels of networks, and what stands in the way of those.
     pub fn node_states(&self) -> Vec<AppliedReport> {
         let states = self.objects.iter().map(|(key, stored)| self.on_node(key, stored));
         states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
@@ -107,20 +106,20 @@ impl State {
 
     /// How the pods of other nodes are reached, if the object says so. Of very many nodes only the first: a status is small.
     fn ways_of(&self, key: &ObjectKey) -> Vec<ItemReport> {
-        let all = self.made.get(&Unit::Ways).into_iter().flat_map(|made| &made.items);
+        let on_host = self.made.iter().filter(|(unit, _)| is_on_host(unit));
+        let all = on_host.flat_map(|(_, made)| &made.items);
         all.filter(|(object, _)| object == key).map(|(_, item)| item.clone()).take(MOST_WAYS).collect()
     }
 
     fn on_node(&self, key: &ObjectKey, stored: &StoredObject) -> AppliedReport {
-        let is_bridge = |unit: &Unit| matches!(unit, Unit::Bridge(_) | Unit::Ways);
         let asks = stored.intents.iter().any(|intent| matches!(intent.want, Want::Bridge(_)));
         let bridges = if asks { self.bridges(key, stored) } else { Vec::new() };
         let units =
-            self.problems.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, problems)| problems);
-        let made = self.made.iter().filter(|(unit, _)| is_bridge(unit)).flat_map(|(_, made)| &made.warnings);
+            self.problems.iter().filter(|(unit, _)| is_on_host(unit)).flat_map(|(_, problems)| problems);
+        let made = self.made.iter().filter(|(unit, _)| is_on_host(unit)).flat_map(|(_, made)| &made.warnings);
         let problems = about(key, units);
         let items = self.ways_of(key);
-        let has_items = key.kind == egress::KIND && !items.is_empty();
+        let has_items = !asks && !items.is_empty();
         let warnings = made.filter(|(object, _)| object == key).map(|(_, warning)| warning.clone());
         AppliedReport {
             object: stored.object.clone(),
@@ -132,6 +131,11 @@ impl State {
             warnings: warnings.chain(self.granted(key)).collect(),
         }
     }
+}
+
+/// Whether a unit has nothing in pods.
+fn is_on_host(unit: &Unit) -> bool {
+    matches!(unit, Unit::Bridge(_) | Unit::Ways)
 }
 
 fn of_key(key: &ObjectKey, made: Option<&Made>, problems: &[(ObjectKey, Problem)]) -> AppliedReport {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_ipam::{Key, Time};
+use knit_model::link::{Bridge, LinkKind};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{BridgeReport, InterfaceReport};
@@ -32,6 +33,7 @@ use crate::forward;
 use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::sockets;
+use crate::spans;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
 /// A unit that is being worked on.
@@ -67,7 +69,11 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(known);
         }
         Event::Allowed { quota, counts } => allowed(state, quota, counts),
-        Event::Blocks(news) => blocks::hear(state, news, &mut effects),
+        Event::Blocks(news) => {
+            blocks::hear(state, news, &mut effects);
+            spans::heed_blocks(state);
+        }
+        Event::Underlay(underlay) => spans::hear_underlay(state, underlay, &mut effects),
         Event::Namespaces(said) => {
             if state.namespaces != said {
                 effects.record(state, Record::Namespaces(said));
@@ -94,6 +100,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     extensions::settle_stale(state, now, &mut effects);
     start_what_can(state, now, &mut effects);
     blocks::claim_missing(state, &mut effects);
+    blocks::return_alone(state, &mut effects);
     pools::keep(state, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     sockets::keep(state, asks_again, &mut effects);
@@ -356,7 +363,8 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
 
 /// Whether a unit can do without a kind that the kernel lacks, and that was not known yet.
 fn is_news(state: &State, unit: &Unit, lack: &Lack) -> bool {
-    !matches!(unit, Unit::Bridge(_)) && !state.lacking.contains_key(&lack.kind)
+    let is_bridge = matches!(unit, Unit::Bridge(_)) && lack.kind == Bridge::NAME;
+    !is_bridge && !state.lacking.contains_key(&lack.kind)
 }
 
 /// The unit is as it should be.
@@ -387,6 +395,9 @@ fn finish(state: &mut State, unit: &Unit, flight: Flight, now: Time, effects: &m
     if !unchanged {
         follow(state, unit);
         give_room(state, unit, &old);
+    }
+    if matches!(unit, Unit::Bridge(_)) {
+        forward::heed_tunnels(state, effects);
     }
     if is_freed {
         try_exhausted(state);

@@ -69,7 +69,8 @@ fn peer(number: u8, is_near: bool) -> PeerWant {
 /// The cluster's network of node 1.
 fn network(nodes: Vec<PeerWant>) -> StoredObject {
     let ranges: Vec<_> = ["10.1.1.0/24", "fd01:1::/64"].iter().map(|range| range.parse().unwrap()).collect();
-    let network = NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None };
+    let network =
+        NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
     let eth0 = || "eth0".parse().unwrap();
     let own = OwnWant {
         name: "node1".to_owned(),

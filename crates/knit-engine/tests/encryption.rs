@@ -59,7 +59,8 @@ fn clear(nodes: Vec<PeerWant>) -> StoredObject {
 
 fn network(ways: WaysWant) -> StoredObject {
     let ranges = vec!["10.1.1.0/24".parse().unwrap()];
-    let network = NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None };
+    let network =
+        NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
     let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }

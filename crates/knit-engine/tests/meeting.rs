@@ -160,7 +160,7 @@ fn a_network_that_comes_after_its_interfaces_reaches_their_bridge() {
     assert!(node.problems("net")[0].contains("there is no VirtualNetwork blue"));
     let blue = |isolated| {
         let ranges = vec!["10.0.0.0/24".parse().unwrap()];
-        let want = NetworkWant { name: "blue".to_owned(), ranges, isolated, mtu: None };
+        let want = NetworkWant { name: "blue".to_owned(), ranges, isolated, mtu: None, span: None };
         object("VirtualNetwork", "cnf", "blue", vec![Want::Network(want)])
     };
     for isolated in [false, true, false] {

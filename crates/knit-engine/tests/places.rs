@@ -26,7 +26,7 @@ fn node() -> Node {
     state.scope(&Scope::Host).add_link(nic);
     let mut node = Node::holding(state);
     let ranges = ["10.75.0.0/24", "fd75::/64"].map(|range| range.parse().unwrap()).to_vec();
-    let network = NetworkWant { name: "blue".to_owned(), ranges, isolated: false, mtu: None };
+    let network = NetworkWant { name: "blue".to_owned(), ranges, isolated: false, mtu: None, span: None };
     node.hear(Event::ObjectApplied(object("VirtualNetwork", "cnf", "blue", vec![Want::Network(network)])));
     node
 }

@@ -46,7 +46,8 @@ fn network(nodes: Vec<PeerWant>, masquerade: bool) -> StoredObject {
 /// The same where nodes may be reached by tunnels: always, or only where there is no other way.
 fn with_tunnels(nodes: Vec<PeerWant>, masquerade: bool, always: Option<bool>) -> StoredObject {
     let ranges = vec!["10.1.1.0/24".parse().unwrap()];
-    let network = NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None };
+    let network =
+        NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
     let tunnel = always.map(|always| TunnelWant {
         node: "node1".to_owned(),
         vni: 7500,

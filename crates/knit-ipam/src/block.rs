@@ -30,6 +30,16 @@ impl Split {
         is_part.then(|| Self { range: range.trunc(), prefix })
     }
 
+    /// How a range is split into single addresses.
+    pub fn into_addresses(range: IpNet) -> Self {
+        Self { range: range.trunc(), prefix: range.max_prefix_len() }
+    }
+
+    /// Whether its blocks are single addresses.
+    pub fn is_of_addresses(self) -> bool {
+        self.prefix == self.range.max_prefix_len()
+    }
+
     /// How many blocks there are.
     pub fn count(self) -> u128 {
         let bits = self.prefix - self.range.prefix_len();
@@ -69,6 +79,11 @@ impl Split {
     pub fn block_of(self, address: IpAddr) -> Option<IpNet> {
         self.block(self.index_of(address)?)
     }
+}
+
+/// The last quarter of a range; `None` if it has no four addresses.
+pub fn last_quarter(range: IpNet) -> Option<IpNet> {
+    Split::into_blocks(range, range.prefix_len().checked_add(2)?)?.block(3)
 }
 
 /// What lies from first to last and in none of these.

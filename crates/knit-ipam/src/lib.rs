@@ -15,7 +15,7 @@ pub mod overlap;
 pub mod pool;
 mod runs;
 
-pub use block::Split;
+pub use block::{Split, last_quarter};
 pub use error::AllocError;
 pub use lease::{AttachmentId, Key, Lease, Released, Time};
 pub use leases::{Capacity, Leases, RESTING_MAX, Want};

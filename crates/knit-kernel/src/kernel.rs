@@ -119,6 +119,11 @@ impl Places {
         self.sandboxes.contains_key(id)
     }
 
+    /// The namespace of a sandbox; `None` for a sandbox that is not one of these.
+    pub fn netns(&self, id: &SandboxId) -> Option<&Netns> {
+        self.sandboxes.get(id).map(|place| &place.netns)
+    }
+
     /// The cookie of a sandbox's namespace; `None` for a sandbox that is not one of these.
     pub fn cookie(&mut self, id: &SandboxId) -> Result<Option<u64>> {
         let place = self.sandboxes.get_mut(id);

@@ -314,7 +314,7 @@ mod tests {
             multicast_snooping: Some(false),
         };
         // Its entries are told beside the link's own message.
-        let vxlan = Vxlan { fdb: None, ..Vxlan::full_for_tests() };
+        let vxlan = Vxlan { fdb: None, flood: None, ..Vxlan::full_for_tests() };
         let ipv6 = Vxlan {
             remote: Some("fd00::2".parse().unwrap()),
             local: Some("fd00::1".parse().unwrap()),

@@ -9,6 +9,7 @@ mod port;
 mod route;
 mod routing;
 mod socket;
+mod span;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ pub use port::PortWant;
 pub use route::{HopWant, RouteWant};
 pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
 pub use socket::{Bound, Socket, SocketWant};
+pub use span::SpanWant;
 
 use crate::key::PublicKey;
 use crate::link::{Attrs, Bridge, HostDevice, Kind, LinkKind, OwnerId};
@@ -282,6 +284,9 @@ pub struct NetworkWant {
     pub isolated: bool,
     /// The MTU of its interfaces that state none.
     pub mtu: Option<u32>,
+    /// It is one network on all nodes, by tunnels between them; `None`: each node has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span: Option<SpanWant>,
 }
 
 /// How an interface gets its name.

@@ -8,7 +8,8 @@ mod removal;
 mod show;
 mod verdicts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,6 +35,9 @@ pub struct Desired {
     /// Why each item is wanted.
     #[serde(skip)]
     pub why: BTreeMap<(Scope, Item), Vec<Provenance>>,
+    /// Links whose new addresses neighbours are told of: they may know them elsewhere.
+    #[serde(skip)]
+    pub announced: BTreeSet<(Scope, IfName)>,
 }
 
 /// One item of a scope, by its identity.
@@ -61,6 +65,9 @@ pub struct Plan {
     pub steps: Vec<Planned>,
     /// What stands in the way, by scope. The steps do not touch what these name.
     pub problems: Vec<(Scope, Problem)>,
+    /// Addresses that neighbours are told of once all of it holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub announced: Vec<(Scope, IfName, IpAddr)>,
 }
 
 /// A step, where it happens, and why.
@@ -172,7 +179,7 @@ impl Plan {
     #[must_use]
     pub fn inverse(&self) -> Self {
         let back = self.steps.iter().rev().filter(|planned| !planned.step.is_final());
-        Self { steps: back.map(Planned::inverse).collect(), problems: Vec::new() }
+        Self { steps: back.map(Planned::inverse).collect(), ..Self::default() }
     }
 }
 

@@ -283,7 +283,7 @@ fn half_of_a_pair_that_was_cut_off_does_not_come_back() {
     let delete = |peer| {
         let step = Step::DeleteLink { link: end("h1"), peer };
         let planned = Planned { scope: Scope::Host, step, because: Vec::new(), implied: false, note: None };
-        Plan { steps: vec![planned], problems: Vec::new() }
+        Plan { steps: vec![planned], ..Plan::default() }
     };
     assert!(delete(None).inverse().is_empty());
     assert_eq!(delete(Some((sandbox, end("eth0")))).inverse().steps.len(), 1);

@@ -218,7 +218,7 @@ impl Node {
                     | Step::RemoveRule(_)
                     | Step::RemoveNeighbour(_)
             );
-            let one = Plan { steps: vec![planned.clone()], problems: Vec::new() };
+            let one = Plan { steps: vec![planned.clone()], ..Plan::default() };
             match self.kernel.apply(&one) {
                 Err(_) if is_removal => {}
                 result => result?,
@@ -229,7 +229,7 @@ impl Node {
 
     /// Carries out the first steps of a plan and takes them back.
     pub(crate) fn begin_and_take_back(&mut self, plan: &Plan, steps: usize) -> Result<(), String> {
-        let part = Plan { steps: plan.steps[..steps.min(plan.steps.len())].to_vec(), problems: Vec::new() };
+        let part = Plan { steps: plan.steps[..steps.min(plan.steps.len())].to_vec(), ..Plan::default() };
         self.kernel.apply(&part)?;
         self.kernel.roll_back(&part)
     }

@@ -57,7 +57,8 @@ fn agent() -> Value {
     // What it claims of a quota for its node.
     rules.push(rule(STATES, &["networkquotas/status"], &["get", "patch"]));
     rules.push(rule("", &["pods"], &READ));
-    rules.push(rule("", &["nodes"], &["get"]));
+    // Where the others are, once a network is one on all nodes.
+    rules.push(rule("", &["nodes"], &READ));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
     role("knit-agent", json!({}), rules)
 }

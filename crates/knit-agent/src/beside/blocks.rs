@@ -187,6 +187,7 @@ async fn give_back(shared: Shared, name: String, uid: String) {
 fn feed(shared: &Shared, news: News) {
     shared.handle.feed(move |_| vec![Event::Blocks(news)]);
     shared.ranges.changed.notify_one();
+    shared.spans.notify_one();
 }
 
 /// A block in the engine's words; one whose range makes no sense is nobody's.

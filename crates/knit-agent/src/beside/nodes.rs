@@ -34,7 +34,8 @@ const PAGE: u32 = 100;
 /// What is in the way of pods while the node has no range.
 const RANGE: &str = "PodRangeGiven";
 
-type All = Arc<Mutex<BTreeMap<String, Known>>>;
+/// All nodes that there are, while they are watched.
+pub(super) type All = Arc<Mutex<BTreeMap<String, Known>>>;
 
 /// News of what the ranges of the cluster's network follow from: nodes, pools, and blocks of them.
 #[derive(Default)]
@@ -53,9 +54,8 @@ impl News {
 
 /// Watches all nodes, and has the cluster's network as they say.
 pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
-    let all = All::default();
     missing(&shared, "the API server has not told of this node yet");
-    tokio::spawn(keep(shared.clone(), config, Arc::clone(&all)));
+    tokio::spawn(keep(shared.clone(), config));
     let (saying, said) = watch::channel(None);
     tokio::spawn(room::follow(shared.clone(), said));
     let (telling_key, told_key) = watch::channel(None);
@@ -70,34 +70,52 @@ pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
             saying.send_replace(Some(own.said()));
             telling_key.send_replace(Some(own.told_key().map(str::to_owned)));
         }
-        let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nodes tell how they are all the time.
-        let is_news = match seen {
-            Seen::Listed(nodes) => {
-                let listed = nodes.into_iter().map(Brief::split).collect();
-                std::mem::replace(&mut *known, listed) != *known
-            }
-            Seen::Applied(node) => {
-                let (name, now) = node.split();
-                let before = known.insert(name.clone(), now);
-                before.as_ref() != known.get(&name)
-            }
-            Seen::Deleted(node) => known.remove(&node.split().0).is_some(),
-        };
-        if is_news {
+        if take_in(&shared.nodes, seen) {
             shared.ranges.changed.notify_one();
+            shared.spans.notify_one();
         }
     };
+    watch_all(&shared, tell).await;
+}
+
+/// Watches all nodes where nothing but their addresses is of interest.
+pub(super) async fn watch_addresses(shared: Shared) {
+    let tell = |seen: Seen<Brief>| {
+        if take_in(&shared.nodes, seen) {
+            shared.spans.notify_one();
+        }
+    };
+    watch_all(&shared, tell).await;
+}
+
+async fn watch_all(shared: &Shared, tell: impl FnMut(Seen<Brief>)) {
     let config = watcher::Config::default().page_size(PAGE);
     knit_kube::follow("nodes", Api::<Brief>::all(shared.client.clone()), config, tell).await;
 }
 
+/// Says whether it is news: nodes tell how they are all the time.
+fn take_in(all: &All, seen: Seen<Brief>) -> bool {
+    let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
+    match seen {
+        Seen::Listed(nodes) => {
+            let listed = nodes.into_iter().map(Brief::split).collect();
+            std::mem::replace(&mut *known, listed) != *known
+        }
+        Seen::Applied(node) => {
+            let (name, now) = node.split();
+            let before = known.insert(name.clone(), now);
+            before.as_ref() != known.get(&name)
+        }
+        Seen::Deleted(node) => known.remove(&node.split().0).is_some(),
+    }
+}
+
 /// Has the cluster's network as nodes and links are now, whenever they change.
-async fn keep(shared: Shared, config: ClusterNetworkConfig, all: All) {
+async fn keep(shared: Shared, config: ClusterNetworkConfig) {
     let mut told = None;
     loop {
         let _ = tokio::time::timeout(LOOK, shared.ranges.changed.notified()).await;
-        let mut nodes = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut nodes = shared.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ready: BTreeSet<String> =
             nodes.iter().filter(|(_, known)| known.is_ready).map(|(name, _)| name.clone()).collect();
         let Some(mut own) = nodes.remove(&*shared.node) else { continue };
@@ -218,6 +236,12 @@ fn own_links(
         addresses: addresses.collect(),
         links: links.map(|(range, link)| (range, link.clone())).collect(),
     }
+}
+
+/// Where tunnels of this node begin: asks the kernel for links.
+pub(super) fn ends_at(own: &[IpAddr]) -> Result<Vec<EndWant>, String> {
+    let host = Netns::current().map_err(|why| why.to_string())?;
+    Ok(ends(own, |address| mtu_at(&host, address)))
 }
 
 /// The first address of each family that a link of this node has.

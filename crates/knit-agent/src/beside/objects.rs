@@ -2,7 +2,7 @@
 
 use knit_crds::{KindInfo, Object};
 use knit_engine::objects::News;
-use knit_engine::{ObjectKey, StoredObject, egress, pools, quota};
+use knit_engine::{ObjectKey, StoredObject, cluster, egress, pools, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
@@ -25,6 +25,9 @@ pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
         }
         if kind.kind == pools::KIND {
             shared.ranges.pools_are_known();
+        }
+        if kind.kind == cluster::KIND {
+            shared.spans.notify_one();
         }
         if kind.kind == egress::KIND {
             shared.gateways.notify_one();

@@ -59,6 +59,12 @@ impl Heard {
         self.bytes.windows(text.len()).any(|part| part == text)
     }
 
+    /// The frame that a VXLAN packet over IPv4 holds.
+    pub fn inside(&self) -> Option<&[u8]> {
+        // Behind the headers of IPv4, UDP and VXLAN.
+        self.bytes.get(20 + 8 + 8..).filter(|_| self.port.is_some() && self.from.is_ipv4())
+    }
+
     /// Neighbours that look for each other, and groups that are joined.
     fn is_about_links(&self) -> bool {
         let is_local = |address: IpAddr| match address {

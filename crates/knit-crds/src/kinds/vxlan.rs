@@ -97,6 +97,7 @@ impl VxlanSpec {
             learning: self.learning,
             fdb_ageing: self.ageing.as_ref().and_then(|ageing| ageing.read("spec.ageing", problems)),
             fdb: None,
+            flood: None,
         };
         // The model asks whether there is a parent, not which one: an Uplink's name may be no interface name.
         let stand_in = self.parent.as_ref().and_then(|_| IfName::new("parent").ok());

@@ -130,6 +130,7 @@ fn vxlan(details: &Details) -> Option<Kind> {
         learning: None,
         fdb_ageing: None,
         fdb: None,
+        flood: None,
     }))
 }
 

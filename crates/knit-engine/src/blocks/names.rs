@@ -1,5 +1,7 @@
 //! Names of blocks: the same on every node for the same network and range, and names that an API server takes.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use knit_ipam::{Pool, Split};
 use knit_model::mac::fnv1a;
@@ -47,6 +49,16 @@ impl PoolKey {
         format!("{}-{index:x}", self.name())
     }
 
+    /// The name of the object of an address that is claimed alone.
+    pub fn alone_name(&self, address: IpAddr) -> Option<String> {
+        let split = Split::of(self.range);
+        if split.is_of_addresses() {
+            return Some(self.block_name(split.index_of(address)?));
+        }
+        let index = Split::into_addresses(self.range).index_of(address)?;
+        Some(format!("{}-a{index:x}", self.name()))
+    }
+
     /// `default.pnobr0.192.168.100.0-24`. What is too long for a name, or has letters that names have not, ends in a hash.
     fn name(&self) -> String {
         let network = match self.network.split('/').collect::<Vec<_>>()[..] {
@@ -75,15 +87,25 @@ impl Block {
         if pool.is_ip_pool() {
             return (pools::block_name(&pool, self.cidr)? == self.name).then_some(pool);
         }
+        if self.is_alone() {
+            return (pool.alone_name(self.cidr.addr())? == self.name).then_some(pool);
+        }
         let split = Split::of(pool.range);
         let index = split.index_of(self.cidr.network())?;
         let is_named = split.block(index) == Some(self.cidr) && pool.block_name(index) == self.name;
         is_named.then_some(pool)
     }
 
-    /// Its index in that range; none if nodes take whole ranges from it.
+    /// Whether it is one address that was asked for by value, and no block of the range.
+    pub(crate) fn is_alone(&self) -> bool {
+        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool());
+        let is_single = self.cidr.prefix_len() == self.cidr.max_prefix_len();
+        is_single && pool.is_some_and(|pool| !Split::of(pool.range).is_of_addresses())
+    }
+
+    /// Its index in that range; none if nodes take whole ranges from it, or this address alone.
     pub(crate) fn index(&self) -> Option<u128> {
-        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool())?;
+        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool() && !self.is_alone())?;
         Split::of(pool.range).index_of(self.cidr.network())
     }
 }
@@ -113,6 +135,16 @@ mod tests {
         assert_eq!(name("default/pnobr0", "192.168.100.0/24", 0), "default.pnobr0.192.168.100.0-24-0");
         assert_eq!(name("default/Veth/a", "10.0.0.9/24", 15), "default.veth.a.10.0.0.0-24-f");
         assert_eq!(name("shop/network/blue", "10.0.0.0/8", 10), "shop.network.blue.10.0.0.0-8-a");
+        let alone = |range: &str, address: &str| {
+            pool("shop/network/blue", range).alone_name(address.parse().unwrap())
+        };
+        assert_eq!(alone("10.0.0.0/24", "10.0.0.200").unwrap(), "shop.network.blue.10.0.0.0-24-ac8");
+        assert_eq!(
+            alone("10.0.0.0/28", "10.0.0.14").unwrap(),
+            "shop.network.blue.10.0.0.0-28-e",
+            "it is a block"
+        );
+        assert_eq!(alone("10.0.0.0/24", "10.0.1.1"), None);
     }
 
     #[test]

@@ -130,6 +130,7 @@ mod tests {
             ranges: vec!["10.75.0.0/16".parse().unwrap(), "fd75::/64".parse().unwrap()],
             isolated: false,
             mtu: None,
+            span: None,
         }
     }
 

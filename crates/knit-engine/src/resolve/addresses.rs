@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, Pool, Split, Want as Ask};
+use knit_ipam::{AllocError, AttachmentId, Pool, Split, Want as Ask, last_quarter};
 use knit_model::intent::Want;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -24,6 +24,20 @@ impl Builder<'_> {
         ranges: &[IpNet],
         most: usize,
     ) -> Result<Vec<IpNet>, (Reason, String)> {
+        let found = self.find_addresses(wanted, name, ranges, most);
+        if found.is_err() {
+            self.await_all(wanted);
+        }
+        found
+    }
+
+    fn find_addresses(
+        &mut self,
+        wanted: &Wanted,
+        name: &IfName,
+        ranges: &[IpNet],
+        most: usize,
+    ) -> Result<Vec<IpNet>, (Reason, String)> {
         let network = wanted.network();
         let owner = AttachmentId { sandbox: self.sandbox.id.clone(), interface: name.clone() };
         let sticky = wanted.sticky_key(self.sandbox);
@@ -35,6 +49,7 @@ impl Builder<'_> {
         for (mut pools, ask) in places.into_iter().take(most) {
             if let Ask::Fixed(address) = ask {
                 self.check_fixed(address, &owner, ranges, &node_pools)?;
+                self.check_alone(wanted, address, &owner)?;
             }
             let had: BTreeSet<IpAddr> = self.state.leases.held_by(&owner).map(|key| key.address).collect();
             // What goes and comes again, by `undo` or by a label, finds its address as it was.
@@ -98,6 +113,10 @@ impl Builder<'_> {
         let mut pool = pool.of_blocks(self.state.blocks.own(&key));
         if self.state.leases.held(&pool, owner, ask).is_none() {
             pool.reserved = asked_by_value(self.state, &pool.network);
+            if self.state.spanning_with(&pool.network).is_some() {
+                // Those are claimed alone, by whoever asks for them by value.
+                pool.reserved.extend(last_quarter(pool.range));
+            }
         }
         pool
     }
@@ -236,7 +255,7 @@ impl Wanted {
     }
 
     /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
-    fn network(&self) -> String {
+    pub(super) fn network(&self) -> String {
         let namespace = &self.tenant;
         match (&self.want.network, self.bridge()) {
             (Some(network), _) => format!("{namespace}/network/{network}"),

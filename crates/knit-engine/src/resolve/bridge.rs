@@ -13,7 +13,7 @@ use knit_model::quota::Counts;
 use knit_model::report::BridgeReport;
 use knit_model::{Address, IfName, Route, Rule, Scope, marks};
 
-use super::{DEFAULT_MTU, Resolved, attachment, with_defaults};
+use super::{DEFAULT_MTU, Resolved, attachment, span, with_defaults};
 use crate::call::{ATTACHMENT, Attachment};
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State};
@@ -34,6 +34,9 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let mut resolved = Resolved::default();
     let name = name_of(state, key);
     resolved.look.host_links.insert(name.clone());
+    if let Some(tunnel) = state.made.get(&Unit::Bridge(key.clone())).and_then(|made| made.tunnel.as_ref()) {
+        resolved.look.host_links.insert(tunnel.link.clone());
+    }
     resolved.look.host_rules = true;
     let wishes = wishes(state, key);
     if wishes.is_empty() && !is_used(state, key) {
@@ -58,11 +61,13 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let port = says.and_then(|says| says.port.clone()).unwrap_or_default();
     asked.vlans = default_vlan.map(|default| port.vlans(default));
     resolved.look.vlans = default_vlan.is_some();
-    link.attrs = with_defaults(&link.kind, &asked, Some(DEFAULT_MTU), None, &format!("bridge/{key}"));
+    let mtu = state.spanning_mtu(key).unwrap_or(DEFAULT_MTU);
+    link.attrs = with_defaults(&link.kind, &asked, Some(mtu), None, &format!("bridge/{key}"));
     for wish in &wishes {
         resolved.askers.insert(wish.object.clone());
         resolved.because(&Scope::Host, Item::Link(name.clone()), wish.why);
     }
+    span::add(state, key, &link, default_vlan, &mut resolved);
     resolved.desired.state.scope(&Scope::Host).add_link(link);
     let addresses = add_ranges(state, key, &name, &wishes, &mut resolved);
     if attachment::is_routed(state, key) {

@@ -217,6 +217,7 @@ impl Builder<'_> {
         let pod_master = vrf.clone().or(pod_master);
         let table = self.table(&link, pod_master.as_ref());
         let mtu = network.as_ref().and_then(|network| network.mtu);
+        let mtu = mtu.or_else(|| self.state.spanning_mtu(&wanted.bridge()?));
         // What sits on another link follows it; how large that one is shows when the kernel is looked at.
         let mtu = mtu.or_else(|| link.kind.parent().is_none().then_some(DEFAULT_MTU));
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
@@ -251,6 +252,10 @@ impl Builder<'_> {
                 ready: true,
             },
         ));
+        if wanted.bridge().is_some_and(|key| self.state.spanning_on(&key).is_some()) {
+            // Other nodes may know the pod's addresses elsewhere.
+            self.resolved.desired.announced.insert((scope.clone(), name.clone()));
+        }
         self.resolved.made.uses.extend(wanted.bridge());
         self.resolved.made.host_links.extend(link.device().cloned());
         self.fill(&wanted.through(&gateways, &addresses), &link, table, &addresses);

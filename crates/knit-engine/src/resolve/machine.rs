@@ -91,7 +91,8 @@ impl Builder<'_> {
         let master = self.place(wanted, &mut link)?;
         let vlans = self.port_vlans(wanted)?;
         self.resolved.look.vlans |= vlans.is_some();
-        let mtu = want.attrs.mtu.or(network.as_ref().and_then(|network| network.mtu)).unwrap_or(DEFAULT_MTU);
+        let mtu = want.attrs.mtu.or(network.as_ref().and_then(|network| network.mtu));
+        let mtu = mtu.or_else(|| self.state.spanning_mtu(&wanted.bridge()?)).unwrap_or(DEFAULT_MTU);
         let asked = Attrs {
             mtu: Some(mtu),
             txqueuelen: want.attrs.txqueuelen,

@@ -6,6 +6,7 @@ use knit_model::intent::Want;
 use knit_model::{IfName, Kind};
 
 use crate::event::Unit;
+use crate::spans;
 use crate::state::{BridgeKey, State, StoredObject};
 
 /// The units that an object has a say in.
@@ -40,6 +41,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
                 let mine = state.objects.values().filter(|other| other.object.namespace == *namespace);
                 let on_it = mine.filter(|other| is_on(other, &network.name));
                 units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
+                units.extend(spans::rivals(state, namespace, network));
                 let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
                 units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
                 continue;

@@ -1,6 +1,7 @@
 //! Blocks: what is heard of them, which are claimed, and which go back.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{Pool, Split};
@@ -85,6 +86,7 @@ fn applied(state: &mut State, block: Block, effects: &mut Effects) {
     let claim = state.blocks.claims.remove(&block.name);
     let pool = block.pool_key();
     let (name, index) = (block.name.clone(), block.index());
+    let alone = block.is_alone().then(|| block.cidr.addr());
     if block.mine && pool.is_some() {
         state.blocks.others.remove(&name);
         if state.blocks.mine.get(&name) != Some(&block) {
@@ -95,7 +97,10 @@ fn applied(state: &mut State, block: Block, effects: &mut Effects) {
             lose(state, &mine, effects);
         }
         state.blocks.others.insert(name.clone(), block);
-        if claim.is_none() && !pool.as_ref().is_some_and(|pool| is_awaited(state, pool, index)) {
+        let is_awaited = |pool: &PoolKey| {
+            is_awaited(state, pool, index) || alone.is_some_and(|one| is_asked(state, pool, one))
+        };
+        if claim.is_none() && !pool.as_ref().is_some_and(is_awaited) {
             return;
         }
     }
@@ -108,6 +113,12 @@ fn applied(state: &mut State, block: Block, effects: &mut Effects) {
 fn is_awaited(state: &State, pool: &PoolKey, index: Option<u128>) -> bool {
     let waits = state.blocks.waits.values().filter_map(|waits| waits.get(pool));
     index.is_some_and(|index| waits.into_iter().any(|wait| wait.strays.contains(&index)))
+}
+
+/// Whether a unit waits for this address, which it asks for by value.
+fn is_asked(state: &State, pool: &PoolKey, address: IpAddr) -> bool {
+    let mut waits = state.blocks.waits.values().filter_map(|waits| waits.get(pool));
+    waits.any(|wait| wait.alone.contains(&address))
 }
 
 fn deleted(state: &mut State, name: &str, uid: &str, effects: &mut Effects) {
@@ -171,6 +182,7 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
         let need = needs.entry(pool.clone()).or_default();
         need.addresses += wait.addresses;
         need.strays.extend(&wait.strays);
+        need.alone.extend(&wait.alone);
         need.reserved.clone_from(&wait.reserved);
     }
     for (pool, need) in needs {
@@ -178,6 +190,12 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
             let Some(cidr) = Split::of(pool.range).block(index) else { continue };
             if state.blocks.is_free(&pool.block_name(index)) {
                 claim(state, &pool, pool.block_name(index), cidr, effects);
+            }
+        }
+        for address in need.alone {
+            let name = pool.alone_name(address).filter(|name| state.blocks.is_free(name));
+            if let Some(name) = name {
+                claim(state, &pool, name, address.into(), effects);
             }
         }
         let gives = Pool { reserved: need.reserved, ..pool.gives() };
@@ -197,6 +215,22 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
             coming = coming.saturating_add(gives.clone().of_blocks(vec![cidr]).total());
             claim(state, &pool, pool.block_name(index), cidr, effects);
         }
+    }
+}
+
+/// Addresses that were claimed alone, and that no pod here has or waits for any more, go back at once: the pod may be on
+/// another node by now.
+pub(super) fn return_alone(state: &mut State, effects: &mut Effects) {
+    let is_unused = |block: &&Block| {
+        let Some(pool) = block.pool_key().filter(|_| block.is_alone()) else { return false };
+        state.leases.live_in(&pool.network, block.cidr) == 0 && !is_asked(state, &pool, block.cidr.addr())
+    };
+    let unused: Vec<Block> = state.blocks.mine.values().filter(is_unused).cloned().collect();
+    for block in unused {
+        let returned = Some(block.uid.clone());
+        effects.record(state, Record::BlockGone { name: block.name.clone(), returned });
+        state.blocks.idle.remove(&block.name);
+        give_back(state, block, effects);
     }
 }
 

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use knit_engine::blocks::{Block, News, Order};
+use knit_engine::spans::Underlay;
 use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
+use knit_model::intent::{EndWant, NetworkWant, SpanWant, Want};
 use knit_model::provenance::Dialect;
 
 use super::node::{Node, object, sandbox, veth};
@@ -84,18 +86,76 @@ pub fn shared(range: &str) -> StoredObject {
     object
 }
 
+/// A network that is one on all nodes.
+pub fn spanning(namespace: &str, name: &str, range: &str) -> StoredObject {
+    let network = NetworkWant {
+        name: name.to_owned(),
+        ranges: vec![range.parse().unwrap()],
+        isolated: false,
+        mtu: None,
+        span: Some(SpanWant::default()),
+    };
+    let mut object = object("VirtualNetwork", namespace, name, vec![Want::Network(network)]);
+    object.intents[0].origin.dialect = Dialect::Kubernetes;
+    object
+}
+
+/// An object whose pods, those with this label, are on a network, and have these addresses by value, too.
+pub fn on_network(namespace: &str, network: &str, label: &str, fixed: &[&str]) -> StoredObject {
+    let mut want = veth(label, "net", &NetworkWant::bridge_name(network), "10.0.0.0/24");
+    let Want::Interface(interface) = &mut want else { unreachable!() };
+    interface.ranges.clear();
+    interface.network = Some(network.to_owned());
+    interface.fixed = fixed.iter().map(|address| address.parse().unwrap()).collect();
+    let mut object = object("Veth", namespace, label, vec![want]);
+    object.intents[0].origin.dialect = Dialect::Kubernetes;
+    object
+}
+
+/// What tunnels lie on, for a node of a cluster with this many.
+pub fn underlay(node: usize, nodes: usize) -> Underlay {
+    let address = |node: usize| IpAddr::from([192, 0, 2, node as u8 + 1]);
+    let others = (0..nodes).filter(|other| *other != node);
+    Underlay {
+        taken: 7_500,
+        port: 7_475,
+        ends: vec![EndWant { address: address(node), mtu: 1_500 }],
+        nodes: others.map(|other| (name(other), vec![address(other)])).collect(),
+    }
+}
+
 impl Cluster {
     /// So many nodes that know an object with this range, and which blocks there are.
     pub fn new(nodes: usize, range: &str) -> Self {
+        Self::knowing(nodes, &[shared(range)])
+    }
+
+    /// So many nodes that know these objects, and which blocks there are.
+    pub fn knowing(nodes: usize, objects: &[StoredObject]) -> Self {
         let mut api = Api::default();
         api.news.resize_with(nodes, VecDeque::new);
         let nodes = (0..nodes).map(|_| Node::holding(NetState::default())).collect();
         let mut cluster = Self { api, nodes };
         for node in 0..cluster.nodes.len() {
-            cluster.nodes[node].hear(Event::ObjectApplied(shared(range)));
+            for object in objects {
+                cluster.nodes[node].hear(Event::ObjectApplied(object.clone()));
+            }
             cluster.list(node);
         }
         cluster
+    }
+
+    /// Tells a node the addresses of all nodes, as its host does whenever blocks change.
+    pub fn tell_addresses(&mut self, node: usize) {
+        let underlay = underlay(node, self.nodes.len());
+        if let Some(event) = self.nodes[node].state.underlay_news(underlay) {
+            self.nodes[node].hear(event);
+        }
+    }
+
+    /// A pod with this label.
+    pub fn add_labelled(&mut self, node: usize, pod: u32, label: &str) {
+        self.nodes[node].hear(Event::SandboxSeen(sandbox(&format!("p{pod}"), pod, "shop", label)));
     }
 
     pub fn add(&mut self, node: usize, pod: u32) {

@@ -134,6 +134,7 @@ impl Cluster {
             ranges: ranges.own.clone(),
             isolated: false,
             mtu: None,
+            span: None,
         };
         let on_node = BridgeWant {
             name: "knit0".parse().unwrap(),

@@ -66,6 +66,7 @@ pub fn cluster_network(range: &str) -> StoredObject {
         ranges: vec![range.parse().unwrap()],
         isolated: false,
         mtu: None,
+        span: None,
     };
     let wants = vec![Want::Network(network), bridge("knit0", range)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)

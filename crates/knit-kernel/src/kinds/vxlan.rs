@@ -1,11 +1,12 @@
 //! vxlan on the wire.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use knit_model::link::Vxlan;
 use knit_model::{IfName, Mac};
 use nix::errno::Errno;
+use serde::de::DeserializeOwned;
 
 use super::{Around, At, Wanted, WireKind};
 use crate::error::{Error, Result};
@@ -76,6 +77,7 @@ impl WireKind for Vxlan {
                 learning: None,
                 fdb_ageing: None,
                 fdb: None,
+                flood: None,
             };
         };
         let said =
@@ -97,6 +99,7 @@ impl WireKind for Vxlan {
             learning: data.first(LEARNING).and_then(|learning| learning.u8()).map(|learning| learning != 0),
             fdb_ageing: data.first(AGEING).and_then(|seconds| seconds.u32()),
             fdb: None,
+            flood: None,
         }
     }
 
@@ -105,31 +108,43 @@ impl WireKind for Vxlan {
         data.first(LINK).and_then(|link| link.u32()).filter(|index| *index != 0)
     }
 
-    const TOLD: &'static [&'static str] = &["fdb"];
+    const TOLD: &'static [&'static str] = &["fdb", "flood"];
 
     /// Only what differs is sent, so that what goes to all others goes on.
     fn tell(&self, wanted: Wanted<'_>, at: &mut At<'_, '_>) -> Result<()> {
-        let Some(wanted_entries) = wanted.of("fdb", self.fdb.as_ref()) else { return Ok(()) };
-        let before: Entries = match wanted.before("fdb").filter(|before| !before.is_null()) {
-            None => Entries::new(),
-            Some(before) => serde_json::from_value(before.clone()).map_err(|why| Error::Unsayable {
-                context: format!("set the entries of vxlan {} on {}", at.link, at.scope).into(),
-                why: why.to_string(),
-            })?,
-        };
-        let index = index_of(at)?;
-        let gone = before.iter().filter(|(mac, _)| !wanted_entries.contains_key(mac));
-        let gone = gone.map(|(mac, to)| {
-            let context = format!("remove the entry {mac} of vxlan {} on {}", at.link, at.scope);
-            entry(Message::new(RTM_DELNEIGH, 0, context), index, *mac, *to)
-        });
-        let new = wanted_entries.iter().filter(|(mac, to)| before.get(mac) != Some(to));
-        let new = new.map(|(mac, to)| {
-            let context = format!("send {mac} to {to} by vxlan {} on {}", at.link, at.scope);
-            let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, context);
-            entry(message, index, *mac, *to)
-        });
-        let messages: Vec<Message> = gone.chain(new).collect();
+        let mut messages = Vec::new();
+        if let Some(entries) = wanted.of("fdb", self.fdb.as_ref()) {
+            let before: Entries = before(wanted, "fdb", at)?;
+            let index = index_of(at)?;
+            let gone = before.iter().filter(|(mac, _)| !entries.contains_key(mac));
+            messages.extend(gone.map(|(mac, to)| {
+                let context = format!("remove the entry {mac} of vxlan {} on {}", at.link, at.scope);
+                entry(Message::new(RTM_DELNEIGH, 0, context), index, mac.bytes(), *to)
+            }));
+            let new = entries.iter().filter(|(mac, to)| before.get(mac) != Some(to));
+            messages.extend(new.map(|(mac, to)| {
+                let context = format!("send {mac} to {to} by vxlan {} on {}", at.link, at.scope);
+                let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, context);
+                entry(message, index, mac.bytes(), *to)
+            }));
+        }
+        if let Some(places) = wanted.of("flood", self.flood.as_ref()) {
+            let before: BTreeSet<IpAddr> = before(wanted, "flood", at)?;
+            let index = index_of(at)?;
+            messages.extend(before.difference(places).map(|to| {
+                let context = format!("send nothing more to {to} by vxlan {} on {}", at.link, at.scope);
+                entry(Message::new(RTM_DELNEIGH, 0, context), index, EVERYONE, *to)
+            }));
+            messages.extend(places.difference(&before).map(|to| {
+                let context =
+                    format!("send what is for everyone to {to} by vxlan {} on {}", at.link, at.scope);
+                let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, context);
+                entry(message, index, EVERYONE, *to)
+            }));
+        }
+        if messages.is_empty() {
+            return Ok(());
+        }
         let socket = at.room.socket(at.scope)?;
         messages.into_iter().try_for_each(|message| match socket.request(message) {
             // Someone was faster, and it is gone as it should be.
@@ -139,8 +154,10 @@ impl WireKind for Vxlan {
     }
 
     fn ask(&mut self, at: &mut At<'_, '_>) -> Result<()> {
-        // What a link learns comes and goes by itself.
-        if self.learning != Some(false) {
+        // What a link learns comes and goes by itself; one with a far end sends there what is for everyone.
+        let (is_told, floods) =
+            (self.learning == Some(false), self.remote.is_some_and(|to| to.is_unspecified()));
+        if !is_told && !floods {
             return Ok(());
         }
         let index = index_of(at)?;
@@ -152,15 +169,33 @@ impl WireKind for Vxlan {
             let is_fixed = header.state & (NUD_PERMANENT | NUD_NOARP) != 0;
             let mac = Mac::from_bytes(attributes.first(NDA_LLADDR)?.mac()?);
             let to = attributes.first(NDA_DST)?.address()?;
-            // The one without an address is the field `remote`.
-            (is_fixed && header.index as u32 == index && mac.bytes() != [0; 6]).then_some((mac, to))
+            (is_fixed && header.index as u32 == index).then_some((mac, to))
         };
-        self.fdb = Some(at.room.socket(at.scope)?.dump(message, read)?.into_iter().collect());
+        let all = at.room.socket(at.scope)?.dump(message, read)?;
+        // Of a link with a far end, the one without an address is the field `remote`.
+        let (for_everyone, known): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(mac, _)| mac.bytes() == EVERYONE);
+        self.fdb = is_told.then(|| known.into_iter().collect());
+        self.flood = floods.then(|| for_everyone.into_iter().map(|(_, to)| to).collect());
         Ok(())
     }
 }
 
 type Entries = BTreeMap<Mac, IpAddr>;
+
+/// The hardware address of entries for what has none of its own.
+const EVERYONE: [u8; 6] = [0; 6];
+
+/// What a field was before it changes; nothing, for a new link.
+fn before<T: Default + DeserializeOwned>(wanted: Wanted<'_>, field: &str, at: &At<'_, '_>) -> Result<T> {
+    match wanted.before(field).filter(|before| !before.is_null()) {
+        None => Ok(T::default()),
+        Some(before) => serde_json::from_value(before.clone()).map_err(|why| Error::Unsayable {
+            context: format!("set the entries of vxlan {} on {}", at.link, at.scope).into(),
+            why: why.to_string(),
+        }),
+    }
+}
 
 fn index_of(at: &mut At<'_, '_>) -> Result<u32> {
     let body = at.room.link_body(at.scope, By::Name(at.link.as_str()))?;
@@ -173,7 +208,7 @@ fn index_of(at: &mut At<'_, '_>) -> Result<u32> {
     })
 }
 
-fn entry(mut message: Message, index: u32, mac: Mac, to: IpAddr) -> Message {
+fn entry(mut message: Message, index: u32, mac: [u8; 6], to: IpAddr) -> Message {
     message.header(&NeighbourHeader {
         family: AF_BRIDGE,
         index: index as i32,
@@ -181,7 +216,7 @@ fn entry(mut message: Message, index: u32, mac: Mac, to: IpAddr) -> Message {
         flags: NTF_SELF,
         ..Default::default()
     });
-    message.put_bytes(NDA_LLADDR, &mac.bytes());
+    message.put_bytes(NDA_LLADDR, &mac);
     message.put_address(NDA_DST, to);
     message
 }

@@ -33,6 +33,8 @@ pub enum Field {
     ArpMac,
     /// The address that an ARP packet says it is from.
     ArpSource,
+    /// The address that an ARP packet asks for or answers to.
+    ArpTarget,
     /// The protocol above that.
     Protocol,
     /// The address that it comes from. Only after its version was looked at.
@@ -45,7 +47,7 @@ pub enum Field {
     DestinationPort,
     /// The type of an ICMP packet. Only after its protocol was looked at.
     IcmpType,
-    /// The address that a neighbour advertisement (ICMPv6) is about.
+    /// The address that a solicitation or advertisement of a neighbour (ICMPv6) is about.
     IcmpTarget,
     /// What kind of address it goes to, for this node (`RTN_*`).
     DestinationKind,
@@ -141,7 +143,7 @@ impl Field {
             }
             Self::Frame | Self::SourcePort | Self::DestinationPort => 2,
             Self::Mac | Self::ArpMac => Kind::Mac.length(),
-            Self::ArpSource => Kind::Ipv4.length(),
+            Self::ArpSource | Self::ArpTarget => Kind::Ipv4.length(),
             Self::IcmpTarget => Kind::Ipv6.length(),
             Self::DestinationKind | Self::ConnectionStatus | Self::Mark => 4,
         }
@@ -159,6 +161,7 @@ impl Field {
             Self::Mac => payload(NFT_PAYLOAD_LL_HEADER, 6),
             Self::ArpMac => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
             Self::ArpSource => payload(NFT_PAYLOAD_NETWORK_HEADER, 14),
+            Self::ArpTarget => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
             Self::Source(Ip::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
             Self::Destination(Ip::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
             Self::Source(Ip::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),

@@ -85,6 +85,7 @@ pub fn add_vxlan(state: &mut NetState, id: &str, [local, remote]: [&str; 2], add
         learning: Some(true),
         fdb_ageing: Some(120),
         fdb: None,
+        flood: None,
     };
     let mut vxlan = link(&scope, "vx0", Kind::Vxlan(kind));
     vxlan.attrs.mtu = Some(1400);

@@ -1,6 +1,6 @@
 //! vxlan: Ethernet in UDP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,9 @@ pub struct Vxlan {
     /// Where frames to a hardware address go: all the fixed entries that there are. Of a link that learns nothing is told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fdb: Option<BTreeMap<Mac, IpAddr>>,
+    /// Where frames to everyone go, and those whose place is not known: all the places. It goes without `remote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flood: Option<BTreeSet<IpAddr>>,
 }
 
 impl Vxlan {
@@ -58,6 +61,7 @@ impl Vxlan {
             learning: Some(true),
             fdb_ageing: Some(300),
             fdb: Some(BTreeMap::from([(Mac::derived("far"), IpAddr::from([10, 0, 0, 3]))])),
+            flood: None,
         }
     }
 
@@ -73,7 +77,14 @@ impl Vxlan {
             learning: Some(false),
             fdb_ageing: None,
             fdb: Some(fdb),
+            flood: None,
         }
+    }
+
+    /// A link that learns who is where, from this address of the node. What it does not know goes to all of these.
+    pub fn flooding(vni: u32, port: u16, local: IpAddr, flood: BTreeSet<IpAddr>) -> Self {
+        let unicast = Self::unicast(vni, port, local, BTreeMap::new());
+        Self { learning: Some(true), fdb: None, flood: Some(flood), ..unicast }
     }
 
     /// The bytes that it puts around each packet, over this family.

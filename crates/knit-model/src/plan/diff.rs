@@ -1,6 +1,7 @@
 //! From desired and observed to a plan. Pure, and total: any two states give a plan.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::below::{below_of, depth, moved_along, needs};
 use super::changes::{changes, going_up};
@@ -38,7 +39,23 @@ pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     building.add_routes();
     building.add_rules(|rule| !rule.vrf);
     building.add_neighbours();
-    Plan { steps: building.steps, problems: verdicts.problems }
+    let announced = announced(desired, &building.steps);
+    Plan { steps: building.steps, problems: verdicts.problems, announced }
+}
+
+/// The new addresses that neighbours are told of.
+fn announced(desired: &Desired, steps: &[Planned]) -> Vec<(Scope, IfName, IpAddr)> {
+    if desired.announced.is_empty() {
+        return Vec::new();
+    }
+    let new = steps.iter().filter_map(|planned| match &planned.step {
+        Step::AddAddress(address) => {
+            let at = (planned.scope.clone(), address.link.clone());
+            desired.announced.contains(&at).then(|| (at.0, at.1, address.address.addr()))
+        }
+        _ => None,
+    });
+    new.collect()
 }
 
 /// Removes what carries Knit's mark and is not desired, and notes what goes by itself with a link.

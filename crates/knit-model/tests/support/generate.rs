@@ -60,6 +60,7 @@ pub fn one_vxlan(vni: u32) -> NetState {
         learning: None,
         fdb_ageing: None,
         fdb: None,
+        flood: None,
     };
     let mut link = Link::new(name("vx0"), Kind::Vxlan(kind));
     link.attrs = Attrs { mtu: Some(1450), up: Some(true), ..Attrs::default() };
@@ -156,6 +157,7 @@ fn add_sandbox(state: &mut NetState, index: u8, wish: &Wish) {
             learning: Some(false),
             fdb_ageing: None,
             fdb: Some([(Mac::derived(&format!("{:?}", wish.mtu)), IpAddr::from([10, 0, 0, vni]))].into()),
+            flood: None,
         };
         state.scope(&scope).add_link(link(&name("vx0"), Kind::Vxlan(kind), &format!("s{index}/vx0"), None));
     }

@@ -16,11 +16,11 @@ const READY: &str = "Ready";
 
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(in crate::beside) struct Known {
     /// The ranges of its pods.
     pub(super) ranges: Vec<IpNet>,
     /// Its own addresses.
-    pub(super) addresses: Vec<IpAddr>,
+    pub(in crate::beside) addresses: Vec<IpAddr>,
     /// Whether it is Ready, as the API server says.
     pub(super) is_ready: bool,
     /// The key that it tells others.

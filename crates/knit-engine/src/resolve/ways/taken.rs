@@ -96,6 +96,7 @@ mod tests {
             ranges: vec!["10.1.1.0/24".parse().unwrap(), "fd01:1::/64".parse().unwrap()],
             isolated: false,
             mtu: None,
+            span: None,
         };
         let peer = PeerWant {
             name: "b".to_owned(),
