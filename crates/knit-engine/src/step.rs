@@ -95,6 +95,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     start_what_can(state, now, &mut effects);
     blocks::claim_missing(state, &mut effects);
     pools::keep(state, &mut effects);
+    calls::chain::keep(state, now, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     sockets::keep(state, asks_again, &mut effects);
     effects.list
