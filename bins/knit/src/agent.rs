@@ -110,6 +110,12 @@ pub struct Flags {
     /// The CNI shim to install [default: knit-cni beside this program]
     #[arg(long, env = "KNIT_CNI_SHIM", value_name = "FILE")]
     cni_shim: Option<PathBuf>,
+    /// Read NetworkAttachmentDefinitions, and the pods that name them, with `--profile beside` or `primary`
+    #[arg(long, env = "KNIT_NETWORK_ATTACHMENTS_READ", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    network_attachments_read: Option<bool>,
+    /// CNI plugins that may be run for NetworkAttachmentDefinitions, by their types [default: none]
+    #[arg(long, env = "KNIT_NETWORK_ATTACHMENTS_PLUGINS", value_name = "TYPE", value_delimiter = ',')]
+    network_attachments_plugins: Option<Vec<String>>,
     /// How many threads change the kernel beside the main one [default: 4]
     #[arg(long, env = "KNIT_WORKERS", value_name = "NUMBER")]
     workers: Option<usize>,
@@ -256,6 +262,12 @@ impl Flags {
         set(&mut config.cni.conf_dir, &self.cni_conf_dir);
         set(&mut config.cni.conf_name, &self.cni_conf_name);
         set(&mut config.cni.shim, &self.cni_shim);
+        set(&mut config.network_attachments.read, &self.network_attachments_read);
+        if let Some(plugins) = &self.network_attachments_plugins {
+            // An empty variable names none.
+            let named = plugins.iter().filter(|plugin| !plugin.is_empty());
+            config.network_attachments.plugins = named.cloned().collect();
+        }
         set(&mut config.workers, &self.workers);
         set(&mut config.resync_seconds, &self.resync_seconds);
         set(&mut config.census_seconds, &self.census_seconds);

@@ -40,9 +40,11 @@ macro_rules! watched_as {
     };
 }
 
+mod attachments;
 mod blocks;
 mod elsewhere;
 mod namespaces;
+mod network_status;
 mod nodes;
 mod objects;
 mod pods;
@@ -91,6 +93,8 @@ struct Shared {
     gateways: Arc<Notify>,
     /// Quotas, and what was claimed of them.
     quotas: Arc<quotas::Quotas>,
+    /// Definitions of networks that pods name; `None` if they are not read.
+    attachments: Option<Arc<attachments::Definitions>>,
     /// How many of those who tell ([`tellers`]) have not told everything they know yet.
     silent: Arc<AtomicUsize>,
 }
@@ -103,14 +107,24 @@ impl Shared {
     /// Has the loop hear what pods and sandboxes mean for what it knows.
     fn feed_pods(&self) {
         let shared = self.clone();
-        self.handle.feed(move |state| shared.pods().events(state));
+        self.handle.feed(move |state| {
+            let pods = shared.pods();
+            // What a pod asks for comes first, so that a new sandbox has all of it at once.
+            let mut events = attachments::events(shared.attachments.as_deref(), &pods, state);
+            events.extend(pods.events(state));
+            events
+        });
         self.tell.notify_one();
+        if let Some(definitions) = &self.attachments {
+            definitions.news.notify_one();
+        }
     }
 }
 
 /// Starts to watch. It goes on for as long as the runtime of the calling task does.
 pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     let client = knit_kube::connect(named(&config.kubeconfig)).await?;
+    let read = &config.network_attachments;
     let shared = Shared {
         client,
         handle: handle.clone(),
@@ -123,8 +137,9 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         spans: Arc::default(),
         gateways: Arc::default(),
         quotas: Arc::default(),
-        // Each kind, the pods, and the runtime.
-        silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),
+        attachments: read.read.then(|| Arc::new(attachments::Definitions::new(read.plugins()))),
+        // Each kind, the pods, the runtime, and definitions of networks.
+        silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2 + usize::from(read.read))),
     };
     tracing::info!(node = config.node_name, "watches the API server and the container runtime");
     let (known, blocks_are_known) = oneshot::channel();
@@ -152,6 +167,10 @@ fn follow_all(shared: &Shared, runtime: Option<PathBuf>) {
     }
     tokio::spawn(pods::follow(shared.clone()));
     tokio::spawn(runtime::follow(shared.clone(), runtime));
+    if let Some(definitions) = &shared.attachments {
+        tokio::spawn(attachments::follow(shared.clone(), Arc::clone(definitions)));
+        tokio::spawn(network_status::follow(shared.clone(), Arc::clone(definitions)));
+    }
     if let Some(fetched) = shared.handle.secrets() {
         tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
     }

@@ -3,6 +3,7 @@
 //! Every key has a flag of the same name. A file is read again when it changes; one with a mistake is refused in words and
 //! the old one stays.
 
+mod attachments;
 mod cluster;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+pub use attachments::AttachmentsConfig;
 pub use cluster::{ClusterNetworkConfig, DataPath, Encryption, Transport, VxlanConfig, WireGuardConfig};
 use knit_engine::chain::Chain;
 use knit_kernel::redirect::Redirect;
@@ -60,6 +62,8 @@ pub struct Config {
     /// Networks that existing CNI plugins make, by name: each a configuration list. Needs a restart.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cni_networks: BTreeMap<String, CniNetwork>,
+    /// NetworkAttachmentDefinitions and the pods that name them. Needs a restart.
+    pub network_attachments: AttachmentsConfig,
     /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
     pub cluster_network: ClusterNetworkConfig,
     /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
@@ -114,6 +118,7 @@ impl Default for Config {
             log_level: "info".to_owned(),
             cni: CniConfig::default(),
             cni_networks: BTreeMap::new(),
+            network_attachments: AttachmentsConfig::default(),
             cluster_network: ClusterNetworkConfig::default(),
             workers: 4,
             resync_seconds: 60,
@@ -186,6 +191,7 @@ impl Config {
         for (name, network) in &self.cni_networks {
             network.check(name)?;
         }
+        self.network_attachments.check()?;
         if self.profile.is_in_cluster() {
             if self.node_name.is_empty() {
                 return Err("nodeName: the node's name in the cluster is needed".to_owned());

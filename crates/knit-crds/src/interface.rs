@@ -127,6 +127,7 @@ impl InterfaceFields {
             gateways: self.gateways(&at("gateways"), problems),
             sysctls,
             limits: Limits::default(),
+            defined: None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! it says its fields, and how they become [intents](knit_model::intent). What an object's fields hold is in [`fields`],
 //! where each value has its schema, the API server's rules, and the same rules in words.
 
+pub mod attachments;
 mod document;
 pub mod fields;
 mod info;

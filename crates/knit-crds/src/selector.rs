@@ -76,7 +76,7 @@ impl PodSelector {
             }
         }
         let expressions = self.match_expressions.iter().map(LabelCondition::model).collect();
-        Selector { labels: self.match_labels.clone(), expressions }
+        Selector { labels: self.match_labels.clone(), expressions, uid: None }
     }
 }
 

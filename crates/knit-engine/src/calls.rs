@@ -17,6 +17,7 @@ use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, SandboxId};
 
 use crate::call::{Answer, Attach, Attachment, CallId, Collected, Detach, Domain, Found};
+use crate::chain::ChainKey;
 use crate::event::{Event, Record, Unit};
 use crate::extensions;
 use crate::forward::{self, Turn};
@@ -125,6 +126,11 @@ impl Calls {
             What::Domain(_) => false,
         };
         self.waiting.iter().filter(|(_, waiting)| about(waiting)).map(|(call, _)| call.clone()).collect()
+    }
+
+    /// Why plugins did not make what an object asks for.
+    pub(crate) fn failed(&self, key: &ChainKey) -> Option<&Problem> {
+        self.chaining.failed(key)
     }
 
     fn stage(&mut self, call: &CallId, stage: Stage) {
@@ -373,10 +379,11 @@ fn leave(state: &mut State, call: &CallId, id: &SandboxId, effects: &mut Effects
         effects.record(state, Record::Detached { sandbox: id.clone(), interface, call: call.clone() });
     }
     if let Some(sandbox) = state.sandboxes.get(id)
-        && !sandbox.labels.is_empty()
+        && (!sandbox.labels.is_empty() || state.asking(sandbox).next().is_some())
     {
         // Objects that mean its pod mean it no longer.
-        let sandbox = knit_model::Sandbox { labels: BTreeMap::new(), ..sandbox.clone() };
+        let uid = String::new();
+        let sandbox = knit_model::Sandbox { labels: BTreeMap::new(), uid, ..sandbox.clone() };
         effects.record(state, Record::SandboxSeen(sandbox));
     }
     if state.sandboxes.contains_key(id) {

@@ -6,6 +6,7 @@
 use ipnet::IpNet;
 use knit_ipam::Time;
 use knit_model::provenance::Provenance;
+use knit_model::report::InterfaceReport;
 use knit_model::{IfName, SandboxId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -81,9 +82,42 @@ impl Chained {
         self.result.is_some() && !self.leaving
     }
 
+    /// What there is to say about it.
+    pub(crate) fn report(&self) -> InterfaceReport {
+        let result = self.result();
+        let interfaces = result.as_ref().and_then(|result| result.get("interfaces")?.as_array());
+        // Of the interfaces that plugins tell, those of the pod have a sandbox.
+        let is_it = |one: &&Value| {
+            let text = |key: &str| one.get(key).and_then(Value::as_str).unwrap_or_default();
+            text("name") == self.interface.as_str() && !text("sandbox").is_empty()
+        };
+        let told = interfaces.into_iter().flatten().find(is_it);
+        let list: Option<Value> = serde_json::from_str(&self.chain.conflist).ok();
+        let kind = list.as_ref().and_then(|list| list.get("plugins")?.get(0)?.get("type")?.as_str());
+        InterfaceReport {
+            field: self.why.field.clone(),
+            name: self.interface.clone(),
+            kind: kind.unwrap_or_default().to_owned(),
+            addresses: self.addresses(),
+            mac: told.and_then(|told| told.get("mac")?.as_str()?.parse().ok()),
+            mtu: told.and_then(|told| u32::try_from(told.get("mtu")?.as_u64()?).ok()),
+            peer: None,
+            master: None,
+            vlans: None,
+            vrf: None,
+            shown: Vec::new(),
+            limited: false,
+            ready: self.stands(),
+        }
+    }
+
+    fn result(&self) -> Option<Value> {
+        self.result.as_deref().and_then(|text| serde_json::from_str(text).ok())
+    }
+
     /// The addresses that the chain answered with.
     pub fn addresses(&self) -> Vec<IpNet> {
-        let result: Option<Value> = self.result.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let result = self.result();
         let ips = result.as_ref().and_then(|result| result.get("ips")?.as_array());
         let texts = ips.into_iter().flatten().filter_map(|ip| ip.get("address")?.as_str());
         texts.filter_map(|text| text.parse().ok()).collect()

@@ -7,6 +7,7 @@
 //! What a cluster tells (pods, sandboxes, objects) becomes events in [`pods`] and [`objects`]; what admins say about
 //! namespaces is read in [`namespaces`].
 
+pub mod annotated;
 pub mod blocks;
 pub mod call;
 pub mod called;

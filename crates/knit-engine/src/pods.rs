@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::state::State;
 
 /// A pod as the API server has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
     /// Its uid.
     pub uid: String,
@@ -26,6 +26,12 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// What its annotations say about bandwidth.
     pub limits: Limits,
+    /// The networks that it names in an annotation.
+    pub networks: Option<String>,
+    /// What an annotation says that it has of them.
+    pub network_status: Option<String>,
+    /// Its addresses, as its status says them.
+    pub addresses: Vec<String>,
     /// Whether it uses the node's own network.
     pub host_network: bool,
     /// Whether all of its containers have ended for good.
@@ -49,6 +55,8 @@ pub struct Running {
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
     pods: BTreeMap<String, Pod>,
+    /// Whether all of them were told once.
+    listed: bool,
     /// `None` until the runtime has answered once.
     running: Option<BTreeMap<SandboxId, Running>>,
 }
@@ -57,6 +65,7 @@ impl Pods {
     /// All pods of the node, as of one moment.
     pub fn list(&mut self, pods: Vec<Pod>) {
         self.pods = pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        self.listed = true;
     }
 
     /// A pod is new, or has changed.
@@ -79,6 +88,17 @@ impl Pods {
         self.pods.get(uid)
     }
 
+    /// All pods of the node; `None` until they were told once.
+    pub fn all(&self) -> Option<impl Iterator<Item = &Pod>> {
+        self.listed.then(|| self.pods.values())
+    }
+
+    /// Whether the runtime may run a sandbox of this pod: it does, or it has not answered yet.
+    pub fn may_run(&self, uid: &str) -> bool {
+        let running = self.running.as_ref();
+        running.is_none_or(|running| running.values().any(|one| one.uid == uid))
+    }
+
     /// What has to be heard so that the state has exactly the sandboxes that run, with their pods' labels.
     pub fn events(&self, state: &State) -> Vec<Event> {
         let Some(running) = &self.running else { return Vec::new() };
@@ -96,6 +116,7 @@ impl Pods {
             let sandbox = match same_life {
                 // The number is part of names: the process that holds the namespace may be another by now.
                 Some(known) => Sandbox {
+                    uid: pod.uid.clone(),
                     labels: pod.labels.clone(),
                     annotated: annotated(pod, known.annotated),
                     ..known.clone()
@@ -170,9 +191,7 @@ mod tests {
             namespace: "default".to_owned(),
             name: format!("pod-{uid}"),
             labels: BTreeMap::from([("podconfig".to_owned(), label.to_owned())]),
-            limits: Limits::default(),
-            host_network: false,
-            ended: false,
+            ..Pod::default()
         }
     }
 

@@ -58,13 +58,13 @@ impl State {
 
     pub(crate) fn bridges(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<BridgeReport> {
         let names = stored.intents.iter().filter_map(|intent| match &intent.want {
-            Want::Bridge(want) => Some(want.name.clone()),
-            Want::Interface(want) => want.master.as_ref().and_then(|name| name.parse().ok()),
+            Want::Bridge(want) => Some((key.namespace.as_str(), want.name.clone())),
+            Want::Interface(want) => Some((want.tenant(&key.namespace), want.master.as_ref()?.parse().ok()?)),
             _ => None,
         });
         let mut bridges: Vec<BridgeReport> = Vec::new();
-        for name in names {
-            let unit = Unit::Bridge(BridgeKey { namespace: key.namespace.clone(), name });
+        for (namespace, name) in names {
+            let unit = Unit::Bridge(BridgeKey { namespace: namespace.to_owned(), name });
             let bridge = self.made.get(&unit).and_then(|made| made.bridge.clone());
             bridges.extend(bridge.filter(|bridge| !bridges.contains(bridge)));
         }
@@ -101,6 +101,8 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
         Want::Change(want) => want.pods.matches(namespace, sandbox),
         Want::Routing(want) => want.pods.matches(namespace, sandbox),
         Want::Socket(want) => want.pods.matches(namespace, sandbox),
+        Want::Chain(want) => want.pods.matches(namespace, sandbox),
+        Want::Refused(want) => want.pods.matches(namespace, sandbox),
         Want::Bridge(_)
         | Want::Uplink(_)
         | Want::Network(_)
@@ -116,7 +118,15 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
 pub(crate) fn entries(stored: &StoredObject) -> usize {
     let wants = stored.intents.iter().map(|intent| &intent.want);
     let is_in_pod = |want: &&Want| {
-        matches!(want, Want::Interface(_) | Want::Change(_) | Want::Routing(_) | Want::Socket(_))
+        matches!(
+            want,
+            Want::Interface(_)
+                | Want::Change(_)
+                | Want::Routing(_)
+                | Want::Socket(_)
+                | Want::Chain(_)
+                | Want::Refused(_)
+        )
     };
     wants.filter(is_in_pod).count()
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
 use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
+use knit_model::link::{HostDevice, LinkKind};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::quota::Counts;
@@ -437,6 +438,16 @@ impl State {
     pub(crate) fn uplink_of_nic(&self, namespace: &str, nic: &IfName) -> Option<&UplinkWant> {
         let of_nic = |uplink: &&UplinkWant| uplink.link == *nic && uplink.is_open_to(namespace);
         self.uplinks().filter(of_nic).find(|uplink| uplink.lends())
+    }
+
+    /// The uplink of a NIC by which links of this kind of a tenant leave, the first that is open to both.
+    pub(crate) fn uplink_to(&self, namespace: &str, nic: &IfName, kind: &str) -> Option<&UplinkWant> {
+        let is_open = |uplink: &&UplinkWant| {
+            let is_named = uplink.kinds.iter().any(|open| open == kind);
+            let fits = is_named || (uplink.kinds.is_empty() && kind != HostDevice::NAME);
+            uplink.link == *nic && uplink.is_open_to(namespace) && fits
+        };
+        self.uplinks().find(is_open)
     }
 
     fn uplinks(&self) -> impl Iterator<Item = &UplinkWant> {

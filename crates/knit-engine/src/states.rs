@@ -8,6 +8,7 @@ use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, ItemReport, PodState};
 use knit_model::{KeyRef, Sandbox, SandboxId};
 
+use crate::annotated;
 use crate::event::Unit;
 use crate::reports::{entries, is_meant};
 use crate::state::{Made, ObjectKey, State, StoredObject};
@@ -92,6 +93,12 @@ impl State {
         applied.object = stored.object.clone();
         applied.items.extend(self.socket_items(stored, sandbox));
         applied.problems.extend(self.sockets.problem(&sandbox.id, &stored.key()).cloned());
+        if stored.object.kind == annotated::KIND {
+            applied.interfaces.extend(self.chained_for(stored, sandbox));
+            applied.problems.extend(self.refused_in(stored, sandbox));
+            // Nobody else reads what its author wrote.
+            applied.warnings.extend(stored.warnings.iter().cloned());
+        }
         let is_whole = applied.interfaces.len() + applied.items.len() == entries(stored);
         applied.ready &=
             is_whole && applied.problems.is_empty() && applied.items.iter().all(|item| item.ready);

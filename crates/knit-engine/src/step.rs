@@ -102,6 +102,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     blocks::claim_missing(state, &mut effects);
     blocks::return_alone(state, &mut effects);
     pools::keep(state, &mut effects);
+    calls::chain::keep(state, now, &mut effects);
     calls::chain::start_what_can(state, &mut effects);
     sockets::keep(state, asks_again, &mut effects);
     effects.list

@@ -43,6 +43,7 @@ fn tunnel(pod: &str, kind: Kind) -> InterfaceWant {
         gateways: Vec::new(),
         sysctls: [].into(),
         limits: Default::default(),
+        defined: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
 //! An intent says what is wanted and for which pods, never how the kernel is told.
 
+mod defined;
 mod egress;
 mod limits;
 mod port;
@@ -17,6 +18,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+pub use defined::{ChainWant, Defined, RefusedWant};
 pub use egress::{EgressWant, OwnWant};
 pub use limits::{Limits, RateWant};
 pub use port::PortWant;
@@ -70,6 +72,10 @@ pub enum Want {
     Pool(PoolWant),
     /// A way out of the cluster by a chosen node and address.
     Egress(EgressWant),
+    /// An interface that CNI plugins make, in each pod that matches.
+    Chain(Box<ChainWant>),
+    /// Something that cannot be: the pods that match are told why.
+    Refused(Box<RefusedWant>),
 }
 
 /// Addresses that nodes take their pods' ranges from, block by block.
@@ -239,6 +245,9 @@ pub struct InterfaceWant {
     /// How fast packets may come and go.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// What the definition of its network says, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defined: Option<Box<Defined>>,
 }
 
 /// A change of an interface that others made. Old values come back when it is no longer asked for.
@@ -317,6 +326,9 @@ pub struct Selector {
     /// More conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expressions: Vec<Expression>,
+    /// The pod with this uid and no other, whatever its labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
 }
 
 /// A condition on a label.
@@ -370,6 +382,13 @@ impl NetworkWant {
     }
 }
 
+impl InterfaceWant {
+    /// Whose its bridge and its addresses are, if the object that asks is of this namespace.
+    pub fn tenant<'a>(&'a self, namespace: &'a str) -> &'a str {
+        self.defined.as_ref().map_or(namespace, |defined| defined.namespace.as_str())
+    }
+}
+
 impl Want {
     /// The interface, if one is asked for.
     pub fn interface(&self) -> Option<&InterfaceWant> {
@@ -383,11 +402,19 @@ impl Want {
 impl Selector {
     /// Pods with one label.
     pub fn label(key: impl Into<String>, value: impl Into<String>) -> Self {
-        Self { labels: BTreeMap::from([(key.into(), value.into())]), expressions: Vec::new() }
+        Self { labels: BTreeMap::from([(key.into(), value.into())]), ..Self::default() }
+    }
+
+    /// One pod.
+    pub fn pod(uid: impl Into<String>) -> Self {
+        Self { uid: Some(uid.into()), ..Self::default() }
     }
 
     /// Whether the sandbox's pod, of this namespace, is meant. An empty selector means no pod, not all.
     pub fn matches(&self, namespace: &str, sandbox: &Sandbox) -> bool {
+        if let Some(uid) = &self.uid {
+            return sandbox.namespace == namespace && !uid.is_empty() && sandbox.uid == *uid;
+        }
         let empty = self.labels.is_empty() && self.expressions.is_empty();
         let has = |(key, value): (&String, &String)| sandbox.labels.get(key) == Some(value);
         !empty
@@ -450,11 +477,20 @@ mod tests {
     }
 
     #[test]
+    fn one_pod_is_meant_by_its_uid_and_by_nothing_that_a_label_says() {
+        let selector = Selector::pod("u");
+        assert!(selector.matches("cnf", &sandbox(&[])));
+        assert!(!selector.matches("other", &sandbox(&[])));
+        assert!(!selector.matches("cnf", &Sandbox { uid: "v".to_owned(), ..sandbox(&[("uid", "u")]) }));
+        assert!(!Selector::pod("").matches("cnf", &Sandbox { uid: String::new(), ..sandbox(&[]) }));
+    }
+
+    #[test]
     fn expressions_mean_what_they_mean_in_kubernetes() {
         let holds = |operator, values: &[&str], labels: &[(&str, &str)]| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();
             let expressions = vec![Expression { key: "tier".to_owned(), operator, values }];
-            Selector { labels: BTreeMap::new(), expressions }.matches("cnf", &sandbox(labels))
+            Selector { expressions, ..Selector::default() }.matches("cnf", &sandbox(labels))
         };
         assert!(holds(Operator::In, &["a", "b"], &[("tier", "b")]));
         assert!(!holds(Operator::In, &["a", "b"], &[]));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod as ApiPod;
+use knit_crds::attachments;
 use knit_engine::pods::Pod;
 use knit_kube::Seen;
 use knit_kube::kube::Api;
@@ -40,10 +41,11 @@ type Wrong = BTreeMap<String, Vec<String>>;
 
 fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
     let spec = pod.spec.unwrap_or_default();
-    let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
-    let labels: BTreeMap<String, String> = pod.metadata.labels.unwrap_or_default();
+    let status = pod.status.unwrap_or_default();
+    let phase = status.phase.unwrap_or_default();
     let name = pod.metadata.name.unwrap_or_default();
-    let (limits, wrong) = bandwidth::annotated(&pod.metadata.annotations.unwrap_or_default());
+    let (labels, annotations) = (pod.metadata.labels, pod.metadata.annotations);
+    let (described, wrong) = described(labels.unwrap_or_default(), annotations.unwrap_or_default());
     let uid = pod.metadata.uid.unwrap_or_default();
     let before = known.insert(uid.clone(), wrong.clone()).unwrap_or_default();
     for why in wrong.iter().filter(|why| !before.contains(why)) {
@@ -60,9 +62,20 @@ fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
         uid,
         namespace: pod.metadata.namespace.unwrap_or_default(),
         name,
-        labels,
-        limits,
+        addresses: status.pod_ips.unwrap_or_default().into_iter().map(|address| address.ip).collect(),
         host_network: spec.host_network.unwrap_or_default(),
         ended: ["Succeeded", "Failed"].contains(&phase.as_str()),
+        ..described
     }
+}
+
+/// What labels and annotations say about a pod, whoever told them; and what of it cannot be read.
+fn described(
+    labels: BTreeMap<String, String>,
+    mut annotations: BTreeMap<String, String>,
+) -> (Pod, Vec<String>) {
+    let (limits, wrong) = bandwidth::annotated(&annotations);
+    let networks = annotations.remove(attachments::NETWORKS);
+    let network_status = annotations.remove(attachments::NETWORK_STATUS);
+    (Pod { labels, limits, networks, network_status, ..Pod::default() }, wrong)
 }

@@ -3,6 +3,8 @@
 //! What is remembered says what is to be run: what has no result and is not to go needs an ADD, what is to go needs a DEL.
 //! One of them at a time for each interface.
 
+mod kept;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use knit_ipam::Time;
@@ -14,8 +16,11 @@ use super::{Stage, What, answer, extend, problem};
 use crate::call::{Answer, Attach, CallId};
 use crate::chain::{Chain, ChainKey, Chained, Verb};
 use crate::event::{Effect, Record};
-use crate::state::State;
+use crate::state::{ObjectKey, State};
 use crate::step::Effects;
+
+pub(super) use kept::is_kept;
+pub(crate) use kept::keep;
 
 /// What is being run, and for whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,12 +30,19 @@ pub(crate) struct Chaining {
     awaited: BTreeMap<ChainKey, CallId>,
     /// A DEL of these failed. It is tried again when everything is compared.
     stuck: BTreeSet<ChainKey>,
+    /// An ADD of these failed that an object asks for, by which chain and why. It is tried again in the same way.
+    failed: BTreeMap<ChainKey, (Chain, Problem)>,
 }
 
 impl Chaining {
     /// Whether a call's interfaces are still being taken away.
     pub(super) fn holds(&self, call: &CallId) -> bool {
         self.awaited.values().any(|awaiting| awaiting == call)
+    }
+
+    /// Why plugins did not make what an object asks for.
+    pub(super) fn failed(&self, key: &ChainKey) -> Option<&Problem> {
+        self.failed.get(key).map(|(_, why)| why)
     }
 }
 
@@ -151,6 +163,7 @@ pub(crate) fn start_what_can(state: &mut State, effects: &mut Effects) {
 /// What failed is tried again.
 pub(crate) fn try_again(state: &mut State) {
     state.calls.chaining.stuck.clear();
+    state.calls.chaining.failed.clear();
 }
 
 /// Plugins have been run.
@@ -165,8 +178,9 @@ pub(super) fn done(
     state.calls.chaining.running.remove(key);
     let Some(there) = state.called.chained(key) else { return };
     let (sandbox, interface) = key.clone();
-    let introduced = there.introduced;
+    let (introduced, chain) = (there.introduced, there.chain.clone());
     let asked_by = there.why.call.clone().map(CallId);
+    let object = there.why.object.as_ref().map(ObjectKey::of);
     match (verb, result) {
         (Verb::Add, Ok(_)) if there.leaving => {}
         (Verb::Add, Ok(result)) => {
@@ -178,6 +192,9 @@ pub(super) fn done(
         (Verb::Add, Err(why)) => {
             // A chain that failed in its middle is taken back from its beginning.
             leave(state, key, asked_by.as_ref(), effects);
+            if object.is_some() {
+                state.calls.chaining.failed.insert(key.clone(), (chain, why.clone()));
+            }
             if let Some(call) = asked_by {
                 answer(state, &call, Answer::Failed(why), effects);
             }
@@ -196,6 +213,7 @@ pub(super) fn done(
             release(state, call, Some(why), effects);
         }
     }
+    effects.changed(object.into_iter().collect());
 }
 
 /// A sandbox of which nothing is left is forgotten, as soon as it is at rest.

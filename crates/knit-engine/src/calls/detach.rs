@@ -2,7 +2,7 @@
 
 use knit_ipam::AttachmentId;
 use knit_model::problem::Reason;
-use knit_model::{IfName, SandboxId};
+use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{Stage, Then, What, answer, attach, leave, problem, take_in};
 use crate::call::{ATTACHMENT, Answer, Attachment, CallId, Collect, Collected, Detach, Which};
@@ -34,7 +34,9 @@ pub(super) fn go(state: &mut State, call: &CallId, effects: &mut Effects) {
     let Detach { sandbox: id, which, forget, .. } = detach.clone();
     supersede(state, &id, &which, effects);
     let unit = Unit::Sandbox(id.clone());
-    let chained = super::chain::of(state, &id);
+    let mut chained = super::chain::of(state, &id);
+    // What objects ask for is theirs as long as the sandbox is there.
+    chained.retain(|key| which.is_all() || !state.called.chained(key).is_some_and(super::chain::is_kept));
     for key in chained.iter().filter(|(_, interface)| which.means(interface)) {
         super::chain::leave(state, key, Some(call), effects);
     }
@@ -163,7 +165,9 @@ pub(super) fn collect(state: &mut State, collect: Collect, effects: &mut Effects
             && super::chain::of(state, &one.sandbox).is_empty();
         // A group's garbage is what its calls made: what objects ask for stays while the sandbox lives.
         let sandbox = state.sandboxes.get(&one.sandbox).filter(|_| !group.is_empty());
-        if all && sandbox.is_none_or(|sandbox| sandbox.labels.is_empty()) {
+        let is_meant =
+            |sandbox: &Sandbox| !sandbox.labels.is_empty() || state.asking(sandbox).next().is_some();
+        if all && !sandbox.is_some_and(is_meant) {
             leave(state, &call, &one.sandbox, effects);
             continue;
         }
@@ -197,7 +201,11 @@ fn collect_chained(
             || living.contains(&(there.sandbox.clone(), Some(there.interface.clone())));
         // What is being attached right now was not there when the list was made.
         let busy = state.calls.of(&there.sandbox).iter().any(|other| other != call);
-        !lives && !busy && !there.leaving && (group.is_empty() || there.notes.group == *group)
+        !super::chain::is_kept(there)
+            && !lives
+            && !busy
+            && !there.leaving
+            && (group.is_empty() || there.notes.group == *group)
     };
     let dead: Vec<_> = state.called.all_chained().filter(is_dead).cloned().collect();
     let mut told = Vec::new();

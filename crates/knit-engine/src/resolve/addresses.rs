@@ -15,6 +15,9 @@ use crate::blocks::PoolKey;
 use crate::call::{RangeWish, STICKY_BY_POD};
 use crate::state::{LeaseTaken, State};
 
+/// The kind of objects that define networks.
+const DEFINITION: &str = "NetworkAttachmentDefinition";
+
 impl Builder<'_> {
     /// One address of each range, and those that are asked for by value, at most so many. Asking again gives the same.
     pub(super) fn addresses(
@@ -112,7 +115,7 @@ impl Builder<'_> {
         let key = PoolKey::of(&pool);
         let mut pool = pool.of_blocks(self.state.blocks.own(&key));
         if self.state.leases.held(&pool, owner, ask).is_none() {
-            pool.reserved = asked_by_value(self.state, &pool.network);
+            pool.reserved.extend(asked_by_value(self.state, &pool.network));
             if self.state.spanning_with(&pool.network).is_some() {
                 // Those are claimed alone, by whoever asks for them by value.
                 pool.reserved.extend(last_quarter(pool.range));
@@ -187,7 +190,7 @@ fn asked_by_value(state: &State, network: &str) -> Vec<IpNet> {
                     object: object.clone(),
                     why: intent.origin.clone(),
                     want: (**want).clone(),
-                    tenant: object.namespace.clone(),
+                    tenant: want.tenant(&object.namespace).to_owned(),
                     sets: Vec::new(),
                     sticky: String::new(),
                 };
@@ -213,7 +216,7 @@ impl Wanted {
             range.contains(&fixed.addr()) || (is_pooled(ipv6) && fixed.addr().is_ipv6() == ipv6)
         };
         let is_open = |range: &&IpNet| {
-            !self.is_call()
+            !(self.is_call() || self.want.defined.is_some())
                 || (!fixed.iter().any(|fixed| is_meant(range, fixed))
                     && !self.sets.iter().flatten().any(|wish| wish.range_of(ranges) == Some(**range)))
         };
@@ -247,20 +250,25 @@ impl Wanted {
     fn pool(&self, range: IpNet, by_value: bool) -> Pool {
         let has_bridge = self.want.network.is_some() || self.bridge().is_some();
         let single = range.prefix_len() == range.max_prefix_len();
-        if single || (by_value && !has_bridge) {
-            Pool::new(self.network(), range)
-        } else {
-            Pool::with_gateway(self.network(), range)
+        let mut pool = match single || (by_value && !has_bridge) {
+            true => Pool::new(self.network(), range),
+            false => Pool::with_gateway(self.network(), range),
+        };
+        // Whoever asks for an address by value means just that one.
+        if let Some(defined) = self.want.defined.as_ref().filter(|_| !by_value) {
+            pool.reserved.clone_from(&defined.reserved);
         }
+        pool
     }
 
     /// The network that addresses come from: the one that is named, the bridge, or the object's own when there is none.
     pub(super) fn network(&self) -> String {
         let namespace = &self.tenant;
-        match (&self.want.network, self.bridge()) {
-            (Some(network), _) => format!("{namespace}/network/{network}"),
-            (None, Some(bridge)) => bridge.to_string(),
-            (None, None) => format!("{namespace}/{}/{}", self.object.kind, self.object.name),
+        match (&self.want.network, self.bridge(), &self.want.defined) {
+            (Some(network), ..) => format!("{namespace}/network/{network}"),
+            (None, Some(bridge), _) => bridge.to_string(),
+            (None, None, Some(defined)) => format!("{namespace}/{DEFINITION}/{}", defined.name),
+            (None, None, None) => format!("{namespace}/{}/{}", self.object.kind, self.object.name),
         }
     }
 
@@ -278,7 +286,10 @@ impl Wanted {
     fn is_shared(&self, state: &State) -> bool {
         match &self.want.network {
             Some(network) => state.is_shared_network(&self.tenant, network),
-            None => self.why.dialect == Dialect::Kubernetes,
+            None => {
+                let is_said = self.want.defined.as_ref().is_some_and(|defined| defined.shared);
+                is_said || self.why.dialect == Dialect::Kubernetes
+            }
         }
     }
 }

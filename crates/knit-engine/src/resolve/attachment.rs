@@ -69,6 +69,7 @@ fn on_network(state: &State, sandbox: &Sandbox, there: &Attachment) -> Interface
         port: None,
         remote_pod: None,
         vrf: None,
+        defined: None,
     }
 }
 

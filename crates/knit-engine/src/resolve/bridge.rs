@@ -152,18 +152,21 @@ fn is_used(state: &State, key: &BridgeKey) -> bool {
 
 fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
     let mut wishes = Vec::new();
-    for (object, stored) in
-        state.in_order().into_iter().filter(|(object, _)| object.namespace == key.namespace)
-    {
+    for (object, stored) in state.in_order() {
+        let is_own = object.namespace == key.namespace;
         for intent in &stored.intents {
             let why = &intent.origin;
             match &intent.want {
-                Want::Bridge(want) if want.name == key.name => {
+                Want::Bridge(want) if is_own && want.name == key.name => {
                     let needs_filter = want.port.as_ref().is_some_and(PortWant::needs_filter);
                     let ranges = want.ranges.clone();
                     wishes.push(Wish { object, why, ranges, needs_filter, says: Some(want) });
                 }
-                Want::Interface(want) if is_port(want, key) && has_pod(state, &key.namespace, want) => {
+                Want::Interface(want)
+                    if want.tenant(&object.namespace) == key.namespace
+                        && is_port(want, key)
+                        && has_pod(state, &object.namespace, want) =>
+                {
                     wishes.push(Wish {
                         object,
                         why,
@@ -193,6 +196,9 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
 
 /// The ranges that an interface brings to its bridge: its own, or its network's. An isolated network has no node on it.
 fn ranges(state: &State, namespace: &str, want: &InterfaceWant) -> Vec<IpNet> {
+    if want.defined.as_ref().is_some_and(|defined| !defined.gateway) {
+        return Vec::new();
+    }
     let network = want.network.as_ref().and_then(|name| state.network(namespace, name));
     match network {
         Some(network) if network.isolated => Vec::new(),

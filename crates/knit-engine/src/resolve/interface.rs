@@ -32,7 +32,7 @@ pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
     let objects = state.objects.iter().filter(|_| sandbox.isolation.is_netns());
     let wants = objects.flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
-    let of_objects = wants.filter_map(|(_, want)| bridge_of(want, &sandbox.namespace));
+    let of_objects = wants.filter_map(|(_, want)| bridge_of(want, want.tenant(&sandbox.namespace)));
     of_objects.chain(state.called.of(id).filter_map(|there| attachment::bridge(state, there))).collect()
 }
 
@@ -164,12 +164,22 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
     let mut wanted = attachment::wants_of(state, sandbox);
     for (object, stored) in state.in_order() {
         for (why, want) in interfaces_for(sandbox, object, stored) {
-            let tenant = sandbox.namespace.clone();
-            let (object, why, want) = (object.clone(), why.clone(), want.clone());
+            let tenant = want.tenant(&sandbox.namespace).to_owned();
+            let (object, why, want) = (object.clone(), why.clone(), on_uplink(state, sandbox, want));
             wanted.push(Wanted { object, why, want, tenant, sets: Vec::new(), sticky: String::new() });
         }
     }
     wanted
+}
+
+/// What is wanted, with the uplink of the NIC that it names: one that is open to the pod's namespace for its kind goes before one
+/// that is not, so that of several the one that can be used is.
+fn on_uplink(state: &State, sandbox: &Sandbox, want: &InterfaceWant) -> InterfaceWant {
+    let Some(nic) = want.defined.as_ref().and_then(|defined| defined.nic.as_ref()) else {
+        return want.clone();
+    };
+    let parent = state.uplink_to(&sandbox.namespace, nic, want.kind.name());
+    InterfaceWant { parent: parent.map(|uplink| uplink.name.clone()), ..want.clone() }
 }
 
 pub(super) struct Builder<'a> {
@@ -322,10 +332,18 @@ impl Builder<'_> {
             };
             return Err((reason, format!("no bridge {}: {why}", key.name)));
         }
+        let nic = wanted.want.defined.as_ref().and_then(|defined| defined.nic.as_ref());
+        if let (None, Some(nic)) = (&wanted.want.parent, nic) {
+            let (namespace, kind) = (&self.sandbox.namespace, link.kind.name());
+            let message = format!(
+                "NIC {nic} is not open to {kind} links of namespace {namespace}: no Uplink of it says so"
+            );
+            return Err((Reason::NotAllowed, message));
+        }
         let parent = wanted.want.parent.as_deref().filter(|_| !matches!(link.kind, Kind::Veth(_)));
         match (parent, link.kind.lent()) {
             (_, Some(_)) => self.find_device(wanted, link)?,
-            (Some(parent), _) => self.set_parent(parent, link)?,
+            (Some(parent), _) => self.set_parent(parent, nic.is_some(), link)?,
             (None, _) => {}
         }
         let Some(master) = wanted.want.master.as_deref() else { return Ok(None) };
@@ -336,9 +354,11 @@ impl Builder<'_> {
     }
 
     /// A parent is another interface of the pod, a bridge of the tenant, or an uplink that is open to it: nothing else of the host.
-    fn set_parent(&mut self, parent: &str, link: &mut Link) -> Result<(), (Reason, String)> {
+    /// What names a NIC never means one of the first two.
+    fn set_parent(&mut self, parent: &str, is_nic: bool, link: &mut Link) -> Result<(), (Reason, String)> {
         let namespace = &self.sandbox.namespace;
-        if let Some(inside) = self.inside(parent, "it sits on")? {
+        let inside = if is_nic { None } else { self.inside(parent, "it sits on")? };
+        if let Some(inside) = inside {
             link.kind.set_parent(inside);
             return Ok(());
         }
@@ -383,7 +403,8 @@ impl Builder<'_> {
         let limit = Some(RateWant::on(wanted.want.limits.ingress, mtu));
         // A pod reaches itself through a Service of the cluster: what is translated goes back by the port that it came by.
         let is_cluster = wanted.bridge().is_some_and(|key| attachment::is_routed(self.state, &key));
-        let hairpin = is_cluster.then_some(true);
+        let is_asked = wanted.want.defined.as_ref().is_some_and(|defined| defined.hairpin);
+        let hairpin = (is_cluster || is_asked).then_some(true);
         let asked = Attrs { mtu, txqueuelen, vlans, hairpin, limit, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &asked, Some(DEFAULT_MTU), master, &seed);

@@ -41,6 +41,7 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 Want::Change(want) => &want.pods,
                 Want::Routing(want) => &want.pods,
                 Want::Socket(want) => &want.pods,
+                Want::Chain(want) => &want.pods,
                 Want::Bridge(_)
                 | Want::Uplink(_)
                 | Want::Network(_)
@@ -48,7 +49,9 @@ fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
                 | Want::Quota(_)
                 | Want::Ways(_)
                 | Want::Pool(_)
-                | Want::Egress(_) => continue,
+                | Want::Egress(_)
+                // It is told anyway.
+                | Want::Refused(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());

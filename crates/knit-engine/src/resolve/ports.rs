@@ -23,7 +23,7 @@ pub(crate) fn needs_filter(state: &State, id: &knit_model::SandboxId, key: &Brid
             || state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored)).any(
                 |(_, want)| {
                     want.port.as_ref().is_some_and(PortWant::needs_filter)
-                        && bridge_of(want, &sandbox.namespace).as_ref() == Some(key)
+                        && bridge_of(want, want.tenant(&sandbox.namespace)).as_ref() == Some(key)
                 },
             ))
         && is_to_filter(state, key)

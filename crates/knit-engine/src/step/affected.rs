@@ -19,9 +19,10 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             Want::Change(want) => &want.pods,
             Want::Routing(want) => &want.pods,
             // Nothing in the kernel follows from it.
-            Want::Extensions(_) | Want::Pool(_) => continue,
+            Want::Extensions(_) | Want::Pool(_) | Want::Refused(_) => continue,
             // Only a virtual machine's unit has to say that there are none.
             Want::Socket(want) => &want.pods,
+            Want::Chain(want) => &want.pods,
             Want::Ways(_) | Want::Egress(_) => {
                 units.insert(Unit::Ways);
                 continue;
@@ -67,12 +68,13 @@ fn is_on(object: &StoredObject, network: &str) -> bool {
 
 /// The bridges that an object names.
 pub(super) fn bridges_named(object: &StoredObject) -> BTreeSet<BridgeKey> {
+    let own = &object.object.namespace;
     let names = object.intents.iter().filter_map(|intent| match &intent.want {
-        Want::Bridge(want) => Some(want.name.clone()),
+        Want::Bridge(want) => Some((own.as_str(), want.name.clone())),
         Want::Interface(want) if matches!(want.kind, Kind::Veth(_)) => {
-            IfName::new(want.master.as_ref()?).ok()
+            Some((want.tenant(own), IfName::new(want.master.as_ref()?).ok()?))
         }
         _ => None,
     });
-    names.map(|name| BridgeKey { namespace: object.object.namespace.clone(), name }).collect()
+    names.map(|(namespace, name)| BridgeKey { namespace: namespace.to_owned(), name }).collect()
 }

@@ -260,6 +260,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
         gateways: Vec::new(),
         sysctls: [].into(),
         limits: Default::default(),
+        defined: None,
     }))
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use knit_engine::call::{Asked, Attach, Notes, Which, Wished};
 use knit_engine::pods::{Pod as ApiPod, Running};
 use knit_engine::{Answer, CallId, Detach, Event};
-use knit_model::intent::Limits;
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, SandboxId, Scope};
 
@@ -110,9 +109,7 @@ impl Cluster {
                 namespace: self.namespace_of(number),
                 name: format!("pod-{number}"),
                 labels,
-                limits: Limits::default(),
-                host_network: false,
-                ended: false,
+                ..ApiPod::default()
             };
             self.nodes[node].pod_news.push(PodNews::Applied(api));
             self.pods[number as usize].since = Some(self.queue.now());

@@ -48,6 +48,7 @@ pub(super) fn lent(field: &str, spec: &v1::InterfaceSpec, asked: Asked) -> Check
         gateways: Vec::new(),
         sysctls: asked.sysctls.clone(),
         limits: asked.limits,
+        defined: None,
     };
     let nic = devices::nic_of(Path::new(devices::SYSFS), &id).map_err(|why| why.to_string());
     Ok(Asked {
