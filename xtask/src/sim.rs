@@ -14,7 +14,7 @@ const REQUESTS: f64 = 12.0;
 /// After everything that went wrong the cluster is at rest in this time, in simulated seconds.
 const REST: f64 = 300.0;
 /// All of it fits into this much memory, in MiB.
-const MEMORY: f64 = 8_192.0;
+const MEMORY: f64 = 12_288.0;
 
 /// What a simulation takes.
 #[derive(Args, Debug)]
