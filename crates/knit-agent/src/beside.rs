@@ -42,6 +42,7 @@ macro_rules! watched_as {
 
 mod blocks;
 mod elsewhere;
+mod gates;
 mod namespaces;
 mod nodes;
 mod objects;
@@ -51,6 +52,7 @@ mod repairs;
 mod room;
 mod runtime;
 mod secrets;
+mod starting;
 mod states;
 mod tellers;
 mod told_key;
@@ -59,9 +61,11 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use knit_crds::Object;
 use knit_engine::pods::Pods;
+use knit_ipam::Time;
 use knit_kube::kube::Client;
 use tokio::sync::{Notify, oneshot};
 
@@ -76,6 +80,8 @@ struct Shared {
     handle: Handle,
     node: Arc<str>,
     pods: Arc<Mutex<Pods>>,
+    /// From here on moments are counted, whatever the clock does.
+    began: Instant,
     /// Pods may have a sandbox by now.
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
@@ -84,6 +90,8 @@ struct Shared {
     ranges: Arc<nodes::News>,
     /// Gateways are others.
     gateways: Arc<Notify>,
+    /// Pods that say they are not ready before their networks are.
+    gates: Arc<gates::Gates>,
     /// Quotas, and what was claimed of them.
     quotas: Arc<quotas::Quotas>,
     /// How many of those who tell ([`tellers`]) have not told everything they know yet.
@@ -93,6 +101,11 @@ struct Shared {
 impl Shared {
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Now.
+    fn moment(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Has the loop hear what pods and sandboxes mean for what it knows.
@@ -111,10 +124,12 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         handle: handle.clone(),
         node: config.node_name.as_str().into(),
         pods: Arc::default(),
+        began: Instant::now(),
         look: Arc::default(),
         tell: Arc::default(),
         ranges: Arc::default(),
         gateways: Arc::default(),
+        gates: Arc::default(),
         quotas: Arc::default(),
         // Each kind, the pods, and the runtime.
         silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2)),
@@ -130,10 +145,14 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         tokio::spawn(elsewhere::follow(shared.clone()));
     }
     let runtime = named(&config.cri_socket).map(PathBuf::from);
+    let nri = config.nri_socket();
     tokio::spawn(async move {
         // An agent that lost its state would take a pod for one without an address before it knows its blocks.
         let _ = blocks_are_known.await;
         follow_all(&shared, runtime);
+        if let Some(socket) = nri {
+            tokio::spawn(starting::follow(shared, socket));
+        }
     });
     Ok(())
 }
@@ -150,6 +169,7 @@ fn follow_all(shared: &Shared, runtime: Option<PathBuf>) {
     tokio::spawn(quotas::follow(shared.clone()));
     tokio::spawn(repairs::follow(shared.clone()));
     tokio::spawn(states::follow(shared.clone()));
+    tokio::spawn(gates::follow(shared.clone()));
 }
 
 fn named(path: &Path) -> Option<&Path> {

@@ -28,6 +28,7 @@ pub mod reports;
 mod resolve;
 pub mod room;
 pub mod sockets;
+pub mod starting;
 pub mod state;
 mod states;
 mod step;

@@ -9,7 +9,7 @@ use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 
 use super::Shared;
-use crate::services::request::bandwidth;
+use crate::pod::Named;
 
 /// Watches the pods of this node, and only those.
 pub(super) async fn follow(shared: Shared) {
@@ -17,6 +17,7 @@ pub(super) async fn follow(shared: Shared) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", shared.node));
     let mut wrong = Wrong::default();
     let tell = |seen: Seen<ApiPod>| {
+        shared.gates.hear(&seen);
         match seen {
             Seen::Listed(pods) => {
                 let pods = pods.into_iter().map(|pod| read(pod, &mut wrong)).collect();
@@ -41,10 +42,12 @@ type Wrong = BTreeMap<String, Vec<String>>;
 fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
     let spec = pod.spec.unwrap_or_default();
     let phase = pod.status.and_then(|status| status.phase).unwrap_or_default();
-    let labels: BTreeMap<String, String> = pod.metadata.labels.unwrap_or_default();
-    let name = pod.metadata.name.unwrap_or_default();
-    let (limits, wrong) = bandwidth::annotated(&pod.metadata.annotations.unwrap_or_default());
-    let uid = pod.metadata.uid.unwrap_or_default();
+    let metadata = pod.metadata;
+    let (uid, name) = (metadata.uid.unwrap_or_default(), metadata.name.unwrap_or_default());
+    let namespace = metadata.namespace.unwrap_or_default();
+    let named = Named { uid: uid.clone(), namespace, name: name.clone() };
+    let annotations = metadata.annotations.unwrap_or_default();
+    let (pod, wrong) = crate::pod::read(named, metadata.labels.unwrap_or_default(), &annotations);
     let before = known.insert(uid.clone(), wrong.clone()).unwrap_or_default();
     for why in wrong.iter().filter(|why| !before.contains(why)) {
         tracing::warn!(
@@ -57,12 +60,8 @@ fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
         known.remove(&uid);
     }
     Pod {
-        uid,
-        namespace: pod.metadata.namespace.unwrap_or_default(),
-        name,
-        labels,
-        limits,
         host_network: spec.host_network.unwrap_or_default(),
         ended: ["Succeeded", "Failed"].contains(&phase.as_str()),
+        ..pod
     }
 }

@@ -227,7 +227,8 @@ async fn a_runtime_that_refuses_says_why_and_one_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn garbage_ends_the_connection_and_answers_no_pod_with_an_error() {
-    let request = |payload: Vec<u8>| Message { connection: PLUGIN, stream: 1, kind: REQUEST, flags: 0, payload };
+    let request =
+        |payload: Vec<u8>| Message { connection: PLUGIN, stream: 1, kind: REQUEST, flags: 0, payload };
     let no_pod = Request {
         service: "nri.pkg.api.v1alpha1.Plugin".to_owned(),
         method: "RunPodSandbox".to_owned(),
