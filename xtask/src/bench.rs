@@ -6,6 +6,7 @@
 mod attach;
 mod cleanup;
 mod cni;
+mod create;
 mod cri;
 mod datapath;
 mod floor;
@@ -44,6 +45,9 @@ pub enum Bench {
     /// What the CNI shim itself costs; ADD and DEL through shim and agent against the reference CNI plugin's, on bare
     /// namespaces and through containerd by CRI, from a sandbox's start to ready; what an extension adds (needs root)
     Cni(Options),
+    /// What additional networks add to a pod's start, with 1, 4 and 16 interfaces: attached by Knit before the containers start
+    /// (NRI), against Multus that delegates to the reference plugins; through containerd by CRI (needs root)
+    Create(create::Options),
     /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
     Kinds(Options),
     /// From an object to usable interfaces of running pods, on a cluster of its own; requests, memory, CPU (needs root)
@@ -83,6 +87,7 @@ pub fn command(bench: Bench) -> Result<()> {
         Bench::Attach(options) => attach::run(options.rounds)?.print(options.json),
         Bench::Kni(options) => kni::run(options.rounds)?.print(options.json),
         Bench::Cni(options) => cni::run(options.rounds)?.print(options.json),
+        Bench::Create(options) => create::run(&options)?.print(options.is_json()),
         Bench::Kinds(options) => kinds::run(options.rounds)?.print(options.json),
         Bench::Hotplug { options, image } => {
             hotplug::run(options.rounds, image.as_deref())?.print(options.json)

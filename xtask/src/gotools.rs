@@ -32,6 +32,7 @@ pub enum Tool {
     Coredns,
     Cnitool,
     Helm,
+    Multus,
 }
 
 impl Tool {
@@ -52,6 +53,7 @@ impl Tool {
             Self::Coredns => "coredns",
             Self::Cnitool => "cnitool",
             Self::Helm => "helm",
+            Self::Multus => "multus",
         }
     }
 
@@ -65,6 +67,7 @@ impl Tool {
             Self::Coredns => "github.com/coredns/coredns".to_owned(),
             Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
             Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
+            Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus".to_owned(),
             _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
         }
     }
@@ -76,6 +79,7 @@ impl Tool {
             Self::Coredns => Module::Coredns,
             Self::Cnitool => Module::Cnitool,
             Self::Helm => Module::Helm,
+            Self::Multus => Module::Multus,
             _ => Module::Kubernetes,
         }
     }
@@ -89,6 +93,7 @@ pub enum Module {
     Coredns,
     Cnitool,
     Helm,
+    Multus,
 }
 
 impl Module {
@@ -99,6 +104,7 @@ impl Module {
             Self::Coredns => "coredns",
             Self::Cnitool => "cnitool",
             Self::Helm => "helm",
+            Self::Multus => "multus",
         }
     }
 
@@ -109,6 +115,7 @@ impl Module {
             Self::Coredns => "github.com/coredns/coredns",
             Self::Cnitool => "github.com/containernetworking/cni",
             Self::Helm => "helm.sh/helm/v4",
+            Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4",
         }
     }
 
@@ -134,7 +141,7 @@ impl Module {
                 format!(" -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
             }
             Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
-            Self::Coredns | Self::Cnitool => String::new(),
+            Self::Coredns | Self::Cnitool | Self::Multus => String::new(),
             Self::Helm => format!(" -X {}/internal/version.version={version}", self.path()),
         };
         format!("-s -w{stamp}")

@@ -32,6 +32,10 @@ pub struct Flags {
     /// The container runtime's socket, with `--profile beside` or `primary` [default: containerd's or CRI-O's]
     #[arg(long, env = "KNIT_CRI_SOCKET", value_name = "PATH")]
     cri_socket: Option<PathBuf>,
+    /// Where the container runtime tells of pods before their containers start, or `off` [default: /var/run/nri/nri.sock with
+    /// `--profile beside` or `primary`, otherwise nowhere]
+    #[arg(long, env = "KNIT_NRI_SOCKET", value_name = "PATH")]
+    nri_socket: Option<PathBuf>,
     /// Where the kernel's sysctls are, if `/proc/sys` can only be read [default: /proc/sys]
     #[arg(long, env = "KNIT_SYSCTL_DIR", value_name = "DIR")]
     sysctl_dir: Option<PathBuf>,
@@ -209,6 +213,7 @@ impl Flags {
         set(&mut config.standalone, &self.standalone);
         set(&mut config.kubeconfig, &self.kubeconfig);
         set(&mut config.cri_socket, &self.cri_socket);
+        set(&mut config.nri_socket, &self.nri_socket);
         set(&mut config.sysctl_dir, &self.sysctl_dir);
         if let Some(profile) = self.profile {
             config.profile = match profile {

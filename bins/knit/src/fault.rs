@@ -1,7 +1,8 @@
 //! A crash or a refusal at a chosen moment, for tests: `KNIT_FAULT_KILL_AT=3` has knit kill itself after three steps of its
 //! plans, before the next one; `KNIT_FAULT_FAIL_AT=3:EBUSY` has the kernel refuse that step, once;
 //! `KNIT_FAULT_KILL_AT_MOMENT=3` has knit kill itself after three other moments: records that are written and extensions
-//! that are called. Only debug builds know them.
+//! that are called. `KNIT_FAULT_SLOW=net1:3000` has the kernel take three seconds before it makes a link `net1`. Only debug
+//! builds know them.
 
 use anyhow::Result;
 use knit_agent::Standalone;
@@ -31,6 +32,12 @@ pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
         let fault = fault.with_context(|| format!("KNIT_FAULT_FAIL_AT: `{text}` is no step and errno"))?;
         return Ok(Some(Box::new(fault)));
     }
+    if let Ok(text) = std::env::var("KNIT_FAULT_SLOW") {
+        let fault = armed::Slow::parse(&text);
+        let fault =
+            fault.with_context(|| format!("KNIT_FAULT_SLOW: `{text}` is no link and milliseconds"))?;
+        return Ok(Some(Box::new(fault)));
+    }
     let asked = |name: &str| {
         let number = std::env::var(name).ok();
         let parsed = number.map(|number| {
@@ -47,7 +54,10 @@ pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
 
 #[cfg(debug_assertions)]
 mod armed {
+    use std::time::Duration;
+
     use knit_kernel::fault::{Fault, Observer};
+    use knit_model::Step;
     use knit_model::plan::Planned;
     use nix::errno::Errno;
     use nix::sys::signal::{Signal, raise};
@@ -74,6 +84,29 @@ mod armed {
             let left = self.left?;
             self.left = left.checked_sub(1);
             (left == 0).then_some(Fault::Fail(self.errno))
+        }
+    }
+
+    /// Takes a while before a link is made.
+    pub(super) struct Slow {
+        link: String,
+        takes: Duration,
+    }
+
+    impl Slow {
+        /// `net1:3000`.
+        pub(super) fn parse(text: &str) -> Option<Self> {
+            let (link, millis) = text.split_once(':')?;
+            Some(Self { link: link.to_owned(), takes: Duration::from_millis(millis.parse().ok()?) })
+        }
+    }
+
+    impl Observer for Slow {
+        fn before(&mut self, _step: usize, planned: &Planned) -> Option<Fault> {
+            if matches!(&planned.step, Step::CreateLink { link, .. } if link.name.as_str() == self.link) {
+                std::thread::sleep(self.takes);
+            }
+            None
         }
     }
 

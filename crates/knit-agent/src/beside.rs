@@ -43,6 +43,7 @@ macro_rules! watched_as {
 mod attachments;
 mod blocks;
 mod elsewhere;
+mod gates;
 mod namespaces;
 mod network_status;
 mod nodes;
@@ -54,6 +55,7 @@ mod room;
 mod runtime;
 mod secrets;
 mod spans;
+mod starting;
 mod states;
 mod tellers;
 mod told_key;
@@ -62,9 +64,11 @@ mod words;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use knit_crds::Object;
 use knit_engine::pods::Pods;
+use knit_ipam::Time;
 use knit_kube::kube::Client;
 use tokio::sync::{Notify, oneshot};
 
@@ -79,6 +83,8 @@ struct Shared {
     handle: Handle,
     node: Arc<str>,
     pods: Arc<Mutex<Pods>>,
+    /// From here on moments are counted, whatever the clock does.
+    began: Instant,
     /// Pods may have a sandbox by now.
     look: Arc<Notify>,
     /// Pods changed in a way that the loop does not hear of.
@@ -91,6 +97,8 @@ struct Shared {
     spans: Arc<Notify>,
     /// Gateways are others.
     gateways: Arc<Notify>,
+    /// Pods that say they are not ready before their networks are.
+    gates: Arc<gates::Gates>,
     /// Quotas, and what was claimed of them.
     quotas: Arc<quotas::Quotas>,
     /// Definitions of networks that pods name; `None` if they are not read.
@@ -102,6 +110,11 @@ struct Shared {
 impl Shared {
     fn pods(&self) -> MutexGuard<'_, Pods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Now.
+    fn moment(&self) -> Time {
+        Time(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Has the loop hear what pods and sandboxes mean for what it knows.
@@ -130,12 +143,14 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         handle: handle.clone(),
         node: config.node_name.as_str().into(),
         pods: Arc::default(),
+        began: Instant::now(),
         look: Arc::default(),
         tell: Arc::default(),
         ranges: Arc::default(),
         nodes: Arc::default(),
         spans: Arc::default(),
         gateways: Arc::default(),
+        gates: Arc::default(),
         quotas: Arc::default(),
         attachments: read.read.then(|| Arc::new(attachments::Definitions::new(read.plugins()))),
         // Each kind, the pods, the runtime, and definitions of networks.
@@ -153,10 +168,14 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     }
     tokio::spawn(spans::follow(shared.clone(), config.profile, config.cluster_network.clone()));
     let runtime = named(&config.cri_socket).map(PathBuf::from);
+    let nri = config.nri_socket();
     tokio::spawn(async move {
         // An agent that lost its state would take a pod for one without an address before it knows its blocks.
         let _ = blocks_are_known.await;
         follow_all(&shared, runtime);
+        if let Some(socket) = nri {
+            tokio::spawn(starting::follow(shared, socket));
+        }
     });
     Ok(())
 }
@@ -177,6 +196,7 @@ fn follow_all(shared: &Shared, runtime: Option<PathBuf>) {
     tokio::spawn(quotas::follow(shared.clone()));
     tokio::spawn(repairs::follow(shared.clone()));
     tokio::spawn(states::follow(shared.clone()));
+    tokio::spawn(gates::follow(shared.clone()));
 }
 
 fn named(path: &Path) -> Option<&Path> {

@@ -36,6 +36,9 @@ pub struct Config {
     pub kubeconfig: PathBuf,
     /// The container runtime's socket, for the profiles `beside` and `primary`. Empty: containerd's or CRI-O's. Needs a restart.
     pub cri_socket: PathBuf,
+    /// Where the container runtime tells of pods before their containers start (NRI). Empty: `/var/run/nri/nri.sock` with the
+    /// profiles `beside` and `primary`, nowhere with `standalone`. `off`: nowhere. Needs a restart.
+    pub nri_socket: PathBuf,
     /// Where the kernel's sysctls are. In a container `/proc/sys` can only be read. Needs a restart.
     pub sysctl_dir: PathBuf,
     /// The folder that holds what the agent knows. One agent at a time works in it. Needs a restart.
@@ -106,6 +109,7 @@ impl Default for Config {
             profile: Profile::Standalone,
             kubeconfig: PathBuf::new(),
             cri_socket: PathBuf::new(),
+            nri_socket: PathBuf::new(),
             sysctl_dir: "/proc/sys".into(),
             state_dir: "/var/lib/knit/standalone".into(),
             standalone: PathBuf::new(),
@@ -229,6 +233,15 @@ impl Config {
         self.cni_socket.clone()
     }
 
+    /// Where the container runtime tells of pods before their containers start, if it is to be asked.
+    pub fn nri_socket(&self) -> Option<PathBuf> {
+        let said = &self.nri_socket;
+        if said.as_os_str().is_empty() {
+            return self.profile.is_in_cluster().then(|| knit_nri::SOCKET.into());
+        }
+        (said != Path::new("off")).then(|| said.clone())
+    }
+
     /// Whether packets between pods of this node should go past the bridge.
     fn is_direct(&self) -> bool {
         match self.cluster_network.data_path {
@@ -333,6 +346,17 @@ mod tests {
         assert_eq!(Config::default().needs_restart(&new), [""; 0]);
         new.cluster_network.data_path = DataPath::Ebpf;
         assert_eq!(Config::default().needs_restart(&new), ["clusterNetwork"]);
+    }
+
+    #[test]
+    fn the_runtime_is_asked_for_pods_in_a_cluster_or_where_it_is_said() {
+        let socket = |profile, nri_socket: &str| {
+            Config { profile, nri_socket: nri_socket.into(), ..Config::default() }.nri_socket()
+        };
+        assert_eq!(socket(Profile::Beside, ""), Some("/var/run/nri/nri.sock".into()));
+        assert_eq!(socket(Profile::Standalone, ""), None);
+        assert_eq!(socket(Profile::Standalone, "/run/x.sock"), Some("/run/x.sock".into()));
+        assert_eq!(socket(Profile::Primary, "off"), None);
     }
 
     #[test]

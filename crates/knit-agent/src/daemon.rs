@@ -257,6 +257,11 @@ impl Handle {
         });
     }
 
+    /// Whether all that may be asked for has been heard.
+    pub(crate) fn has_heard_all(&self) -> bool {
+        self.heard_all.load(Ordering::Relaxed)
+    }
+
     /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
     pub fn version(&self) -> watch::Receiver<u64> {
         self.version.clone()

@@ -20,11 +20,14 @@ pub mod keys;
 pub mod log;
 pub mod metrics;
 pub mod node;
+mod nri;
+mod pod;
 pub mod run;
 pub mod sandboxes;
 pub mod services;
 mod sockets;
 pub mod standalone;
+mod visit;
 
 pub use error::{Error, Result};
 pub use node::Node;

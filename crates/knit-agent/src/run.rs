@@ -1,6 +1,7 @@
 //! The agent as a program: everything started, and ended in the right order.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use knit_kernel::fault::Observer;
@@ -19,7 +20,7 @@ use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
 use crate::log::Lines;
 use crate::services::{About, Services, listen};
-use crate::{cni, http};
+use crate::{cni, http, nri};
 
 /// Calls that are under way when the agent ends have this long; streams end then.
 const GRACE: Duration = Duration::from_secs(6);
@@ -101,6 +102,9 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
     let listener = listen(&config.kni_socket).await?;
     if config.profile.is_in_cluster() {
         beside::start(config, &handle).await?;
+    } else if let Some(socket) = config.nri_socket() {
+        let keeper = Arc::new(nri::Machine::new(handle.clone()));
+        tokio::spawn(nri::follow(socket, handle.clone(), keeper));
     }
     let services = Services::new(handle.clone(), About::new(config), lines);
     let frames = listen(&config.cni_socket()).await?;

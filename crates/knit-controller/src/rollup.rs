@@ -36,11 +36,11 @@ pub fn roll_up(state: &State, key: &ObjectKey, object: &Object) -> RollUp {
         let is_old = applied.object.generation < me.generation;
         old += usize::from(is_old);
         ready &= applied.ready && !is_old;
-        let AppliedReport { interfaces, items, .. } = applied;
+        let AppliedReport { attached, interfaces, items, .. } = applied;
         add(&mut problems, applied.problems);
         add(&mut warnings, applied.warnings);
         let sandbox = SandboxId(format!("{}/{}", name.0, name.1));
-        pods.push(PodReport { pod: name.1.clone(), sandbox, interfaces, items });
+        pods.push(PodReport { pod: name.1.clone(), sandbox, attached, interfaces, items });
     }
     let mut bridges: Vec<BridgeReport> = Vec::new();
     let mut nodes: Vec<NodeReport> = Vec::new();

@@ -27,6 +27,7 @@ pub use node::{
 };
 
 use crate::info::Column;
+use crate::status::{attached_of, attached_schema, attached_word};
 
 /// The label by which an agent finds the states that it wrote.
 pub const NODE_LABEL: &str = "podnetwork.opdev.io/node";
@@ -88,6 +89,12 @@ pub struct AppliedObject {
     pub generation: i64,
     /// Whether all of it stands here.
     pub ready: bool,
+    /// When the pod got it: `BeforeContainers` (the container runtime told of the pod by NRI, and waited), `WhileRunning` (Knit
+    /// saw the pod in the API, when containers may have run already) or `ByCall` (a runtime asked for it through CNI, or a
+    /// client of KNI). Nothing on a node, and while the pod has nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "attached_schema")]
+    pub attached: Option<String>,
     /// Interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -229,6 +236,7 @@ impl AppliedObject {
             uid,
             generation,
             ready: applied.ready,
+            attached: applied.attached.map(attached_word),
             interfaces: applied.interfaces.iter().map(InterfaceState::of).collect(),
             items: applied.items.iter().map(ItemState::of).collect(),
             bridges: applied.bridges.iter().map(NodeBridge::of).collect(),
@@ -248,6 +256,7 @@ impl AppliedObject {
                 generation: self.generation,
             },
             ready: self.ready,
+            attached: self.attached.as_deref().and_then(attached_of),
             interfaces: self.interfaces.iter().filter_map(InterfaceState::report).collect(),
             items: self.items.iter().map(ItemState::report).collect(),
             bridges: self.bridges.iter().filter_map(NodeBridge::report).collect(),

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_model::link::PortVlans;
-use knit_model::report::{InterfaceReport, ItemReport, Phase, PodReport, Report};
+use knit_model::report::{Attached, InterfaceReport, ItemReport, Phase, PodReport, Report};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,11 @@ pub struct Condition {
 pub struct PodConfiguration {
     /// The pod.
     pub pod_name: String,
+    /// When the pod got it: `BeforeContainers` (the container runtime told of the pod by NRI, and waited) or `WhileRunning` (Knit
+    /// saw the pod in the API, when containers may have run already). Nothing while the pod has nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "attached_schema")]
+    pub attached: Option<String>,
     /// A line for each interface, route, rule, neighbour and sysctl that stands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
@@ -253,7 +258,12 @@ fn listed(report: &Report) -> Vec<PodConfiguration> {
         links.chain(items).collect()
     };
     let pods = report.pods.iter().take(MAX_LISTED_PODS);
-    pods.map(|pod| PodConfiguration { pod_name: pod.pod.clone(), config_list: standing(pod) }).collect()
+    let one = |pod: &PodReport| PodConfiguration {
+        pod_name: pod.pod.clone(),
+        attached: pod.attached.map(attached_word),
+        config_list: standing(pod),
+    };
+    pods.map(one).collect()
 }
 
 /// An interface in one line. A pair's words are the predecessors'; other kinds say their type.
@@ -298,6 +308,20 @@ fn phase_word(phase: Phase) -> &'static str {
         Phase::Configuring => "configuring",
         Phase::Configured => "configured",
     }
+}
+
+/// When a pod got something, in a status' word.
+pub(crate) fn attached_word(attached: Attached) -> String {
+    format!("{attached:?}")
+}
+
+/// The same back; a word of a newer agent says nothing.
+pub(crate) fn attached_of(word: &str) -> Option<Attached> {
+    serde_json::from_value(serde_json::Value::String(word.to_owned())).ok()
+}
+
+pub(crate) fn attached_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "type": "string", "enum": ["BeforeContainers", "WhileRunning", "ByCall"] })
 }
 
 fn cut(message: String) -> String {

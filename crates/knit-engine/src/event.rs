@@ -46,6 +46,8 @@ pub enum Event {
     SandboxSeen(Sandbox),
     /// A sandbox is gone.
     SandboxGone(SandboxId),
+    /// The first container of a sandbox is about to be started: what stands now was there before it.
+    Starting(SandboxId),
     /// The kernel was looked at, as asked for a unit.
     Observed {
         /// The unit.
@@ -316,6 +318,13 @@ pub enum Record {
         id: SandboxId,
         /// When.
         at: Time,
+    },
+    /// The first container of a sandbox is started.
+    Started {
+        /// The sandbox.
+        id: SandboxId,
+        /// What stood before it, by the object that asked and its field.
+        before: BTreeSet<(ObjectKey, String)>,
     },
     /// The intent to change a unit: from here until [`Record::Ended`] the kernel may be in between.
     Began(Box<Began>),

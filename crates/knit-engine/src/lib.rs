@@ -30,6 +30,7 @@ mod resolve;
 pub mod room;
 pub mod sockets;
 pub mod spans;
+pub mod starting;
 pub mod state;
 mod states;
 mod step;

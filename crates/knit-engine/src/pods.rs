@@ -1,9 +1,13 @@
 //! Pods of a cluster: the API server knows their labels, the runtime their sandboxes. Both together make a sandbox.
 //!
 //! Nothing is taken away because someone is silent: only a runtime that answers can say that a sandbox is gone.
+//!
+//! A runtime may also tell of a sandbox before it lists it, with all that it knows of the pod (NRI). What the API server says of
+//! the pod counts more, and a list that the runtime made long enough after it told counts more, too.
 
 use std::collections::BTreeMap;
 
+use knit_ipam::Time;
 use knit_model::intent::Limits;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{AppliedReport, PodState};
@@ -51,12 +55,25 @@ pub struct Running {
     pub number: u32,
 }
 
+/// A sandbox that the runtime told of before its containers start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its pod, as the runtime knows it.
+    pub pod: Pod,
+    /// The sandbox.
+    pub running: Running,
+    /// A list that was asked for before this may not have it yet.
+    pub until: Time,
+}
+
 /// What API server and runtime said last.
 #[derive(Clone, Debug, Default)]
 pub struct Pods {
     pods: BTreeMap<String, Pod>,
     /// Whether all of them were told once.
     listed: bool,
+    /// Sandboxes that no list of the runtime has had yet.
+    told: BTreeMap<SandboxId, Told>,
     /// `None` until the runtime has answered once.
     running: Option<BTreeMap<SandboxId, Running>>,
 }
@@ -73,14 +90,29 @@ impl Pods {
         self.pods.insert(pod.uid.clone(), pod);
     }
 
-    /// A pod is no longer in the API. Its sandbox may live on for a moment, and keeps what it has.
+    /// A pod is no longer in the API. Its sandbox may live on for a moment, and keeps what it has; one that no list has had
+    /// yet does not count any more.
     pub fn delete(&mut self, uid: &str) {
         self.pods.remove(uid);
+        self.told.retain(|_, told| told.pod.uid != uid);
     }
 
-    /// All sandboxes that run, as of one moment.
-    pub fn run(&mut self, running: BTreeMap<SandboxId, Running>) {
+    /// All sandboxes that run, as of a moment after `asked`.
+    pub fn run(&mut self, running: BTreeMap<SandboxId, Running>, asked: Time) {
+        self.told.retain(|id, told| !running.contains_key(id) && asked < told.until);
         self.running = Some(running);
+    }
+
+    /// The runtime tells of a sandbox before its containers start.
+    pub fn tell(&mut self, id: SandboxId, told: Told) {
+        if !self.running.as_ref().is_some_and(|running| running.contains_key(&id)) {
+            self.told.insert(id, told);
+        }
+    }
+
+    /// The runtime says that a sandbox that it told of is gone, or never came to be.
+    pub fn untell(&mut self, id: &SandboxId) {
+        self.told.remove(id);
     }
 
     /// The pod with this uid.
@@ -88,26 +120,35 @@ impl Pods {
         self.pods.get(uid)
     }
 
-    /// All pods of the node; `None` until they were told once.
+    /// All pods of the node, also those that only the runtime has told of so far; `None` until the others were told once.
     pub fn all(&self) -> Option<impl Iterator<Item = &Pod>> {
-        self.listed.then(|| self.pods.values())
+        let told = self.told.values().map(|told| &told.pod).filter(|pod| !self.pods.contains_key(&pod.uid));
+        self.listed.then(|| self.pods.values().chain(told))
     }
 
     /// Whether the runtime may run a sandbox of this pod: it does, or it has not answered yet.
     pub fn may_run(&self, uid: &str) -> bool {
+        let is_told = self.told.values().any(|told| told.pod.uid == uid);
         let running = self.running.as_ref();
-        running.is_none_or(|running| running.values().any(|one| one.uid == uid))
+        is_told || running.is_none_or(|running| running.values().any(|one| one.uid == uid))
     }
 
     /// What has to be heard so that the state has exactly the sandboxes that run, with their pods' labels.
     pub fn events(&self, state: &State) -> Vec<Event> {
-        let Some(running) = &self.running else { return Vec::new() };
         let is_called = |id: &SandboxId| state.called.all().any(|attachment| attachment.sandbox == *id);
-        let gone = state.sandboxes.keys().filter(|id| !running.contains_key(*id) && !is_called(id));
+        let is_gone = |id: &&SandboxId| match &self.running {
+            Some(running) => !running.contains_key(*id) && !self.told.contains_key(*id) && !is_called(id),
+            None => false,
+        };
+        let gone = state.sandboxes.keys().filter(is_gone);
         let mut events: Vec<Event> = gone.map(|id| Event::SandboxGone(id.clone())).collect();
-        for (id, running) in running {
+        let listed = self.running.iter().flatten().map(|(id, running)| (id, running, None));
+        let told = self.told.iter().map(|(id, told)| (id, &told.running, Some(&told.pod)));
+        for (id, running, pod) in listed.chain(told) {
             // Who it is for is not known yet: what it has stays.
-            let Some(pod) = self.pods.get(&running.uid) else { continue };
+            let Some(pod) = self.pods.get(&running.uid).or(pod).filter(|pod| !pod.host_network) else {
+                continue;
+            };
             let known = state.sandboxes.get(id);
             let same_life = known.filter(|known| known.instance == running.instance);
             if known.is_some() && same_life.is_none() {
@@ -146,6 +187,7 @@ impl Pods {
             let objects = state.asking(&sandbox).map(|object| AppliedReport {
                 object: object.object.clone(),
                 ready: false,
+                attached: None,
                 interfaces: Vec::new(),
                 items: Vec::new(),
                 bridges: Vec::new(),
@@ -158,7 +200,8 @@ impl Pods {
     }
 }
 
-fn sandbox(id: SandboxId, running: &Running, pod: &Pod) -> Sandbox {
+/// A pod's sandbox.
+pub fn sandbox(id: SandboxId, running: &Running, pod: &Pod) -> Sandbox {
     Sandbox {
         id,
         instance: running.instance.clone(),
@@ -226,7 +269,7 @@ mod tests {
     #[test]
     fn a_sandbox_needs_both_its_pod_and_its_process_in_any_order() {
         let (mut pods, mut state) = (Pods::default(), State::default());
-        pods.run(all(&[("s1", running("u1", 1, 100))]));
+        pods.run(all(&[("s1", running("u1", 1, 100))]), Time(0));
         assert_eq!(hear(&pods, &mut state), [""; 0]);
         pods.apply(pod("u1", "a"));
         assert_eq!(hear(&pods, &mut state), ["+s1 a100"]);
@@ -241,7 +284,7 @@ mod tests {
         let limits = Limits { egress: Some(RateWant { bits: 8_000_000, burst: None }), ..Limits::default() };
         let mut annotated = |limits: Limits| {
             pods.apply(Pod { limits, ..pod("u1", "a") });
-            pods.run(all(&[("s1", running("u1", 1, 100))]));
+            pods.run(all(&[("s1", running("u1", 1, 100))]), Time(0));
             hear(&pods, &mut state);
             state.sandboxes[&SandboxId("s1".to_owned())].annotated
         };
@@ -254,13 +297,13 @@ mod tests {
     fn nothing_goes_because_someone_is_silent() {
         let (mut pods, mut state) = (Pods::default(), State::default());
         pods.apply(pod("u1", "a"));
-        pods.run(all(&[("s1", running("u1", 1, 100))]));
+        pods.run(all(&[("s1", running("u1", 1, 100))]), Time(0));
         hear(&pods, &mut state);
         // A program that began anew and heard neither of the two.
         assert_eq!(hear(&Pods::default(), &mut state), [""; 0]);
         pods.list(Vec::new());
         assert_eq!(hear(&pods, &mut state), [""; 0], "the sandbox outlives the pod's object for a moment");
-        pods.run(BTreeMap::new());
+        pods.run(BTreeMap::new(), Time(0));
         assert_eq!(hear(&pods, &mut state), ["-s1"]);
     }
 
@@ -268,13 +311,66 @@ mod tests {
     fn a_recreated_sandbox_is_another_and_a_new_process_is_not() {
         let (mut pods, mut state) = (Pods::default(), State::default());
         pods.apply(pod("u1", "a"));
-        pods.run(all(&[("s1", running("u1", 1, 100))]));
+        pods.run(all(&[("s1", running("u1", 1, 100))]), Time(0));
         hear(&pods, &mut state);
-        pods.run(all(&[("s1", running("u1", 1, 101))]));
+        pods.run(all(&[("s1", running("u1", 1, 101))]), Time(0));
         assert_eq!(hear(&pods, &mut state), [""; 0], "names keep the number of the first process");
-        pods.run(all(&[("s2", running("u1", 2, 102))]));
+        pods.run(all(&[("s2", running("u1", 2, 102))]), Time(0));
         assert_eq!(hear(&pods, &mut state), ["-s1", "+s2 a102"]);
-        pods.run(all(&[("s2", running("u1", 3, 103))]));
+        pods.run(all(&[("s2", running("u1", 3, 103))]), Time(0));
         assert_eq!(hear(&pods, &mut state), ["-s2", "+s2 a103"]);
+    }
+
+    fn told(uid: &str, label: &str, cookie: u64, until: u64) -> Told {
+        Told { pod: pod(uid, label), running: running(uid, cookie, 100), until: Time(until) }
+    }
+
+    fn id(name: &str) -> SandboxId {
+        SandboxId(name.to_owned())
+    }
+
+    #[test]
+    fn a_sandbox_that_the_runtime_tells_of_needs_nobody_else() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.tell(id("s1"), told("u1", "a", 1, 100));
+        assert_eq!(hear(&pods, &mut state), ["+s1 a100"]);
+        // Lists that were made before.
+        pods.list(Vec::new());
+        pods.run(BTreeMap::new(), Time(99));
+        assert_eq!(hear(&pods, &mut state), [""; 0]);
+        pods.run(BTreeMap::new(), Time(100));
+        assert_eq!(hear(&pods, &mut state), ["-s1"], "it never came to be");
+    }
+
+    #[test]
+    fn what_the_api_server_says_of_a_pod_counts_more_than_the_runtimes_word() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.tell(id("s1"), told("u1", "a", 1, 100));
+        hear(&pods, &mut state);
+        pods.apply(pod("u1", "b"));
+        assert_eq!(hear(&pods, &mut state), ["+s1 b100"]);
+        pods.run(all(&[("s1", running("u1", 1, 100))]), Time(50));
+        // The runtime tells once more, or late: its list has it already.
+        pods.tell(id("s1"), told("u1", "a", 1, 200));
+        assert_eq!(hear(&pods, &mut state), [""; 0]);
+        pods.run(BTreeMap::new(), Time(60));
+        assert_eq!(hear(&pods, &mut state), ["-s1"], "from its first list on, lists count");
+        pods.tell(id("s2"), told("u2", "a", 2, 100));
+        hear(&pods, &mut state);
+        pods.delete("u2");
+        assert_eq!(hear(&pods, &mut state), ["-s2"]);
+    }
+
+    #[test]
+    fn a_sandbox_that_failed_to_start_goes_at_once_and_one_on_the_node_is_left_alone() {
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.run(BTreeMap::new(), Time(0));
+        pods.tell(id("s1"), told("u1", "a", 1, 100));
+        assert_eq!(hear(&pods, &mut state), ["+s1 a100"]);
+        pods.untell(&id("s1"));
+        assert_eq!(hear(&pods, &mut state), ["-s1"]);
+        pods.apply(Pod { host_network: true, ..pod("u2", "a") });
+        pods.tell(id("s2"), told("u2", "a", 1, 100));
+        assert_eq!(hear(&pods, &mut state), [""; 0]);
     }
 }

@@ -42,14 +42,14 @@ impl State {
             .map(|sandbox| {
                 let made = self.made.get(&Unit::Sandbox(sandbox.id.clone()));
                 let interfaces = made.into_iter().flat_map(|made| &made.interfaces);
-                let interfaces = interfaces
-                    .filter(|(object, _)| object == key)
-                    .map(|(_, interface)| interface.clone())
-                    .collect();
+                let interfaces = interfaces.filter(|(object, _)| object == key);
+                let interfaces: Vec<_> = interfaces.map(|(_, interface)| interface.clone()).collect();
                 let items = made.into_iter().flat_map(|made| &made.items);
                 let items = items.filter(|(object, _)| object == key).map(|(_, item)| item.clone());
-                let items = items.chain(self.socket_items(stored, sandbox)).collect();
-                PodReport { pod: sandbox.pod.clone(), sandbox: sandbox.id.clone(), interfaces, items }
+                let items: Vec<_> = items.chain(self.socket_items(stored, sandbox)).collect();
+                let attached = self.attached(&sandbox.id, key, &interfaces, &items);
+                let (pod, sandbox) = (sandbox.pod.clone(), sandbox.id.clone());
+                PodReport { pod, sandbox, attached, interfaces, items }
             })
             .collect();
         pods.sort_by(|a, b| a.pod.cmp(&b.pod));

@@ -28,6 +28,7 @@ pub use crate::made::Made;
 use crate::namespaces::Namespaces;
 use crate::sockets::Sockets;
 use crate::spans::Underlay;
+use crate::starting::Started;
 use crate::step::standing::Standing;
 
 /// So many changes can be taken back one after the other.
@@ -144,6 +145,9 @@ pub struct State {
     /// What the tunnels of networks that are one on all nodes lie on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<Underlay>,
+    /// What pods had before their containers were started.
+    #[serde(default, skip_serializing_if = "Started::is_empty")]
+    pub started: Started,
     /// How many objects ever came.
     pub counter: u64,
     /// What the host told. Not remembered: the host tells it again.
@@ -200,6 +204,7 @@ impl State {
                 self.sandboxes.insert(sandbox.id.clone(), sandbox.clone());
             }
             Record::SandboxGone { id, at } => self.forget(id, *at),
+            Record::Started { id, before } => self.started.note(id, before),
             Record::Began(began) => {
                 for taken in &began.leases {
                     self.leases.restore(&taken.network, taken.address, taken.lease.clone());
@@ -281,6 +286,7 @@ impl State {
         let stays: BTreeSet<IfName> = made.map(|(_, interface)| interface.name.clone()).collect();
         self.leases.release_all_but(id, &stays, at);
         self.called.forget(id);
+        self.started.forget(id);
         // What it had on the host stays known until that is cut off.
         self.problems.remove(&unit);
         self.unfinished.remove(&unit);
@@ -296,6 +302,7 @@ impl State {
                     called.for_each(|(_, interface)| self.called.stands(id, &interface.name));
                 }
                 self.release_unused(ended, began.as_ref(), made);
+                self.started.follow(&ended.unit, self.made.get(&ended.unit), made);
                 if *made == Made::default() {
                     self.made.remove(&ended.unit);
                 } else {

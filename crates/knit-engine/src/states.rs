@@ -66,7 +66,7 @@ impl State {
         needed
     }
 
-    fn pod_state(&self, sandbox: &Sandbox) -> PodState {
+    pub(crate) fn pod_state(&self, sandbox: &Sandbox) -> PodState {
         let unit = Unit::Sandbox(sandbox.id.clone());
         let made = self.made.get(&unit);
         let problems = self.problems.get(&unit).map_or(&[][..], Vec::as_slice);
@@ -78,6 +78,10 @@ impl State {
             if !objects.iter().any(|one| ObjectKey::of(&one.object) == *key) {
                 objects.push(of_key(key, made, problems));
             }
+        }
+        for applied in &mut objects {
+            let key = ObjectKey::of(&applied.object);
+            applied.attached = self.attached(&sandbox.id, &key, &applied.interfaces, &applied.items);
         }
         PodState { sandbox: sandbox.clone(), objects }
     }
@@ -131,6 +135,7 @@ impl State {
         AppliedReport {
             object: stored.object.clone(),
             ready: problems.is_empty() && (asks && !bridges.is_empty() || has_items),
+            attached: None,
             interfaces: Vec::new(),
             items,
             bridges,
@@ -157,6 +162,7 @@ fn of_key(key: &ObjectKey, made: Option<&Made>, problems: &[(ObjectKey, Problem)
     AppliedReport {
         object,
         ready: interfaces.iter().all(|one| one.ready) && items.iter().all(|one| one.ready),
+        attached: None,
         interfaces,
         items,
         bridges: Vec::new(),

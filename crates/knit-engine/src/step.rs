@@ -34,6 +34,7 @@ use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::sockets;
 use crate::spans;
+use crate::starting;
 use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, State, StoredObject};
 
 /// A unit that is being worked on.
@@ -57,6 +58,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
                 state.dirty.insert(unit);
             }
         }
+        Event::Starting(id) => starting::note(state, &id, &mut effects),
         Event::SandboxGone(id) => sandbox_gone(state, &id, now, &mut effects),
         Event::Observed { unit, seen, keys } => observed(state, &unit, seen, &keys, now, &mut effects),
         Event::Applied(applied) => ended(state, applied, now, &mut effects),

@@ -57,6 +57,17 @@ pub struct BridgeReport {
     pub default_vlan: Option<u16>,
 }
 
+/// When a pod got what an object asks for, and who said that the pod is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attached {
+    /// Before its first container was started: the container runtime told of the pod, and waited.
+    BeforeContainers,
+    /// Once the API server had told of the pod: its containers may have run already.
+    WhileRunning,
+    /// When someone called for it: a container runtime through CNI, or a client of KNI.
+    ByCall,
+}
+
 /// What one pod has of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodReport {
@@ -64,6 +75,9 @@ pub struct PodReport {
     pub pod: String,
     /// Its sandbox.
     pub sandbox: SandboxId,
+    /// When it got them; `None` while it has nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attached>,
     /// Its interfaces, in the object's order.
     pub interfaces: Vec<InterfaceReport>,
     /// What it has beside interfaces, in the object's order.
@@ -96,6 +110,8 @@ pub struct AppliedReport {
     pub object: ObjectRef,
     /// Whether all of it stands there.
     pub ready: bool,
+    /// When the pod got it; `None` on a node, and while it has nothing.
+    pub attached: Option<Attached>,
     /// Interfaces, in the object's order.
     pub interfaces: Vec<InterfaceReport>,
     /// What there is beside interfaces, in the object's order.

@@ -1,5 +1,6 @@
 //! The few calls of CRI v1 that start and stop a pod, as a kubelet makes them, over one connection.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ struct RunRequest {
 struct PodConfig {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    labels: BTreeMap<String, String>,
     #[prost(message, optional, tag = "8")]
     linux: Option<Linux>,
 }
@@ -110,14 +113,32 @@ impl Cri {
 
     /// Starts a pod, and returns once the runtime says that it is ready and has an address.
     pub fn run(&self, name: &str) -> Result<Sandbox> {
-        self.runtime.block_on(self.caller.run(name))
+        self.runtime.block_on(self.caller.run(name, BTreeMap::new()))
+    }
+
+    /// The same for a pod with this label.
+    pub fn run_labelled(&self, name: &str, label: (&str, &str)) -> Result<Sandbox> {
+        let labels = BTreeMap::from([(label.0.to_owned(), label.1.to_owned())]);
+        self.runtime.block_on(self.caller.run(name, labels))
+    }
+
+    /// The process that holds the namespaces of a pod that runs.
+    pub fn process(&self, socket: &Path, id: &str) -> Result<u32> {
+        let asked = async {
+            let (mut runtime, _) = knit_cri::Runtime::connect(socket).await?;
+            runtime.process(id).await
+        };
+        match self.runtime.block_on(asked)? {
+            knit_cri::Process::Pid(pid) => Ok(pid),
+            other => bail!("sandbox {id} has no process: {other:?}"),
+        }
     }
 
     /// Starts pods all at once. Says how long each took.
     pub fn run_all(&self, names: Vec<String>) -> Result<Vec<(Sandbox, Duration)>> {
         self.all(names, |caller, name| async move {
             let began = Instant::now();
-            Ok((caller.run(&name).await?, began.elapsed()))
+            Ok((caller.run(&name, BTreeMap::new()).await?, began.elapsed()))
         })
     }
 
@@ -149,11 +170,11 @@ impl Cri {
 }
 
 impl Caller {
-    async fn run(&self, name: &str) -> Result<Sandbox> {
+    async fn run(&self, name: &str, labels: BTreeMap<String, String>) -> Result<Sandbox> {
         let (name, namespace) = (name.to_owned(), "bench".to_owned());
         let metadata = Metadata { uid: format!("uid-{name}"), name, namespace };
         let linux = Linux { cgroup_parent: self.cgroup.clone() };
-        let config = PodConfig { metadata: Some(metadata), linux: Some(linux) };
+        let config = PodConfig { metadata: Some(metadata), labels, linux: Some(linux) };
         let made: PodId = self.call("RunPodSandbox", RunRequest { config: Some(config) }).await?;
         let answer: StatusAnswer = self.call("PodSandboxStatus", made.clone()).await?;
         let status = answer.status.unwrap_or_default();

@@ -11,7 +11,7 @@ use anyhow::Result;
 use super::cgroups::{self, Membership};
 use super::layout::{Names, node_name};
 use super::state::{Claim, Cluster, Network};
-use super::{down, images, knit_cni, node, reference, up};
+use super::{daemon, down, images, knit_cni, node, reference, up};
 use crate::gotools::{self, Tool};
 use crate::programs::Binaries;
 
@@ -46,6 +46,26 @@ impl Bare {
 
     /// Starts both nodes; the pods of each get addresses of this range.
     pub fn start(&self, range: &str, built: &Binaries) -> Result<()> {
+        self.start_with(built, |cluster| {
+            let ranges = [range.to_owned()];
+            reference::install_plugins(cluster, REFERENCE, &ranges)?;
+            knit_cni::start(cluster, KNIT, &ranges)?;
+            knit_cni::wait_for_shim(cluster, KNIT)
+        })
+    }
+
+    /// Starts both nodes; the reference plugins connect the pods of each, with addresses of this range. On one of them Knit
+    /// adds what these objects say, told of pods by the runtime.
+    pub fn start_beside(&self, range: &str, built: &Binaries, objects: &str) -> Result<()> {
+        self.start_with(built, |cluster| {
+            for node in [REFERENCE, KNIT] {
+                reference::install_plugins(cluster, node, &[range.to_owned()])?;
+            }
+            knit_cni::start_beside(cluster, KNIT, objects)
+        })
+    }
+
+    fn start_with(&self, built: &Binaries, connect: impl FnOnce(&Cluster) -> Result<()>) -> Result<()> {
         let cluster = &self.cluster;
         for folder in ["logs", "run", "nodes"] {
             fs::create_dir_all(cluster.folder(folder))?;
@@ -59,16 +79,23 @@ impl Bare {
             node::arrange(cluster, number)?;
             node::start_containerd(cluster, number)?;
         }
-        let ranges = [range.to_owned()];
-        reference::install_plugins(cluster, REFERENCE, &ranges)?;
-        knit_cni::start(cluster, KNIT, &ranges)?;
-        knit_cni::wait_for_shim(cluster, KNIT)?;
+        connect(cluster)?;
         up::load_images(cluster, &self.archive)
     }
 
     /// Where a node's containerd listens.
     pub fn socket(&self, node: u8) -> PathBuf {
         node::containerd_socket(&self.cluster, node)
+    }
+
+    /// A folder of a node, as seen from outside.
+    pub fn folder(&self, node: u8, path: &str) -> PathBuf {
+        self.cluster.node_folder(node, path)
+    }
+
+    /// What a node's agent has logged.
+    pub fn agent_log(&self, node: u8) -> String {
+        daemon::log_tail(&self.cluster, &knit_cni::agent_part(node))
     }
 
     /// Where a node's pods are counted.

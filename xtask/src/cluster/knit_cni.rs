@@ -61,6 +61,23 @@ pub fn wait_for_shim(cluster: &Cluster, number: u8) -> Result<()> {
     })
 }
 
+/// Starts a node's agent beside another network, without waiting for it: the runtime tells it of pods before their containers
+/// start, and it adds what these objects say.
+pub fn start_beside(cluster: &Cluster, number: u8, objects: &str) -> Result<()> {
+    let folder = cluster.node_folder(number, "var/lib/knit/objects");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::write(folder.join("objects.yaml"), objects)?;
+    Daemon::new(agent_part(number), program(cluster))
+        .arg("agent")
+        .flag("node-name", node_name(number))
+        .flag("state-dir", Path::new("/var/lib/knit/agent"))
+        .flag("standalone", Path::new("/var/lib/knit/objects"))
+        .flag("nri-socket", Path::new("/run/nri/nri.sock"))
+        .inside(node::holder(cluster, number)?)
+        .start(cluster)?;
+    Ok(())
+}
+
 /// Starts a node's agent, without waiting for it.
 pub fn start(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
     Daemon::new(agent_part(number), program(cluster))

@@ -113,6 +113,7 @@ fn version_of(cluster: &Cluster, tool: Tool) -> String {
         Module::Coredns => "coredns-",
         Module::Cnitool => "cnitool-",
         Module::Helm => "helm-",
+        Module::Multus => "multus-",
     };
     let folder = cluster.tool(tool).ok().and_then(|path| path.parent()).and_then(|folder| folder.file_name());
     let folder = folder.unwrap_or_default().to_string_lossy().into_owned();

@@ -171,7 +171,11 @@ pub(super) fn attached(stored: &StoredObject) -> Vec<Attachment> {
 #[cfg(test)]
 mod tests {
     use knit_engine::Record;
+    use knit_ipam::Time;
+    use knit_engine::pods::{Running, Told};
+    use knit_model::SandboxId;
     use knit_model::intent::Want;
+    use knit_model::sandbox::Instance;
 
     use super::*;
 
@@ -267,7 +271,24 @@ mod tests {
         assert!(hear(Some(&definitions), &pods, &mut state).is_some());
         pods.delete("u1");
         assert!(hear(Some(&definitions), &pods, &mut state).is_some());
-        pods.run(BTreeMap::new());
+        pods.run(BTreeMap::new(), Time(0));
         assert_eq!(hear(Some(&definitions), &pods, &mut state), None);
+    }
+
+    #[test]
+    fn a_pod_asks_before_the_api_server_has_told_of_it() {
+        let definitions = Definitions::new(Plugins::default());
+        definitions.hear(Seen::Listed(vec![definition("blue", BLUE)]));
+        let (mut pods, mut state) = (Pods::default(), State::default());
+        pods.list(Vec::new());
+        let instance = Instance { boot: "boot".to_owned(), cookie: 1 };
+        let running =
+            Running { uid: "u1".to_owned(), instance, netns: "/proc/7/ns/net".to_owned(), number: 7 };
+        let told = Told { pod: pod(Some("blue")), running, until: Time(10) };
+        pods.tell(SandboxId("s1".to_owned()), told);
+        pods.run(BTreeMap::new(), Time(5));
+        assert_eq!(hear(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
+        pods.run(BTreeMap::new(), Time(20));
+        assert_eq!(hear(Some(&definitions), &pods, &mut state), None, "it never came to be");
     }
 }

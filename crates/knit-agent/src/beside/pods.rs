@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod as ApiPod;
-use knit_crds::attachments;
 use knit_engine::pods::Pod;
 use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 
 use super::Shared;
-use crate::services::request::bandwidth;
+use crate::pod::Named;
 
 /// Watches the pods of this node, and only those.
 pub(super) async fn follow(shared: Shared) {
@@ -18,6 +17,7 @@ pub(super) async fn follow(shared: Shared) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", shared.node));
     let mut wrong = Wrong::default();
     let tell = |seen: Seen<ApiPod>| {
+        shared.gates.hear(&seen);
         match seen {
             Seen::Listed(pods) => {
                 let pods = pods.into_iter().map(|pod| read(pod, &mut wrong)).collect();
@@ -43,10 +43,12 @@ fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
     let spec = pod.spec.unwrap_or_default();
     let status = pod.status.unwrap_or_default();
     let phase = status.phase.unwrap_or_default();
-    let name = pod.metadata.name.unwrap_or_default();
-    let (labels, annotations) = (pod.metadata.labels, pod.metadata.annotations);
-    let (described, wrong) = described(labels.unwrap_or_default(), annotations.unwrap_or_default());
-    let uid = pod.metadata.uid.unwrap_or_default();
+    let metadata = pod.metadata;
+    let (uid, name) = (metadata.uid.unwrap_or_default(), metadata.name.unwrap_or_default());
+    let namespace = metadata.namespace.unwrap_or_default();
+    let named = Named { uid: uid.clone(), namespace, name: name.clone() };
+    let annotations = metadata.annotations.unwrap_or_default();
+    let (pod, wrong) = crate::pod::read(named, metadata.labels.unwrap_or_default(), &annotations);
     let before = known.insert(uid.clone(), wrong.clone()).unwrap_or_default();
     for why in wrong.iter().filter(|why| !before.contains(why)) {
         tracing::warn!(
@@ -59,23 +61,9 @@ fn read(pod: ApiPod, known: &mut Wrong) -> Pod {
         known.remove(&uid);
     }
     Pod {
-        uid,
-        namespace: pod.metadata.namespace.unwrap_or_default(),
-        name,
         addresses: status.pod_ips.unwrap_or_default().into_iter().map(|address| address.ip).collect(),
         host_network: spec.host_network.unwrap_or_default(),
         ended: ["Succeeded", "Failed"].contains(&phase.as_str()),
-        ..described
+        ..pod
     }
-}
-
-/// What labels and annotations say about a pod, whoever told them; and what of it cannot be read.
-fn described(
-    labels: BTreeMap<String, String>,
-    mut annotations: BTreeMap<String, String>,
-) -> (Pod, Vec<String>) {
-    let (limits, wrong) = bandwidth::annotated(&annotations);
-    let networks = annotations.remove(attachments::NETWORKS);
-    let network_status = annotations.remove(attachments::NETWORK_STATUS);
-    (Pod { labels, limits, networks, network_status, ..Pod::default() }, wrong)
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use knit_cri::{Process, Runtime, SOCKETS};
 use knit_engine::pods::Running;
-use knit_kernel::Netns;
 use knit_model::SandboxId;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Shared;
 use super::tellers::Teller;
-use crate::sandboxes::{instance_of, netns_of};
+use crate::sandboxes::netns_of;
+use crate::visit::{Visited, visit};
 
 /// Changes often come in groups: so long after the first the runtime is looked at.
 const GROUP: Duration = Duration::from_millis(3);
@@ -62,8 +62,9 @@ async fn session(
     let _listening = Listening(tokio::spawn(listen(runtime.clone(), Arc::clone(&shared.look))));
     let mut known = Known::new();
     loop {
+        let asked = shared.moment();
         let is_whole = look(shared, &mut runtime, &mut known).await?;
-        shared.pods().run(known.clone());
+        shared.pods().run(known.clone(), asked);
         shared.feed_pods();
         if is_whole {
             teller.told_all();
@@ -166,29 +167,5 @@ async fn find_process(runtime: &mut Runtime, sandbox: &str, uid: &str) -> Result
         }
         (Some(Visited::Host), _) => Ok(Found::Host),
         _ => Ok(Found::NotYet),
-    }
-}
-
-enum Visited {
-    Sandbox(knit_model::sandbox::Instance),
-    Host,
-}
-
-/// Which life of a sandbox a process is in. On a thread of its own kind: it visits the namespace.
-async fn visit(pid: u32) -> Option<Visited> {
-    let visited = tokio::task::spawn_blocking(move || {
-        let netns = Netns::of_process(pid)?;
-        if netns.is_same(&Netns::current()?)? {
-            return Ok(Visited::Host);
-        }
-        instance_of(&netns).map(Visited::Sandbox)
-    });
-    match visited.await {
-        Ok(Ok(visited)) => Some(visited),
-        Ok(Err(why)) => {
-            tracing::debug!(pid, %why, "the namespace of a sandbox could not be looked at");
-            None
-        }
-        Err(_) => None,
     }
 }

@@ -200,11 +200,7 @@ impl Writer {
             let pods = shared.pods();
             let mut all = state.pod_states();
             all.extend(pods.refused(state));
-            // A key that is being read is no problem yet, nor is a quota of which more is being claimed.
-            let mut waiting = waiting_for_keys(&shared, state);
-            waiting.extend(shared.quotas.sandboxes_waiting(state));
-            // Nor is a block that is there in a moment.
-            waiting.extend(state.blocks.soon().filter_map(Unit::sandbox).cloned());
+            let waiting = waiting(&shared, state);
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // Of a pod that the API does not have any more nothing is written: it would stay.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
@@ -301,6 +297,15 @@ async fn write_pod(
         "status": state,
     });
     apply(&api, pod, &manifest).await.map(|_| ())
+}
+
+/// Sandboxes that wait for someone else: a key that is being read is no problem yet, nor is a quota of which more is being
+/// claimed, nor a block that is there in a moment.
+pub(super) fn waiting(shared: &Shared, state: &State) -> BTreeSet<SandboxId> {
+    let mut waiting = waiting_for_keys(shared, state);
+    waiting.extend(shared.quotas.sandboxes_waiting(state));
+    waiting.extend(state.blocks.soon().filter_map(Unit::sandbox).cloned());
+    waiting
 }
 
 /// Sandboxes that need a Secret of which nothing is known yet.

@@ -1,11 +1,14 @@
 //! Status as the predecessors' users know it, with standard conditions beside it.
 
 use jiff::Timestamp;
+use knit_crds::states::AppliedObject;
 use knit_crds::{Kind, Object};
 use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
-use knit_model::report::{BridgeReport, InterfaceReport, ItemReport, NodeReport, Phase, PodReport, Report};
+use knit_model::report::{
+    AppliedReport, Attached, BridgeReport, InterfaceReport, ItemReport, NodeReport, Phase, PodReport, Report,
+};
 
 use crate::SAMPLES;
 
@@ -32,7 +35,8 @@ fn pod(name: &str, number: u32, host: u8) -> PodReport {
         link(0, number, &format!("192.168.100.{host}/24")),
         link(1, number, &format!("192.168.99.{host}/24")),
     ];
-    PodReport { pod: name.to_owned(), sandbox: SandboxId(name.to_owned()), interfaces, items: Vec::new() }
+    let (pod, sandbox, items) = (name.to_owned(), SandboxId(name.to_owned()), Vec::new());
+    PodReport { pod, sandbox, attached: None, interfaces, items }
 }
 
 fn report(object: ObjectRef, phase: Phase, pods: Vec<PodReport>) -> Report {
@@ -200,6 +204,7 @@ fn other_kinds_have_their_own_words() {
     let pods = vec![PodReport {
         pod: "p".to_owned(),
         sandbox: SandboxId("p".to_owned()),
+        attached: None,
         interfaces: vec![eth0, macvlan],
         items: Vec::new(),
     }];
@@ -259,4 +264,23 @@ fn a_gateways_status_names_the_node_that_has_its_addresses() {
     object.update_status(&report, at(1));
     assert_eq!(status(&object)["activeNode"], "node2");
     assert_eq!(status(&object)["held"], serde_json::json!(["192.0.2.10 on eth0"]));
+}
+
+#[test]
+fn a_status_says_of_each_pod_when_it_got_its_networks() {
+    let (mut object, mut report) = walkthrough();
+    report.pods[0].attached = Some(Attached::BeforeContainers);
+    object.update_status(&report, at(0));
+    let status = object.to_value()["status"]["podConfigurations"].clone();
+    assert_eq!(status[0]["attached"], "BeforeContainers");
+    assert_eq!(status[1].get("attached"), None, "of this one nobody knows");
+    // What an agent says of a pod comes back as it was from the API server.
+    for attached in [None, Some(Attached::WhileRunning), Some(Attached::ByCall)] {
+        let PodReport { interfaces, items, .. } = report.pods[0].clone();
+        let (bridges, problems, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let object = report.object.clone();
+        let applied =
+            AppliedReport { object, ready: true, attached, interfaces, items, bridges, problems, warnings };
+        assert_eq!(AppliedObject::of(&applied).report().attached, attached);
+    }
 }

@@ -328,7 +328,7 @@ impl Cluster {
             };
             (id.clone(), running)
         });
-        node.pods.run(running.collect());
+        node.pods.run(running.collect(), knit_ipam::Time(0));
         let events = node.pods.events(&node.state);
         for event in events {
             self.hear(at, event);
