@@ -202,4 +202,41 @@ mod tests {
         assert!(IfName::new(derived.as_str()).is_ok(), "{derived}");
         assert_eq!(derived, bridge_name("a-rather-long-network-name"));
     }
+
+    fn network(transport: &str) -> VirtualNetwork {
+        let manifest = format!(
+            r#"{{"apiVersion": "podnetwork.opdev.io/v1alpha1", "kind": "VirtualNetwork",
+                "metadata": {{"name": "blue", "creationTimestamp": "2026-01-02T03:04:05Z"}},
+                "spec": {{"subnets": ["10.60.0.0/24"]{transport}}}}}"#
+        );
+        serde_json::from_str(&manifest).unwrap()
+    }
+
+    fn span(network: &VirtualNetwork) -> Result<Option<SpanWant>, String> {
+        let translation = network.intents(Dialect::Kubernetes).map_err(|problems| problems.to_string())?;
+        let [intent] = &translation.intents[..] else { panic!("{translation:?}") };
+        let Want::Network(want) = &intent.want else { panic!("{intent:?}") };
+        Ok(want.span.clone())
+    }
+
+    #[test]
+    fn a_network_is_one_on_all_nodes_if_it_says_so_and_knows_its_age() {
+        assert_eq!(span(&network("")), Ok(None));
+        let created = "2026-01-02T03:04:05Z".to_owned();
+        let expected = SpanWant { vni: Some(42), created };
+        assert_eq!(span(&network(r#", "transport": "vxlan", "vni": 42"#)), Ok(Some(expected)));
+        assert!(span(&network(r#", "vni": 42"#)).unwrap_err().contains(NO_TUNNEL));
+    }
+
+    #[test]
+    fn tunnels_go_and_do_not_come_later() {
+        let (local, vxlan) = (network(""), network(r#", "transport": "vxlan""#));
+        let check = |new: &VirtualNetwork, old: &VirtualNetwork| {
+            let mut problems = Problems::default();
+            new.check_change(old, &mut problems);
+            problems.is_empty()
+        };
+        assert!(check(&local, &vxlan) && check(&vxlan, &vxlan));
+        assert!(!check(&vxlan, &local));
+    }
 }

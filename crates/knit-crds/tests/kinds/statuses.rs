@@ -284,3 +284,21 @@ fn a_status_says_of_each_pod_when_it_got_its_networks() {
         assert_eq!(AppliedObject::of(&applied).report().attached, attached);
     }
 }
+
+#[test]
+fn a_networks_status_says_how_each_node_reaches_the_others() {
+    let yaml = "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: VirtualNetwork\nmetadata: {name: blue}\n\
+                spec: {subnets: [10.60.0.0/24], transport: vxlan, vni: 42}\n";
+    let mut object = Object::parse(yaml).unwrap();
+    let mut report = report(object.object_ref(), Phase::Configured, vec![]);
+    for node in ["node1", "node2"] {
+        let what = "vxlan, VNI 42, by knvx1 to the other".to_owned();
+        let item = ItemReport { field: "spec.transport".to_owned(), what, links: vec![], ready: true };
+        report.nodes.push(NodeReport { node: node.to_owned(), items: vec![item] });
+    }
+    object.update_status(&report, at(0));
+    let status = object.to_value()["status"].clone();
+    let expected =
+        |node: &str| serde_json::json!({"node": node, "transport": "vxlan, VNI 42, by knvx1 to the other"});
+    assert_eq!(status["nodes"], serde_json::json!([expected("node1"), expected("node2")]));
+}
