@@ -79,3 +79,24 @@ fn described(
     let network_status = annotations.remove(attachments::NETWORK_STATUS);
     (Pod { labels, limits, networks, network_status, ..Pod::default() }, wrong)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_say_limits_networks_and_what_the_pod_has_of_them() {
+        let word = str::to_owned;
+        let annotations = BTreeMap::from([
+            (word(attachments::NETWORKS), word("blue")),
+            (word(attachments::NETWORK_STATUS), word("[]")),
+            (word("kubernetes.io/egress-bandwidth"), word("8M")),
+            (word("kubernetes.io/ingress-bandwidth"), word("much")),
+        ]);
+        let (pod, wrong) = described(BTreeMap::from([(word("app"), word("web"))]), annotations);
+        assert_eq!((pod.networks.as_deref(), pod.network_status.as_deref()), (Some("blue"), Some("[]")));
+        assert_eq!(pod.labels["app"], "web");
+        assert_eq!(pod.limits.egress.map(|rate| rate.bits), Some(8_000_000));
+        assert!(wrong.len() == 1 && wrong[0].contains("much"), "{wrong:?}");
+    }
+}
