@@ -60,12 +60,18 @@ mod tests {
                 ("io.kubernetes.pod.uid", "u1"),
                 ("io.cri-containerd.kind", "sandbox"),
             ]),
-            annotations: map(&[("kubernetes.io/egress-bandwidth", "8M"), ("io.kubernetes.cri.x", "y")]),
+            annotations: map(&[
+                ("kubernetes.io/egress-bandwidth", "8M"),
+                ("io.kubernetes.cri.x", "y"),
+                (attachments::NETWORKS, "blue"),
+                (attachments::NETWORK_STATUS, "[]"),
+            ]),
             pid: 7,
         };
         let pod = of_runtime(told);
         assert_eq!(pod.labels, map(&[("podconfig", "sample"), ("app.kubernetes.io/name", "a")]));
         assert_eq!(pod.limits.egress.map(|rate| rate.bits), Some(8_000_000));
+        assert_eq!((pod.networks.as_deref(), pod.network_status.as_deref()), (Some("blue"), Some("[]")));
         assert_eq!((pod.uid.as_str(), pod.namespace.as_str(), pod.name.as_str()), ("u1", "cnf", "a"));
     }
 }

@@ -137,6 +137,9 @@ fn interface(selection: &Selection, index: usize) -> Result<IfName, Refusal> {
         return Err(invalid(format!("a pod has at most {MOST} networks of its annotation")));
     }
     match &selection.interface {
+        Some(name) if ["eth0", "lo"].contains(&name.as_str()) => {
+            Err(invalid(format!("interface {name} is the pod's own, and no network's of its annotation")))
+        }
         Some(name) => IfName::new(name).map_err(|why| invalid(why.to_string())),
         None => IfName::new(format!("net{}", index + 1)).map_err(|why| invalid(why.to_string())),
     }

@@ -74,7 +74,8 @@ pub struct PodNetworkStateStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedObject {
-    /// The object's kind; `Attachment` for what a container runtime asked for by a call.
+    /// The object's kind; `Attachment` for what a container runtime asked for by a call, `Pod` for what the pod's own annotation
+    /// asks for.
     pub kind: String,
     /// Its namespace; empty for a cluster-wide object.
     #[serde(default, skip_serializing_if = "String::is_empty")]

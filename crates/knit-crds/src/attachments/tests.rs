@@ -92,6 +92,8 @@ fn interfaces_are_named_by_their_place() {
     let networks = asked("a, b@eth7, c", &all);
     let names: Vec<&str> = networks.attachments.iter().map(|one| one.interface.as_str()).collect();
     assert_eq!(names, ["net1", "eth7", "net3"]);
+    let (_, why) = refusal(&asked("a@eth0", &all));
+    assert_eq!(why, "interface eth0 is the pod's own, and no network's of its annotation");
     let networks = asked("a@net2, b", &all);
     let Want::Refused(why) = &networks.intents[1].want else { panic!("{networks:#?}") };
     assert_eq!(why.problem.message, "interface net2 is asked for twice in this annotation");
