@@ -4,6 +4,7 @@
 mod support {
     #[allow(dead_code, reason = "shared with the tests of other ways")]
     pub mod nodes;
+    #[allow(dead_code, reason = "shared with the tests of networks on all nodes")]
     pub mod wiretap;
 }
 

@@ -21,6 +21,7 @@ use crate::egress::{self, Exit};
 use crate::event::{Effect, Unit};
 use crate::pools;
 use crate::resolve;
+pub use crate::spans::Gate;
 use crate::state::{ObjectKey, State};
 use crate::step::Effects;
 
@@ -51,18 +52,6 @@ pub struct Port {
     /// Whether packets may be handed to and from its pod past the bridge: it is an end of a pair, with one hardware address, and
     /// there is nothing that a packet would miss (limits, VLANs).
     pub direct: bool,
-}
-
-/// A tunnel that is a port of a bridge whose first addresses are the same on all nodes: nothing that is the bridge's own goes
-/// through it, neither way.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Gate {
-    /// The tunnel's link.
-    pub link: IfName,
-    /// The bridge's hardware address.
-    pub mac: Mac,
-    /// The bridge's addresses.
-    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// The node's part of the way to and from pods.
@@ -215,7 +204,7 @@ impl Forwards {
 }
 
 fn of_all(state: &State) -> OfAll {
-    let gates = gates(state);
+    let gates = state.gates();
     let Some(cluster) = state.cluster() else { return OfAll { gates, ..OfAll::default() } };
     let guarded = cluster.ways.filter(|ways| ways.anti_spoofing);
     let guards = guarded.map(|_| cluster.bridge.clone());
@@ -224,16 +213,6 @@ fn of_all(state: &State) -> OfAll {
     let inside = if exits.is_empty() { Vec::new() } else { inside(cluster) };
     let elsewhere = state.exits_elsewhere(&exits);
     OfAll { outside: outside(state, cluster), guards, beyond, inside, exits, elsewhere, gates }
-}
-
-fn gates(state: &State) -> Vec<Gate> {
-    let tunnels = state.made.values().filter_map(|made| made.tunnel.as_ref());
-    let gates = tunnels.map(|tunnel| Gate {
-        link: tunnel.link.clone(),
-        mac: tunnel.mac,
-        addresses: tunnel.first.clone(),
-    });
-    gates.collect()
 }
 
 /// Something changed: the host is asked, now or when it has done what it was asked before.
@@ -339,7 +318,7 @@ pub(crate) fn heed_egress(state: &mut State, effects: &mut Effects) {
 
 /// A bridge may have got a tunnel, or lost it.
 pub(crate) fn heed_tunnels(state: &mut State, effects: &mut Effects) {
-    let gates = gates(state);
+    let gates = state.gates();
     if state.forwards.of_all.gates != gates {
         state.forwards.of_all.gates = gates;
         ask(state, effects);

@@ -59,6 +59,18 @@ pub struct Tunnel {
     pub members: BTreeSet<String>,
 }
 
+/// A tunnel that is a port of a bridge whose first addresses are the same on all nodes: nothing that is the bridge's own goes
+/// through it, neither way.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Gate {
+    /// The tunnel's link.
+    pub link: IfName,
+    /// The bridge's hardware address.
+    pub mac: Mac,
+    /// The bridge's addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
 /// A network that is one on all nodes.
 #[derive(Clone, Copy)]
 pub(crate) struct Spanning<'a> {
@@ -176,6 +188,17 @@ impl State {
             block.pool.starts_with(&id) && block.pool_key().is_some_and(|pool| pool.network == id)
         });
         held.map(|block| block.node.clone()).collect()
+    }
+
+    /// What goes through none of the tunnels that there are.
+    pub(crate) fn gates(&self) -> Vec<Gate> {
+        let tunnels = self.made.values().filter_map(|made| made.tunnel.as_ref());
+        let gates = tunnels.map(|tunnel| Gate {
+            link: tunnel.link.clone(),
+            mac: tunnel.mac,
+            addresses: tunnel.first.clone(),
+        });
+        gates.collect()
     }
 
     /// What the loop has to hear when the addresses of nodes are these. Of other nodes only those on such networks matter.
