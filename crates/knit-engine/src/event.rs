@@ -319,13 +319,8 @@ pub enum Record {
         /// When.
         at: Time,
     },
-    /// The first container of a sandbox is started.
-    Started {
-        /// The sandbox.
-        id: SandboxId,
-        /// What stood before it, by the object that asked and its field.
-        before: BTreeSet<(ObjectKey, String)>,
-    },
+    /// The first container of a sandbox is started, and this stood before it, by the object that asked and its field.
+    Started(SandboxId, BTreeSet<(ObjectKey, String)>),
     /// The intent to change a unit: from here until [`Record::Ended`] the kernel may be in between.
     Began(Box<Began>),
     /// The unit's change holds, or was taken back.

@@ -156,7 +156,7 @@ pub(crate) fn note(state: &mut State, id: &SandboxId, effects: &mut Effects) {
         return;
     }
     let objects = before.iter().map(|(key, _)| key.clone()).collect();
-    effects.record(state, Record::Started { id: id.clone(), before });
+    effects.record(state, Record::Started(id.clone(), before));
     effects.changed(objects);
 }
 

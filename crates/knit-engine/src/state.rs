@@ -204,7 +204,7 @@ impl State {
                 self.sandboxes.insert(sandbox.id.clone(), sandbox.clone());
             }
             Record::SandboxGone { id, at } => self.forget(id, *at),
-            Record::Started { id, before } => self.started.note(id, before),
+            Record::Started(id, before) => self.started.note(id, before),
             Record::Began(began) => {
                 for taken in &began.leases {
                     self.leases.restore(&taken.network, taken.address, taken.lease.clone());

@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<Report> {
         knit.wait(number).with_context(|| format!("the agent's log ends with\n{}", said()))?;
         networks::delegate(&nodes, bare::REFERENCE, &multus, number)?;
         other.wait(number)?;
-        measure(&format!("pods with {number} additional networks"), || {
+        measure(&format!("pods with additional networks: {number}"), || {
             added(&mut report, &knit, &other, number, rounds)
         })?;
     }
