@@ -171,8 +171,8 @@ pub(super) fn attached(stored: &StoredObject) -> Vec<Attachment> {
 #[cfg(test)]
 mod tests {
     use knit_engine::Record;
-    use knit_ipam::Time;
     use knit_engine::pods::{Running, Told};
+    use knit_ipam::Time;
     use knit_model::SandboxId;
     use knit_model::intent::Want;
     use knit_model::sandbox::Instance;
