@@ -18,7 +18,7 @@ use serde_json::Value;
 use support::beside::{IMAGE, eventually, installed, on_node};
 use support::kubectl::{Namespace, kubectl, run, text};
 
-const FIXED: [&str; 2] = ["10.77.0.200", "fd00:77:0:0:c000::7"];
+const FIXED: [&str; 2] = ["10.77.0.200", "fd00:77::c000:0:0:7"];
 
 /// A network, pods with any address on it, and one with an address of its own.
 const OBJECTS: &str = "
@@ -35,7 +35,7 @@ spec: {interfaceName: blue0, network: blue}
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Veth
 metadata: {name: vip}
-spec: {interfaceName: blue0, network: blue, addresses: [10.77.0.200/24, 'fd00:77:0:0:c000::7/64']}
+spec: {interfaceName: blue0, network: blue, addresses: [10.77.0.200/24, 'fd00:77::c000:0:0:7/64']}
 ";
 
 fn pod(name: &str, node: &str, label: &str) -> String {
@@ -105,7 +105,7 @@ fn alone(namespace: &Namespace) -> BTreeSet<(String, String)> {
 }
 
 fn claimed(node: &str) -> BTreeSet<(String, String)> {
-    [(node, "10.77.0.200/32"), (node, "fd00:77:0:0:c000::7/128")]
+    [(node, "10.77.0.200/32"), (node, "fd00:77::c000:0:0:7/128")]
         .map(|(node, cidr)| (node.to_owned(), cidr.to_owned()))
         .into()
 }

@@ -171,7 +171,7 @@ fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
     for (field, value) in [
         ("/spec/hostNetwork", json!(true)),
         ("/spec/containers/0/securityContext/capabilities", json!({"add": ["NET_ADMIN"]})),
-        ("/spec/containers/0/securityContext/privileged", json!(true)),
+        ("/spec/containers/0/securityContext/allowPrivilegeEscalation", json!(true)),
     ] {
         let mut greedy = pod("greedy", "node1");
         let (parent, last) = field.rsplit_once('/').unwrap();

@@ -58,7 +58,7 @@ fn agent() -> Value {
     rules.push(rule(STATES, &["networkquotas/status"], &["get", "patch"]));
     rules.push(rule("", &["pods"], &READ));
     // The readiness gate of pods that have it.
-    rules.push(rule("", &["pods/status"], &["patch"]));
+    rules.push(rule("", &["pods/status"], &["get", "patch"]));
     // Where the others are, once a network is one on all nodes.
     rules.push(rule("", &["nodes"], &READ));
     rules.push(rule("events.k8s.io", &["events"], &["create", "patch"]));
