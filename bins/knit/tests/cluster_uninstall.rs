@@ -18,6 +18,13 @@ fn knit(words: &[&str]) -> String {
     text(&output)
 }
 
+/// Knit's labels of all nodes, one on each line.
+fn labels() -> String {
+    let nodes = kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].metadata.labels}"]);
+    let of_knit = nodes.split('"').filter(|word| word.contains("link.knit."));
+    of_knit.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn preflight_finds_nothing_wrong_and_uninstall_leaves_nothing_behind() {
     assert!(knit(&["preflight"]).contains("Knit would work here"));
@@ -42,6 +49,7 @@ spec: {name: leavebr0, cidr: 192.168.130.0/24}
         assert!(Instant::now() < end, "there are other bridges: {}", all());
         std::thread::sleep(Duration::from_millis(500));
     }
+    assert!(labels().contains("link.knit.opdev.io/veth"), "{}", labels());
     let said = knit(&["uninstall"]);
     assert!(said.contains("1 bridges deleted") && said.contains("nodes and pods are as they were"), "{said}");
     kubectl(&["wait", "--for=delete", "crd", "-l", "app.kubernetes.io/part-of=knit", "--timeout=60s"]);
@@ -50,6 +58,7 @@ spec: {name: leavebr0, cidr: 192.168.130.0/24}
         let left = text(&run(&["get", kind, "-l", "app.kubernetes.io/part-of=knit", "-o", "name"]));
         assert_eq!(left, "", "{kind}");
     }
+    assert_eq!(labels(), "", "labels of the nodes");
     // Once more, where there is nothing: that is no error.
     knit(&["uninstall"]);
 }

@@ -48,16 +48,19 @@ pub async fn uninstall(client: Client, patience: Duration, mut say: impl FnMut(S
     for kind in Object::kinds() {
         free_objects(&client, kind).await?;
     }
-    remove::<Namespace>(&client, &mut say).await?;
-    unlabel_nodes(&client).await?;
+    remove(Api::<Namespace>::all(client.clone()), "namespace", &mut say).await?;
     for kind in ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"] {
-        remove_placement(&client, kind, &mut say).await?;
+        remove(placement(&client, kind), &kind.to_lowercase(), &mut say).await?;
     }
-    remove::<ValidatingAdmissionPolicyBinding>(&client, &mut say).await?;
-    remove::<ValidatingAdmissionPolicy>(&client, &mut say).await?;
-    remove::<ClusterRoleBinding>(&client, &mut say).await?;
-    remove::<ClusterRole>(&client, &mut say).await?;
-    remove::<CustomResourceDefinition>(&client, &mut say).await
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(client.clone());
+    remove(bindings, "validatingadmissionpolicybinding", &mut say).await?;
+    let policies = Api::<ValidatingAdmissionPolicy>::all(client.clone());
+    remove(policies, "validatingadmissionpolicy", &mut say).await?;
+    remove(Api::<ClusterRoleBinding>::all(client.clone()), "clusterrolebinding", &mut say).await?;
+    remove(Api::<ClusterRole>::all(client.clone()), "clusterrole", &mut say).await?;
+    // A controller that is still about to end may not put them back any more.
+    unlabel_nodes(&client).await?;
+    remove(Api::<CustomResourceDefinition>::all(client.clone()), "customresourcedefinition", &mut say).await
 }
 
 /// All objects of a kind; none where the kind is not installed.
@@ -131,39 +134,26 @@ async fn free_objects(client: &Client, kind: &KindInfo) -> kube::Result<()> {
     Ok(())
 }
 
-/// Deletes what is labelled as Knit's.
-async fn remove<K>(client: &Client, say: &mut impl FnMut(String)) -> kube::Result<()>
+/// Deletes what is labelled as Knit's; nothing where the API server does not know the kind.
+async fn remove<K>(api: Api<K>, kind: &str, say: &mut impl FnMut(String)) -> kube::Result<()>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
-    for object in api.list(&ListParams::default().labels(LABEL)).await? {
-        let name = object.name_any();
-        there_or_not(api.delete(&name, &DeleteParams::default()).await.map(|_| ()))?;
-        say(format!("{}/{name} deleted", K::kind(&()).to_lowercase()));
-    }
-    Ok(())
-}
-
-/// Policies that put pods where their networks are; none where the API server does not know the kind.
-async fn remove_placement(client: &Client, kind: &str, say: &mut impl FnMut(String)) -> kube::Result<()> {
-    let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
-    let kind = ApiResource::from_gvk_with_plural(&kind, &plural(&kind.kind));
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     let there = match api.list(&ListParams::default().labels(LABEL)).await {
         Err(kube::Error::Api(why)) if why.code == 404 => return Ok(()),
         there => there?,
     };
     for name in there.items.iter().map(ResourceExt::name_any) {
         there_or_not(api.delete(&name, &DeleteParams::default()).await.map(|_| ()))?;
-        say(format!("{}/{name} deleted", kind.kind.to_lowercase()));
+        say(format!("{kind}/{name} deleted"));
     }
     Ok(())
 }
 
-fn plural(kind: &str) -> String {
-    let kind = kind.to_lowercase();
-    kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |policy| format!("{policy}ies"))
+/// Policies that put pods where their networks are. Older API servers do not know them.
+fn placement(client: &Client, kind: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+    Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
 }
 
 /// Takes Knit's labels from all nodes.
