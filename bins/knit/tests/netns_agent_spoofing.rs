@@ -128,6 +128,36 @@ fn a_table_that_somebody_removed_comes_back_and_lists_its_ports_in_words() {
 }
 
 #[test]
+fn a_pod_that_comes_or_goes_changes_the_table_in_place() {
+    let machine = Machine::new("agent-in-place");
+    let pods = ["one", "two", "three"].map(|name| machine.testbed.pod(name));
+    let agent = machine.agent_with(&["--cluster-anti-spoofing", "--resync-seconds", "600"], &[]);
+    let table = || machine.host.output("nft", &["list", "table", "bridge", "knit"]).unwrap();
+    let handle = || {
+        let listed = machine.host.output("nft", &["-a", "list", "table", "bridge", "knit"]).unwrap();
+        listed.lines().next().unwrap().to_owned()
+    };
+    agent.attach("sb1", &pods[0]);
+    let (alone, first) = (table(), handle());
+    agent.attach("sb2", &pods[1]);
+    assert!(table().contains(MINE.0) && table().contains(NEIGHBOUR.0), "{}", table());
+    agent.delete("sb2");
+    eventually("it is as before", Duration::from_secs(5), || table() == alone);
+    assert_eq!(handle(), first);
+    // Where somebody has taken it away it is made anew, for all pods.
+    agent.attach("sb2", &pods[1]);
+    let both = table();
+    machine.host.output("nft", &["delete", "table", "bridge", "knit"]).unwrap();
+    agent.attach("sb3", &pods[2]);
+    agent.delete("sb3");
+    let sorted =
+        |text: &str| text.split([',', '\n']).map(|part| part.trim().to_owned()).collect::<BTreeSet<_>>();
+    eventually("all are there", Duration::from_secs(5), || sorted(&table()) == sorted(&both));
+    assert_ne!(handle(), first);
+    agent.stop();
+}
+
+#[test]
 fn a_pod_reaches_itself_through_a_service_that_is_translated_on_the_bridge() {
     const SERVICE: (&str, &str) = ("10.96.0.10", "fd96::10");
     let machine = Machine::new("agent-hairpin");

@@ -1,8 +1,9 @@
 //! The node's part of the way to and from pods, in Knit's own nftables tables: ports of the node that lead to pods, the way out
 //! of the cluster, what may come in by the ports of the cluster's bridge, and what stays out of the tunnels of networks.
 //!
-//! Both tables are replaced as a whole in one transaction, so that there is no moment with half of it. Nothing else in the packet
-//! filter is touched.
+//! Both tables change in one transaction, so that there is no moment with half of it. What was told last is remembered, so that a
+//! pod that comes or goes is a few elements of sets; from time to time, and whenever the kernel does not take that, both tables
+//! are replaced as a whole. Nothing else in the packet filter is touched.
 //!
 //! Where a kernel can do it, TCP of guarded ports with other pods goes past the bridge and these tables.
 //!
@@ -15,20 +16,40 @@ mod egress;
 mod guard;
 mod table;
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use knit_engine::forward::Forwarding;
 use knit_kernel::Kernel;
 use knit_kernel::error::Error;
+use knit_kernel::nft::Table;
 use knit_kernel::redirect::Redirect;
 use knit_model::IfName;
 use knit_model::problem::{Problem, Reason};
 
+/// What the host's packet filter was told last, by whichever hands.
+#[derive(Clone, Default)]
+pub(crate) struct LastFilter(Arc<Mutex<Option<Filter>>>);
+
+struct Filter {
+    tables: [Table; 2],
+    loopback: Option<Loopback>,
+}
+
+/// Whether the node's loopback and the pods on a bridge can talk.
+#[derive(PartialEq, Eq)]
+struct Loopback {
+    bridge: IfName,
+    is_open: bool,
+}
+
 /// Has exactly these.
 pub(crate) fn apply(
     kernel: &mut Kernel,
+    last: &LastFilter,
     all: &Forwarding,
     redirect: Option<&Redirect>,
 ) -> Result<(), Problem> {
-    filter(kernel, all)?;
+    filter(kernel, last, all).map_err(|why| failed(&why))?;
     if let Some(leaving) = &all.egress {
         egress::move_connections(kernel, leaving);
     }
@@ -38,23 +59,41 @@ pub(crate) fn apply(
     Ok(())
 }
 
-fn filter(kernel: &mut Kernel, all: &Forwarding) -> Result<(), Problem> {
-    let Forwarding { forwards, bridge, .. } = all;
-    let tables = [table::of(all), guard::of(&all.guarded, &all.gates)];
-    let replace = |kernel: &mut Kernel| kernel.replace_tables(&tables).map_err(|why| failed(&why));
-    if forwards.is_empty() {
-        open_loopback(kernel, bridge.as_ref(), false)?;
-        return replace(kernel);
+fn filter(kernel: &mut Kernel, last: &LastFilter, all: &Forwarding) -> Result<(), Error> {
+    let mut last = last.0.lock().unwrap_or_else(PoisonError::into_inner);
+    // After an error nobody knows what there is.
+    let known = last.take().filter(|_| !all.anew);
+    let is_open = !all.forwards.is_empty();
+    let loopback = all.bridge.clone().map(|bridge| Loopback { bridge, is_open });
+    let new = Filter { tables: [table::of(all), guard::of(&all.guarded, &all.gates)], loopback };
+    if is_open {
+        new.tell_tables(kernel, known.as_ref())?;
+        new.tell_loopback(kernel, known.as_ref())?;
+    } else {
+        new.tell_loopback(kernel, known.as_ref())?;
+        new.tell_tables(kernel, known.as_ref())?;
     }
-    replace(kernel)?;
-    open_loopback(kernel, bridge.as_ref(), true)
+    *last = Some(new);
+    Ok(())
 }
 
-/// Lets the node's loopback and the pods on a bridge talk, or not.
-fn open_loopback(kernel: &mut Kernel, bridge: Option<&IfName>, open: bool) -> Result<(), Problem> {
-    let Some(bridge) = bridge else { return Ok(()) };
-    let key = format!("net/ipv4/conf/{bridge}/route_localnet");
-    kernel.write_host_sysctl(&key, if open { "1" } else { "0" }).map_err(|why| failed(&why))
+impl Filter {
+    fn tell_tables(&self, kernel: &mut Kernel, known: Option<&Self>) -> Result<(), Error> {
+        match known.map(|known| kernel.change_tables(&known.tables, &self.tables)) {
+            Some(Ok(())) => Ok(()),
+            // Somebody else has changed it, or it is the first time.
+            Some(Err(_)) | None => kernel.replace_tables(&self.tables),
+        }
+    }
+
+    fn tell_loopback(&self, kernel: &mut Kernel, known: Option<&Self>) -> Result<(), Error> {
+        let Some(Loopback { bridge, is_open }) = &self.loopback else { return Ok(()) };
+        if known.is_some_and(|known| known.loopback == self.loopback) {
+            return Ok(());
+        }
+        let key = format!("net/ipv4/conf/{bridge}/route_localnet");
+        kernel.write_host_sysctl(&key, if *is_open { "1" } else { "0" })
+    }
 }
 
 fn failed(why: &Error) -> Problem {

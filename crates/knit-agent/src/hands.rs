@@ -24,6 +24,7 @@ use knit_model::sandbox::Instance;
 use knit_model::{IfName, KeyRef, NetState, Plan, Sandbox, Scope, Step};
 
 use crate::error::{Error, Result};
+use crate::forward::LastFilter;
 use crate::keys::KeyFolder;
 use crate::{announce, chain, forward};
 
@@ -129,6 +130,7 @@ pub struct Hands {
     boot: String,
     /// How packets go past the bridge. `None`: nobody looks after that.
     redirect: Option<Arc<Redirect>>,
+    filter: LastFilter,
 }
 
 impl Task {
@@ -159,12 +161,25 @@ impl Hands {
     /// New hands, in the network namespace that counts as the host's. They belong to the calling thread.
     pub fn new(host: Netns, boot: String, keys: Arc<KeyFolder>, faults: Faults) -> Result<Self> {
         let kernel = Kernel::open(host)?.with_secrets(keys.clone());
-        Ok(Self { kernel, keys, faults, boot, redirect: None })
+        Ok(Self { kernel, keys, faults, boot, redirect: None, filter: LastFilter::default() })
+    }
+
+    /// More of the same, for another thread.
+    pub(crate) fn another(&self) -> Result<Self> {
+        let host = self.kernel.host().clone();
+        let (keys, faults) = (Arc::clone(&self.keys), Arc::clone(&self.faults));
+        let new = Self::new(host, self.boot.clone(), keys, faults)?;
+        Ok(Self { redirect: self.redirect.clone(), filter: self.filter.clone(), ..new })
     }
 
     /// From here on they also look after packets that go past the bridge.
     pub(crate) fn set_redirect(&mut self, redirect: Option<Arc<Redirect>>) {
         self.redirect = redirect;
+    }
+
+    /// From here on they know what other hands told the packet filter.
+    pub(crate) fn set_filter(&mut self, filter: LastFilter) {
+        self.filter = filter;
     }
 
     pub(crate) fn redirect(&self) -> Option<&Arc<Redirect>> {
@@ -178,10 +193,6 @@ impl Hands {
 
     pub(crate) fn faults(&self) -> Faults {
         Arc::clone(&self.faults)
-    }
-
-    pub(crate) fn boot(&self) -> &str {
-        &self.boot
     }
 
     /// Does one job.
@@ -208,7 +219,7 @@ impl Hands {
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
             Task::Forward(all) => {
-                let done = forward::apply(&mut self.kernel, &all, self.redirect.as_deref());
+                let done = forward::apply(&mut self.kernel, &self.filter, &all, self.redirect.as_deref());
                 if let Err(why) = &done {
                     tracing::error!(%why, "the node's part of the way to and from pods is not as it should be");
                 }

@@ -24,6 +24,7 @@ pub use start::FORMAT;
 
 use crate::chain;
 use crate::error::{Error, Result};
+use crate::forward::LastFilter;
 use crate::hands::{Done, Hands, Job, Task};
 use crate::keys::KeyFolder;
 use crate::sockets;
@@ -279,17 +280,18 @@ impl Node {
     }
 
     /// Another pair of hands, for another thread, that works for this node.
-    pub fn spare_hands(&mut self) -> Result<Hands> {
-        let host = self.hands.kernel().host().clone();
-        let keys = Arc::clone(&self.keys);
-        let mut hands = Hands::new(host, self.hands.boot().to_owned(), keys, self.hands.faults())?;
-        hands.set_redirect(self.hands.redirect().cloned());
-        Ok(hands)
+    pub fn spare_hands(&self) -> Result<Hands> {
+        self.hands.another()
     }
 
     /// From here on packets between pods may go past the bridge, or what an earlier process left of that is taken away.
     pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
         self.hands.set_redirect(Some(redirect));
+    }
+
+    /// From here on it is known what an earlier node of this process told the packet filter.
+    pub(crate) fn set_filter(&mut self, filter: LastFilter) {
+        self.hands.set_filter(filter);
     }
 
     /// How packets between pods of this node go.

@@ -160,7 +160,7 @@ pub(crate) fn hear(state: &mut State, event: Event, now: Time, effects: &mut Eff
         }
         Event::ChainDone { key, verb, result } => chain::done(state, &key, verb, result, now, effects),
         Event::Restarted => restarted(state, effects),
-        Event::Reforward => forward::refresh_all(state, effects),
+        Event::Reforward => forward::repeat(state, effects),
         Event::Forwarded(result) => forwarded(state, &result, now, effects),
         _ => {}
     }

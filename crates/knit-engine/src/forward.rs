@@ -71,6 +71,8 @@ pub struct Forwarding {
     pub gates: Vec<Gate>,
     /// Where guarded ports are: pods of other nodes that are reached without a tunnel. Many, and the same at each attach.
     pub beyond: Arc<[Through]>,
+    /// Whether the host is to have it whatever it was told before: somebody else may have changed it meanwhile.
+    pub anew: bool,
 }
 
 /// Pods whose packets leave the cluster by a gateway.
@@ -124,6 +126,8 @@ pub(crate) struct Forwards {
     under_way: Option<Turn>,
     /// What was asked last about packets that leave by a gateway.
     by_gateways: ByGateways,
+    /// Whether the next change is to be made whatever the host was told before.
+    anew: bool,
 }
 
 /// What the host was asked about packets that leave by a gateway.
@@ -238,6 +242,7 @@ fn go_on(state: &mut State, effects: &mut Effects) {
         guarded: asked.of.values().flat_map(|wanted| &wanted.guarded).cloned().collect(),
         gates: asked.of_all.gates.clone(),
         beyond: asked.of_all.beyond.clone(),
+        anew: mem::take(&mut asked.anew),
     }));
 }
 
@@ -369,10 +374,16 @@ pub(crate) fn remember(state: &mut State) {
     state.forwards.of = all;
 }
 
-/// Asks for all of it, whatever was asked before.
-pub(crate) fn refresh_all(state: &mut State, effects: &mut Effects) {
+/// Asks for all of it.
+fn refresh_all(state: &mut State, effects: &mut Effects) {
     remember(state);
     ask(state, effects);
+}
+
+/// Asks for all of it, whatever was asked before.
+pub(crate) fn repeat(state: &mut State, effects: &mut Effects) {
+    state.forwards.anew = true;
+    refresh_all(state, effects);
 }
 
 fn wanted(state: &State, id: &SandboxId) -> Wanted {

@@ -225,6 +225,20 @@ fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_t
     assert_eq!(*node.done(Ok(())).beyond, []);
 }
 
+#[test]
+fn the_packet_filter_is_told_what_differs_until_all_is_compared() {
+    let mut node = Node::new(true);
+    node.attach_in("lab", "a");
+    assert!(!node.done(Ok(())).anew);
+    // While one is under way it is kept in mind, for the next one alone.
+    node.attach_in("lab", "b");
+    node.tell(Event::Reforward);
+    assert!(!node.done(Ok(())).anew);
+    assert!(node.done(Ok(())).anew);
+    node.attach_in("lab", "c");
+    assert!(!node.done(Ok(())).anew);
+}
+
 fn said(name: &str, terms: Terms) -> Event {
     Event::Namespaces(Namespaces::from([(name.to_owned(), terms)]))
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
 use std::net::IpAddr;
+use std::slice::from_ref;
 
 use knit_kernel::error::Error;
 use knit_kernel::nft::{
@@ -187,6 +188,43 @@ fn a_table_that_the_kernel_refuses_changes_nothing_and_says_which_part() {
     assert!(matches!(refused, Error::Refused { .. }), "{said}");
     assert!(said.starts_with("fill set any4 in table inet knit: ") && said.contains("EEXIST"), "{said}");
     assert_eq!(host.output("nft", &["list", "ruleset"]).unwrap(), LISTED);
+}
+
+#[test]
+fn a_table_that_is_there_is_changed_in_place() {
+    let testbed = Testbed::new("nft-change");
+    let host = testbed.host();
+    let mut kernel = kernel(&host);
+    let old = everything();
+    let mut new = everything();
+    if let Contents::Map { elements, .. } = &mut new.sets[2].contents {
+        // One leads elsewhere, one is new.
+        elements[0].1 = vec![address("10.75.0.9"), 81u16.into()];
+        elements.push((vec![17u8.into(), 5353u16.into()], vec![address("10.75.0.3"), 53u16.into()]));
+    }
+    kernel.replace_tables(from_ref(&new)).unwrap();
+    let listed = || host.output("nft", &["list", "table", "inet", "knit"]).unwrap();
+    let handle = || {
+        let listed = host.output("nft", &["-a", "list", "table", "inet", "knit"]).unwrap();
+        listed.lines().next().unwrap().to_owned()
+    };
+    let expected = listed();
+    let first = handle();
+    kernel.replace_tables(from_ref(&old)).unwrap();
+    let before = handle();
+    assert_ne!(before, first);
+    kernel.change_tables(from_ref(&old), from_ref(&new)).unwrap();
+    assert_eq!((listed(), handle()), (expected, before.clone()));
+    kernel.change_tables(from_ref(&new), from_ref(&old)).unwrap();
+    assert_eq!((listed().as_str(), handle()), (LISTED, before.clone()));
+    // What is not as it is said to be is an error, and nothing changes.
+    let mut without = everything();
+    if let Contents::Map { elements, .. } = &mut without.sets[2].contents {
+        elements.clear();
+    }
+    host.output("nft", &["flush", "map", "inet", "knit", "any4"]).unwrap();
+    assert!(kernel.change_tables(&[old], &[without]).is_err());
+    assert_eq!(handle(), before);
 }
 
 #[test]

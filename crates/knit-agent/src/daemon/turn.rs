@@ -27,6 +27,7 @@ use super::outgoing::Callers;
 use super::pool::{self, Pool};
 use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
+use crate::forward::LastFilter;
 use crate::hands::Task;
 use crate::metrics::Metrics;
 use crate::node::{Heard, Node};
@@ -103,8 +104,10 @@ pub(super) fn run(
 ) {
     let mut pool: Option<Pool> = None;
     let mut faults = faults;
+    // The pool's hands stay, whatever becomes of a node.
+    let filter = LastFilter::default();
     for life in 0.. {
-        let opened = open(&options, faults.take()).and_then(|mut node| {
+        let opened = open(&options, filter.clone(), faults.take()).and_then(|node| {
             if pool.is_none() {
                 let hands = (0..options.hands).map(|_| node.spare_hands()).collect::<Result<Vec<_>>>()?;
                 pool = Some(Pool::start(hands, &ends.sender)?);
@@ -135,12 +138,13 @@ pub(super) fn run(
     }
 }
 
-fn open(options: &Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Node> {
+fn open(options: &Options, filter: LastFilter, faults: Option<Box<dyn Observer + Send>>) -> Result<Node> {
     let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone())?;
     for note in notes {
         tracing::warn!("{note}");
     }
     node.set_redirect(Arc::clone(&options.redirect));
+    node.set_filter(filter);
     if let Some(faults) = faults {
         node.set_faults(faults);
     }

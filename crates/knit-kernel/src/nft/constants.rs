@@ -11,6 +11,7 @@ pub const NFT_MSG_NEWCHAIN: u16 = 3;
 pub const NFT_MSG_NEWRULE: u16 = 6;
 pub const NFT_MSG_NEWSET: u16 = 9;
 pub const NFT_MSG_NEWSETELEM: u16 = 12;
+pub const NFT_MSG_DELSETELEM: u16 = 14;
 
 // Tables, chains, rules
 pub const NFTA_TABLE_NAME: u16 = 1;

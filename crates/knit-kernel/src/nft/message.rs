@@ -3,12 +3,14 @@
 use super::constants::*;
 use super::expression::Expression;
 use super::rule::Rule;
-use super::set::Set;
+use super::set::{Element, Set};
 use super::{Chain, ChainKind, Entry, Family, Hook, Need, Step, Table};
 use crate::netlink::Message;
 use crate::netlink::constants::{NFNL_SUBSYS_NFTABLES, NLM_F_APPEND, NLM_F_CREATE};
 use crate::netlink::header::NetfilterHeader;
 
+/// How many elements go into one message: with the longest keys they fit into netlink's lengths.
+const ELEMENTS_AT_ONCE: usize = 400;
 /// The options behind expressions that a kernel with nftables may lack.
 const OPTIONAL: &str = "CONFIG_NFT_CT, CONFIG_NFT_FIB_INET, CONFIG_NFT_MASQ or CONFIG_NFT_NAT";
 
@@ -70,20 +72,28 @@ impl Table {
     }
 
     fn set(&self, set: &Set, id: u32) -> Vec<Step> {
-        let at = format!("set {} in table {}", set.name, self.words());
-        let mut step = self.step(NFT_MSG_NEWSET, NLM_F_CREATE, format!("make {at}"), self.has_family());
+        let context = format!("make set {} in table {}", set.name, self.words());
+        let mut step = self.step(NFT_MSG_NEWSET, NLM_F_CREATE, context, self.has_family());
         set.encode(id, &mut step.message);
         let mut steps = vec![step];
-        for list in set.element_lists() {
-            let context = format!("fill {at}");
-            let mut step = self.step(NFT_MSG_NEWSETELEM, NLM_F_CREATE, context, self.has_family());
+        steps.extend(self.elements(NFT_MSG_NEWSETELEM, set, &set.elements()));
+        steps
+    }
+
+    /// Puts elements into a set, or takes them out of it, as many in a message as fit.
+    pub(super) fn elements(&self, kind: u16, set: &Set, elements: &[Element]) -> Vec<Step> {
+        let (verb, flags) =
+            if kind == NFT_MSG_NEWSETELEM { ("fill", NLM_F_CREATE) } else { ("take elements out of", 0) };
+        let context = format!("{verb} set {} in table {}", set.name, self.words());
+        let message = |list: &[Element]| {
+            let mut step = self.step(kind, flags, context.clone(), self.has_family());
             step.message.put_str(NFTA_SET_ELEM_LIST_SET, &set.name);
             step.message.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |elements| {
                 list.iter().for_each(|element| element.encode(elements));
             });
-            steps.push(step);
-        }
-        steps
+            step
+        };
+        elements.chunks(ELEMENTS_AT_ONCE).map(message).collect()
     }
 
     fn rule(&self, chain: &str, rule: &Rule, number: u32) -> Step {

@@ -7,9 +7,6 @@ use super::expression::put_value;
 use super::field::{Kind, Value};
 use crate::netlink::{Message, align};
 
-/// How many elements go into one message: with the longest keys they fit into netlink's lengths.
-const ELEMENTS_AT_ONCE: usize = 400;
-
 // What the `nft` program leaves with a set for itself: kind, length, value in the machine's order.
 const ITS_KEY_IS_BIG_ENDIAN: [u8; 6] = note(0, 2);
 const ITS_RANGES_ARE_MERGED: [u8; 6] = note(2, 1);
@@ -71,9 +68,9 @@ impl Set {
         }
     }
 
-    /// Its elements, as lists that fit into one message each.
-    pub(super) fn element_lists(&self) -> Vec<Vec<Element>> {
-        let elements: Vec<Element> = match &self.contents {
+    /// Its elements.
+    pub(super) fn elements(&self) -> Vec<Element> {
+        match &self.contents {
             Contents::Keys(keys) => {
                 keys.iter().map(|key| Element { key: bytes(key), data: None, is_end: false }).collect()
             }
@@ -82,13 +79,23 @@ impl Set {
                 .map(|(key, data)| Element { key: bytes(key), data: Some(bytes(data)), is_end: false })
                 .collect(),
             Contents::Ranges(ranges) => boundaries(ranges),
+        }
+    }
+
+    /// Whether another set is the same but for its elements, which can be told one by one. Ends of ranges cannot: where two
+    /// touch there is none.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let kinds = match (&self.contents, &other.contents) {
+            (Contents::Keys(_), Contents::Keys(_)) => true,
+            (Contents::Map { to, .. }, Contents::Map { to: other, .. }) => to == other,
+            (one, other) => one == other,
         };
-        elements.chunks(ELEMENTS_AT_ONCE).map(<[Element]>::to_vec).collect()
+        kinds && self.name == other.name && self.key == other.key
     }
 }
 
 /// One element on the wire. A range is two: its first address, and the one behind its last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element {
     key: Vec<u8>,
     data: Option<Vec<u8>>,

@@ -47,7 +47,11 @@ fn attributes(message: &Message) -> Attributes<'_> {
 }
 
 fn contexts(table: &Table) -> Vec<String> {
-    table.steps().iter().map(|step| step.message.context().to_string()).collect()
+    contexts_of(&table.steps())
+}
+
+fn contexts_of(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(|step| step.message.context().to_string()).collect()
 }
 
 /// The expressions of a rule by name, with the bytes of each.
@@ -179,8 +183,7 @@ fn ranges_that_overlap_or_touch_become_one_and_the_last_address_has_no_end() {
         contents: Contents::Ranges(texts.iter().map(|text| text.parse().unwrap()).collect()),
     };
     let shown = |texts: &[&str]| -> Vec<String> {
-        let lists = ranges(texts).element_lists();
-        lists.iter().flatten().map(|element| format!("{element:?}")).collect()
+        ranges(texts).elements().iter().map(|element| format!("{element:?}")).collect()
     };
     let element = |key: [u8; 4], is_end: bool| {
         format!("Element {{ key: {:?}, data: None, is_end: {is_end} }}", key.to_vec())
@@ -209,4 +212,34 @@ fn what_a_kernel_lacks_is_named() {
     assert!(said.ends_with("CONFIG_NF_TABLES_INET"), "{said}");
     assert!(matches!(steps[6].needs.lack(refused(Errno::EPERM)), Error::Refused { .. }));
     assert!(lack_of_all(refused(Errno::EOPNOTSUPP)).lack().is_some());
+}
+
+#[test]
+fn where_a_table_is_only_what_differs_is_said() {
+    let old = table();
+    let with = |set: Set| Table { sets: vec![set], ..table() };
+    let from_old = |new: &Table| contexts_of(&new.steps_from(std::slice::from_ref(&old)));
+    assert_eq!(from_old(&old), [""; 0]);
+    assert_eq!(from_old(&with(map(3))), ["fill set any4 in table inet t"]);
+    assert_eq!(from_old(&with(map(0))), ["take elements out of set any4 in table inet t"]);
+    // A key that leads elsewhere goes before it comes.
+    let mut moved = map(1);
+    if let Contents::Map { elements, .. } = &mut moved.contents {
+        elements[0].1[1] = 81u16.into();
+    }
+    let both = ["take elements out of set any4 in table inet t", "fill set any4 in table inet t"];
+    assert_eq!(from_old(&with(moved)), both);
+    // Ranges, other sets, other rules, and a table that is not there: as a whole.
+    let ranges = |text: &str| Set {
+        name: "inside4".to_owned(),
+        key: vec![Kind::Ipv4],
+        contents: Contents::Ranges(vec![text.parse().unwrap()]),
+    };
+    let (one, other) = (with(ranges("10.0.0.0/8")), with(ranges("10.0.0.0/9")));
+    assert_eq!(contexts_of(&other.steps_from(std::slice::from_ref(&one))), contexts(&other));
+    assert_eq!(from_old(&one), contexts(&one));
+    let mut ruled = table();
+    ruled.chains[0].rules.pop();
+    assert_eq!(from_old(&ruled), contexts(&ruled));
+    assert_eq!(contexts_of(&old.steps_from(&[])), contexts(&old));
 }
