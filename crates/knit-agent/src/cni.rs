@@ -7,7 +7,7 @@ mod keep;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use knit_kni::frame::SHIM_MARK;
@@ -85,7 +85,30 @@ pub struct Look {
     pub wins: Option<PathBuf>,
 }
 
+/// A file or folder as it is: whoever changes it changes one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Print {
+    device: u64,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl Print {
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        let changed = (found.ctime(), found.ctime_nsec());
+        Some(Self { device: found.dev(), inode: found.ino(), size: found.size(), changed })
+    }
+}
+
 impl Look {
+    /// Whether both files are as they should be, and the configuration is the one that runtimes take.
+    fn stands(&self) -> bool {
+        let files = [self.shim_stands, self.configuration_stands];
+        files.iter().all(|file| *file == Standing::AsAsked) && self.shadow().is_none()
+    }
+
     /// Someone else's configuration that goes before Knit's.
     pub fn shadow(&self) -> Option<&Path> {
         self.wins.as_deref().filter(|wins| *wins != self.configuration)
@@ -117,20 +140,31 @@ impl CniConfig {
         self.conf_dir.join(&self.conf_name)
     }
 
+    /// Where the shim to install is.
+    fn source_file(&self) -> Result<PathBuf> {
+        if !self.shim.as_os_str().is_empty() {
+            return Ok(self.shim.clone());
+        }
+        let this = std::env::current_exe();
+        let this = this.map_err(|source| file_error(Path::new("/proc/self/exe"), source))?;
+        Ok(this.with_file_name(SHIM))
+    }
+
     /// The shim to install.
     fn source(&self) -> Result<Vec<u8>> {
-        let mut path = self.shim.clone();
-        if path.as_os_str().is_empty() {
-            let this =
-                std::env::current_exe().map_err(|source| file_error(Path::new("/proc/self/exe"), source))?;
-            path = this.with_file_name(SHIM);
-        }
+        let path = self.source_file()?;
         let bytes = fs::read(&path).map_err(|source| file_error(&path, source))?;
         if !has_mark(&bytes) {
             let why = "this is not Knit's CNI shim".to_owned();
             return Err(Error::Config { path: path.display().to_string(), why });
         }
         Ok(bytes)
+    }
+
+    /// What tells whether anything that [`CniConfig::look`] looks at is another than before; `None` if something is missing.
+    fn prints(&self) -> Option<[Print; 4]> {
+        let [shim, conf] = [self.shim_file(), self.conf_file()].map(|path| Print::of(&path));
+        Some([shim?, conf?, Print::of(&self.source_file().ok()?)?, Print::of(&self.conf_dir)?])
     }
 
     /// Looks at what is there.

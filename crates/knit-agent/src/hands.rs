@@ -17,7 +17,7 @@ use knit_kernel::fault::{Fault, Observer};
 use knit_kernel::netlink::Protocol;
 use knit_kernel::observe::{Links, ScopeLook};
 use knit_kernel::redirect::Redirect;
-use knit_kernel::{Kernel, Netns, Places, Socket};
+use knit_kernel::{Kernel, Netns, Places, Socket, memory};
 use knit_model::plan::Planned;
 use knit_model::problem::{Problem, Reason};
 use knit_model::sandbox::Instance;
@@ -238,6 +238,8 @@ impl Hands {
             Task::Census => {
                 let gone = sandboxes.iter().filter(|sandbox| !self.is_there(sandbox));
                 let events = gone.map(|sandbox| Event::SandboxGone(sandbox.id.clone())).collect();
+                // It comes every few seconds, and nobody waits for it.
+                memory::give_back();
                 Ok(Done { events, places: None, to_reap: BTreeSet::new() })
             }
         }

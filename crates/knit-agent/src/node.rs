@@ -332,22 +332,10 @@ impl Node {
         self.hands.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).moment(what);
     }
 
-    /// Links do not outlive a boot, so what is about them need not reach the disk before going on; objects do.
     fn write(&mut self, record: &Record) -> Result<Seq> {
-        let durable = match record {
-            Record::ObjectApplied(_)
-            | Record::ObjectDeleted(_)
-            | Record::Revision(_)
-            | Record::Undone
-            | Record::ExtensionRegistered(_)
-            | Record::ExtensionRemoved { .. }
-            // Another node may hold it from now on.
-            | Record::BlockGone { .. } => true,
-            Record::Began(began) => !began.held.is_empty(),
-            _ => false,
-        };
         self.moment("record");
-        let written = if durable { self.journal.append_durable(record) } else { self.journal.append(record) };
+        let written =
+            if must_last(record) { self.journal.append_durable(record) } else { self.journal.append(record) };
         Ok(written?)
     }
 
@@ -368,6 +356,24 @@ impl Node {
             .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))
             .map(|(id, name)| OwnerId::derived(&format!("{id}/{name}")).0)
             .collect()
+    }
+}
+
+/// Whether a record has to reach the disk before going on. Links do not outlive a boot, and neither do pods, so what is about them
+/// need not; objects do.
+fn must_last(record: &Record) -> bool {
+    match record {
+        Record::ObjectApplied(_)
+        | Record::ObjectDeleted(_)
+        | Record::Revision(_)
+        | Record::Undone
+        | Record::ExtensionRegistered(_)
+        | Record::ExtensionRemoved { .. }
+        // Another node may hold it from now on.
+        | Record::BlockGone { .. } => true,
+        // What the host had before is given back by whoever comes after a boot, too.
+        Record::Began(began) => began.held.iter().any(|(key, _)| key.scope == Scope::Host),
+        _ => false,
     }
 }
 
@@ -399,4 +405,27 @@ pub(crate) fn no_faults() -> crate::hands::Faults {
 pub(crate) fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use knit_engine::event::Began;
+    use knit_engine::state::HeldKey;
+
+    use super::*;
+
+    #[test]
+    fn only_what_outlives_a_boot_waits_for_the_disk() {
+        let began = |scope: Scope| {
+            let key = HeldKey { scope, link: Some("lo".parse().unwrap()), field: "up".to_owned() };
+            Record::Began(Box::new(Began {
+                unit: Unit::Sandbox(SandboxId("a".to_owned())),
+                plan: Arc::default(),
+                leases: Vec::new(),
+                held: BTreeMap::from([(key, serde_json::Value::Bool(false))]),
+            }))
+        };
+        assert!(!must_last(&began(Scope::Sandbox(SandboxId("a".to_owned())))));
+        assert!(must_last(&began(Scope::Host)));
+    }
 }

@@ -186,15 +186,19 @@ pub fn trim_heap() {
     }
 }
 
-/// Has all threads share this many arenas of the allocator (`mallopt`, glibc). For those that it makes from now on.
-pub fn limit_arenas(most: c_int) {
+/// Has all threads share this many arenas of the allocator (`mallopt`, glibc), of those that it makes from now on; and has it
+/// give back what is larger than this, and as much at the end of an arena, as soon as it is free. Unasked, it keeps twice as much as
+/// the largest piece that was ever freed.
+pub fn tune_heap(most_arenas: c_int, large: c_int) {
     // SAFETY: it takes two numbers, and changes nothing but a setting.
     #[cfg(target_env = "gnu")]
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, most);
+        libc::mallopt(libc::M_ARENA_MAX, most_arenas);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, large);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, large);
     }
     #[cfg(not(target_env = "gnu"))]
-    let _ = most;
+    let _ = (most_arenas, large);
 }
 
 fn check(returned: c_int) -> io::Result<c_int> {

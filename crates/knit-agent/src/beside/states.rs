@@ -23,7 +23,7 @@ use knit_kube::{Recorder, apply};
 use knit_model::report::PodState;
 use knit_model::{Sandbox, SandboxId};
 use serde_json::json;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use self::counting::Counting;
 use self::node::{Facts, Opened};
@@ -31,6 +31,10 @@ use super::{Shared, words};
 
 /// Changes often come in groups: so long after the first everything is compared.
 const GROUP: Duration = Duration::from_millis(10);
+/// From one comparison to the next it is at least this long: the loop is asked about all pods.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How many addresses are free is another with each pod. When nothing else is, it is written this long after the last time.
+const ROOM: Duration = Duration::from_secs(2);
 /// What could not be written is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Bridges that are being worked on are looked at this often before they are told as they are.
@@ -49,7 +53,9 @@ struct Writer {
     /// What was written about pods, without counters.
     written: States,
     counting: Counting,
-    written_node: Option<NodeNetworkStateStatus>,
+    written_node: Option<(NodeNetworkStateStatus, Instant)>,
+    /// When it is to be written how many addresses are free.
+    room_due: Option<Instant>,
     facts: Facts,
     /// The node's uid, so that its state goes with it.
     node_uid: Option<String>,
@@ -79,6 +85,7 @@ pub(super) async fn follow(shared: Shared) {
         written: States::new(),
         counting: Counting::new(),
         written_node: None,
+        room_due: None,
         facts: Facts::default(),
         node_uid: None,
     };
@@ -88,17 +95,32 @@ pub(super) async fn follow(shared: Shared) {
             began = writer.begin().await.inspect_err(away).is_ok();
         }
         let done = began && writer.write().await;
+        let rested = Instant::now() + PAUSE;
         let tell = std::sync::Arc::clone(&writer.shared.tell);
-        let due = writer.facts.due().min(writer.counting.due());
+        let due =
+            writer.room_due.into_iter().fold(writer.facts.due().min(writer.counting.due()), Instant::min);
         tokio::select! {
             changed = version.changed() => if changed.is_err() { return },
             () = tell.notified() => {}
             () = sleep(AGAIN), if !done => {}
             () = sleep_until(due), if done => {}
         }
-        sleep(GROUP).await;
+        sleep_until(rested.max(Instant::now() + GROUP)).await;
         version.mark_unchanged();
     }
+}
+
+/// When a node's state is to be written of which nothing but the number of free addresses is another.
+fn room_due(old: &NodeNetworkStateStatus, new: &NodeNetworkStateStatus, written: Instant) -> Option<Instant> {
+    let rooms = || old.networks.iter().zip(&new.networks);
+    // Where there was none, or is none now, people wait for the news.
+    let is_small = rooms().all(|(old, new)| (old.free == 0) == (new.free == 0));
+    if old == new || !is_small || old.networks.len() != new.networks.len() {
+        return None;
+    }
+    let mut moved = new.clone();
+    moved.networks.iter_mut().zip(&old.networks).for_each(|(new, old)| new.free = old.free);
+    (moved == *old).then(|| written + ROOM)
 }
 
 fn away(why: &kube::Error) {
@@ -144,9 +166,12 @@ impl Writer {
             }
         }
         self.facts.complete(&mut wanted.node, &wanted.opened).await;
-        if self.written_node.as_ref() != Some(&wanted.node) {
+        self.room_due = self.written_node.as_ref().and_then(|(old, at)| room_due(old, &wanted.node, *at));
+        let is_same = self.written_node.as_ref().is_some_and(|(old, _)| *old == wanted.node);
+        if !is_same && self.room_due.is_none_or(|due| due <= Instant::now()) {
+            self.room_due = None;
             match self.write_node(&wanted.node).await {
-                Ok(()) => self.written_node = Some(wanted.node),
+                Ok(()) => self.written_node = Some((wanted.node, Instant::now())),
                 Err(why) => {
                     tracing::warn!(%why, "the node's state could not be written");
                     all = false;
@@ -317,4 +342,37 @@ fn waiting_for_keys(shared: &Shared, state: &State) -> BTreeSet<SandboxId> {
 
 fn name_of(pod: &PodState) -> Name {
     (pod.sandbox.namespace.clone(), pod.sandbox.pod.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use knit_crds::states::NetworkCapacity;
+
+    use super::*;
+
+    fn with(rooms: &[u64]) -> NodeNetworkStateStatus {
+        let room = |free: &u64| NetworkCapacity {
+            namespace: "knit".to_owned(),
+            name: "cluster".to_owned(),
+            family: "IPv4".to_owned(),
+            total: 250,
+            free: *free,
+        };
+        NodeNetworkStateStatus {
+            networks: rooms.iter().map(room).collect(),
+            ..NodeNetworkStateStatus::default()
+        }
+    }
+
+    #[test]
+    fn free_addresses_alone_are_written_a_moment_later() {
+        let now = Instant::now();
+        assert_eq!(room_due(&with(&[9, 9]), &with(&[9, 8]), now), Some(now + ROOM));
+        // The first that is used up, and the first that is free again, are told at once; so is everything else.
+        for (old, new) in [(&[1][..], &[0][..]), (&[0], &[1]), (&[9], &[8, 9]), (&[9], &[9])] {
+            assert_eq!(room_due(&with(old), &with(new), now), None, "{old:?} {new:?}");
+        }
+        let other = NodeNetworkStateStatus { agent: "new".to_owned(), ..with(&[8]) };
+        assert_eq!(room_due(&with(&[9]), &other, now), None);
+    }
 }

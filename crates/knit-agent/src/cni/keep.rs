@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::CniConfig;
+use super::{CniConfig, Print};
 use crate::daemon::{Handle, Outside};
 use crate::error::{Error, Result};
 
@@ -38,6 +38,7 @@ pub(crate) fn keep(
         socket: socket.to_owned(),
         handle,
         said: String::new(),
+        stood: None,
     };
     if config.install {
         keeper.write_note()?;
@@ -62,6 +63,8 @@ struct Keeper {
     handle: Handle,
     /// What was said last, so that it is said once.
     said: String,
+    /// What there was when all was as it should be: while that is there nothing has to be read.
+    stood: Option<[Print; 4]>,
 }
 
 impl Keeper {
@@ -114,12 +117,18 @@ impl Keeper {
 
     /// Puts back what is missing, and says what is in the way.
     fn look(&mut self) {
+        if self.stood.is_some() && self.stood == self.config.prints() {
+            return;
+        }
         let wrong = match self.config.install(&self.socket) {
             Ok(done) => {
                 done.iter().for_each(|line| tracing::info!("CNI: {line}"));
                 self.shadow()
             }
-            Err(why) => Some(("CniNotInstalled", why.to_string())),
+            Err(why) => {
+                self.stood = None;
+                Some(("CniNotInstalled", why.to_string()))
+            }
         };
         let said = wrong.as_ref().map(|(_, message)| message.clone()).unwrap_or_default();
         if said != self.said {
@@ -133,8 +142,11 @@ impl Keeper {
         self.handle.set_outside(CONDITION, outside);
     }
 
-    fn shadow(&self) -> Option<(&'static str, String)> {
+    fn shadow(&mut self) -> Option<(&'static str, String)> {
+        // Before what follows: what changes meanwhile is another the next time.
+        let prints = self.config.prints();
         let look = self.config.look(&self.socket).ok()?;
+        self.stood = prints.filter(|_| look.stands());
         let shadow = look.shadow()?;
         let message = format!(
             "container runtimes take {} before {}: remove it, or give Knit's an earlier name (cni.confName)",

@@ -33,6 +33,32 @@ fn both_files_are_put_in_place_once_and_removed_again() {
 }
 
 #[test]
+fn whoever_changes_a_file_is_noticed_without_reading_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let socket = Path::new(SOCKET);
+    assert_eq!(config.prints(), None, "there is nothing");
+    config.install(socket).unwrap();
+    assert!(config.look(socket).unwrap().stands());
+    let stood = config.prints();
+    assert!(stood.is_some() && stood == config.prints());
+    let changed = |what: &str| {
+        assert_ne!(config.prints(), stood, "{what}");
+        config.install(socket).unwrap();
+    };
+    // The same length, in place; the time of a change has the resolution of the kernel's clock.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::write(config.shim_file(), format!("\x7fELF {SHIM_MARK} 9")).unwrap();
+    changed("another shim");
+    fs::write(config.conf_file(), "{}").unwrap();
+    fs::remove_file(config.conf_file()).unwrap();
+    changed("no configuration");
+    fs::write(config.conf_dir.join("00-other.conflist"), "{}").unwrap();
+    changed("another configuration");
+    assert!(!config.look(socket).unwrap().stands(), "runtimes take the other one");
+}
+
+#[test]
 fn files_of_others_are_neither_replaced_nor_removed() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
