@@ -5,7 +5,8 @@
 //! pod that comes or goes is a few elements of sets; from time to time, and whenever the kernel does not take that, both tables
 //! are replaced as a whole. Nothing else in the packet filter is touched.
 //!
-//! Where a kernel can do it, TCP of guarded ports with other pods goes past the bridge and these tables.
+//! Where a kernel can do it, TCP of guarded ports with other pods goes past the bridge and these tables. That comes after the tables,
+//! and no attach waits for it.
 //!
 //! A port is open on the node's IPv4 loopback too. For that, packets of 127.0.0.0/8 may leave by the cluster's bridge, and
 //! their answers come back by it (`route_localnet` of that bridge); a chain of its own keeps everything else that a pod
@@ -16,13 +17,14 @@ mod egress;
 mod guard;
 mod table;
 
+pub(crate) use direct::apply as direct;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::forward::Forwarding;
 use knit_kernel::Kernel;
 use knit_kernel::error::Error;
 use knit_kernel::nft::Table;
-use knit_kernel::redirect::Redirect;
 use knit_model::IfName;
 use knit_model::problem::{Problem, Reason};
 
@@ -43,18 +45,10 @@ struct Loopback {
 }
 
 /// Has exactly these.
-pub(crate) fn apply(
-    kernel: &mut Kernel,
-    last: &LastFilter,
-    all: &Forwarding,
-    redirect: Option<&Redirect>,
-) -> Result<(), Problem> {
+pub(crate) fn apply(kernel: &mut Kernel, last: &LastFilter, all: &Forwarding) -> Result<(), Problem> {
     filter(kernel, last, all).map_err(|why| failed(&why))?;
     if let Some(leaving) = &all.egress {
         egress::move_connections(kernel, leaving);
-    }
-    if let Some(redirect) = redirect {
-        direct::apply(redirect, kernel, all);
     }
     Ok(())
 }

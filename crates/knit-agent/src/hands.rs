@@ -111,7 +111,7 @@ pub struct Job {
 }
 
 /// What came of a task.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Done {
     /// What the engine is told.
     pub events: Vec<Event>,
@@ -119,6 +119,8 @@ pub struct Done {
     pub places: Option<(Unit, Places)>,
     /// Where links wait to be deleted.
     pub to_reap: BTreeSet<Scope>,
+    /// What is to go past the bridge from now on. Nobody has to wait for that: until then it takes the bridge.
+    pub direct: Option<Box<Forwarding>>,
 }
 
 /// One pair of hands.
@@ -153,7 +155,7 @@ impl Task {
 
 impl Done {
     fn with(event: Event) -> Self {
-        Self { events: vec![event], places: None, to_reap: BTreeSet::new() }
+        Self { events: vec![event], ..Self::default() }
     }
 }
 
@@ -219,11 +221,13 @@ impl Hands {
                 Ok(Done::with(Event::DomainDone { call, result }))
             }
             Task::Forward(all) => {
-                let done = forward::apply(&mut self.kernel, &self.filter, &all, self.redirect.as_deref());
+                let done = forward::apply(&mut self.kernel, &self.filter, &all);
                 if let Err(why) = &done {
                     tracing::error!(%why, "the node's part of the way to and from pods is not as it should be");
                 }
-                Ok(Done::with(Event::Forwarded(done)))
+                // What nobody guards must not be passed by.
+                let direct = (done.is_ok() && self.redirect.is_some()).then(|| Box::new(all));
+                Ok(Done { direct, ..Done::with(Event::Forwarded(done)) })
             }
             Task::Chain { verb, chained } => {
                 let result = chain::run(verb, &chained);
@@ -233,15 +237,22 @@ impl Hands {
                 for scope in scopes {
                     self.reap(&scope, &sandboxes, &mut places)?;
                 }
-                Ok(Done { events: Vec::new(), places: None, to_reap: BTreeSet::new() })
+                Ok(Done::default())
             }
             Task::Census => {
                 let gone = sandboxes.iter().filter(|sandbox| !self.is_there(sandbox));
                 let events = gone.map(|sandbox| Event::SandboxGone(sandbox.id.clone())).collect();
                 // It comes every few seconds, and nobody waits for it.
                 memory::give_back();
-                Ok(Done { events, places: None, to_reap: BTreeSet::new() })
+                Ok(Done { events, ..Done::default() })
             }
+        }
+    }
+
+    /// Has packets go past the bridge, as far as they may.
+    pub(crate) fn direct(&self, all: &Forwarding) {
+        if let Some(redirect) = &self.redirect {
+            forward::direct(redirect, &self.kernel, all);
         }
     }
 
@@ -333,7 +344,7 @@ impl Hands {
         wanted.scopes.insert(Scope::Host, host);
         let seen: NetState = self.kernel.observe(&wanted, &mut places)?;
         let places = Some((unit.clone(), places));
-        Ok(Done { events: vec![Event::Observed { unit, seen, keys }], places, to_reap: BTreeSet::new() })
+        Ok(Done { places, ..Done::with(Event::Observed { unit, seen, keys }) })
     }
 
     fn apply(&mut self, unit: Unit, plan: &Plan, sandboxes: &[Sandbox], mut places: Places) -> Result<Done> {
@@ -361,7 +372,7 @@ impl Hands {
             // What was cut off and came back came back as a new link: the old one still waits.
             Err(error) => (Err(failure(&error, plan)), scopes),
         };
-        Ok(Done { events: vec![Event::Applied(Applied { unit, result })], places: None, to_reap })
+        Ok(Done { to_reap, ..Done::with(Event::Applied(Applied { unit, result })) })
     }
 
     /// An answer is given only once the kernel shows what was asked for; otherwise it is taken back.

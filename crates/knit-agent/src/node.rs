@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use knit_engine::blocks::Order;
 use knit_engine::extension::Invocation;
+use knit_engine::forward::Forwarding;
 use knit_engine::sockets::Listener;
 use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
@@ -49,6 +50,8 @@ pub struct Node {
     reaped: BTreeMap<SandboxId, Sandbox>,
     /// Whether links with Knit's mark that no unit knows are another's, and stay.
     spares_strays: bool,
+    /// What is to go past the bridge, once nobody waits.
+    direct: Option<Box<Forwarding>>,
 }
 
 /// Plans, each with the unit that it changes.
@@ -187,7 +190,17 @@ impl Node {
         if let Some((unit, places)) = done.places {
             self.places.insert(unit, places);
         }
+        if done.direct.is_some() {
+            self.direct = done.direct;
+        }
         done.events
+    }
+
+    /// Has packets go past the bridge as they may by now, if that is news.
+    pub(crate) fn go_direct(&mut self) {
+        if let Some(all) = self.direct.take() {
+            self.hands.direct(&all);
+        }
     }
 
     /// What an event would lead to. Looks at the kernel and changes nothing.

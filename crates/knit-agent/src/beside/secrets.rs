@@ -13,13 +13,15 @@ use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{self, Api};
 use knit_kube::{Seen, follow_with};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 use crate::keys::{Fetched, Known, SecretName};
 
 /// Changes often come in groups: so long after the first it is looked what is needed.
 const GROUP: Duration = Duration::from_millis(5);
+/// From one look to the next it is at least this long: the loop is asked about all pods.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// One Secret that is watched, until this is dropped.
 struct Watch(JoinHandle<()>);
@@ -45,10 +47,11 @@ pub(super) async fn follow(shared: Shared, fetched: Arc<Fetched>) {
                 });
             }
         }
+        let rested = Instant::now() + PAUSE;
         if version.changed().await.is_err() {
             return;
         }
-        sleep(GROUP).await;
+        sleep_until(rested.max(Instant::now() + GROUP)).await;
         version.mark_unchanged();
     }
 }

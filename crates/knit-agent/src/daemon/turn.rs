@@ -34,8 +34,9 @@ use crate::node::{Heard, Node};
 use crate::sockets;
 use told::Told;
 
-/// Cut-off links are deleted this long after the first of them, all together.
-const REAP_AFTER: Duration = Duration::from_millis(100);
+/// Cut-off links are deleted this long after the first of them, all together: meanwhile nobody changes any network, which takes the
+/// kernel some 20 ms each time.
+const REAP_AFTER: Duration = Duration::from_millis(500);
 /// A node whose journal failed is opened anew after this long.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 /// Whoever waits when the agent ends is waited for this long.
@@ -93,6 +94,8 @@ struct Turn<'a> {
     sweep_at: Option<Instant>,
     folder_at: Instant,
     stopping: Option<Instant>,
+    /// Whether something is another since the last message.
+    is_news: bool,
 }
 
 /// Lives as long as the daemon; one node after the other, if the journal fails.
@@ -198,6 +201,7 @@ impl<'a> Turn<'a> {
             sweep_at: None,
             folder_at: now,
             stopping: None,
+            is_news: false,
             options,
             pool,
         }
@@ -223,6 +227,10 @@ impl<'a> Turn<'a> {
                 None => self.on_time(),
             };
             self.end_works();
+            self.node.go_direct();
+            if std::mem::take(&mut self.is_news) {
+                self.ends.version.send_modify(|version| *version += 1);
+            }
         }
     }
 
@@ -366,7 +374,8 @@ impl<'a> Turn<'a> {
         }
         feed::tell(&self.ends.changes, &self.node, &records, before);
         if !changed.is_empty() || !records.is_empty() {
-            self.ends.version.send_modify(|version| *version += 1);
+            // Those who look at all of it are told once whoever waits has an answer.
+            self.is_news = true;
         }
         for (call, answer) in answers {
             let Some(waiter) = self.waiters.remove(&call) else { continue };

@@ -10,7 +10,7 @@ use knit_kernel::Kernel;
 use knit_kernel::redirect::{self, Redirect};
 
 /// Has packets of exactly the guarded ports go past the bridge, as far as they may.
-pub(super) fn apply(redirect: &Redirect, kernel: &Kernel, all: &Forwarding) {
+pub(crate) fn apply(redirect: &Redirect, kernel: &Kernel, all: &Forwarding) {
     let wanted = redirect::Wanted {
         ports: ports(&all.guarded),
         bridge: all.bridge.clone(),

@@ -66,7 +66,8 @@ impl Node {
         let (places, reaped) = (BTreeMap::new(), BTreeMap::new());
         let to_reap = [Scope::Host].into();
         let spares_strays = false;
-        let mut node = Self { state, journal, hands, keys, places, to_reap, reaped, spares_strays };
+        let direct = None;
+        let mut node = Self { state, journal, hands, keys, places, to_reap, reaped, spares_strays, direct };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(Finding::loses) {
             // Records after a loss would not be read without a snapshot that they follow.
