@@ -17,8 +17,6 @@ mod egress;
 mod guard;
 mod table;
 
-pub(crate) use direct::apply as direct;
-
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::forward::Forwarding;
@@ -27,6 +25,8 @@ use knit_kernel::error::Error;
 use knit_kernel::nft::Table;
 use knit_model::IfName;
 use knit_model::problem::{Problem, Reason};
+
+pub(crate) use direct::apply as direct;
 
 /// What the host's packet filter was told last, by whichever hands.
 #[derive(Clone, Default)]
