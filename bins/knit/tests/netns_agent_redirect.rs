@@ -21,7 +21,7 @@ use support::agent::{Machine, attach, netns};
 use support::frames::{Wire, mac, packet};
 
 const TARGET: &str = "10.75.0.3:8080";
-const METRICS: &str = "127.0.0.1:9475";
+const METRICS: u16 = 9475;
 const SOON: Duration = Duration::from_secs(10);
 const ASKED: [&str; 5] = ["--cluster-anti-spoofing", "--cluster-data-path", "ebpf", "--resync-seconds", "1"];
 
@@ -45,14 +45,11 @@ impl Host {
     }
 
     fn agent(&self) -> support::agent::Agent<'_> {
-        self.machine.agent_with(&ASKED, &[("KNIT_METRICS_ADDR", METRICS)])
+        self.machine.agent_with(&ASKED, &[("KNIT_METRICS_ADDR", &format!("127.0.0.1:{METRICS}"))])
     }
 
     fn metric(&self, name: &str) -> u64 {
-        let mut stream = self.machine.host.run(|| TcpStream::connect(METRICS)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: knit\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let text = self.machine.get(METRICS, "/metrics");
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
     }

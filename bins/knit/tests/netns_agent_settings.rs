@@ -6,8 +6,6 @@ mod support {
     pub mod agent;
 }
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
@@ -171,15 +169,7 @@ fn logs_metrics_and_health_say_what_happens() {
     );
     let answer = agent.attach("sb1", &pod);
     assert!(agent.try_attach(attach("sb1", "/nonexistent")).is_err());
-    let get = |port: u16, path: &str| {
-        machine.host.run(|| {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-            let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
-            text
-        })
-    };
+    let get = |port, path| machine.get(port, path);
     let metrics = get(9475, "/metrics");
     for line in [
         "knit_call_duration_seconds_count{call=\"attach\",result=\"ok\"} 1",

@@ -128,7 +128,8 @@ fn a_pod_that_ran_before_the_agent_came_gets_its_networks_while_it_runs() {
 fn a_slow_kernel_is_not_waited_for_too_long_and_the_miss_is_told() {
     let world = World::new("nri-slow");
     let pod = world.machine.testbed.pod("one");
-    let _agent = world.agent_with(&[("KNIT_FAULT_SLOW", "net1:3000")]);
+    let environment = [("KNIT_FAULT_SLOW", "net1:3000"), ("KNIT_METRICS_ADDR", "127.0.0.1:9475")];
+    let _agent = world.agent_with(&environment);
     let mut runtime = world.runtime.accept(Vec::new());
     let took = runtime.run(&Sandbox::new("one", pod.pid(), LABEL));
     assert!(took < BOUND && took > AT_ONCE, "{took:?}");
@@ -136,6 +137,8 @@ fn a_slow_kernel_is_not_waited_for_too_long_and_the_miss_is_told() {
     eventually("the miss is told", Duration::from_secs(5), || {
         world.machine.log().contains("containers were started before")
     });
+    let metrics = world.machine.get(9475, "/metrics");
+    assert!(metrics.contains("knit_start_wait_seconds_count{result=\"late\"} 1"), "{metrics}");
     eventually("the interface follows", Duration::from_secs(20), || has_net1(&pod));
     eventually("it is said", Duration::from_secs(5), || world.attached() == [later("one")]);
     // The connection has held.

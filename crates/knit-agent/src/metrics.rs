@@ -44,6 +44,11 @@ struct Extension {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Start {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Why {
     reason: String,
 }
@@ -64,6 +69,7 @@ pub struct Metrics {
     calls: Times<Call>,
     phases: Times<Phase>,
     extensions: Times<Extension>,
+    starts: Times<Start>,
     owed: Gauge,
     errors: Family<Why, Counter>,
     repairs: Counter,
@@ -88,6 +94,7 @@ impl Default for Metrics {
             calls: Family::new_with_constructor(histogram),
             phases: Family::new_with_constructor(histogram),
             extensions: Family::new_with_constructor(histogram),
+            starts: Family::new_with_constructor(histogram),
             owed: Gauge::default(),
             errors: Family::default(),
             repairs: Counter::default(),
@@ -119,6 +126,9 @@ impl Metrics {
         registry.register_with_unit(name, help, seconds(), self.phases.clone());
         let name = "extension_call_duration";
         registry.register_with_unit(name, "Calls of extensions", seconds(), self.extensions.clone());
+        let (name, help) =
+            ("start_wait", "How long containers of pods waited for their networks, by what came of it");
+        registry.register_with_unit(name, help, seconds(), self.starts.clone());
         let help = "Calls after a detach that extensions have still to acknowledge";
         registry.register("extension_owed", help, self.owed.clone());
         registry.register("errors", "Failed calls and changes by their stable reason", self.errors.clone());
@@ -190,6 +200,11 @@ impl Metrics {
         let result = if ok { "ok" } else { "failed" };
         let labels = Extension { extension: name.to_owned(), phase, result };
         self.extensions.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// A pod's containers waited for its networks, which stand by now, or cannot, or are late.
+    pub(crate) fn started(&self, result: &'static str, took: Duration) {
+        self.starts.get_or_create(&Start { result }).observe(took.as_secs_f64());
     }
 
     /// Something failed.
@@ -269,6 +284,7 @@ mod tests {
         let metrics = Metrics::default();
         metrics.calls.get_or_create(&Call { call: "attach", result: "ok" }).observe(0.1);
         metrics.failed(Reason::Conflict);
+        metrics.started("late", Duration::from_millis(900));
         let (namespace, network) = ("shop".to_owned(), "blue".to_owned());
         let _ =
             metrics.addresses.get_or_create(&Addresses { namespace, network, family: "ipv4", state: "free" });

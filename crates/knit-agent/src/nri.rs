@@ -113,7 +113,8 @@ impl Plugin for Waits {
     }
 
     async fn starts(&self, told: knit_nri::Pod) {
-        let until = Instant::now() + *self.bound.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = Instant::now();
+        let until = began + *self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, said) = (SandboxId(told.id.clone()), of_runtime(told.clone()));
         let pod = self.keeper.known(&said.uid).unwrap_or_else(|| said.clone());
         if pod.host_network || !self.is_meant(&pod).await {
@@ -125,6 +126,15 @@ impl Plugin for Waits {
         let progress = self.wait(&id, until).await;
         cut.pod = None;
         tracing::debug!(pod = pod.name, namespace = pod.namespace, ?progress, "its containers are started");
+        let result = match progress {
+            Progress::Stands => Some("complete"),
+            Progress::Hindered(_) => Some("hindered"),
+            Progress::UnderWay(_) => Some("late"),
+            Progress::Nothing => None,
+        };
+        if let Some(result) = result {
+            self.handle.metrics().started(result, began.elapsed());
+        }
         match progress {
             // What comes to stand in this moment was not waited for.
             Progress::UnderWay(objects) => self.keeper.missed(pod, objects),

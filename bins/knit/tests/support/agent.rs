@@ -1,6 +1,8 @@
 //! An agent that runs on a host of its own, and a client of it.
 
 use std::future::Future;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -33,6 +35,15 @@ impl Machine {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// What the agent answers to a request over HTTP.
+    pub fn get(&self, port: u16, path: &str) -> String {
+        let mut stream = self.host.run(|| TcpStream::connect(("127.0.0.1", port))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: knit\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     }
 
     pub fn log(&self) -> String {
