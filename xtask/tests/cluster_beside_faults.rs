@@ -203,7 +203,7 @@ fn an_agent_may_write_about_its_own_node_only() {
             "--token",
             token.trim(),
             "patch",
-            "nodenetworkstate",
+            "nodenetwork",
             node,
             "--type=merge",
             "-p",
@@ -221,7 +221,7 @@ fn an_agent_may_write_about_its_own_node_only() {
     let name = format!("tried-{}", std::process::id());
     let block = |node: &str| {
         format!(
-            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: IpBlock\nmetadata: {{name: {name}}}\nspec: {{pool: t/x/10.9.9.0/24, cidr: 10.9.9.0/28, node: {node}}}\n"
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: PodAddressBlock\nmetadata: {{name: {name}}}\nspec: {{pool: t/x/10.9.9.0/24, cidr: 10.9.9.0/28, node: {node}}}\n"
         )
     };
     let theirs = "the agent of node1 may not claim or give back a block of another node";
@@ -229,9 +229,9 @@ fn an_agent_may_write_about_its_own_node_only() {
     assert!(!accepted && said.contains(theirs), "{said}");
     let (accepted, said) = feed(&["create", "-f", "-"], &block("node2"));
     assert!(accepted, "{said}");
-    let delete = || text(&run(&["--token", token.trim(), "delete", "ipblock", &name]));
+    let delete = || text(&run(&["--token", token.trim(), "delete", "podaddressblock", &name]));
     let said = delete();
-    kubectl(&["delete", "ipblock", &name]);
+    kubectl(&["delete", "podaddressblock", &name]);
     assert!(said.contains(theirs), "{said}");
     let (accepted, said) =
         feed(&["--token", token.trim(), "create", "--dry-run=server", "-f", "-"], &block("node1"));

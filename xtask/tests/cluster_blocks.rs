@@ -66,7 +66,7 @@ fn addresses(namespace: &Namespace, pod: &str) -> Vec<String> {
 
 /// Node and addresses of the blocks of a namespace's networks.
 fn blocks(namespace: &Namespace) -> BTreeSet<(String, String)> {
-    let all = get(&["get", "ipblocks"]);
+    let all = get(&["get", "podaddressblocks"]);
     let word = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
     let of_it = all["items"].as_array().unwrap().iter();
     let of_it = of_it.filter(|block| word(block, "pool").starts_with(&format!("{}/", namespace.name)));
@@ -102,14 +102,14 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_t
             ("node2", "fd00:140:0:0:1000::/68"),
         ])
     );
-    let listed = kubectl(&["get", "ipblocks"]);
+    let listed = kubectl(&["get", "podaddressblocks"]);
     let row = format!("{}/blkbr0/192.168.140.0/24", namespace.name);
     assert!(listed.contains("NODE") && listed.contains("BLOCK") && listed.contains(&row), "{listed}");
 
     // A block is what it is.
     let name = format!("{}.blkbr0.192.168.140.0-24-1", namespace.name);
     let patch = r#"{"spec":{"node":"node1"}}"#;
-    let (accepted, said) = feed(&["patch", "ipblock", &name, "--type=merge", "-p", patch], "");
+    let (accepted, said) = feed(&["patch", "podaddressblock", &name, "--type=merge", "-p", patch], "");
     assert!(!accepted && said.contains("a block never changes"), "{said}");
 
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
@@ -152,7 +152,7 @@ fn a_block_that_someone_deletes_is_claimed_again() {
     eventually("the pod", || ready(&namespace), |ready| *ready == 1);
     let name = format!("{}.bllbr0.192.168.142.0-24-0", namespace.name);
     let uid = || {
-        get(&["get", "ipblocks"])["items"]
+        get(&["get", "podaddressblocks"])["items"]
             .as_array()
             .unwrap()
             .iter()
@@ -160,7 +160,7 @@ fn a_block_that_someone_deletes_is_claimed_again() {
             .map(|block| block["metadata"]["uid"].clone())
     };
     let before = uid().unwrap();
-    kubectl(&["delete", "ipblock", &name]);
+    kubectl(&["delete", "podaddressblock", &name]);
     eventually("it is the node's again", uid, |uid| uid.as_ref().is_some_and(|uid| *uid != before));
     assert_eq!(addresses(&namespace, "a"), ["192.168.142.2/24"]);
     assert_eq!(blocks(&namespace), held(&[("node1", "192.168.142.0/28")]));

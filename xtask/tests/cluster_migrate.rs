@@ -26,12 +26,12 @@ const NODES: [&str; 2] = ["node1", "node2"];
 const OPERATOR: &str = "pod-network-operator";
 const POOLS: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
-kind: IpPool
+kind: PodAddressPool
 metadata: {name: pods}
 spec: {cidr: 10.240.0.0/16}
 ---
 apiVersion: podnetwork.opdev.io/v1alpha1
-kind: IpPool
+kind: PodAddressPool
 metadata: {name: pods-v6}
 spec: {cidr: 'fd24:6b6e:6974::/64', blockSize: 112}
 ";
@@ -99,7 +99,7 @@ fn a_cluster_moves_to_knit_while_its_pods_run() {
     }
     assert_eq!([addresses(&namespace, "old1"), addresses(&namespace, "old2")], before);
     all_reach_all(&namespace, &["old1", "old2", "new1", "new2"]);
-    let blocks = kubectl(&["get", "ipblocks", "-o", "jsonpath={.items[*].spec.node}"]);
+    let blocks = kubectl(&["get", "podaddressblocks", "-o", "jsonpath={.items[*].spec.node}"]);
     for node in NODES {
         assert_eq!(blocks.split_whitespace().filter(|holder| *holder == node).count(), 2, "{blocks}");
     }

@@ -247,7 +247,7 @@ fn a_deployment_with_definitions_moves_to_knit_as_it_is() {
     for node in NODES {
         eventually("the bridge is gone", || node_links(node), |links| !links.contains("storage0"));
     }
-    let blocks = || kubectl(&["get", "ipblocks", "-o", "name"]);
+    let blocks = || kubectl(&["get", "podaddressblocks", "-o", "name"]);
     eventually("the blocks went back", blocks, |names| !names.contains("networkattachmentdefinition"));
 }
 

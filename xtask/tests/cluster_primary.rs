@@ -163,7 +163,7 @@ fn labels_of_a_namespace_hold_for_its_running_pods() {
     };
     let warning = format!("pods of namespace {} may speak in the name of others", namespace.name);
     let path = "jsonpath={.status.objects[*].warnings}";
-    let told = || kubectl(&["get", "nodenetworkstate", "node1", "-o", path]);
+    let told = || kubectl(&["get", "nodenetwork", "node1", "-o", path]);
     let label = |labels: &[&str]| {
         kubectl(&[&["label", "namespace", &namespace.name], labels].concat());
     };

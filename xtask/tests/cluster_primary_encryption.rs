@@ -60,12 +60,12 @@ fn configure(text: &str) {
 }
 
 fn state(node: &str) -> Value {
-    serde_json::from_str(&kubectl(&["get", "nodenetworkstate", node, "-o", "json"])).unwrap()
+    serde_json::from_str(&kubectl(&["get", "nodenetwork", node, "-o", "json"])).unwrap()
 }
 
 /// What a node's agent warns about.
 fn warnings(node: &str) -> String {
-    kubectl(&["get", "nodenetworkstate", node, "-o", "jsonpath={.status.objects[*].warnings}"])
+    kubectl(&["get", "nodenetwork", node, "-o", "jsonpath={.status.objects[*].warnings}"])
 }
 
 /// The key that a node tells the others.

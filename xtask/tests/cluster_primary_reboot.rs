@@ -62,7 +62,7 @@ fn of_node() -> BTreeSet<IpAddr> {
 
 /// How many IPv4 addresses the agent has given away, as it says; of IPv6 there are more than JSON counts.
 fn given() -> Option<u64> {
-    let state = kubectl(&["get", "nodenetworkstate", NODE, "-o", "json"]);
+    let state = kubectl(&["get", "nodenetwork", NODE, "-o", "json"]);
     let state: Value = serde_json::from_str(&state).unwrap();
     let is_own = |network: &&Value| network["name"] == "cluster-network" && network["family"] == "IPv4";
     let own = state["status"]["networks"].as_array()?.iter().find(is_own)?;

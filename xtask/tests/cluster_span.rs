@@ -93,7 +93,7 @@ fn nodes(namespace: &Namespace) -> Vec<(String, String)> {
 
 /// Names and nodes of the addresses that are claimed alone.
 fn alone(namespace: &Namespace) -> BTreeSet<(String, String)> {
-    let all = get(&["get", "ipblocks"]);
+    let all = get(&["get", "podaddressblocks"]);
     let word = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
     let of_it = all["items"].as_array().unwrap().iter();
     let of_it = of_it.filter(|block| word(block, "pool").starts_with(&format!("{}/", namespace.name)));
@@ -182,7 +182,7 @@ fn an_address_that_another_node_s_pod_has_is_waited_for_in_words() {
         object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
     };
     eventually("the second says what it waits for", message, |said| {
-        said.contains("10.77.0.200 waits for ipblock/") && said.contains("which node node1 holds")
+        said.contains("10.77.0.200 waits for podaddressblock/") && said.contains("which node node1 holds")
     });
     namespace.kubectl(&["delete", "pod", "first", "--wait=true", "--timeout=60s"]);
     eventually("then it has it", || alone(&namespace), |alone| *alone == claimed("node2"));

@@ -36,7 +36,7 @@ fn get(namespace: &Namespace, kind: &str, name: &str) -> Value {
 }
 
 fn node_state(node: &str) -> Value {
-    let text = kubectl(&["get", "nodenetworkstate", node, "-o", "json"]);
+    let text = kubectl(&["get", "nodenetwork", node, "-o", "json"]);
     serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
 }
 
@@ -126,7 +126,7 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     let has_wireguard = std::path::Path::new("/sys/module/wireguard").exists();
     assert_eq!(kind("wireguard")["present"], has_wireguard);
     assert_eq!(kind("wireguard")["why"].is_null(), has_wireguard);
-    let shown = kubectl(&["get", "nodenetworkstate", "node1", "-o", "wide"]);
+    let shown = kubectl(&["get", "nodenetwork", "node1", "-o", "wide"]);
     let release = state["kernel"]["release"].as_str().unwrap();
     assert!(shown.contains(release) && shown.contains("LACKS"), "{shown}");
 

@@ -161,7 +161,7 @@ fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
         ("VirtualNetwork", "virtualnetworks", json!({"subnets": ["10.91.0.0/24"]})),
         ("PodRoute", "podroutes", json!({"routes": [{"destination": "10.92.0.0/24", "via": "10.90.0.1"}]})),
         ("Uplink", "uplinks", json!({"link": "eth0", "namespaces": ["*"]})),
-        ("IpPool", "ippools", json!({"cidr": "10.93.0.0/16"})),
+        ("PodAddressPool", "podaddresspools", json!({"cidr": "10.93.0.0/16"})),
     ] {
         tenant.is_refused(&object(kind, "more", spec), &format!("cannot create resource \"{plural}\""));
     }

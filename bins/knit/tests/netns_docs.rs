@@ -40,7 +40,7 @@ pages! {
     standalone => "docs/standalone.md",
     extension => "docs/kinds/extension.md",
     networkquota => "docs/kinds/networkquota.md",
-    ippool => "docs/kinds/ippool.md",
+    podaddresspool => "docs/kinds/podaddresspool.md",
     egressgateway => "docs/kinds/egressgateway.md",
     extensions => "docs/extensions.md",
     migrate_from_cni => "docs/migrate-from-cni.md",

@@ -2,7 +2,7 @@
 
 use knit_engine::{State, cluster};
 use knit_ipam::Pool;
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{IntentSpec, NetworkIntent};
 
 /// How much room a network has, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Capacity {
     }
 
     /// One network, one entry for each family that it has.
-    pub fn of(state: &State, namespace: &str, network: &NetworkWant) -> Vec<Self> {
+    pub fn of(state: &State, namespace: &str, network: &NetworkIntent) -> Vec<Self> {
         let id = format!("{namespace}/network/{}", network.name);
         let of_family = |ipv6: bool| {
             let ranges = network.ranges.iter().filter(move |range| range.addr().is_ipv6() == ipv6);
@@ -62,10 +62,10 @@ impl Capacity {
 }
 
 /// Every network that objects name, with its namespace.
-pub fn networks(state: &State) -> impl Iterator<Item = (&str, &NetworkWant)> {
+pub fn networks(state: &State) -> impl Iterator<Item = (&str, &NetworkIntent)> {
     state.objects.iter().flat_map(|(key, object)| {
-        object.intents.iter().filter_map(move |intent| match &intent.want {
-            Want::Network(network) => Some((key.namespace.as_str(), network)),
+        object.intents.iter().filter_map(move |intent| match &intent.spec {
+            IntentSpec::Network(network) => Some((key.namespace.as_str(), network)),
             _ => None,
         })
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use knit_engine::call::RangeWish;
 use knit_engine::chain::{Chained, Verb};
-use knit_model::intent::RateWant;
+use knit_model::intent::RateIntent;
 use knit_model::problem::{Problem, Reason};
 use serde_json::{Value, json};
 
@@ -121,7 +121,7 @@ fn runtime_config(config: &Value, chained: &Chained) -> Option<Value> {
         all.insert("portMappings".to_owned(), json!(ports));
     }
     if can("bandwidth") && (asked.limits.ingress.is_some() || asked.limits.egress.is_some()) {
-        let rate = |limit: Option<RateWant>| limit.map_or(0, |limit| limit.bits);
+        let rate = |limit: Option<RateIntent>| limit.map_or(0, |limit| limit.bits);
         // The burst of the reference plugin is in bits, and must not be 0 beside a rate.
         let burst = |limit| rate(limit).min(u64::from(u32::MAX));
         let (ingress, egress) = (asked.limits.ingress, asked.limits.egress);

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use knit_engine::{Event, cluster};
 use knit_model::IfName;
-use knit_model::intent::{Want, WaysWant};
+use knit_model::intent::{IntentSpec, NodeRoutesIntent};
 use serde_json::json;
 
 use crate::daemon::Cluster;
@@ -13,7 +13,7 @@ pub const BRIDGE: &str = "knit0";
 
 impl Cluster {
     /// The cluster's network with these ranges, and how it goes on from this node.
-    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWant) -> Self {
+    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRoutesIntent) -> Self {
         Self(cluster::object(ranges, bridge, mtu, ways))
     }
 
@@ -24,14 +24,14 @@ impl Cluster {
 
     /// The same with the MTU of another: pods on it keep what they have.
     pub(crate) fn with_mtu_of(mut self, other: &Self) -> Self {
-        let mtu = other.0.intents.iter().find_map(|intent| match &intent.want {
-            Want::Network(network) => network.mtu,
+        let mtu = other.0.intents.iter().find_map(|intent| match &intent.spec {
+            IntentSpec::Network(network) => network.mtu,
             _ => None,
         });
         for intent in &mut self.0.intents {
-            match &mut intent.want {
-                Want::Network(network) => network.mtu = mtu,
-                Want::Bridge(bridge) => bridge.attrs.mtu = mtu,
+            match &mut intent.spec {
+                IntentSpec::Network(network) => network.mtu = mtu,
+                IntentSpec::Bridge(bridge) => bridge.attrs.mtu = mtu,
                 _ => {}
             }
         }
@@ -44,8 +44,8 @@ impl Cluster {
 
     /// Its ranges on this node.
     pub(crate) fn ranges(&self) -> Vec<IpNet> {
-        let networks = self.0.intents.iter().filter_map(|intent| match &intent.want {
-            Want::Network(network) => Some(network.ranges.clone()),
+        let networks = self.0.intents.iter().filter_map(|intent| match &intent.spec {
+            IntentSpec::Network(network) => Some(network.ranges.clone()),
             _ => None,
         });
         networks.flatten().collect()
@@ -53,8 +53,8 @@ impl Cluster {
 
     /// Whether its ranges are blocks of pools.
     pub(crate) fn is_pooled(&self) -> bool {
-        let mut wants = self.0.intents.iter().map(|intent| &intent.want);
-        wants.any(|want| matches!(want, Want::Ways(ways) if !ways.pools.is_empty()))
+        let mut wants = self.0.intents.iter().map(|intent| &intent.spec);
+        wants.any(|want| matches!(want, IntentSpec::NodeRoutes(ways) if !ways.pools.is_empty()))
     }
 
     /// What pods on it depend on: everything but how it goes on from this node; of pools, only the range of its own address.

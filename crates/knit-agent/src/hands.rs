@@ -358,7 +358,7 @@ impl Hands {
         let (result, to_reap) = match applied {
             Ok(AppliedPlan { to_reap }) => {
                 let held = self.verify(&unit, plan, &mut places);
-                if held.is_ok() && unit == Unit::Ways {
+                if held.is_ok() && unit == Unit::NodeRoutes {
                     announce::arrived(self.kernel.host(), plan);
                 }
                 if held.is_ok() && !plan.announced.is_empty() {

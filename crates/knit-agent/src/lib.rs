@@ -5,7 +5,6 @@
 //! a socket; [`run`] makes a program of it. [`beside`] feeds it from an API server and a container runtime.
 
 mod announce;
-pub mod beside;
 pub mod capacity;
 pub mod chain;
 pub mod cluster_network;
@@ -17,6 +16,7 @@ mod forward;
 pub mod hands;
 pub mod http;
 pub mod keys;
+pub mod kubernetes;
 pub mod log;
 pub mod metrics;
 pub mod node;

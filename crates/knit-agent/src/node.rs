@@ -363,7 +363,7 @@ impl Node {
     fn marks(&self) -> BTreeSet<String> {
         let sandboxes = self.state.made.iter().filter_map(|(unit, made)| match unit {
             Unit::Sandbox(id) => Some((id, made)),
-            Unit::Bridge(_) | Unit::Ways => None,
+            Unit::Bridge(_) | Unit::NodeRoutes => None,
         });
         sandboxes
             .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))

@@ -14,10 +14,10 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::beside;
 use crate::config::{Config, LogFormat, Profile};
 use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
+use crate::kubernetes;
 use crate::log::Lines;
 use crate::services::{About, Services, listen};
 use crate::{cni, http, nri};
@@ -101,7 +101,7 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
     }
     let listener = listen(&config.kni_socket).await?;
     if config.profile.is_in_cluster() {
-        beside::start(config, &handle).await?;
+        kubernetes::start(config, &handle).await?;
     } else if let Some(socket) = config.nri_socket() {
         let keeper = Arc::new(nri::Machine::new(handle.clone()));
         tokio::spawn(nri::follow(socket, handle.clone(), keeper));

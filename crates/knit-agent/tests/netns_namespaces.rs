@@ -10,7 +10,7 @@ use knit_agent::daemon::Cluster;
 use knit_engine::call::{Asked, Notes, Wished};
 use knit_engine::namespaces::{Namespaces, Terms};
 use knit_engine::{Answer, Attach, CallId, Event, StoredObject};
-use knit_model::intent::{Intent, PoolWant, Want, WaysWant};
+use knit_model::intent::{AddressPoolIntent, Intent, IntentSpec, NodeRoutesIntent};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_testbed::{Namespace, Pod, Testbed, eventually};
 use tempfile::TempDir;
@@ -56,7 +56,7 @@ impl World {
         self.host.run(|| node.node().hear(event).unwrap().answers)
     }
 
-    fn have(&mut self, ways: WaysWant) {
+    fn have(&mut self, ways: NodeRoutesIntent) {
         let ranges = RANGES.map(|text| text.parse().unwrap());
         let cluster = Cluster::new(&ranges, &"knit0".parse().unwrap(), Some(1500), &ways);
         self.hear(cluster.applied());
@@ -127,7 +127,7 @@ fn answers_to(pod: &Pod, forged: &str, neighbour: &str) -> bool {
 #[test]
 fn a_grant_lets_the_pods_of_its_namespace_speak_for_others_and_goes_at_once() {
     let mut world = World::new("ns-guard");
-    world.have(WaysWant { anti_spoofing: true, ..WaysWant::default() });
+    world.have(NodeRoutesIntent { anti_spoofing: true, ..NodeRoutesIntent::default() });
     world.attach_both();
     let (lab, shop) = (world.lab.clone(), world.shop.clone());
     for (pod, number) in [(&lab, 77), (&shop, 78)] {
@@ -155,14 +155,14 @@ fn a_grant_lets_the_pods_of_its_namespace_speak_for_others_and_goes_at_once() {
 
 fn pool(masquerade: Option<bool>, generation: i64) -> Event {
     let object = ObjectRef {
-        kind: "IpPool".to_owned(),
+        kind: "PodAddressPool".to_owned(),
         namespace: String::new(),
         name: "pool".to_owned(),
         uid: "1".to_owned(),
         generation,
     };
     let range = "10.75.0.0/16".parse().unwrap();
-    let want = Want::Pool(PoolWant {
+    let want = IntentSpec::AddressPool(AddressPoolIntent {
         name: "pool".to_owned(),
         range,
         block: 24,
@@ -177,7 +177,7 @@ fn pool(masquerade: Option<bool>, generation: i64) -> Event {
     };
     Event::ObjectApplied(StoredObject {
         object,
-        intents: vec![Intent { origin, want }],
+        intents: vec![Intent { origin, spec: want }],
         warnings: Vec::new(),
         manifest: serde_json::Value::Null,
         since: 0,
@@ -188,7 +188,7 @@ fn pool(masquerade: Option<bool>, generation: i64) -> Event {
 #[test]
 fn the_outside_sees_the_address_that_namespace_pool_and_agent_chose() {
     let mut world = World::new("ns-leave");
-    world.have(WaysWant { masquerade: true, ..WaysWant::default() });
+    world.have(NodeRoutesIntent { masquerade: true, ..NodeRoutesIntent::default() });
     world.attach_both();
     let (lab, shop) = (world.lab.clone(), world.shop.clone());
     assert_eq!(
@@ -211,7 +211,7 @@ fn the_outside_sees_the_address_that_namespace_pool_and_agent_chose() {
     for family in [0, 1] {
         assert_eq!(seen(lab.namespace(), &shop, &peer[family]).to_string(), own[family]);
     }
-    world.have(WaysWant { masquerade: false, ..WaysWant::default() });
+    world.have(NodeRoutesIntent { masquerade: false, ..NodeRoutesIntent::default() });
     assert_eq!((world.seen(&shop), world.seen(&lab)), (NODE.map(String::from).into(), pods(2).into()));
     world.hear(pool(Some(true), 2));
     assert_eq!(world.seen(&lab), [NODE[0], pods(2)[1].as_str()]);

@@ -162,7 +162,7 @@ spec: {interfaceName: blue0, network: blue, addresses: [10.60.0.200/24, 'fd00:60
     let come = |nodes: &mut Spanned, at: usize| {
         nodes.begin(at, "shop", "vip", "fixed");
         let told = nodes.problems(at);
-        assert!(told[0].contains("10.60.0.200 waits for ipblock/"), "{told:?}");
+        assert!(told[0].contains("10.60.0.200 waits for podaddressblock/"), "{told:?}");
         addresses.iter().for_each(|address| nodes.claim(at, "shop", address));
         assert_eq!(nodes.problems(at), [""; 0]);
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use knit_crds::Object;
-use knit_crds::states::{IpBlock, NodeNetworkState};
+use knit_crds::states::{NodeNetwork, PodAddressBlock};
 use knit_engine::ObjectKey;
 use knit_kube::kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use knit_kube::kube::{self, Api, Client, ResourceExt};
@@ -80,13 +80,13 @@ impl Hands {
                 };
             }
             Effect::DeleteNodeState(name) => {
-                let api: Api<NodeNetworkState> = Api::all(self.client.clone());
+                let api: Api<NodeNetwork> = Api::all(self.client.clone());
                 // The API server's own garbage collector may be faster.
                 let _ = api.delete(&name, &DeleteParams::default()).await;
                 return None;
             }
             Effect::DeleteBlock { name, uid } => {
-                let api: Api<IpBlock> = Api::all(self.client.clone());
+                let api: Api<PodAddressBlock> = Api::all(self.client.clone());
                 let only = Preconditions { uid: Some(uid), ..Preconditions::default() };
                 let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
                 match api.delete(&name, &params).await {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use knit_crds::Object;
-use knit_crds::states::{AppliedObject, NodeNetworkStateStatus, PodNetworkStateStatus};
+use knit_crds::states::{AppliedObject, NodeNetworkStatus, PodNetworkStateStatus};
 use knit_engine::ObjectKey;
 
 use crate::labels::Labels;
@@ -41,7 +41,7 @@ pub struct State {
     /// What agents say about pods.
     pub pods: BTreeMap<Name, PodNetworkStateStatus>,
     /// What agents say about nodes.
-    pub nodes: BTreeMap<String, NodeNetworkStateStatus>,
+    pub nodes: BTreeMap<String, NodeNetworkStatus>,
     /// Nodes that there are, each with those of its labels that are Knit's, as they are or are about to be.
     pub alive: BTreeMap<String, Labels>,
     /// Sample Deployments, each with the PodConfig that it belongs to.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use knit_crds::Object;
-use knit_crds::states::NodeNetworkStateStatus;
+use knit_crds::states::NodeNetworkStatus;
 
 use crate::known::State;
 use crate::step::Effect;
@@ -45,7 +45,7 @@ pub(crate) fn differences(state: &mut State) -> Vec<Effect> {
 }
 
 /// The labels that a node should have. Without a word of its agent it has none.
-fn wanted(state: &State, said: Option<&NodeNetworkStateStatus>) -> Labels {
+fn wanted(state: &State, said: Option<&NodeNetworkStatus>) -> Labels {
     let Some(said) = said else { return Labels::new() };
     let kinds = said.kernel.links.iter().map(|link| (format!("{LINK}{}", link.kind), link.present));
     let uplinks = state.objects.values().filter_map(|known| match &known.object {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
-use knit_crds::states::{IpBlock, NodeNetworkState, PodNetworkState};
+use knit_crds::states::{NodeNetwork, PodAddressBlock, PodNetworkState};
 use knit_crds::{KindInfo, Object};
 use knit_engine::ObjectKey;
 use knit_kube::kube::api::DynamicObject;
@@ -180,7 +180,7 @@ fn watch_all(client: &Client, events: &UnboundedSender<Event>) {
         },
         Event::Pods,
     );
-    let nodes = Api::<NodeNetworkState>::all(client.clone());
+    let nodes = Api::<NodeNetwork>::all(client.clone());
     watch(
         nodes,
         "nodes' states",
@@ -189,7 +189,7 @@ fn watch_all(client: &Client, events: &UnboundedSender<Event>) {
         |state| (state.name_any(), state.status.unwrap_or_default()),
         Event::Nodes,
     );
-    let blocks = Api::<IpBlock>::all(client.clone());
+    let blocks = Api::<PodAddressBlock>::all(client.clone());
     watch(
         blocks,
         "blocks",

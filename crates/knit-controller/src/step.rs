@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use knit_crds::Object;
 use knit_crds::kinds::UsedCounts;
-use knit_crds::states::{AppliedObject, NodeNetworkStateStatus, PodNetworkStateStatus};
+use knit_crds::states::{AppliedObject, NodeNetworkStatus, PodNetworkStateStatus};
 use knit_crds::status::READY;
 use knit_engine::ObjectKey;
 use knit_kube::{Seen, Severity};
@@ -29,10 +29,10 @@ const LONGEST_FAREWELL: i64 = 30_000;
 
 /// What was listed before anything is decided, beside all kinds.
 const PODS: &str = "PodNetworkState";
-const NODES: &str = "NodeNetworkState";
+const NODES: &str = "NodeNetwork";
 const ALIVE: &str = "Node";
 const SAMPLES: &str = "Deployment";
-const BLOCKS: &str = "IpBlock";
+const BLOCKS: &str = "PodAddressBlock";
 /// What every node says whether it has.
 const UPLINKS: &str = "Uplink";
 
@@ -44,7 +44,7 @@ pub enum Event {
     /// News of what agents say about pods.
     Pods(Seen<(Name, PodNetworkStateStatus)>),
     /// News of what agents say about nodes.
-    Nodes(Seen<(String, NodeNetworkStateStatus)>),
+    Nodes(Seen<(String, NodeNetworkStatus)>),
     /// News of nodes, each with those of its labels that are Knit's.
     Alive(Seen<(String, Labels)>),
     /// News of sample Deployments, each with the PodConfig that it belongs to.
@@ -206,8 +206,8 @@ fn hear_pods(state: &mut State, seen: Seen<(Name, PodNetworkStateStatus)>) {
     }
 }
 
-fn hear_nodes(state: &mut State, seen: Seen<(String, NodeNetworkStateStatus)>) {
-    let mut put = |name: String, new: Option<NodeNetworkStateStatus>| {
+fn hear_nodes(state: &mut State, seen: Seen<(String, NodeNetworkStatus)>) {
+    let mut put = |name: String, new: Option<NodeNetworkStatus>| {
         state.unlabelled.insert(name.clone());
         let old = match new.clone() {
             Some(new) => state.nodes.insert(name, new),

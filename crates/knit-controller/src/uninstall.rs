@@ -11,7 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use knit_crds::states::{NodeNetworkState, PodNetworkState};
+use knit_crds::states::{NodeNetwork, PodNetworkState};
 use knit_crds::{KindInfo, Object};
 use knit_kube::kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use knit_kube::kube::core::GroupVersionKind;
@@ -92,7 +92,7 @@ async fn delete_objects(client: &Client, kind: &KindInfo) -> kube::Result<usize>
 async fn agents_let_go(client: &Client, patience: Duration) -> kube::Result<bool> {
     let end = Instant::now() + patience;
     let pods: Api<PodNetworkState> = Api::all(client.clone());
-    let nodes: Api<NodeNetworkState> = Api::all(client.clone());
+    let nodes: Api<NodeNetwork> = Api::all(client.clone());
     loop {
         let in_pods = count(pods.list(&ListParams::default()).await.map(|list| list.items.len()))?;
         let on_nodes = count(nodes.list(&ListParams::default()).await.map(|list| {

@@ -4,7 +4,7 @@
 use knit_controller::labels::Labels;
 use knit_controller::{Effect, Event, HeldBlock, State, step};
 use knit_crds::Object;
-use knit_crds::states::{NodeNetworkStateStatus, PodNetworkStateStatus};
+use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
 use knit_kube::Seen;
 use serde_json::{Value, json};
 
@@ -142,7 +142,7 @@ fn a_problem_on_any_node_is_in_the_status_and_told_once() {
     let problem = json!({"reason": "NotOwned", "message": "link pcbr0 exists, and Knit did not make it"});
     let object = json!({"kind": "PodConfig", "namespace": "tenant", "name": "a", "uid": "u", "generation": 1,
         "ready": false, "problems": [problem]});
-    let node: NodeNetworkStateStatus = serde_json::from_value(json!({"objects": [object]})).unwrap();
+    let node: NodeNetworkStatus = serde_json::from_value(json!({"objects": [object]})).unwrap();
     for name in ["node1", "node2"] {
         controller.hear(Event::Nodes(Seen::Applied((name.to_owned(), node.clone()))));
     }
@@ -165,7 +165,7 @@ fn a_gateways_status_follows_the_node_that_says_it_has_the_address() {
     }));
     let item = json!({"field": "spec.addresses[0]", "what": "192.0.2.10 on eth0", "ready": true});
     let object = json!({"kind": "EgressGateway", "name": "shop", "uid": "g", "generation": 1, "ready": true, "items": [item]});
-    let says = |objects: &[&Value]| -> NodeNetworkStateStatus {
+    let says = |objects: &[&Value]| -> NodeNetworkStatus {
         serde_json::from_value(json!({"objects": objects})).unwrap()
     };
     controller.hear(Event::Nodes(Seen::Applied(("node1".to_owned(), says(&[&object])))));
@@ -240,7 +240,7 @@ fn neither_a_node_that_is_gone_nor_an_agent_that_is_silent_holds_an_object_forev
 #[test]
 fn what_a_node_said_goes_with_it() {
     let mut controller = Controller::new();
-    controller.hear(Event::Nodes(Seen::Applied(("old".to_owned(), NodeNetworkStateStatus::default()))));
+    controller.hear(Event::Nodes(Seen::Applied(("old".to_owned(), NodeNetworkStatus::default()))));
     assert_eq!(controller.look(0), [Effect::DeleteNodeState("old".to_owned())]);
 }
 
@@ -345,7 +345,7 @@ fn a_clock_that_was_put_back_does_not_keep_blocks_of_a_node_that_is_gone() {
 }
 
 /// What an agent says about its node: its kernel has this kind of link or not, and these are its NICs.
-fn says(has_vlan: bool, nics: &[&str]) -> NodeNetworkStateStatus {
+fn says(has_vlan: bool, nics: &[&str]) -> NodeNetworkStatus {
     let nics: Vec<Value> = nics.iter().map(|name| json!({"name": name, "mtu": 1500, "up": true})).collect();
     let status = json!({
         "agent": "1",
@@ -412,7 +412,7 @@ fn labels_follow_nics_uplinks_and_agents() {
     let fabric = Object::from_manifest(&uplink("fabric", "eth1")).unwrap();
     controller.hear(Event::Objects("Uplink", Box::new(Seen::Deleted(fabric))));
     assert_eq!(labelled(&controller.look(0)), ["node1 uplink.knit.opdev.io/fabric-"], "nobody opens it");
-    let gone = ("node1".to_owned(), NodeNetworkStateStatus::default());
+    let gone = ("node1".to_owned(), NodeNetworkStatus::default());
     controller.hear(Event::Nodes(Seen::Deleted(gone)));
     assert_eq!(labelled(&controller.look(0)), ["node1 link.knit.opdev.io/vlan-"], "no agent speaks for it");
 }

@@ -13,7 +13,7 @@ mod status;
 
 use std::collections::BTreeSet;
 
-use knit_model::intent::{Intent, RefusedWant, Selector, Want};
+use knit_model::intent::{Intent, IntentSpec, RejectedIntent, Selector};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::{IfName, Provenance};
@@ -87,8 +87,8 @@ pub fn translate(
     };
     let refused = |origin: Provenance, (reason, message): Refusal| {
         let problem = Problem { field: origin.field.clone(), reason, message };
-        let refused = RefusedWant { pods: Selector::pod(pod.uid.as_str()), problem };
-        Intent { origin, want: Want::Refused(Box::new(refused)) }
+        let refused = RejectedIntent { pods: Selector::pod(pod.uid.as_str()), problem };
+        Intent { origin, spec: IntentSpec::Rejected(Box::new(refused)) }
     };
     let selections = match annotation::parse(annotation, &pod.namespace) {
         Ok(selections) => selections,
@@ -123,7 +123,7 @@ pub fn translate(
             Ok((want, warnings)) => {
                 let warnings = warnings.into_iter().map(|warning| format!("{}: {warning}", origin.field));
                 networks.warnings.extend(warnings);
-                networks.intents.push(Intent { origin, want });
+                networks.intents.push(Intent { origin, spec: want });
             }
             Err(refusal) => networks.intents.push(refused(origin, refusal)),
         }
@@ -154,7 +154,7 @@ struct Entry<'a> {
 
 impl Entry<'_> {
     /// What it asks for, and what will not be as one would expect.
-    fn want(&self, config: &str, plugins: &Plugins) -> Result<(Want, Vec<String>), Refusal> {
+    fn want(&self, config: &str, plugins: &Plugins) -> Result<(IntentSpec, Vec<String>), Refusal> {
         let config = Config::parse(config, &self.selection.name).map_err(invalid)?;
         match config.single().filter(|plugin| kinds::is_known(plugin.kind())) {
             Some(plugin) => self.kind(plugin),

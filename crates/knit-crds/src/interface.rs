@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{InterfaceWant, Limits, NameRule, Selector};
+use knit_model::intent::{InterfaceIntent, Limits, NameRule, Selector};
 use knit_model::link::{Attrs, Kind, Veth};
 use knit_model::{IfName, Problems};
 use schemars::JsonSchema;
@@ -94,7 +94,7 @@ pub struct InterfaceFields {
 
 impl InterfaceFields {
     /// The fields as the model has them; what only the kind knows is left empty.
-    pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> InterfaceWant {
+    pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> InterfaceIntent {
         let at = |field: &str| format!("{path}.{field}");
         if self.cidr.is_some() && self.network.is_some() {
             problems.invalid(at("network"), "`network` stands in place of `cidr`: state one of them");
@@ -109,7 +109,7 @@ impl InterfaceFields {
                     .invalid(at(field), format!("the same is said in sysctls as {name}: state one of them"));
             }
         }
-        InterfaceWant {
+        InterfaceIntent {
             pods: Selector::default(),
             name: NameRule::Prefix(String::new()),
             kind: Kind::Veth(Veth::default()),

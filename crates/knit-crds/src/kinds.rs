@@ -7,11 +7,11 @@ mod extension;
 mod geneve;
 mod gre;
 mod hostdevice;
-mod ippool;
 mod iptunnel;
 mod ipvlan;
 mod macvlan;
 mod networkquota;
+mod podaddresspool;
 mod podconfig;
 mod podnetworkconfig;
 mod podroute;
@@ -34,11 +34,11 @@ pub use extension::{Extension, ExtensionSpec};
 pub use geneve::{Df, Geneve, GeneveSpec};
 pub use gre::{Carries, Gre, GreSpec};
 pub use hostdevice::{HostDevice, HostDeviceSpec};
-pub use ippool::{IpPool, IpPoolSpec};
 pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
 pub use macvlan::{Macvlan, MacvlanSpec, Mode};
 pub use networkquota::{NetworkQuota, NetworkQuotaSpec, NetworkQuotaStatus, UsedCounts};
+pub use podaddresspool::{PodAddressPool, PodAddressPoolSpec};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
 pub use podroute::{PodRoute, PodRouteSpec};
@@ -232,6 +232,6 @@ kinds!(
     VirtualNetwork,
     Extension,
     NetworkQuota,
-    IpPool,
+    PodAddressPool,
     EgressGateway,
 );

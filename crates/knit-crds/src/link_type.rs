@@ -5,7 +5,7 @@ mod known;
 
 use std::borrow::Cow;
 
-use knit_model::intent::{NameRule, PortWant, Selector};
+use knit_model::intent::{BridgePortIntent, NameRule, Selector};
 use knit_model::link::{HostDevice, Kind, LinkKind, VlanSet};
 use knit_model::{IfName, Problems};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -127,7 +127,7 @@ impl ListedLink<'_> {
         let mut port = details.port;
         if !self.passes.is_empty() {
             let said = port.take().unwrap_or_default();
-            port = Some(PortWant { tagged: said.tagged.union(&self.passes), ..said });
+            port = Some(BridgePortIntent { tagged: said.tagged.union(&self.passes), ..said });
         }
         to.port(entry, port);
     }

@@ -1,7 +1,7 @@
 //! VLANs of a port of a bridge, as objects say them.
 
 use knit_model::Problems;
-use knit_model::intent::PortWant;
+use knit_model::intent::BridgePortIntent;
 use knit_model::link::VlanSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ const RULES: [Rule<'_>; 2] = [
 ];
 
 impl PortVlan {
-    pub(crate) fn read(&self, field: &str, problems: &mut Problems) -> Option<PortWant> {
+    pub(crate) fn read(&self, field: &str, problems: &mut Problems) -> Option<BridgePortIntent> {
         let at = |inner: &str| format!("{field}.{inner}");
         let tagged = each(&self.trunk, &at("trunk"), |range, at| range.read(at, problems));
         let native = self.native.as_ref().and_then(|id| id.read(at("native"), problems));
@@ -44,10 +44,10 @@ impl PortVlan {
                     problems.invalid(at("native"), BESIDE);
                 }
                 let id = id.read(at("access"), problems)?;
-                Some(PortWant { native: Some(id), tagged: VlanSet::default() })
+                Some(BridgePortIntent { native: Some(id), tagged: VlanSet::default() })
             }
             (None, false) => {
-                Some(PortWant { native: Some(native.unwrap_or(0)), tagged: VlanSet::new(tagged) })
+                Some(BridgePortIntent { native: Some(native.unwrap_or(0)), tagged: VlanSet::new(tagged) })
             }
             _ => {
                 problems.invalid(field, ONE);

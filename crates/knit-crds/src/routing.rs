@@ -1,6 +1,6 @@
 //! Routes, policy rules and neighbours in a pod, as the kinds have them.
 
-use knit_model::intent::{HopWant, RouteWant};
+use knit_model::intent::{NextHopIntent, RouteIntent};
 use knit_model::route::{Action, MAIN_TABLE, RouteScope};
 use knit_model::{IfName, Neighbour, Problems, Rule};
 use schemars::JsonSchema;
@@ -164,7 +164,7 @@ pub enum Family {
 }
 
 impl RouteEntry {
-    pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> Option<RouteWant> {
+    pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> Option<RouteIntent> {
         let before = problems.0.len();
         let at = |field: &str| format!("{path}.{field}");
         let action = match self.action {
@@ -184,14 +184,14 @@ impl RouteEntry {
         let via = self.hops(path, action, problems);
         let source = self.src.as_ref().and_then(|src| src.read(at("src"), problems));
         let mtu = self.mtu.as_ref().and_then(|mtu| mtu.read(at("mtu"), problems));
-        let want = RouteWant { to: to?, action, via, table: table?, metric: metric?, source, scope, mtu };
+        let want = RouteIntent { to: to?, action, via, table: table?, metric: metric?, source, scope, mtu };
         // The rest is the model's to say; the name stands for whatever the interface will be called.
         let stand_in = IfName::new("eth0").expect("a valid name");
         want.on(&stand_in).check(path, problems);
         (problems.0.len() == before).then_some(want)
     }
 
-    fn hops(&self, path: &str, action: Action, problems: &mut Problems) -> Vec<HopWant> {
+    fn hops(&self, path: &str, action: Action, problems: &mut Problems) -> Vec<NextHopIntent> {
         let stated = self.via.is_some() || self.dev.is_some();
         if stated && !self.next_hops.is_empty() {
             problems.invalid(
@@ -214,12 +214,12 @@ impl RouteEntry {
 }
 
 impl PodNextHop {
-    fn read(&self, path: &str, problems: &mut Problems) -> HopWant {
+    fn read(&self, path: &str, problems: &mut Problems) -> NextHopIntent {
         let at = |field: &str| format!("{path}.{field}");
         if self.onlink == Some(true) && self.via.is_none() {
             problems.invalid(at("onlink"), "`onlink` is about a router: name it with `via`");
         }
-        HopWant {
+        NextHopIntent {
             gateway: self.via.as_ref().and_then(|via| via.read(at("via"), problems)),
             link: self.dev.as_ref().and_then(|dev| dev.read(at("dev"), problems)),
             weight: self.weight.as_ref().and_then(|weight| weight.read(at("weight"), problems)).unwrap_or(1),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::kinds::{Column, Kind, definitions};
 use crate::selector::MAX_LABEL_VALUE;
-use crate::states::{self, IpBlock, NodeNetworkState, PodNetworkState};
+use crate::states::{self, NodeNetwork, PodAddressBlock, PodNetworkState};
 
 /// `kubectl get knit` lists the objects of all kinds.
 const CATEGORY: &str = "knit";
@@ -21,8 +21,8 @@ pub(crate) fn definition<K: Kind>() -> CustomResourceDefinition {
 /// The definitions of what agents write: each in one request, so without a status subresource.
 fn states() -> [CustomResourceDefinition; 3] {
     let pods = common(PodNetworkState::crd(), states::POD_COLUMNS, None);
-    let nodes = common(NodeNetworkState::crd(), states::NODE_COLUMNS, None);
-    let blocks = common(IpBlock::crd(), states::BLOCK_COLUMNS, None);
+    let nodes = common(NodeNetwork::crd(), states::NODE_COLUMNS, None);
+    let blocks = common(PodAddressBlock::crd(), states::BLOCK_COLUMNS, None);
     [pods, nodes, blocks].map(|mut definition| {
         definition.spec.versions.iter_mut().for_each(|version| version.subresources = None);
         definition

@@ -1,4 +1,4 @@
-//! PodNetworkState and NodeNetworkState: what Knit says about a pod and a node; IpBlock: what a node holds of a range. Nobody
+//! PodNetworkState and NodeNetwork: what Knit says about a pod and a node; PodAddressBlock: what a node holds of a range. Nobody
 //! asks for anything with them.
 //!
 //! An agent writes both in one request each, so these kinds have no status subresource. From them the controller reads
@@ -18,12 +18,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use block::COLUMNS as BLOCK_COLUMNS;
-pub use block::{IpBlock, IpBlockSpec};
+pub use block::{PodAddressBlock, PodAddressBlockSpec};
 pub use counters::{InterfaceCounters, PodCounters, WayCounters};
 pub(crate) use node::COLUMNS as NODE_COLUMNS;
 pub use node::{
-    KernelState, LinkSupport, NetworkCapacity, NodeNetworkState, NodeNetworkStateSpec,
-    NodeNetworkStateStatus, UplinkState,
+    KernelState, LinkSupport, NetworkCapacity, NodeNetwork, NodeNetworkSpec, NodeNetworkStatus, UplinkState,
 };
 
 use crate::info::Column;

@@ -1,7 +1,7 @@
 //! The sysctls that a tenant may set in a pod: those about routing that the pod's own network namespace has to itself.
 //! Whatever could reach beyond the pod, fill a log, or take away what Knit or others gave is not on the list.
 
-use knit_model::intent::SysctlWant;
+use knit_model::intent::SysctlIntent;
 
 /// A name and the smallest and largest value.
 type Safe = (&'static str, i64, i64);
@@ -74,7 +74,7 @@ pub fn check(name: &str, value: &str) -> Result<(), String> {
 }
 
 /// A sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, with its value; or why it is refused.
-pub(crate) fn read(name: &str, value: &str) -> Result<SysctlWant, String> {
+pub(crate) fn read(name: &str, value: &str) -> Result<SysctlIntent, String> {
     if name == "net.ipv4.conf.all.forwarding" {
         return Err("forwarding of the whole pod is `net.ipv4.ip_forward`".to_owned());
     }
@@ -87,7 +87,7 @@ pub(crate) fn read(name: &str, value: &str) -> Result<SysctlWant, String> {
         .map(|link| link.parse())
         .transpose()
         .map_err(|why: knit_model::name::NameError| why.to_string())?;
-    Ok(SysctlWant { link, key, value: number.to_string() })
+    Ok(SysctlIntent { link, key, value: number.to_string() })
 }
 
 fn find(name: &str) -> Result<(Option<&str>, String, Safe), String> {

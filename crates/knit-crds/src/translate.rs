@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{Intent, InterfaceWant, NameRule, PortWant, Selector, Want};
+use knit_model::intent::{BridgePortIntent, Intent, IntentSpec, InterfaceIntent, NameRule, Selector};
 use knit_model::link::Kind as LinkKind;
 use knit_model::problem::Reason;
 use knit_model::provenance::{Dialect, ObjectRef};
@@ -77,8 +77,8 @@ impl Translator {
     }
 
     /// Asks for something, said in this field.
-    pub(crate) fn want(&mut self, field: &str, want: Want) {
-        self.translation.intents.push(Intent { origin: self.origin.at(field), want });
+    pub(crate) fn want(&mut self, field: &str, want: IntentSpec) {
+        self.translation.intents.push(Intent { origin: self.origin.at(field), spec: want });
     }
 
     /// Says that something will not be as one would expect.
@@ -108,7 +108,7 @@ impl Translator {
     }
 
     /// Asks for an interface with an end on the node, and for the VLANs of that end.
-    pub(crate) fn port(&mut self, entry: Entry<'_>, port: Option<PortWant>) {
+    pub(crate) fn port(&mut self, entry: Entry<'_>, port: Option<BridgePortIntent>) {
         self.ask(entry, None, port);
     }
 
@@ -117,7 +117,7 @@ impl Translator {
         self.ask(entry, remote_pod, None);
     }
 
-    fn ask(&mut self, entry: Entry<'_>, remote_pod: Option<String>, port: Option<PortWant>) {
+    fn ask(&mut self, entry: Entry<'_>, remote_pod: Option<String>, port: Option<BridgePortIntent>) {
         let Entry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
         if read.attrs.mac.is_some() && !kind.has_own_mac() {
@@ -137,8 +137,8 @@ impl Translator {
         }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
-        let want = InterfaceWant { pods, name, kind, parent, master, remote_pod, port, ..read };
-        self.want(path, Want::Interface(Box::new(want)));
+        let want = InterfaceIntent { pods, name, kind, parent, master, remote_pod, port, ..read };
+        self.want(path, IntentSpec::Interface(Box::new(want)));
     }
 
     fn claim_name(&mut self, name: &NameRule, field: String) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use knit_model::Sandbox;
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::problem::Problem;
 use knit_model::report::InterfaceReport;
 
@@ -55,9 +55,9 @@ impl State {
     /// What of an object cannot be in a pod: what was refused from the beginning, and what plugins refused.
     pub(crate) fn refused_in(&self, stored: &StoredObject, sandbox: &Sandbox) -> Vec<Problem> {
         let namespace = &stored.object.namespace;
-        let problems = stored.intents.iter().filter_map(|intent| match &intent.want {
-            Want::Refused(want) if want.pods.matches(namespace, sandbox) => Some(want.problem.clone()),
-            Want::Chain(want) if want.pods.matches(namespace, sandbox) => {
+        let problems = stored.intents.iter().filter_map(|intent| match &intent.spec {
+            IntentSpec::Rejected(want) if want.pods.matches(namespace, sandbox) => Some(want.problem.clone()),
+            IntentSpec::PluginChain(want) if want.pods.matches(namespace, sandbox) => {
                 let failed = self.calls.failed(&(sandbox.id.clone(), want.name.clone()))?;
                 Some(Problem { field: intent.origin.field.clone(), ..failed.clone() })
             }

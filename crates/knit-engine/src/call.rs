@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use knit_ipam::Time;
-use knit_model::intent::{InterfaceWant, Limits, RouteWant};
+use knit_model::intent::{InterfaceIntent, Limits, RouteIntent};
 use knit_model::link::{Attrs, Tap};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
@@ -85,13 +85,13 @@ pub struct Asked {
     pub sets: Vec<Vec<RangeWish>>,
     /// Routes through it beside the default; on a network, one without a router goes through the network's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<RouteWant>,
+    pub routes: Vec<RouteIntent>,
     /// Its sysctls by their last words, such as `ipv4/rp_filter`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
     /// A link that the caller describes, in place of one on a network; it has addresses, routes and sysctls of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Box<InterfaceWant>>,
+    pub link: Option<Box<InterfaceIntent>>,
     /// The device that `link`, a host-device, is to be the NIC of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,

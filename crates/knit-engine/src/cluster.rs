@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::intent::{BridgeWant, Intent, NetworkWant, Want, WaysWant};
+use knit_model::intent::{BridgeIntent, Intent, IntentSpec, NetworkIntent, NodeRoutesIntent};
 use knit_model::link::{Attrs, Bridge};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use serde_json::json;
@@ -23,11 +23,11 @@ pub const WAYS: &str = "knit.opdev.io/ways";
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterNetwork<'a> {
     /// The network.
-    pub network: &'a NetworkWant,
+    pub network: &'a NetworkIntent,
     /// Its bridge on the node.
     pub bridge: &'a IfName,
     /// How it goes on from there.
-    pub ways: Option<&'a WaysWant>,
+    pub ways: Option<&'a NodeRoutesIntent>,
 }
 
 /// The object's identity.
@@ -41,7 +41,7 @@ pub fn network_id() -> String {
 }
 
 /// The object of the network with these ranges, and how it goes on from this node. Knit writes it itself.
-pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWant) -> StoredObject {
+pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRoutesIntent) -> StoredObject {
     let object = ObjectRef {
         kind: KIND.to_owned(),
         namespace: NAMESPACE.to_owned(),
@@ -56,9 +56,9 @@ pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWa
         call: None,
     };
     let network =
-        NetworkWant { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu, span: None };
+        NetworkIntent { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu, span: None };
     let attrs = Attrs { mtu, ..Attrs::default() };
-    let on_node = BridgeWant {
+    let on_node = BridgeIntent {
         name: bridge.clone(),
         ranges: ranges.to_vec(),
         attrs,
@@ -66,14 +66,14 @@ pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &WaysWa
         port: None,
     };
     let mut intents = vec![
-        Intent { origin: origin("spec"), want: Want::Network(network) },
-        Intent { origin: origin("spec.subnets"), want: Want::Bridge(on_node) },
+        Intent { origin: origin("spec"), spec: IntentSpec::Network(network) },
+        Intent { origin: origin("spec.subnets"), spec: IntentSpec::Bridge(on_node) },
     ];
     let mut annotations = json!({ "knit.opdev.io/bridge": bridge });
-    if *ways != WaysWant::default() {
+    if *ways != NodeRoutesIntent::default() {
         annotations[WAYS] = json!(ways).to_string().into();
         let origin = origin(&format!("metadata.annotations[{WAYS}]"));
-        intents.push(Intent { origin, want: Want::Ways(ways.clone()) });
+        intents.push(Intent { origin, spec: IntentSpec::NodeRoutes(ways.clone()) });
     }
     let mut spec = json!({ "subnets": ranges });
     if let Some(mtu) = mtu {
@@ -98,16 +98,16 @@ impl State {
     /// The cluster's network, if there is one.
     pub fn cluster(&self) -> Option<ClusterNetwork<'_>> {
         let intents = &self.objects.get(&key())?.intents;
-        let network = intents.iter().find_map(|intent| match &intent.want {
-            Want::Network(network) => Some(network),
+        let network = intents.iter().find_map(|intent| match &intent.spec {
+            IntentSpec::Network(network) => Some(network),
             _ => None,
         })?;
-        let bridge = intents.iter().find_map(|intent| match &intent.want {
-            Want::Bridge(bridge) => Some(&bridge.name),
+        let bridge = intents.iter().find_map(|intent| match &intent.spec {
+            IntentSpec::Bridge(bridge) => Some(&bridge.name),
             _ => None,
         })?;
-        let ways = intents.iter().find_map(|intent| match &intent.want {
-            Want::Ways(ways) => Some(ways),
+        let ways = intents.iter().find_map(|intent| match &intent.spec {
+            IntentSpec::NodeRoutes(ways) => Some(ways),
             _ => None,
         });
         Some(ClusterNetwork { network, bridge, ways })

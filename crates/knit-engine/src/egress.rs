@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::{EgressWant, OwnWant, Want};
+use knit_model::intent::{EgressGatewayIntent, IntentSpec, LocalNode};
 use knit_model::{IfName, Mac, marks};
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,7 @@ pub(crate) struct Gateway<'a> {
     /// Its object.
     pub(crate) key: &'a ObjectKey,
     /// What was asked for.
-    pub(crate) want: &'a EgressWant,
+    pub(crate) want: &'a EgressGatewayIntent,
     /// Its number; `None` if there are too many gateways.
     pub(crate) number: Option<u8>,
     /// The namespaces that are its own.
@@ -115,7 +115,7 @@ impl Gateway<'_> {
     /// Who has an address of it, or why nobody has.
     pub(crate) fn place<'s>(
         &'s self,
-        own: Option<&'s OwnWant>,
+        own: Option<&'s LocalNode>,
         address: IpAddr,
     ) -> Result<Place<'s>, String> {
         let wrong = self.addresses.iter().find(|(one, _)| *one == address).and_then(|(_, why)| why.as_ref());
@@ -140,12 +140,12 @@ impl Gateway<'_> {
 }
 
 impl State {
-    fn egress_wants(&self) -> impl Iterator<Item = (&ObjectKey, u64, &EgressWant)> {
+    fn egress_wants(&self) -> impl Iterator<Item = (&ObjectKey, u64, &EgressGatewayIntent)> {
         let first = ObjectKey { kind: KIND.to_owned(), namespace: String::new(), name: String::new() };
         let objects = self.objects.range(first..).take_while(|(key, _)| key.kind == KIND);
         objects.flat_map(|(key, object)| {
-            object.intents.iter().filter_map(move |intent| match &intent.want {
-                Want::Egress(want) => Some((key, object.since, want)),
+            object.intents.iter().filter_map(move |intent| match &intent.spec {
+                IntentSpec::EgressGateway(want) => Some((key, object.since, want)),
                 _ => None,
             })
         })
@@ -282,7 +282,7 @@ pub(crate) fn hear_nodes(state: &mut State, well: BTreeSet<String>, effects: &mu
         state.egress.well = Some(well);
         decide(state, effects);
         if warned(state) != before || (is_first && !state.egress.active.is_empty()) {
-            state.dirty.insert(Unit::Ways);
+            state.dirty.insert(Unit::NodeRoutes);
         }
     }
 }
@@ -344,7 +344,7 @@ fn decide(state: &mut State, effects: &mut Effects) {
     let chosen: BTreeMap<String, String> = chosen.collect();
     if chosen != state.egress.active {
         effects.record(state, Record::Active(chosen));
-        state.dirty.insert(Unit::Ways);
+        state.dirty.insert(Unit::NodeRoutes);
         forward::heed_egress(state, effects);
     }
 }

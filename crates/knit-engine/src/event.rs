@@ -32,7 +32,7 @@ pub enum Unit {
     /// Everything of one sandbox.
     Sandbox(SandboxId),
     /// The ways to the pods of other nodes. They need the bridge of the cluster's network; no sandbox needs them.
-    Ways,
+    NodeRoutes,
 }
 
 /// What happened.
@@ -484,7 +484,7 @@ impl Unit {
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Sandbox(id) => Some(id),
-            Self::Bridge(_) | Self::Ways => None,
+            Self::Bridge(_) | Self::NodeRoutes => None,
         }
     }
 }
@@ -494,7 +494,7 @@ impl fmt::Display for Unit {
         match self {
             Self::Bridge(bridge) => write!(out, "bridge {bridge}"),
             Self::Sandbox(id) => write!(out, "sandbox {id}"),
-            Self::Ways => out.write_str("the way to other nodes"),
+            Self::NodeRoutes => out.write_str("routes to other nodes"),
         }
     }
 }

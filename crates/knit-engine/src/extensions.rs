@@ -6,7 +6,7 @@ mod registry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use knit_ipam::Time;
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
@@ -251,7 +251,7 @@ impl State {
         let mut required = BTreeMap::new();
         for (key, object) in &self.objects {
             for intent in &object.intents {
-                if let Want::Extensions(want) = &intent.want {
+                if let IntentSpec::RequiredExtensions(want) = &intent.spec {
                     required.extend(want.required.iter().map(|name| (name.as_str(), key)));
                 }
             }

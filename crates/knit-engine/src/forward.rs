@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use knit_model::intent::WaysWant;
+use knit_model::intent::NodeRoutesIntent;
 use knit_model::link::{LinkKind, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::InterfaceReport;
@@ -248,7 +248,7 @@ fn go_on(state: &mut State, effects: &mut Effects) {
 
 /// What holds for the ranges of this node, by what their pools say; `None` if no pod has the node's address outside.
 fn outside(state: &State, cluster: ClusterNetwork<'_>) -> Option<Outside> {
-    let none = WaysWant::default();
+    let none = NodeRoutesIntent::default();
     let ways = cluster.ways.unwrap_or(&none);
     let own = &cluster.network.ranges;
     let is_masqueraded = |range: &&IpNet| state.pool_masquerades(**range).unwrap_or(ways.masquerade);
@@ -262,7 +262,7 @@ fn outside(state: &State, cluster: ClusterNetwork<'_>) -> Option<Outside> {
 
 /// What pods reach with their own address: pods, nodes, and what is said to be inside. In order, none twice.
 fn inside(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
-    let none = WaysWant::default();
+    let none = NodeRoutesIntent::default();
     let ways = cluster.ways.unwrap_or(&none);
     let addresses = ways.nodes.iter().flat_map(|node| node.own()).map(IpNet::from);
     let theirs = resolve::ranges_of_others(cluster.network, ways).into_iter().chain(addresses);

@@ -223,7 +223,7 @@ fn annotated(pod: &Pod, before: Option<Limits>) -> Option<Limits> {
 
 #[cfg(test)]
 mod tests {
-    use knit_model::intent::RateWant;
+    use knit_model::intent::RateIntent;
 
     use super::*;
     use crate::event::Record;
@@ -281,7 +281,8 @@ mod tests {
     #[test]
     fn a_limit_that_is_taken_out_of_the_annotations_goes_and_none_is_made_up() {
         let (mut pods, mut state) = (Pods::default(), State::default());
-        let limits = Limits { egress: Some(RateWant { bits: 8_000_000, burst: None }), ..Limits::default() };
+        let limits =
+            Limits { egress: Some(RateIntent { bits: 8_000_000, burst: None }), ..Limits::default() };
         let mut annotated = |limits: Limits| {
             pods.apply(Pod { limits, ..pod("u1", "a") });
             pods.run(all(&[("s1", running("u1", 1, 100))]), Time(0));

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{Pool, Split};
-use knit_model::intent::{PoolWant, Want};
+use knit_model::intent::{AddressPoolIntent, IntentSpec};
 
 pub(crate) use self::keep::{keep, looked, next_free, spared};
 use crate::blocks::{Block, PoolKey};
@@ -21,7 +21,7 @@ use crate::cluster;
 use crate::state::{ObjectKey, State};
 
 /// The kind of a pool's object.
-pub const KIND: &str = "IpPool";
+pub const KIND: &str = "PodAddressPool";
 
 /// The ranges of the cluster's network, as pools and blocks are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,18 +43,18 @@ pub(crate) fn block_name(pool: &PoolKey, block: IpNet) -> Option<String> {
 }
 
 /// How a pool is split.
-fn split(pool: &PoolWant) -> Option<Split> {
+fn split(pool: &AddressPoolIntent) -> Option<Split> {
     Split::into_blocks(pool.range, pool.block)
 }
 
 /// How many addresses for pods each block of a pool has.
-fn each(pool: &PoolWant) -> u128 {
+fn each(pool: &AddressPoolIntent) -> u128 {
     let first = split(pool).and_then(|split| split.block(0));
     first.map_or(0, |block| Pool::with_gateway("", block).total())
 }
 
 /// The pool as blocks are of it.
-pub(crate) fn key(pool: &PoolWant) -> PoolKey {
+pub(crate) fn key(pool: &AddressPoolIntent) -> PoolKey {
     PoolKey { network: pool.name.clone(), range: pool.range.trunc() }
 }
 
@@ -63,17 +63,17 @@ fn is_ipv6(range: &IpNet) -> bool {
 }
 
 /// Whether pods of every namespace that no pool names take from it.
-fn is_open(pool: &PoolWant) -> bool {
+fn is_open(pool: &AddressPoolIntent) -> bool {
     pool.namespaces.is_empty()
 }
 
 impl State {
     /// The pools of a family, by name.
-    fn pools(&self, ipv6: bool) -> impl Iterator<Item = &PoolWant> {
+    fn pools(&self, ipv6: bool) -> impl Iterator<Item = &AddressPoolIntent> {
         let first = ObjectKey { kind: KIND.to_owned(), namespace: String::new(), name: String::new() };
         let objects = self.objects.range(first..).take_while(|(key, _)| key.kind == KIND);
-        let pools = objects.flat_map(|(_, object)| &object.intents).filter_map(|intent| match &intent.want {
-            Want::Pool(pool) => Some(pool),
+        let pools = objects.flat_map(|(_, object)| &object.intents).filter_map(|intent| match &intent.spec {
+            IntentSpec::AddressPool(pool) => Some(pool),
             _ => None,
         });
         pools.filter(move |pool| is_ipv6(&pool.range) == ipv6)
@@ -81,14 +81,14 @@ impl State {
 
     /// The pools of a family that pods of a namespace take from: those that name it, and if there are none, those that name
     /// no namespace at all.
-    pub(crate) fn pools_for(&self, namespace: &str, ipv6: bool) -> Vec<&PoolWant> {
-        let names_it = |pool: &&PoolWant| pool.namespaces.iter().any(|one| one == namespace);
-        let named: Vec<&PoolWant> = self.pools(ipv6).filter(names_it).collect();
+    pub(crate) fn pools_for(&self, namespace: &str, ipv6: bool) -> Vec<&AddressPoolIntent> {
+        let names_it = |pool: &&AddressPoolIntent| pool.namespaces.iter().any(|one| one == namespace);
+        let named: Vec<&AddressPoolIntent> = self.pools(ipv6).filter(names_it).collect();
         if named.is_empty() { self.pools(ipv6).filter(|pool| is_open(pool)).collect() } else { named }
     }
 
     /// The pool that has this address, and which of its blocks.
-    pub(crate) fn pool_of(&self, address: IpAddr) -> Option<(&PoolWant, IpNet)> {
+    pub(crate) fn pool_of(&self, address: IpAddr) -> Option<(&AddressPoolIntent, IpNet)> {
         let mut pools = self.pools(address.is_ipv6());
         let pool = pools.find(|pool| pool.range.contains(&address))?;
         Some((pool, split(pool)?.block_of(address)?))
@@ -101,12 +101,12 @@ impl State {
 
     /// This node's blocks of pools.
     fn own_pool_blocks(&self, ipv6: bool) -> impl Iterator<Item = &Block> {
-        let of_pool = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_ip_pool());
+        let of_pool = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_pod_address_pool());
         self.blocks.mine.values().filter(move |block| is_ipv6(&block.cidr) == ipv6).filter(of_pool)
     }
 
     /// This node's blocks of these pools.
-    pub(crate) fn own_blocks_of(&self, pools: &[&PoolWant]) -> Vec<&Block> {
+    pub(crate) fn own_blocks_of(&self, pools: &[&AddressPoolIntent]) -> Vec<&Block> {
         let titles: BTreeSet<String> = pools.iter().map(|pool| key(pool).title()).collect();
         let own = self.own_pool_blocks(false).chain(self.own_pool_blocks(true));
         own.filter(|block| titles.contains(&block.pool)).collect()
@@ -122,10 +122,10 @@ impl State {
 
     /// How many addresses no node has taken yet, of pools that name no namespace.
     pub fn untaken(&self, ipv6: bool) -> u128 {
-        let is_taken = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_ip_pool());
+        let is_taken = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_pod_address_pool());
         let held: Vec<&Block> =
             self.blocks.others.values().chain(self.blocks.mine.values()).filter(is_taken).collect();
-        let untaken = |pool: &PoolWant| {
+        let untaken = |pool: &AddressPoolIntent| {
             let title = key(pool).title();
             let taken = held.iter().filter(|block| block.pool == title).count() as u128;
             let count = split(pool).map_or(0, Split::count);
@@ -146,7 +146,7 @@ impl State {
             }
             let mut blocks: Vec<IpNet> = self.own_pool_blocks(ipv6).map(|block| block.cidr).collect();
             blocks.sort_unstable();
-            let named: Vec<&PoolWant> = self.pools(ipv6).filter(|pool| !is_open(pool)).collect();
+            let named: Vec<&AddressPoolIntent> = self.pools(ipv6).filter(|pool| !is_open(pool)).collect();
             if self.own_blocks_of(&named).len() == blocks.len() {
                 waits.extend(first.map(|pool| pool.name.clone()));
             }
@@ -160,7 +160,7 @@ impl State {
         own.extend(before.into_iter().filter(|range| !overlaps(range) && in_use(range)));
         let mut others: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
         for block in self.blocks.others.values() {
-            if block.pool_key().is_some_and(|pool| pool.is_ip_pool()) {
+            if block.pool_key().is_some_and(|pool| pool.is_pod_address_pool()) {
                 others.entry(block.node.clone()).or_default().push(block.cidr);
             }
         }
@@ -193,7 +193,7 @@ impl State {
     }
 
     /// Whether a block of these pools is about to become this node's.
-    pub(crate) fn is_taking(&self, pools: &[&PoolWant]) -> bool {
+    pub(crate) fn is_taking(&self, pools: &[&AddressPoolIntent]) -> bool {
         let is_of = |claimed: &PoolKey| pools.iter().any(|pool| key(pool) == *claimed);
         !self.blocks.listed || self.blocks.claims.values().any(|claim| is_of(&claim.pool))
     }

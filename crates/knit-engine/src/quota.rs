@@ -4,10 +4,10 @@
 //! it was told it may ([`crate::Event::Allowed`]), and before it was told it makes nothing new. Whoever tells has claimed
 //! that much for this node where all nodes claim. What is there already stays, whatever a quota says.
 
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
-use knit_model::quota::{Counts, QuotaWant};
+use knit_model::quota::{Counts, QuotaIntent};
 
 use crate::call::ATTACHMENT;
 use crate::event::Unit;
@@ -99,13 +99,13 @@ impl State {
     fn quotas<'a>(
         &'a self,
         namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a ObjectKey, &'a StoredObject, QuotaWant)> {
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a StoredObject, QuotaIntent)> {
         let first = ObjectKey { kind: KIND.to_owned(), namespace: namespace.to_owned(), name: String::new() };
         let mine = self.objects.range(first..);
         let mine = mine.take_while(move |(key, _)| key.kind == KIND && key.namespace == namespace);
         mine.flat_map(|(key, stored)| {
-            stored.intents.iter().filter_map(move |intent| match &intent.want {
-                Want::Quota(hard) => Some((key, stored, *hard)),
+            stored.intents.iter().filter_map(move |intent| match &intent.spec {
+                IntentSpec::Quota(hard) => Some((key, stored, *hard)),
                 _ => None,
             })
         })
@@ -115,7 +115,7 @@ impl State {
         match unit {
             Unit::Bridge(key) => key.namespace == namespace,
             Unit::Sandbox(id) => self.sandboxes.get(id).is_some_and(|pod| pod.namespace == namespace),
-            Unit::Ways => false,
+            Unit::NodeRoutes => false,
         }
     }
 }
@@ -126,7 +126,7 @@ fn is_shared(stored: &StoredObject) -> bool {
 }
 
 /// More than there can be, of what has no limit.
-fn unlimited(hard: QuotaWant) -> Counts {
+fn unlimited(hard: QuotaIntent) -> Counts {
     let of = |hard: Option<u64>| if hard.is_none() { u64::MAX } else { 0 };
     Counts { interfaces: of(hard.interfaces), addresses: of(hard.addresses), bridges: of(hard.bridges) }
 }

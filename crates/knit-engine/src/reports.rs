@@ -1,7 +1,7 @@
 //! What became of each object, read from the state.
 
 use knit_model::Sandbox;
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{BridgeReport, Phase, PodReport, Report};
 
@@ -57,9 +57,11 @@ impl State {
     }
 
     pub(crate) fn bridges(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<BridgeReport> {
-        let names = stored.intents.iter().filter_map(|intent| match &intent.want {
-            Want::Bridge(want) => Some((key.namespace.as_str(), want.name.clone())),
-            Want::Interface(want) => Some((want.tenant(&key.namespace), want.master.as_ref()?.parse().ok()?)),
+        let names = stored.intents.iter().filter_map(|intent| match &intent.spec {
+            IntentSpec::Bridge(want) => Some((key.namespace.as_str(), want.name.clone())),
+            IntentSpec::Interface(want) => {
+                Some((want.tenant(&key.namespace), want.master.as_ref()?.parse().ok()?))
+            }
             _ => None,
         });
         let mut bridges: Vec<BridgeReport> = Vec::new();
@@ -96,36 +98,36 @@ impl State {
 /// Whether any of the object's entries means this sandbox.
 pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     let namespace = &stored.object.namespace;
-    stored.intents.iter().any(|intent| match &intent.want {
-        Want::Interface(want) => want.pods.matches(namespace, sandbox),
-        Want::Change(want) => want.pods.matches(namespace, sandbox),
-        Want::Routing(want) => want.pods.matches(namespace, sandbox),
-        Want::Socket(want) => want.pods.matches(namespace, sandbox),
-        Want::Chain(want) => want.pods.matches(namespace, sandbox),
-        Want::Refused(want) => want.pods.matches(namespace, sandbox),
-        Want::Bridge(_)
-        | Want::Uplink(_)
-        | Want::Network(_)
-        | Want::Extensions(_)
-        | Want::Quota(_)
-        | Want::Ways(_)
-        | Want::Pool(_)
-        | Want::Egress(_) => false,
+    stored.intents.iter().any(|intent| match &intent.spec {
+        IntentSpec::Interface(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::LinkChange(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::Routing(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::Socket(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::PluginChain(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::Rejected(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::Bridge(_)
+        | IntentSpec::Uplink(_)
+        | IntentSpec::Network(_)
+        | IntentSpec::RequiredExtensions(_)
+        | IntentSpec::Quota(_)
+        | IntentSpec::NodeRoutes(_)
+        | IntentSpec::AddressPool(_)
+        | IntentSpec::EgressGateway(_) => false,
     })
 }
 
 /// How many things a pod has when it has all of the object.
 pub(crate) fn entries(stored: &StoredObject) -> usize {
-    let wants = stored.intents.iter().map(|intent| &intent.want);
-    let is_in_pod = |want: &&Want| {
+    let wants = stored.intents.iter().map(|intent| &intent.spec);
+    let is_in_pod = |want: &&IntentSpec| {
         matches!(
             want,
-            Want::Interface(_)
-                | Want::Change(_)
-                | Want::Routing(_)
-                | Want::Socket(_)
-                | Want::Chain(_)
-                | Want::Refused(_)
+            IntentSpec::Interface(_)
+                | IntentSpec::LinkChange(_)
+                | IntentSpec::Routing(_)
+                | IntentSpec::Socket(_)
+                | IntentSpec::PluginChain(_)
+                | IntentSpec::Rejected(_)
         )
     };
     wants.filter(is_in_pod).count()
@@ -161,13 +163,13 @@ impl StoredObject {
     fn is_passive(&self) -> bool {
         self.intents.iter().all(|intent| {
             matches!(
-                intent.want,
-                Want::Uplink(_)
-                    | Want::Network(_)
-                    | Want::Extensions(_)
-                    | Want::Quota(_)
-                    | Want::Pool(_)
-                    | Want::Egress(_)
+                intent.spec,
+                IntentSpec::Uplink(_)
+                    | IntentSpec::Network(_)
+                    | IntentSpec::RequiredExtensions(_)
+                    | IntentSpec::Quota(_)
+                    | IntentSpec::AddressPool(_)
+                    | IntentSpec::EgressGateway(_)
             )
         })
     }

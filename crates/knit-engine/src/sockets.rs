@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::intent::{SocketWant, Want};
+use knit_model::intent::{IntentSpec, SocketIntent};
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::ItemReport;
 use knit_model::{Sandbox, SandboxId};
@@ -26,7 +26,7 @@ pub struct Listener {
     /// The object.
     pub object: ObjectKey,
     /// The sockets, in the object's order.
-    pub sockets: Vec<SocketWant>,
+    pub sockets: Vec<SocketIntent>,
 }
 
 /// What became of a listener.
@@ -86,13 +86,13 @@ impl State {
     pub(crate) fn socket_items(&self, stored: &StoredObject, sandbox: &Sandbox) -> Vec<ItemReport> {
         let key = (sandbox.id.clone(), stored.key());
         let stands = matches!(self.sockets.stands.get(&key), Some(Ok(())));
-        let asked = stored.intents.iter().filter_map(|intent| match &intent.want {
-            Want::Socket(want) if want.pods.matches(&stored.object.namespace, sandbox) => {
+        let asked = stored.intents.iter().filter_map(|intent| match &intent.spec {
+            IntentSpec::Socket(want) if want.pods.matches(&stored.object.namespace, sandbox) => {
                 Some((&intent.origin.field, &**want))
             }
             _ => None,
         });
-        let item = |(field, want): (&String, &SocketWant)| ItemReport {
+        let item = |(field, want): (&String, &SocketIntent)| ItemReport {
             field: field.clone(),
             what: format!("socket {} {}", want.name, want.socket),
             links: want.socket.interface().cloned().into_iter().collect(),
@@ -110,11 +110,13 @@ fn wanted(state: &State) -> Vec<Listener> {
     let mut all = Vec::new();
     for (object, stored) in objects {
         for sandbox in pods() {
-            let sockets = stored.intents.iter().filter_map(|intent| match &intent.want {
-                Want::Socket(want) if want.pods.matches(&object.namespace, sandbox) => Some((**want).clone()),
+            let sockets = stored.intents.iter().filter_map(|intent| match &intent.spec {
+                IntentSpec::Socket(want) if want.pods.matches(&object.namespace, sandbox) => {
+                    Some((**want).clone())
+                }
                 _ => None,
             });
-            let sockets: Vec<SocketWant> = sockets.collect();
+            let sockets: Vec<SocketIntent> = sockets.collect();
             if !sockets.is_empty() {
                 all.push(Listener { sandbox: sandbox.clone(), object: object.clone(), sockets });
             }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{Pool, last_quarter};
-use knit_model::intent::{EndWant, NetworkWant, SpanWant, Want};
+use knit_model::intent::{IntentSpec, NetworkIntent, OverlayIntent, TunnelEndpoint};
 use knit_model::link::Vxlan;
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
@@ -27,14 +27,14 @@ pub struct Underlay {
     /// The UDP port of all tunnels.
     pub port: u16,
     /// Addresses of this node, at most one of each family.
-    pub ends: Vec<EndWant>,
+    pub ends: Vec<TunnelEndpoint>,
     /// Addresses of other nodes, of those that are on such a network.
     pub nodes: BTreeMap<String, Vec<IpAddr>>,
 }
 
 impl Underlay {
     /// Where tunnels of this node begin.
-    pub(crate) fn end(&self) -> Option<&EndWant> {
+    pub(crate) fn end(&self) -> Option<&TunnelEndpoint> {
         let of_family = |ipv4: bool| self.ends.iter().find(move |end| end.address.is_ipv4() == ipv4);
         of_family(true).or_else(|| of_family(false))
     }
@@ -76,14 +76,14 @@ pub struct Gate {
 pub(crate) struct Spanning<'a> {
     pub(crate) object: &'a ObjectKey,
     pub(crate) why: &'a Provenance,
-    pub(crate) network: &'a NetworkWant,
-    want: &'a SpanWant,
+    pub(crate) network: &'a NetworkIntent,
+    want: &'a OverlayIntent,
 }
 
 impl Spanning<'_> {
     /// The bridge whose pods are on it.
     pub(crate) fn bridge(&self) -> Option<BridgeKey> {
-        let name = IfName::new(NetworkWant::bridge_name(&self.network.name)).ok()?;
+        let name = IfName::new(NetworkIntent::bridge_name(&self.network.name)).ok()?;
         Some(BridgeKey { namespace: self.object.namespace.clone(), name })
     }
 
@@ -108,9 +108,9 @@ impl State {
     /// All networks that are one on all nodes.
     pub(crate) fn spanning(&self) -> impl Iterator<Item = Spanning<'_>> {
         self.objects.iter().flat_map(|(object, stored)| {
-            stored.intents.iter().filter_map(move |intent| match &intent.want {
+            stored.intents.iter().filter_map(move |intent| match &intent.spec {
                 // Whoever states it does so for all nodes.
-                Want::Network(network) if intent.origin.dialect == Dialect::Kubernetes => {
+                IntentSpec::Network(network) if intent.origin.dialect == Dialect::Kubernetes => {
                     let (why, want) = (&intent.origin, network.span.as_ref()?);
                     Some(Spanning { object, why, network, want })
                 }
@@ -259,7 +259,7 @@ pub(crate) fn unfiltered(state: &mut State, why: &Problem) {
 }
 
 /// Bridges whose tunnel may be another when this network comes, changes or goes: those of networks with its number.
-pub(crate) fn rivals(state: &State, namespace: &str, network: &NetworkWant) -> Vec<Unit> {
+pub(crate) fn rivals(state: &State, namespace: &str, network: &NetworkIntent) -> Vec<Unit> {
     let Some(span) = &network.span else { return Vec::new() };
     let taken = state.underlay.as_ref().map_or(0, |underlay| underlay.taken);
     let vni = span.vni(namespace, &network.name, taken);

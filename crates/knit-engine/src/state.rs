@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
-use knit_model::intent::{Intent, NetworkWant, UplinkWant, Want};
+use knit_model::intent::{Intent, IntentSpec, NetworkIntent, UplinkIntent};
 use knit_model::link::{HostDevice, LinkKind};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, ObjectRef};
@@ -412,11 +412,11 @@ impl State {
     }
 
     /// The network of a namespace by its name.
-    pub(crate) fn network(&self, namespace: &str, name: &str) -> Option<&NetworkWant> {
+    pub(crate) fn network(&self, namespace: &str, name: &str) -> Option<&NetworkIntent> {
         let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
         let mut networks =
-            objects.flat_map(|(_, object)| &object.intents).filter_map(|intent| match &intent.want {
-                Want::Network(network) if network.name == name => Some(network),
+            objects.flat_map(|(_, object)| &object.intents).filter_map(|intent| match &intent.spec {
+                IntentSpec::Network(network) if network.name == name => Some(network),
                 _ => None,
             });
         networks.next()
@@ -426,13 +426,13 @@ impl State {
     pub fn is_shared_network(&self, namespace: &str, name: &str) -> bool {
         let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
         let mut intents = objects.flat_map(|(_, object)| &object.intents);
-        let is_it = |want: &Want| matches!(want, Want::Network(network) if network.name == name);
-        let network = intents.find(|intent| is_it(&intent.want));
+        let is_it = |want: &IntentSpec| matches!(want, IntentSpec::Network(network) if network.name == name);
+        let network = intents.find(|intent| is_it(&intent.spec));
         network.is_some_and(|intent| intent.origin.dialect == Dialect::Kubernetes)
     }
 
     /// The uplink that a tenant may use under this name.
-    pub(crate) fn uplink(&self, namespace: &str, name: &str) -> Option<Result<&UplinkWant, String>> {
+    pub(crate) fn uplink(&self, namespace: &str, name: &str) -> Option<Result<&UplinkIntent, String>> {
         let uplink = self.uplinks().find(|uplink| uplink.name == name)?;
         Some(if uplink.is_open_to(namespace) {
             Ok(uplink)
@@ -442,14 +442,14 @@ impl State {
     }
 
     /// An uplink by which a tenant may be lent this NIC.
-    pub(crate) fn uplink_of_nic(&self, namespace: &str, nic: &IfName) -> Option<&UplinkWant> {
-        let of_nic = |uplink: &&UplinkWant| uplink.link == *nic && uplink.is_open_to(namespace);
+    pub(crate) fn uplink_of_nic(&self, namespace: &str, nic: &IfName) -> Option<&UplinkIntent> {
+        let of_nic = |uplink: &&UplinkIntent| uplink.link == *nic && uplink.is_open_to(namespace);
         self.uplinks().filter(of_nic).find(|uplink| uplink.lends())
     }
 
     /// The uplink of a NIC by which links of this kind of a tenant leave, the first that is open to both.
-    pub(crate) fn uplink_to(&self, namespace: &str, nic: &IfName, kind: &str) -> Option<&UplinkWant> {
-        let is_open = |uplink: &&UplinkWant| {
+    pub(crate) fn uplink_to(&self, namespace: &str, nic: &IfName, kind: &str) -> Option<&UplinkIntent> {
+        let is_open = |uplink: &&UplinkIntent| {
             let is_named = uplink.kinds.iter().any(|open| open == kind);
             let fits = is_named || (uplink.kinds.is_empty() && kind != HostDevice::NAME);
             uplink.link == *nic && uplink.is_open_to(namespace) && fits
@@ -457,10 +457,10 @@ impl State {
         self.uplinks().find(is_open)
     }
 
-    fn uplinks(&self) -> impl Iterator<Item = &UplinkWant> {
+    fn uplinks(&self) -> impl Iterator<Item = &UplinkIntent> {
         let intents = self.objects.values().flat_map(|object| &object.intents);
-        intents.filter_map(|intent| match &intent.want {
-            Want::Uplink(uplink) => Some(uplink),
+        intents.filter_map(|intent| match &intent.spec {
+            IntentSpec::Uplink(uplink) => Some(uplink),
             _ => None,
         })
     }

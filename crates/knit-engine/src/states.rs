@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::problem::Problem;
 use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, ItemReport, PodState};
@@ -50,7 +50,7 @@ impl State {
     pub fn secrets_needed(&self) -> BTreeMap<(String, String), BTreeSet<SandboxId>> {
         let mut needed: BTreeMap<_, BTreeSet<SandboxId>> = BTreeMap::new();
         for stored in self.objects.values() {
-            let wants = stored.intents.iter().filter_map(|intent| intent.want.interface());
+            let wants = stored.intents.iter().filter_map(|intent| intent.spec.interface());
             for want in wants {
                 for secret in want.kind.clone().secrets() {
                     let Some(KeyRef::Secret { namespace, name, .. }) = secret.from.clone() else { continue };
@@ -123,7 +123,7 @@ impl State {
     }
 
     fn on_node(&self, key: &ObjectKey, stored: &StoredObject) -> AppliedReport {
-        let asks = stored.intents.iter().any(|intent| matches!(intent.want, Want::Bridge(_)));
+        let asks = stored.intents.iter().any(|intent| matches!(intent.spec, IntentSpec::Bridge(_)));
         let bridges = if asks { self.bridges(key, stored) } else { Vec::new() };
         let units =
             self.problems.iter().filter(|(unit, _)| is_on_host(unit)).flat_map(|(_, problems)| problems);
@@ -147,7 +147,7 @@ impl State {
 
 /// Whether a unit has nothing in pods.
 fn is_on_host(unit: &Unit) -> bool {
-    matches!(unit, Unit::Bridge(_) | Unit::Ways)
+    matches!(unit, Unit::Bridge(_) | Unit::NodeRoutes)
 }
 
 fn of_key(key: &ObjectKey, made: Option<&Made>, problems: &[(ObjectKey, Problem)]) -> AppliedReport {

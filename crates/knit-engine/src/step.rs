@@ -65,7 +65,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Compare(units) => {
             let is_known = |unit: &Unit| match unit {
                 Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.made.contains_key(unit),
-                Unit::Bridge(_) | Unit::Ways => state.made.contains_key(unit),
+                Unit::Bridge(_) | Unit::NodeRoutes => state.made.contains_key(unit),
             };
             let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
             state.dirty.extend(known);
@@ -94,7 +94,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state.dirty.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
             state.dirty.extend(state.made.keys().cloned());
             state.dirty.extend(state.objects.values().flat_map(bridges_named).map(Unit::Bridge));
-            state.dirty.extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::Ways));
+            state.dirty.extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::NodeRoutes));
         }
         Event::Offered(offered) => sockets::heard(state, offered, &mut effects),
         about_a_call => calls::hear(state, about_a_call, now, &mut effects),
@@ -142,7 +142,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
     }
     effects.record(state, Record::ObjectApplied(Box::new(object)));
     let object = &state.objects[&key];
-    let asked = object.intents.iter().filter_map(|intent| intent.want.interface());
+    let asked = object.intents.iter().filter_map(|intent| intent.spec.interface());
     for form in asked.flat_map(|want| want.kind.forms()) {
         state.lacking.remove(*form);
     }
@@ -203,7 +203,7 @@ fn start_what_can(state: &mut State, now: Time, effects: &mut Effects) {
         let mut resolved = match &unit {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
-            Unit::Ways => resolve::ways(state),
+            Unit::NodeRoutes => resolve::ways(state),
         };
         for name in &resolved.made.host_links {
             state.claims.insert(name.clone(), unit.clone());
@@ -251,8 +251,8 @@ fn is_ready(state: &State, unit: &Unit) -> bool {
     let is_cluster = |unit: &Unit| matches!(unit, Unit::Bridge(key) if state.cluster().is_none_or(|cluster| cluster.bridge_key() == *key));
     match unit {
         // The two share a table: one goes after the other.
-        Unit::Bridge(_) => !(state.flights.contains_key(&Unit::Ways) && is_cluster(unit)),
-        Unit::Ways => !state.dirty.iter().chain(state.flights.keys()).any(is_cluster),
+        Unit::Bridge(_) => !(state.flights.contains_key(&Unit::NodeRoutes) && is_cluster(unit)),
+        Unit::NodeRoutes => !state.dirty.iter().chain(state.flights.keys()).any(is_cluster),
         Unit::Sandbox(id) => !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key))),
     }
 }
@@ -263,7 +263,7 @@ fn observed(state: &mut State, unit: &Unit, seen: NetState, keys: &Keys, now: Ti
     let seen = focus(seen, &flight.resolved.look, &had, &flight.resolved);
     resolve::fill_keys(&mut flight.resolved, keys, &seen);
     resolve::settle(state, &mut flight.resolved, &seen);
-    if *unit == Unit::Ways {
+    if *unit == Unit::NodeRoutes {
         resolve::judge_addresses(state, &mut flight.resolved, &seen);
         flight.resolved.goes_on = resolve::close_first(&mut flight.resolved, &seen);
     }
@@ -313,7 +313,9 @@ fn ended(state: &mut State, applied: Applied, now: Time, effects: &mut Effects) 
             if matches!(&unit, Unit::Bridge(key) if state.cluster().is_some_and(|one| one.bridge_key() == *key))
             {
                 // With an address of a bridge the kernel drops routes that say it.
-                state.dirty.extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::Ways));
+                state
+                    .dirty
+                    .extend(state.cluster().and_then(|cluster| cluster.ways).map(|_| Unit::NodeRoutes));
             }
             finish(state, &unit, flight, now, effects);
         }

@@ -12,7 +12,7 @@ use knit_engine::chain::{ChainKey, Verb};
 use knit_engine::{Effect, Event, State, StoredObject, annotated, step};
 use knit_ipam::Time;
 use knit_model::intent::{
-    ChainWant, Defined, InterfaceWant, NameRule, RefusedWant, Selector, UplinkWant, Want,
+    Defined, IntentSpec, InterfaceIntent, NameRule, PluginChainIntent, RejectedIntent, Selector, UplinkIntent,
 };
 use knit_model::link::{Kind, Macvlan, Veth};
 use knit_model::problem::{Problem, Reason};
@@ -22,7 +22,7 @@ use knit_model::{Sandbox, SandboxId, Scope};
 use support::node::{Node, key, object, sandbox, veth, with_eth0};
 
 /// What a pod's annotation asks for.
-fn of_pod(pod: &Sandbox, wants: Vec<Want>) -> StoredObject {
+fn of_pod(pod: &Sandbox, wants: Vec<IntentSpec>) -> StoredObject {
     let mut stored = object(annotated::KIND, &pod.namespace, &pod.pod, wants);
     stored.object.uid.clone_from(&pod.uid);
     for intent in &mut stored.intents {
@@ -33,18 +33,18 @@ fn of_pod(pod: &Sandbox, wants: Vec<Want>) -> StoredObject {
 }
 
 /// An interface `net1` of one pod, on a network that the namespace `lab` defines.
-fn on_network(pod: &Sandbox, edit: impl FnOnce(&mut InterfaceWant, &mut Defined)) -> Want {
-    let Want::Interface(mut want) = veth("x", "unused", "br0", "10.9.0.0/24") else { unreachable!() };
+fn on_network(pod: &Sandbox, edit: impl FnOnce(&mut InterfaceIntent, &mut Defined)) -> IntentSpec {
+    let IntentSpec::Interface(mut want) = veth("x", "unused", "br0", "10.9.0.0/24") else { unreachable!() };
     let mut defined = Defined { namespace: "lab".to_owned(), name: "blue".to_owned(), ..Defined::default() };
     want.pods = Selector::pod(pod.uid.as_str());
     want.name = NameRule::Exact("net1".parse().unwrap());
     want.kind = Kind::Veth(Veth::default());
     edit(&mut want, &mut defined);
     want.defined = Some(Box::new(defined));
-    Want::Interface(want)
+    IntentSpec::Interface(want)
 }
 
-fn macvlan(want: &mut InterfaceWant, defined: &mut Defined) {
+fn macvlan(want: &mut InterfaceIntent, defined: &mut Defined) {
     want.kind = Kind::Macvlan(Macvlan { parent: None, mode: None });
     want.master = None;
     defined.nic = Some("eno1".parse().unwrap());
@@ -52,7 +52,7 @@ fn macvlan(want: &mut InterfaceWant, defined: &mut Defined) {
 
 fn uplink(namespaces: &[&str], kinds: &[&str]) -> StoredObject {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let want = UplinkWant {
+    let want = UplinkIntent {
         name: "net1".to_owned(),
         link: "eno1".parse().unwrap(),
         namespaces: words(namespaces),
@@ -60,7 +60,7 @@ fn uplink(namespaces: &[&str], kinds: &[&str]) -> StoredObject {
         vlans: Vec::new(),
         max_mtu: None,
     };
-    object("Uplink", "", "net1", vec![Want::Uplink(want)])
+    object("Uplink", "", "net1", vec![IntentSpec::Uplink(want)])
 }
 
 /// Sandboxes with a `eth0` each; the host has a NIC.
@@ -176,8 +176,8 @@ fn what_cannot_be_is_told_and_the_rest_stands() {
     let mut node = node(&[&cart]);
     let problem =
         Problem { field: "f".to_owned(), reason: Reason::NotFound, message: "there is none".to_owned() };
-    let refused = RefusedWant { pods: Selector::pod(cart.uid.as_str()), problem };
-    let wants = vec![Want::Refused(Box::new(refused)), on_network(&cart, |_, _| {})];
+    let refused = RejectedIntent { pods: Selector::pod(cart.uid.as_str()), problem };
+    let wants = vec![IntentSpec::Rejected(Box::new(refused)), on_network(&cart, |_, _| {})];
     let mut object = of_pod(&cart, wants);
     object.warnings = vec!["mind this".to_owned()];
     node.hear(Event::ObjectApplied(object));
@@ -221,8 +221,8 @@ impl Plugins {
     }
 }
 
-fn chain(pod: &Sandbox, conflist: &str) -> Want {
-    Want::Chain(Box::new(ChainWant {
+fn chain(pod: &Sandbox, conflist: &str) -> IntentSpec {
+    IntentSpec::PluginChain(Box::new(PluginChainIntent {
         pods: Selector::pod(pod.uid.as_str()),
         name: "net1".parse().unwrap(),
         network: "lab/blue".to_owned(),

@@ -279,7 +279,7 @@ fn an_address_that_is_asked_for_by_value_is_given_to_nobody_else() {
     let mut cluster = Cluster::new(1, "10.0.0.0/24");
     let mut fixed = shared("10.0.0.0/24");
     fixed.object.name = "fixed".to_owned();
-    let knit_model::intent::Want::Interface(want) = &mut fixed.intents[0].want else { unreachable!() };
+    let knit_model::intent::IntentSpec::Interface(want) = &mut fixed.intents[0].spec else { unreachable!() };
     want.pods = knit_model::intent::Selector::label("net", "far");
     want.ranges.clear();
     want.fixed = vec!["10.0.0.2/24".parse().unwrap()];

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use knit_engine::call::{Asked, Collect, Detach, Domain, Notes, Which, Wished};
 use knit_engine::{Answer, Attach, CallId, Effect, Event, Record, State, step};
 use knit_ipam::Time;
-use knit_model::intent::RateWant;
+use knit_model::intent::RateIntent;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::{SandboxId, Scope};
@@ -167,7 +167,7 @@ fn an_attach_is_answered_once_it_stands_and_again_with_the_same() {
 /// An attach of `eth0` with a limit on what leaves the pod.
 fn limited(call: &str, bits: u64) -> Event {
     let Event::AttachRequested(mut attach) = attach(call, "s", "/s", &["eth0"]) else { unreachable!() };
-    attach.interfaces[0].2.limits.egress = Some(RateWant { bits, burst: None });
+    attach.interfaces[0].2.limits.egress = Some(RateIntent { bits, burst: None });
     Event::AttachRequested(attach)
 }
 

@@ -9,7 +9,7 @@ mod support {
 }
 
 use knit_engine::{Event, StoredObject};
-use knit_model::intent::{NameRule, UplinkWant, Want};
+use knit_model::intent::{IntentSpec, NameRule, UplinkIntent};
 use knit_model::link::{Attrs, HostDevice, Kind, Lent, Link};
 use knit_model::report::Phase;
 use knit_model::{NetState, SandboxId, Scope};
@@ -28,7 +28,7 @@ fn node() -> Node {
 }
 
 fn uplink(kinds: &[&str]) -> StoredObject {
-    let want = UplinkWant {
+    let want = UplinkIntent {
         name: "fabric".to_owned(),
         link: "eno1".parse().unwrap(),
         namespaces: vec!["cnf".to_owned()],
@@ -36,17 +36,19 @@ fn uplink(kinds: &[&str]) -> StoredObject {
         vlans: Vec::new(),
         max_mtu: None,
     };
-    object("Uplink", "", "fabric", vec![Want::Uplink(want)])
+    object("Uplink", "", "fabric", vec![IntentSpec::Uplink(want)])
 }
 
 fn nic(name: &str, label: &str, mtu: Option<u32>) -> StoredObject {
-    let Want::Interface(mut want) = veth(label, "unused", "unused", "10.9.0.0/24") else { unreachable!() };
+    let IntentSpec::Interface(mut want) = veth(label, "unused", "unused", "10.9.0.0/24") else {
+        unreachable!()
+    };
     want.name = NameRule::Exact("wire0".parse().unwrap());
     want.kind = Kind::HostDevice(HostDevice::default());
     want.parent = Some("fabric".to_owned());
     want.master = None;
     want.attrs.mtu = mtu;
-    object("HostDevice", "cnf", name, vec![Want::Interface(want)])
+    object("HostDevice", "cnf", name, vec![IntentSpec::Interface(want)])
 }
 
 #[test]

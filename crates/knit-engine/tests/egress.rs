@@ -21,7 +21,8 @@ use knit_engine::{
 };
 use knit_ipam::Time;
 use knit_model::intent::{
-    EgressWant, EncryptionWant, EndWant, NetworkWant, OwnWant, PeerWant, TunnelWant, Want, WaysWant,
+    EgressGatewayIntent, EncryptionIntent, IntentSpec, LocalNode, NetworkIntent, NodeRoutesIntent,
+    NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
 use knit_model::link::{Attrs, Link, Veth};
 use knit_model::provenance::Dialect;
@@ -53,11 +54,11 @@ fn host() -> NetState {
 }
 
 /// Another node, with pods in 10.1.<number>.0/24 and fd01:<number>::/64, on eth0; or behind a router.
-fn peer(number: u8, is_near: bool) -> PeerWant {
+fn peer(number: u8, is_near: bool) -> PeerNode {
     let own = [format!("192.0.2.{number}").parse().unwrap(), format!("2001:db8::{number}").parse().unwrap()];
     let ranges = [format!("10.1.{number}.0/24"), format!("fd01:{number}::/64")];
     let near = own.iter().map(|address| (*address, "eth0".parse().unwrap()));
-    PeerWant {
+    PeerNode {
         name: format!("node{number}"),
         ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
         addresses: if is_near { near.collect() } else { vec![] },
@@ -67,41 +68,42 @@ fn peer(number: u8, is_near: bool) -> PeerWant {
 }
 
 /// The cluster's network of node 1.
-fn network(nodes: Vec<PeerWant>) -> StoredObject {
+fn network(nodes: Vec<PeerNode>) -> StoredObject {
     let ranges: Vec<_> = ["10.1.1.0/24", "fd01:1::/64"].iter().map(|range| range.parse().unwrap()).collect();
     let network =
-        NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
+        NetworkIntent { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
     let eth0 = || "eth0".parse().unwrap();
-    let own = OwnWant {
+    let own = LocalNode {
         name: "node1".to_owned(),
         addresses: vec![("192.0.2.1".parse().unwrap(), eth0()), ("2001:db8::1".parse().unwrap(), eth0())],
         links: vec![("192.0.2.0/24".parse().unwrap(), eth0()), ("2001:db8::/64".parse().unwrap(), eth0())],
     };
-    let tunnel = TunnelWant {
+    let tunnel = NodeTunnelIntent {
         node: "node1".to_owned(),
         vni: 7500,
         port: 7475,
         always: false,
-        ends: vec![EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
+        ends: vec![TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
     };
     let (own, tunnel) = (Some(own), Some(tunnel));
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
-    let ways = WaysWant { nodes, masquerade: true, inside, own, tunnel, ..WaysWant::default() };
+    let ways =
+        NodeRoutesIntent { nodes, masquerade: true, inside, own, tunnel, ..NodeRoutesIntent::default() };
     let mut bridge = bridge("knit0", "10.1.1.0/24");
-    if let Want::Bridge(bridge) = &mut bridge {
+    if let IntentSpec::Bridge(bridge) = &mut bridge {
         bridge.ranges.clone_from(&network.ranges);
     }
     object(
         cluster::KIND,
         cluster::NAMESPACE,
         cluster::NAME,
-        vec![Want::Network(network), bridge, Want::Ways(ways)],
+        vec![IntentSpec::Network(network), bridge, IntentSpec::NodeRoutes(ways)],
     )
 }
 
 fn gateway(name: &str, namespaces: &[&str], addresses: &[&str], nodes: &[&str]) -> Event {
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    let want = Want::Egress(EgressWant {
+    let want = IntentSpec::EgressGateway(EgressGatewayIntent {
         name: name.to_owned(),
         namespaces: owned(namespaces),
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
@@ -309,8 +311,10 @@ fn where_ways_are_encrypted_nothing_leaves_by_another_node_in_clear() {
     node.attach("shop", "a");
     assert_eq!(node.has(), THROUGH_2);
     let mut encrypted = network(vec![peer(2, true), peer(3, false)]);
-    let Want::Ways(ways) = &mut encrypted.intents.last_mut().unwrap().want else { panic!("no ways") };
-    ways.encryption = Some(EncryptionWant { port: 7476, ends: vec![] });
+    let IntentSpec::NodeRoutes(ways) = &mut encrypted.intents.last_mut().unwrap().spec else {
+        panic!("no ways")
+    };
+    ways.encryption = Some(EncryptionIntent { port: 7476, ends: vec![] });
     node.hear(Event::ObjectApplied(encrypted));
     assert_eq!(node.has(), [""; 0]);
     assert_eq!((node.leaving().sent, node.leaving().barred.len()), (vec![], 2));

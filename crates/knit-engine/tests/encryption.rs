@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use knit_engine::{Event, StoredObject, cluster};
-use knit_model::intent::{EncryptionWant, EndWant, NetworkWant, PeerWant, TunnelWant, Want, WaysWant};
+use knit_model::intent::{
+    EncryptionIntent, IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
+};
 use knit_model::link::{Attrs, Kind, Link, Veth, WgPeer, WireGuard};
 use knit_model::route::NextHop;
 use knit_model::{Address, NetState, PublicKey, Route, Rule, Scope, marks};
@@ -23,8 +25,8 @@ use support::node::{Node, bridge, object};
 const REDIRECTS: &str = "net/ipv4/conf/all/send_redirects";
 
 /// Another node, with pods of both families, at 192.0.2.<number> on eth0 and, in the other family, behind a router.
-fn peer(number: u8) -> PeerWant {
-    PeerWant {
+fn peer(number: u8) -> PeerNode {
+    PeerNode {
         name: format!("node{number}"),
         ranges: vec![
             format!("10.1.{number}.0/24").parse().unwrap(),
@@ -40,28 +42,30 @@ fn key(number: u8) -> PublicKey {
     PublicKey::from_bytes([number; 32])
 }
 
-fn ends() -> Vec<EndWant> {
-    let end = |text: &str| EndWant { address: text.parse().unwrap(), mtu: 1500 };
+fn ends() -> Vec<TunnelEndpoint> {
+    let end = |text: &str| TunnelEndpoint { address: text.parse().unwrap(), mtu: 1500 };
     vec![end("2001:db8:1::1"), end("192.0.2.1")]
 }
 
 /// The cluster's network of node 1, with all ways encrypted.
-fn encrypted(nodes: Vec<PeerWant>) -> StoredObject {
-    let encryption = Some(EncryptionWant { port: 7476, ends: ends() });
-    network(WaysWant { nodes, encryption, ..WaysWant::default() })
+fn encrypted(nodes: Vec<PeerNode>) -> StoredObject {
+    let encryption = Some(EncryptionIntent { port: 7476, ends: ends() });
+    network(NodeRoutesIntent { nodes, encryption, ..NodeRoutesIntent::default() })
 }
 
 /// The same in clear.
-fn clear(nodes: Vec<PeerWant>) -> StoredObject {
-    let tunnel = TunnelWant { node: "node1".to_owned(), vni: 7500, port: 7475, always: false, ends: ends() };
-    network(WaysWant { nodes, tunnel: Some(tunnel), ..WaysWant::default() })
+fn clear(nodes: Vec<PeerNode>) -> StoredObject {
+    let tunnel =
+        NodeTunnelIntent { node: "node1".to_owned(), vni: 7500, port: 7475, always: false, ends: ends() };
+    network(NodeRoutesIntent { nodes, tunnel: Some(tunnel), ..NodeRoutesIntent::default() })
 }
 
-fn network(ways: WaysWant) -> StoredObject {
+fn network(ways: NodeRoutesIntent) -> StoredObject {
     let ranges = vec!["10.1.1.0/24".parse().unwrap()];
     let network =
-        NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
-    let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
+        NetworkIntent { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
+    let wants =
+        vec![IntentSpec::Network(network), bridge("knit0", "10.1.1.0/24"), IntentSpec::NodeRoutes(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }
 
@@ -178,7 +182,7 @@ fn turning_it_on_and_off_again_leaves_nothing_of_the_other() {
     node.hear(Event::ObjectApplied(clear(vec![peer(2), peer(3)])));
     assert_eq!(node.problems(cluster::NAME), [""; 0]);
     let in_clear = node.kernel.observe();
-    node.hear(Event::ObjectApplied(encrypted(vec![peer(2), PeerWant { key: None, ..peer(3) }])));
+    node.hear(Event::ObjectApplied(encrypted(vec![peer(2), PeerNode { key: None, ..peer(3) }])));
     assert_eq!(node.problems(cluster::NAME), [""; 0]);
     assert_eq!(node.host_link(marks::TUNNEL_IPV4), None);
     assert!(routes(&node).iter().all(|way| !way.contains("eth0")), "{:?}", routes(&node));
@@ -190,7 +194,7 @@ fn turning_it_on_and_off_again_leaves_nothing_of_the_other() {
 #[test]
 fn a_node_without_a_key_is_reached_by_nobody_until_it_tells_one() {
     let mut node = Node::holding(host());
-    let silent = PeerWant { key: None, ..peer(3) };
+    let silent = PeerNode { key: None, ..peer(3) };
     node.hear(Event::ObjectApplied(encrypted(vec![peer(2), silent])));
     let told = warnings(&node);
     assert!(
@@ -213,7 +217,7 @@ fn a_node_without_a_key_is_reached_by_nobody_until_it_tells_one() {
     node.hear(Event::ObjectApplied(encrypted(vec![peer(2), peer(3)])));
     assert!(routes(&node).iter().all(|way| way.contains("knitwg0")), "{:?}", routes(&node));
     assert_eq!(warnings(&node), [""; 0]);
-    let reborn = PeerWant { key: Some(key(9)), ..peer(3) };
+    let reborn = PeerNode { key: Some(key(9)), ..peer(3) };
     node.hear(Event::ObjectApplied(encrypted(vec![peer(2), reborn])));
     assert_eq!(peers(&node).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), [key(2), key(9)]);
 }
@@ -221,7 +225,7 @@ fn a_node_without_a_key_is_reached_by_nobody_until_it_tells_one() {
 #[test]
 fn a_key_that_is_not_a_nodes_own_is_not_used() {
     let mut node = Node::holding(host());
-    let copied = PeerWant { key: Some(key(2)), ..peer(3) };
+    let copied = PeerNode { key: Some(key(2)), ..peer(3) };
     node.hear(Event::ObjectApplied(encrypted(vec![peer(2), copied, peer(4)])));
     assert_eq!(peers(&node).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), [key(4)]);
     let told = warnings(&node);
@@ -229,7 +233,7 @@ fn a_key_that_is_not_a_nodes_own_is_not_used() {
     assert!(told.iter().any(|why| why.contains("the same WireGuard key as node node2")), "{told:?}");
     // This node's own key, also before it is known.
     let own = node.state.public_key().unwrap();
-    let thief = PeerWant { key: Some(own), ..peer(3) };
+    let thief = PeerNode { key: Some(own), ..peer(3) };
     for mut node in [node, Node::holding(host())] {
         node.hear(Event::ObjectApplied(encrypted(vec![thief.clone(), peer(4)])));
         assert_eq!(peers(&node).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), [key(4)]);
@@ -239,14 +243,14 @@ fn a_key_that_is_not_a_nodes_own_is_not_used() {
         assert!(told.iter().any(|why| why.contains("node3") && why.contains("is not its own")), "{told:?}");
     }
     let mut node = Node::holding(host());
-    node.hear(Event::ObjectApplied(encrypted(vec![PeerWant { key: Some(PublicKey::NONE), ..peer(3) }])));
+    node.hear(Event::ObjectApplied(encrypted(vec![PeerNode { key: Some(PublicKey::NONE), ..peer(3) }])));
     assert_eq!(peers(&node), []);
 }
 
 #[test]
 fn no_address_is_behind_two_peers() {
     let mut node = Node::holding(host());
-    let greedy = PeerWant {
+    let greedy = PeerNode {
         ranges: vec![
             "10.1.0.0/16".parse().unwrap(),
             "192.0.2.0/24".parse().unwrap(),
@@ -270,7 +274,7 @@ fn no_address_is_behind_two_peers() {
 #[test]
 fn a_way_over_ipv6_says_that_it_has_less_room() {
     let mut node = Node::holding(host());
-    let far = PeerWant { addresses: vec![], ..peer(3) };
+    let far = PeerNode { addresses: vec![], ..peer(3) };
     node.hear(Event::ObjectApplied(encrypted(vec![peer(2), far])));
     let seen = node.kernel.observe();
     let ways = seen.scopes[&Scope::Host].routes.values().filter(|way| way.owned);

@@ -17,7 +17,7 @@ use knit_engine::call::Which;
 use knit_engine::extension::{FailPolicy, Outcome, Phase};
 use knit_engine::{Answer, Event};
 use knit_model::SandboxId;
-use knit_model::intent::{ExtensionsWant, Want};
+use knit_model::intent::{IntentSpec, RequiredExtensionsIntent};
 use knit_model::problem::Reason;
 use proptest::prelude::*;
 use support::meshed::{Meshed, Mood, PODS, spec};
@@ -271,7 +271,7 @@ fn a_removal_at_any_moment_ends_all_calls_to_it_and_the_attach_goes_on() {
 #[test]
 fn a_required_one_that_is_missing_refuses_every_attach_in_words() {
     let mut node = Meshed::new();
-    let want = Want::Extensions(ExtensionsWant { required: vec!["m".to_owned()] });
+    let want = IntentSpec::RequiredExtensions(RequiredExtensionsIntent { required: vec!["m".to_owned()] });
     let required = object("Extension", "", "needed", vec![want]);
     node.tell(Event::ObjectApplied(required.clone()));
     node.attach("1", "a", &["eth0"]);

@@ -19,7 +19,10 @@ use knit_engine::forward::{Forwarding, Outside, Port};
 use knit_engine::namespaces::{Namespaces, Terms};
 use knit_engine::{Answer, Attach, CallId, Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{EncryptionWant, EndWant, Intent, PeerWant, PoolWant, TunnelWant, Want, WaysWant};
+use knit_model::intent::{
+    AddressPoolIntent, EncryptionIntent, Intent, IntentSpec, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
+    TunnelEndpoint,
+};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::route::Through;
@@ -126,8 +129,8 @@ impl Node {
 fn network(anti_spoofing: bool) -> StoredObject {
     let mut object = cluster_network("10.75.0.0/29");
     let origin = object.intents[0].origin.clone();
-    let want = Want::Ways(WaysWant { anti_spoofing, ..WaysWant::default() });
-    object.intents.push(Intent { origin, want });
+    let want = IntentSpec::NodeRoutes(NodeRoutesIntent { anti_spoofing, ..NodeRoutesIntent::default() });
+    object.intents.push(Intent { origin, spec: want });
     object
 }
 
@@ -180,21 +183,23 @@ fn what_is_not_asked_for_costs_nothing_and_can_be_switched_while_pods_run() {
 /// One namespace about which something is said.
 #[test]
 fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_there() {
-    let object = |change: fn(&mut WaysWant)| {
+    let object = |change: fn(&mut NodeRoutesIntent)| {
         let mut object = network(true);
-        let Want::Ways(ways) = &mut object.intents.last_mut().unwrap().want else { panic!("no ways") };
-        let end = EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
+        let IntentSpec::NodeRoutes(ways) = &mut object.intents.last_mut().unwrap().spec else {
+            panic!("no ways")
+        };
+        let end = TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
         let node = "a".to_owned();
-        ways.tunnel = Some(TunnelWant { node, vni: 1, port: 2, always: false, ends: vec![end] });
+        ways.tunnel = Some(NodeTunnelIntent { node, vni: 1, port: 2, always: false, ends: vec![end] });
         ways.nodes = vec![
-            PeerWant {
+            PeerNode {
                 name: "near".to_owned(),
                 ranges: vec!["10.75.1.0/24".parse().unwrap()],
                 addresses: vec![("192.0.2.2".parse().unwrap(), "eth0".parse().unwrap())],
                 far: vec![],
                 key: None,
             },
-            PeerWant {
+            PeerNode {
                 name: "far".to_owned(),
                 ranges: vec!["10.75.2.0/24".parse().unwrap()],
                 addresses: vec![],
@@ -217,7 +222,7 @@ fn pods_of_other_nodes_are_told_of_where_ports_are_guarded_and_no_tunnel_leads_t
     assert_eq!(*node.done(Ok(())).beyond, []);
     node.tell(object(|_| ()));
     assert_eq!(*node.done(Ok(())).beyond, [near]);
-    node.tell(object(|ways| ways.encryption = Some(EncryptionWant { port: 1, ends: vec![] })));
+    node.tell(object(|ways| ways.encryption = Some(EncryptionIntent { port: 1, ends: vec![] })));
     assert_eq!(*node.done(Ok(())).beyond, [], "nothing passes by what encrypts");
     node.tell(object(|_| ()));
     assert_ne!(*node.done(Ok(())).beyond, []);
@@ -273,7 +278,9 @@ fn a_namespace_is_let_off_and_held_to_it_again_while_its_pods_run() {
 /// The cluster's network, on which pods have their node's address outside, or not.
 fn leaving(masquerade: bool) -> StoredObject {
     let mut object = network(false);
-    let Want::Ways(ways) = &mut object.intents.last_mut().unwrap().want else { panic!("{object:?}") };
+    let IntentSpec::NodeRoutes(ways) = &mut object.intents.last_mut().unwrap().spec else {
+        panic!("{object:?}")
+    };
     ways.masquerade = masquerade;
     ways.inside = vec!["192.0.2.0/24".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
     object
@@ -314,14 +321,14 @@ fn a_namespace_chooses_the_address_of_its_pods_outside() {
 fn a_pool_chooses_before_the_agent_and_after_a_namespace() {
     let pool = |masquerade| {
         let range = "10.75.0.0/24".parse().unwrap();
-        let want = Want::Pool(PoolWant {
+        let want = IntentSpec::AddressPool(AddressPoolIntent {
             name: "p".to_owned(),
             range,
             block: 29,
             namespaces: Vec::new(),
             masquerade,
         });
-        Event::ObjectApplied(object("IpPool", "", "p", vec![want]))
+        Event::ObjectApplied(object("PodAddressPool", "", "p", vec![want]))
     };
     let mut node = Node::new(false);
     node.attach_in("lab", "a");

@@ -9,14 +9,14 @@ mod support {
 }
 
 use knit_engine::{Event, StoredObject};
-use knit_model::intent::{InterfaceWant, NameRule, Want};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule};
 use knit_model::link::{Kind, WireGuard};
 use knit_model::report::Phase;
 use knit_model::{KeyRef, NetState, SecretKey};
 use support::node::{Node, key, object, sandbox, veth};
 
 fn tunnel(from: KeyRef) -> StoredObject {
-    let Want::Interface(want) = veth("x", "wg", "br0", "10.0.0.0/24") else { unreachable!() };
+    let IntentSpec::Interface(want) = veth("x", "wg", "br0", "10.0.0.0/24") else { unreachable!() };
     let kind = WireGuard {
         private_key: Some(SecretKey::from(from)),
         listen_port: Some(51820),
@@ -24,8 +24,8 @@ fn tunnel(from: KeyRef) -> StoredObject {
         peers: Some([].into()),
     };
     let name = NameRule::Exact("wg0".parse().unwrap());
-    let want = InterfaceWant { name, kind: Kind::WireGuard(kind), master: None, ..*want };
-    object("WireGuard", "default", "t", vec![Want::Interface(Box::new(want))])
+    let want = InterfaceIntent { name, kind: Kind::WireGuard(kind), master: None, ..*want };
+    object("WireGuard", "default", "t", vec![IntentSpec::Interface(Box::new(want))])
 }
 
 fn node() -> Node {

@@ -9,7 +9,7 @@ mod support {
 }
 
 use knit_engine::{Event, ObjectKey, Record, StoredObject};
-use knit_model::intent::{NameRule, Want};
+use knit_model::intent::{IntentSpec, NameRule};
 use knit_model::link::{Dummy, Kind, Macvlan, MacvlanMode};
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::Phase;
@@ -17,11 +17,13 @@ use support::node::{Node, key, object, sandbox, veth, with_eth0};
 
 /// An object with one interface of this kind, on `parent`, in pods with `net: x`.
 fn interface(name: &str, kind: Kind, parent: Option<&str>) -> StoredObject {
-    let Want::Interface(mut want) = veth("x", "unused", "unused", "10.9.0.0/24") else { unreachable!() };
+    let IntentSpec::Interface(mut want) = veth("x", "unused", "unused", "10.9.0.0/24") else {
+        unreachable!()
+    };
     want.name = NameRule::Exact(name.parse().unwrap());
     (want.kind, want.master) = (kind, None);
     want.parent = parent.map(str::to_owned);
-    object("Dummy", "cnf", name, vec![Want::Interface(want)])
+    object("Dummy", "cnf", name, vec![IntentSpec::Interface(want)])
 }
 
 /// A pod that is to have a dummy, a macvlan on the dummy, and a pair, on a kernel that has no dummies.

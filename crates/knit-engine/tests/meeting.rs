@@ -12,7 +12,7 @@ mod support {
 
 use knit_engine::Event;
 use knit_model::Scope;
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{IntentSpec, NetworkIntent};
 use support::node::{Node, key, object, sandbox, scope, veth, with_eth0};
 
 fn sample(name: &str, label: &str) -> knit_engine::StoredObject {
@@ -101,17 +101,17 @@ fn an_interface_made_again_as_another_kind_has_its_sysctls_again() {
         state.scopes[&scope("a")].sysctls.get("net/ipv6/conf/n2841804/accept_ra").cloned()
     };
     let kind = |parent: Option<&str>| {
-        let Want::Interface(mut want) = veth("x", "n", "br1", "10.0.0.0/24") else { unreachable!() };
+        let IntentSpec::Interface(mut want) = veth("x", "n", "br1", "10.0.0.0/24") else { unreachable!() };
         if let Some(parent) = parent {
             want.kind = knit_model::Kind::Macvlan(knit_model::link::Macvlan { parent: None, mode: None });
             (want.parent, want.master) = (Some(parent.to_owned()), None);
         }
-        object("Veth", "cnf", "net", vec![Want::Interface(want)])
+        object("Veth", "cnf", "net", vec![IntentSpec::Interface(want)])
     };
     node.hear(Event::ObjectApplied(kind(None)));
     assert_eq!(ra(&node).as_deref(), Some("0"));
     let mut changed = kind(None);
-    let Want::Interface(want) = &mut changed.intents[0].want else { unreachable!() };
+    let IntentSpec::Interface(want) = &mut changed.intents[0].spec else { unreachable!() };
     want.sysctls = [("ipv6/accept_ra".to_owned(), "2".to_owned())].into();
     node.hear(Event::ObjectApplied(changed));
     assert_eq!(ra(&node).as_deref(), Some("2"));
@@ -135,10 +135,10 @@ fn an_interface_made_again_as_another_kind_has_its_sysctls_again() {
 fn a_macvlan_on_a_macvlan_sits_where_the_kernel_puts_it() {
     let mut node = two_pods();
     let macvlan = |prefix: &str, parent: &str| {
-        let Want::Interface(mut want) = veth("x", prefix, "br1", "10.0.0.0/24") else { unreachable!() };
+        let IntentSpec::Interface(mut want) = veth("x", prefix, "br1", "10.0.0.0/24") else { unreachable!() };
         want.kind = knit_model::Kind::Macvlan(knit_model::link::Macvlan { parent: None, mode: None });
         (want.parent, want.master) = (Some(parent.to_owned()), None);
-        Want::Interface(want)
+        IntentSpec::Interface(want)
     };
     node.hear(Event::ObjectApplied(object(
         "Macvlan",
@@ -154,14 +154,14 @@ fn a_macvlan_on_a_macvlan_sits_where_the_kernel_puts_it() {
 #[test]
 fn a_network_that_comes_after_its_interfaces_reaches_their_bridge() {
     let mut node = two_pods();
-    let Want::Interface(mut want) = veth("x", "n", "vn-blue", "10.0.0.0/24") else { unreachable!() };
+    let IntentSpec::Interface(mut want) = veth("x", "n", "vn-blue", "10.0.0.0/24") else { unreachable!() };
     (want.ranges, want.network) = (Vec::new(), Some("blue".to_owned()));
-    node.hear(Event::ObjectApplied(object("Veth", "cnf", "net", vec![Want::Interface(want)])));
+    node.hear(Event::ObjectApplied(object("Veth", "cnf", "net", vec![IntentSpec::Interface(want)])));
     assert!(node.problems("net")[0].contains("there is no VirtualNetwork blue"));
     let blue = |isolated| {
         let ranges = vec!["10.0.0.0/24".parse().unwrap()];
-        let want = NetworkWant { name: "blue".to_owned(), ranges, isolated, mtu: None, span: None };
-        object("VirtualNetwork", "cnf", "blue", vec![Want::Network(want)])
+        let want = NetworkIntent { name: "blue".to_owned(), ranges, isolated, mtu: None, span: None };
+        object("VirtualNetwork", "cnf", "blue", vec![IntentSpec::Network(want)])
     };
     for isolated in [false, true, false] {
         node.hear(Event::ObjectApplied(blue(isolated)));
@@ -177,9 +177,9 @@ fn a_network_that_comes_after_its_interfaces_reaches_their_bridge() {
 fn an_address_of_an_interface_that_could_not_be_made_is_free_again() {
     let mut node = two_pods();
     let both = |range: &str| {
-        let Want::Interface(mut want) = veth("x", "t", "t0", "10.0.0.0/24") else { unreachable!() };
+        let IntentSpec::Interface(mut want) = veth("x", "t", "t0", "10.0.0.0/24") else { unreachable!() };
         want.ranges.push(range.parse().unwrap());
-        object("PodConfig", "cnf", "tiny", vec![Want::Interface(want)])
+        object("PodConfig", "cnf", "tiny", vec![IntentSpec::Interface(want)])
     };
     node.hear(Event::ObjectApplied(both("10.9.0.0/30")));
     // The second pod has an address of the first range and none of the second.

@@ -9,21 +9,23 @@ mod support {
 }
 
 use knit_engine::{Event, StoredObject};
-use knit_model::intent::{InterfaceWant, NameRule, UplinkWant, Want};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, UplinkIntent};
 use knit_model::link::{Ipvlan, IpvlanFlag, IpvlanMode, Kind, Macvlan, MacvlanMode, Master, Vlan, Vrf};
 use knit_model::report::Phase;
 use knit_model::{Link, Scope};
 use support::node::{Node, key, object, sandbox, scope, veth, with_eth0};
 
 /// An interface with this name in pods with `net: x`.
-fn interface(name: &str, kind: Kind, edit: impl FnOnce(&mut InterfaceWant)) -> Want {
-    let Want::Interface(mut want) = veth("x", "unused", "unused", "10.9.0.0/24") else { unreachable!() };
+fn interface(name: &str, kind: Kind, edit: impl FnOnce(&mut InterfaceIntent)) -> IntentSpec {
+    let IntentSpec::Interface(mut want) = veth("x", "unused", "unused", "10.9.0.0/24") else {
+        unreachable!()
+    };
     want.name = NameRule::Exact(name.parse().unwrap());
     want.kind = kind;
     want.master = None;
     want.ranges.clear();
     edit(&mut want);
-    Want::Interface(want)
+    IntentSpec::Interface(want)
 }
 
 fn vlan(id: u16) -> Kind {
@@ -40,12 +42,12 @@ fn vlan(id: u16) -> Kind {
     })
 }
 
-fn on(parent: &str) -> impl FnOnce(&mut InterfaceWant) {
+fn on(parent: &str) -> impl FnOnce(&mut InterfaceIntent) {
     let parent = parent.to_owned();
     move |want| want.parent = Some(parent)
 }
 
-fn pair(name: &str, edit: impl FnOnce(&mut InterfaceWant)) -> Want {
+fn pair(name: &str, edit: impl FnOnce(&mut InterfaceIntent)) -> IntentSpec {
     interface(name, Kind::Veth(knit_model::link::Veth::default()), |want| {
         want.master = Some("br0".to_owned());
         edit(want);
@@ -53,7 +55,7 @@ fn pair(name: &str, edit: impl FnOnce(&mut InterfaceWant)) -> Want {
 }
 
 fn uplink(vlans: Vec<(u16, u16)>, max_mtu: Option<u32>) -> StoredObject {
-    let want = UplinkWant {
+    let want = UplinkIntent {
         name: "fabric".to_owned(),
         link: "eno1".parse().unwrap(),
         namespaces: vec!["cnf".to_owned()],
@@ -61,7 +63,7 @@ fn uplink(vlans: Vec<(u16, u16)>, max_mtu: Option<u32>) -> StoredObject {
         vlans,
         max_mtu,
     };
-    object("Uplink", "", "fabric", vec![Want::Uplink(want)])
+    object("Uplink", "", "fabric", vec![IntentSpec::Uplink(want)])
 }
 
 /// A node with a NIC and one pod.
@@ -126,7 +128,7 @@ fn a_circle_is_refused_and_others_go_on() {
 fn an_uplink_is_open_to_its_vlans_and_up_to_its_mtu() {
     let mut node = node();
     node.hear(Event::ObjectApplied(uplink(vec![(100, 199), (300, 300)], Some(2000))));
-    let big = |want: &mut InterfaceWant| {
+    let big = |want: &mut InterfaceIntent| {
         want.parent = Some("fabric".to_owned());
         want.attrs.mtu = Some(2001);
     };

@@ -10,7 +10,7 @@ mod support {
 }
 
 use knit_engine::{Effect, Event, Unit};
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::report::Phase;
 use knit_model::{Rule, Scope};
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn a_sandbox_is_new_until_something_is_known_of_it() {
     assert_eq!(looks(&mut node, Event::Resync), [false, false]);
 
     let mut ruled = veth("x", "pc0", "pcbr9", "192.168.98.0/24");
-    let Want::Interface(want) = &mut ruled else { panic!("a veth is an interface") };
+    let IntentSpec::Interface(want) = &mut ruled else { panic!("a veth is an interface") };
     want.rules.push(Rule::from_address("192.168.98.2/32".parse().unwrap(), 80, 80));
     want.master = None;
     let mut node = two_pods();
@@ -331,7 +331,7 @@ fn a_field_that_is_taken_out_of_an_object_goes_back() {
     let mut node = two_pods();
     let mut loud = object("Bridge", "cnf", "br", vec![bridge("pcbr0", "192.168.100.0/24")]);
     let quiet = loud.clone();
-    if let knit_model::intent::Want::Bridge(want) = &mut loud.intents[0].want {
+    if let knit_model::intent::IntentSpec::Bridge(want) = &mut loud.intents[0].spec {
         want.bridge.stp = Some(true);
         want.attrs.mtu = Some(9000);
     }

@@ -11,7 +11,7 @@ mod support {
 
 use knit_engine::call::{Asked, Detach, Device, Notes, RangeWish, Which, Wished};
 use knit_engine::{Answer, Attach, CallId, Event, State};
-use knit_model::intent::{InterfaceWant, NetworkWant, UplinkWant, Want};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NetworkIntent, UplinkIntent};
 use knit_model::link::{Attrs, HostDevice, Kind, Lent, Link};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
@@ -26,8 +26,13 @@ fn node() -> Node {
     state.scope(&Scope::Host).add_link(nic);
     let mut node = Node::holding(state);
     let ranges = ["10.75.0.0/24", "fd75::/64"].map(|range| range.parse().unwrap()).to_vec();
-    let network = NetworkWant { name: "blue".to_owned(), ranges, isolated: false, mtu: None, span: None };
-    node.hear(Event::ObjectApplied(object("VirtualNetwork", "cnf", "blue", vec![Want::Network(network)])));
+    let network = NetworkIntent { name: "blue".to_owned(), ranges, isolated: false, mtu: None, span: None };
+    node.hear(Event::ObjectApplied(object(
+        "VirtualNetwork",
+        "cnf",
+        "blue",
+        vec![IntentSpec::Network(network)],
+    )));
     node
 }
 
@@ -135,8 +140,8 @@ fn a_set_that_is_full_or_not_the_networks_leaves_nothing_behind() {
 
 /// The NIC of the device `0000:00:1f.6`, as the node sees it.
 fn device(nic: Result<&str, &str>, network: Option<&str>) -> Asked {
-    let Want::Interface(want) = veth("x", "unused", "unused", "10.9.0.0/24") else { unreachable!() };
-    let link = InterfaceWant {
+    let IntentSpec::Interface(want) = veth("x", "unused", "unused", "10.9.0.0/24") else { unreachable!() };
+    let link = InterfaceIntent {
         kind: Kind::HostDevice(HostDevice::default()),
         master: None,
         ranges: Vec::new(),
@@ -150,7 +155,7 @@ fn device(nic: Result<&str, &str>, network: Option<&str>) -> Asked {
 }
 
 fn open(node: &mut Node, namespace: &str, kinds: &[&str]) {
-    let uplink = UplinkWant {
+    let uplink = UplinkIntent {
         name: "fabric".to_owned(),
         link: "eno1".parse().unwrap(),
         namespaces: vec![namespace.to_owned()],
@@ -158,7 +163,7 @@ fn open(node: &mut Node, namespace: &str, kinds: &[&str]) {
         vlans: Vec::new(),
         max_mtu: None,
     };
-    node.hear(Event::ObjectApplied(object("Uplink", "", "fabric", vec![Want::Uplink(uplink)])));
+    node.hear(Event::ObjectApplied(object("Uplink", "", "fabric", vec![IntentSpec::Uplink(uplink)])));
 }
 
 #[test]

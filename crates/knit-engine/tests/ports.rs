@@ -10,15 +10,15 @@ mod support {
 
 use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
-use knit_model::intent::{PortWant, Want};
+use knit_model::intent::{BridgePortIntent, IntentSpec};
 use knit_model::link::{Kind, PortVlans};
 use support::node::{Node, bridge, key, object, sandbox, veth};
 
 /// A pair on `br0` for pods with `net: <label>`, with these VLANs.
 fn port(name: &str, label: &str, native: Option<u16>, tagged: &str) -> StoredObject {
-    let Want::Interface(mut want) = veth(label, name, "br0", "10.1.0.0/24") else { unreachable!() };
-    want.port = Some(PortWant { native, tagged: tagged.parse().unwrap() });
-    object("Veth", "cnf", name, vec![Want::Interface(want)])
+    let IntentSpec::Interface(mut want) = veth(label, name, "br0", "10.1.0.0/24") else { unreachable!() };
+    want.port = Some(BridgePortIntent { native, tagged: tagged.parse().unwrap() });
+    object("Veth", "cnf", name, vec![IntentSpec::Interface(want)])
 }
 
 fn plain(name: &str, label: &str) -> StoredObject {
@@ -92,11 +92,13 @@ fn a_port_that_only_lets_tags_through_makes_no_bridge_filter() {
 fn the_bridges_object_has_the_first_word() {
     let mut node = node();
     let says = |filters: Option<bool>, default: Option<u16>| {
-        let Want::Bridge(mut want) = bridge("br0", "10.1.0.0/24") else { unreachable!() };
+        let IntentSpec::Bridge(mut want) = bridge("br0", "10.1.0.0/24") else { unreachable!() };
         want.bridge.vlan_filtering = filters;
         want.bridge.default_pvid = default;
-        want.port = filters.filter(|on| *on).map(|_| PortWant { native: Some(9), ..PortWant::default() });
-        object("Bridge", "cnf", "br0", vec![Want::Bridge(want)])
+        want.port = filters
+            .filter(|on| *on)
+            .map(|_| BridgePortIntent { native: Some(9), ..BridgePortIntent::default() });
+        object("Bridge", "cnf", "br0", vec![IntentSpec::Bridge(want)])
     };
     node.hear(Event::ObjectApplied(says(Some(false), None)));
     node.hear(Event::ObjectApplied(plain("p", "y")));

@@ -10,14 +10,15 @@ mod support {
 
 use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::provenance::Dialect;
-use knit_model::quota::{Counts, QuotaWant};
+use knit_model::quota::{Counts, QuotaIntent};
 use support::node::{Node, key, object, sandbox, veth};
 
 fn quota(interfaces: u64, addresses: u64, bridges: u64) -> StoredObject {
-    let want = QuotaWant { interfaces: Some(interfaces), addresses: Some(addresses), bridges: Some(bridges) };
-    object("NetworkQuota", "shop", "most", vec![Want::Quota(want)])
+    let want =
+        QuotaIntent { interfaces: Some(interfaces), addresses: Some(addresses), bridges: Some(bridges) };
+    object("NetworkQuota", "shop", "most", vec![IntentSpec::Quota(want)])
 }
 
 fn counts(interfaces: u64, addresses: u64, bridges: u64) -> Counts {
@@ -77,7 +78,7 @@ fn what_is_there_stays_when_the_quota_is_lowered() {
     assert_eq!(node.state.used_by("shop"), counts(2, 2, 1));
     // One more address than it has is too many; the interface and its address stay.
     let mut more = network("one", "br0");
-    let Want::Interface(want) = &mut more.intents[0].want else { unreachable!() };
+    let IntentSpec::Interface(want) = &mut more.intents[0].spec else { unreachable!() };
     want.ranges.push("10.1.0.0/24".parse().unwrap());
     more.object.generation = 2;
     node.hear(Event::ObjectApplied(more));

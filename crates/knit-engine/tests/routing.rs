@@ -10,8 +10,8 @@ mod support {
 
 use knit_engine::{Event, StoredObject};
 use knit_model::intent::{
-    ChangeWant, HopWant, InterfaceWant, NameRule, RouteWant, RoutingEntry, RoutingWant, Selector, SysctlWant,
-    Want,
+    IntentSpec, InterfaceIntent, LinkChangeIntent, NameRule, NextHopIntent, RouteIntent, RoutingEntry,
+    RoutingIntent, Selector, SysctlIntent,
 };
 use knit_model::link::{Attrs, Kind, Vrf};
 use knit_model::report::Phase;
@@ -19,21 +19,21 @@ use knit_model::route::{Action, MAIN_TABLE, NextHop};
 use knit_model::{Address, Neighbour, Route, Rule, ScopeState};
 use support::node::{Node, key, object, sandbox, scope, veth, with_eth0};
 
-fn entry(entry: RoutingEntry) -> Want {
-    Want::Routing(Box::new(RoutingWant { pods: Selector::label("net", "x"), vrf: None, entry }))
+fn entry(entry: RoutingEntry) -> IntentSpec {
+    IntentSpec::Routing(Box::new(RoutingIntent { pods: Selector::label("net", "x"), vrf: None, entry }))
 }
 
-fn in_vrf(vrf: &str, want: Want) -> Want {
-    let Want::Routing(want) = want else { unreachable!() };
-    Want::Routing(Box::new(RoutingWant { vrf: Some(vrf.parse().unwrap()), ..*want }))
+fn in_vrf(vrf: &str, want: IntentSpec) -> IntentSpec {
+    let IntentSpec::Routing(want) = want else { unreachable!() };
+    IntentSpec::Routing(Box::new(RoutingIntent { vrf: Some(vrf.parse().unwrap()), ..*want }))
 }
 
 /// A route `to`, through routers, each `<gateway>` or `<gateway>@<link>`.
-fn route(to: &str, via: &[&str]) -> Want {
+fn route(to: &str, via: &[&str]) -> IntentSpec {
     let hop = |text: &&str| {
         let (gateway, link) =
             text.split_once('@').map_or((*text, None), |(gateway, link)| (gateway, Some(link)));
-        HopWant {
+        NextHopIntent {
             gateway: Some(gateway)
                 .filter(|gateway| !gateway.is_empty())
                 .map(|gateway| gateway.parse().unwrap()),
@@ -42,7 +42,7 @@ fn route(to: &str, via: &[&str]) -> Want {
             onlink: false,
         }
     };
-    entry(RoutingEntry::Route(RouteWant {
+    entry(RoutingEntry::Route(RouteIntent {
         to: to.parse().unwrap(),
         action: if via.is_empty() { Action::Blackhole } else { Action::Forward },
         via: via.iter().map(hop).collect(),
@@ -54,12 +54,12 @@ fn route(to: &str, via: &[&str]) -> Want {
     }))
 }
 
-fn sysctl(link: Option<&str>, key: &str, value: &str) -> Want {
+fn sysctl(link: Option<&str>, key: &str, value: &str) -> IntentSpec {
     let link = link.map(|link| link.parse().unwrap());
-    entry(RoutingEntry::Sysctl(SysctlWant { link, key: key.to_owned(), value: value.to_owned() }))
+    entry(RoutingEntry::Sysctl(SysctlIntent { link, key: key.to_owned(), value: value.to_owned() }))
 }
 
-fn neighbour(mac: &str) -> Want {
+fn neighbour(mac: &str) -> IntentSpec {
     entry(RoutingEntry::Neighbour(Neighbour {
         link: "eth0".parse().unwrap(),
         address: "10.5.0.9".parse().unwrap(),
@@ -68,7 +68,7 @@ fn neighbour(mac: &str) -> Want {
     }))
 }
 
-fn podroute(name: &str, wants: Vec<Want>) -> StoredObject {
+fn podroute(name: &str, wants: Vec<IntentSpec>) -> StoredObject {
     object("PodRoute", "cnf", name, wants)
 }
 
@@ -77,11 +77,11 @@ fn net1() -> StoredObject {
     object("Veth", "cnf", "net1", vec![exact("net1", |_| {})])
 }
 
-fn exact(name: &str, edit: impl FnOnce(&mut InterfaceWant)) -> Want {
-    let Want::Interface(mut want) = veth("x", "unused", "br0", "10.1.0.0/24") else { unreachable!() };
+fn exact(name: &str, edit: impl FnOnce(&mut InterfaceIntent)) -> IntentSpec {
+    let IntentSpec::Interface(mut want) = veth("x", "unused", "br0", "10.1.0.0/24") else { unreachable!() };
     want.name = NameRule::Exact(name.parse().unwrap());
     edit(&mut want);
-    Want::Interface(want)
+    IntentSpec::Interface(want)
 }
 
 /// A pod with an `eth0` and a route of others.
@@ -150,9 +150,9 @@ fn a_route_waits_for_its_interface_comes_with_it_and_goes_with_it() {
     assert_eq!(routes(&node).len(), 2);
 
     // The interface moves to another range: the route waits again.
-    let Want::Interface(mut want) = exact("net1", |_| {}) else { unreachable!() };
+    let IntentSpec::Interface(mut want) = exact("net1", |_| {}) else { unreachable!() };
     want.ranges = vec!["10.2.0.0/24".parse().unwrap()];
-    node.hear(Event::ObjectApplied(object("Veth", "cnf", "net1", vec![Want::Interface(want)])));
+    node.hear(Event::ObjectApplied(object("Veth", "cnf", "net1", vec![IntentSpec::Interface(want)])));
     assert_eq!(routes(&node).len(), 1);
     node.hear(Event::ObjectDeleted(key(&net1())));
     assert_eq!(phase(&node, &mine), Phase::Configuring);
@@ -202,7 +202,7 @@ fn what_others_made_stays_and_is_told() {
     let mut state = node.kernel.observe();
     let pod_state = state.scope(&scope("a"));
     pod_state.foreign_rules.insert(theirs.clone());
-    let Want::Routing(want) = neighbour("02:00:00:00:00:01") else { unreachable!() };
+    let IntentSpec::Routing(want) = neighbour("02:00:00:00:00:01") else { unreachable!() };
     let RoutingEntry::Neighbour(mut stranger) = want.entry else { unreachable!() };
     stranger.owned = false;
     pod_state.add_neighbour(stranger);
@@ -369,7 +369,7 @@ fn a_link_that_is_someone_elses_holds_up_only_what_needs_it() {
 fn two_changes_of_the_same_sysctl_are_told() {
     let mut node = node();
     let change = |value: &str| {
-        Want::Change(ChangeWant {
+        IntentSpec::LinkChange(LinkChangeIntent {
             pods: Selector::label("net", "x"),
             name: "eth0".parse().unwrap(),
             attrs: Attrs::default(),

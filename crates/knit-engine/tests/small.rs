@@ -11,14 +11,14 @@ mod support {
 }
 
 use knit_engine::{Event, StoredObject};
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::link::Attrs;
 use support::node::{Node, object, sandbox, scope, veth, with_eth0};
 
 /// A veth with these attributes.
 fn wish(attrs: Attrs) -> StoredObject {
     let mut want = veth("x", "pc0", "pcbr0", "192.168.100.0/24");
-    let Want::Interface(interface) = &mut want else { panic!("a veth is an interface") };
+    let IntentSpec::Interface(interface) = &mut want else { panic!("a veth is an interface") };
     interface.attrs = attrs;
     object("PodConfig", "cnf", "sample", vec![want])
 }
@@ -70,7 +70,7 @@ fn whatever_may_touch_more_looks_at_everything() {
         assert_eq!(looks(&mut node(), Event::ObjectApplied(wish(attrs.clone()))), [false], "{attrs:?}");
     }
     let mut routed = wish(mtu(1300));
-    if let Want::Interface(want) = &mut routed.intents[0].want {
+    if let IntentSpec::Interface(want) = &mut routed.intents[0].spec {
         want.gateways.push("192.168.100.1".parse().unwrap());
     }
     assert_eq!(looks(&mut node(), Event::ObjectApplied(routed)), [false]);

@@ -11,16 +11,16 @@ mod support {
 use knit_engine::sockets::Listener;
 use knit_engine::{Effect, Event, State, StoredObject, step};
 use knit_ipam::Time;
-use knit_model::intent::{Bound, Selector, Socket, SocketWant, Want};
+use knit_model::intent::{Bound, IntentSpec, Selector, Socket, SocketIntent};
 use knit_model::problem::Reason;
 use knit_model::report::Phase;
 use support::node::{key, object, sandbox};
 
-fn socket(port: u16) -> Want {
+fn socket(port: u16) -> IntentSpec {
     let bound = Bound { to: ([0, 0, 0, 0], port).into(), interface: None };
     let name = format!("p{port}");
     let pods = Selector::label("net", "x");
-    Want::Socket(Box::new(SocketWant { pods, uid: None, name, socket: Socket::Tcp(bound) }))
+    IntentSpec::Socket(Box::new(SocketIntent { pods, uid: None, name, socket: Socket::Tcp(bound) }))
 }
 
 fn tools(ports: &[u16]) -> StoredObject {

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use knit_engine::{Event, ObjectKey, StoredObject, Unit};
 use knit_model::SandboxId;
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::link::{Kind, Link, Master, Vxlan};
 use knit_model::problem::{Problem, Reason};
 use proptest::prelude::*;
@@ -112,7 +112,7 @@ fn the_bridge_is_the_same_on_all_nodes_and_everything_fits_into_the_tunnel() {
     // What is stated holds, and is told if it does not fit.
     cluster.tell_addresses(0);
     let mut stated = spanning("shop", "blue", RANGE);
-    let Want::Network(want) = &mut stated.intents[0].want else { unreachable!() };
+    let IntentSpec::Network(want) = &mut stated.intents[0].spec else { unreachable!() };
     want.mtu = Some(1500);
     cluster.nodes[0].hear(Event::ObjectApplied(stated));
     assert_eq!(cluster.nodes[0].link("p1", "net1").unwrap().attrs.mtu, Some(1500));
@@ -131,7 +131,7 @@ fn a_network_that_becomes_local_gives_its_tunnel_back() {
     tell_all(&mut cluster);
     let link = tunnel(&cluster, 0).unwrap().name;
     let mut local = spanning("shop", "blue", RANGE);
-    let Want::Network(want) = &mut local.intents[0].want else { unreachable!() };
+    let IntentSpec::Network(want) = &mut local.intents[0].spec else { unreachable!() };
     want.span = None;
     cluster.nodes[0].hear(Event::ObjectApplied(local));
     assert!(cluster.nodes[0].host_link(link.as_str()).is_none());
@@ -169,7 +169,7 @@ fn before_addresses_are_told_the_network_is_there_and_says_what_is_missing() {
 /// The same with another number, and made at this time.
 fn numbered(object: StoredObject, vni: u32, created: &str) -> StoredObject {
     let mut object = object;
-    let Want::Network(want) = &mut object.intents[0].want else { unreachable!() };
+    let IntentSpec::Network(want) = &mut object.intents[0].spec else { unreachable!() };
     let span = want.span.as_mut().unwrap();
     (span.vni, span.created) = (Some(vni), created.to_owned());
     object
@@ -316,7 +316,7 @@ fn a_pod_that_moves_takes_its_address_along() {
     assert_eq!(
         cluster.nodes[1].problems("far"),
         [
-            "spec.entries[0]: network shop/network/blue: 10.0.0.200 waits for ipblock/shop.network.blue.10.0.0.0-24-ac8, which node node0 holds until its pod there is gone"
+            "spec.entries[0]: network shop/network/blue: 10.0.0.200 waits for podaddressblock/shop.network.blue.10.0.0.0-24-ac8, which node node0 holds until its pod there is gone"
         ]
     );
     cluster.remove(0, 1);

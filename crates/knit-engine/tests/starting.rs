@@ -16,7 +16,7 @@ use knit_engine::starting::Progress;
 use knit_engine::{Event, StoredObject, step};
 use knit_ipam::Time;
 use knit_model::SandboxId;
-use knit_model::intent::{NameRule, Want};
+use knit_model::intent::{IntentSpec, NameRule};
 use knit_model::provenance::Dialect;
 use knit_model::report::Attached;
 use support::node::{Node, eth0_mtu, object, sandbox, veth, with_eth0};
@@ -122,7 +122,7 @@ fn an_interface_that_is_made_anew_was_not_there_before_and_a_sandbox_that_is_gon
     node.hear(Event::SandboxSeen(sandbox("a", 7, "cnf", "x")));
     node.hear(Event::Starting(id()));
     let mut renamed = wish("one", "net");
-    let Want::Interface(want) = &mut renamed.intents[0].want else { panic!("a veth is an interface") };
+    let IntentSpec::Interface(want) = &mut renamed.intents[0].spec else { panic!("a veth is an interface") };
     want.name = NameRule::Prefix("other".to_owned());
     node.hear(Event::ObjectApplied(renamed));
     assert_eq!(attached(&node), [("one".to_owned(), None)]);

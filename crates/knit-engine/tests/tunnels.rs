@@ -10,7 +10,7 @@ mod support {
 }
 
 use knit_engine::{Event, StoredObject};
-use knit_model::intent::{InterfaceWant, NameRule, Selector, UplinkWant, Want};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, Selector, UplinkIntent};
 use knit_model::link::{Attrs, Geneve, Gre, Kind, Vxlan};
 use knit_model::report::Phase;
 use knit_model::{Sandbox, SandboxId};
@@ -24,8 +24,8 @@ fn with_tunnels(name: &str, number: u32) -> Sandbox {
 }
 
 /// An interface `t0` of the pod, of this kind.
-fn tunnel(pod: &str, kind: Kind) -> InterfaceWant {
-    InterfaceWant {
+fn tunnel(pod: &str, kind: Kind) -> InterfaceIntent {
+    InterfaceIntent {
         pods: Selector::label("tunnel", pod),
         name: NameRule::Exact("t0".parse().unwrap()),
         kind,
@@ -47,12 +47,12 @@ fn tunnel(pod: &str, kind: Kind) -> InterfaceWant {
     }
 }
 
-fn gre_to(pod: &str, far: &str) -> InterfaceWant {
-    InterfaceWant { remote_pod: Some(far.to_owned()), ..tunnel(pod, Kind::Gre(Gre::default())) }
+fn gre_to(pod: &str, far: &str) -> InterfaceIntent {
+    InterfaceIntent { remote_pod: Some(far.to_owned()), ..tunnel(pod, Kind::Gre(Gre::default())) }
 }
 
-fn asks(name: &str, want: InterfaceWant) -> StoredObject {
-    object("Gre", "cnf", name, vec![Want::Interface(Box::new(want))])
+fn asks(name: &str, want: InterfaceIntent) -> StoredObject {
+    object("Gre", "cnf", name, vec![IntentSpec::Interface(Box::new(want))])
 }
 
 fn common_network(range: &str) -> StoredObject {
@@ -117,7 +117,7 @@ fn two_pods_may_be_each_others_far_end_whoever_comes_first() {
     let mut node = Node::holding(with_eth0(&["a", "b"]));
     node.hear(Event::ObjectApplied(asks("to-b", gre_to("a", "b"))));
     let vxlan = Vxlan { remote: None, local: None, ..Vxlan::full_for_tests() };
-    let back = InterfaceWant {
+    let back = InterfaceIntent {
         remote_pod: Some("a".to_owned()),
         parent: Some("pc".to_owned()),
         ..tunnel("b", Kind::Vxlan(vxlan))
@@ -135,14 +135,14 @@ fn the_far_end_is_of_the_family_that_the_tunnel_can_have() {
     let mut node = two_pods();
     node.hear(Event::ObjectApplied(common_network("fd00:100::/64")));
     let geneve = Kind::Geneve(Geneve { vni: 7, ..Geneve::default() });
-    let want = InterfaceWant { remote_pod: Some("b".to_owned()), ..tunnel("a", geneve) };
+    let want = InterfaceIntent { remote_pod: Some("b".to_owned()), ..tunnel("a", geneve) };
     node.hear(Event::ObjectApplied(asks("to-b", want)));
     assert_eq!(remote(&node, "a").as_deref(), Some("fd00:100::3"));
     node.hear(Event::ObjectApplied(asks("to-b", gre_to("a", "b"))));
     let Kind::Gre(gre) = node.link("a", "t0").unwrap().kind else { panic!("a gre") };
     assert_eq!((gre.form.name(), gre.local.unwrap().to_string()), ("ip6gre", "fd00:100::2".to_owned()));
     let ipv4 = Gre { local: Some([10, 0, 0, 1].into()), ..Gre::default() };
-    let want = InterfaceWant { kind: Kind::Gre(ipv4), ..gre_to("a", "b") };
+    let want = InterfaceIntent { kind: Kind::Gre(ipv4), ..gre_to("a", "b") };
     node.hear(Event::ObjectApplied(asks("to-b", want)));
     let problems = node.problems("to-b");
     assert!(problems[0].contains("10.0.0.1 is not"), "{problems:?}");
@@ -151,20 +151,20 @@ fn the_far_end_is_of_the_family_that_the_tunnel_can_have() {
 #[test]
 fn what_cannot_be_a_far_end_is_refused_in_words() {
     let mut node = two_pods();
-    let mut refused = |want: InterfaceWant| {
+    let mut refused = |want: InterfaceIntent| {
         node.hear(Event::ObjectApplied(asks("t", want)));
         node.problems("t").join("\n")
     };
     assert!(refused(gre_to("a", "a")).contains("pod cnf/a would be the far end of its own tunnel"));
     assert!(refused(gre_to("a", "nobody")).contains("there is no pod cnf/nobody on this node"));
-    let over_eth0 = InterfaceWant { parent: Some("eth0".to_owned()), ..gre_to("a", "b") };
+    let over_eth0 = InterfaceIntent { parent: Some("eth0".to_owned()), ..gre_to("a", "b") };
     assert!(refused(over_eth0).contains("eth0 is not Knit's: state the far end's address"));
 }
 
 #[test]
 fn a_gre_cannot_sit_on_the_node() {
     let mut node = two_pods();
-    let uplink = UplinkWant {
+    let uplink = UplinkIntent {
         name: "fabric".to_owned(),
         link: "eno1".parse().unwrap(),
         namespaces: vec!["*".to_owned()],
@@ -172,10 +172,10 @@ fn a_gre_cannot_sit_on_the_node() {
         vlans: Vec::new(),
         max_mtu: None,
     };
-    node.hear(Event::ObjectApplied(object("Uplink", "", "fabric", vec![Want::Uplink(uplink)])));
+    node.hear(Event::ObjectApplied(object("Uplink", "", "fabric", vec![IntentSpec::Uplink(uplink)])));
     for parent in ["fabric", "pcbr0"] {
         let want =
-            InterfaceWant { parent: Some(parent.to_owned()), ..tunnel("a", Kind::Gre(Gre::default())) };
+            InterfaceIntent { parent: Some(parent.to_owned()), ..tunnel("a", Kind::Gre(Gre::default())) };
         node.hear(Event::ObjectApplied(asks("t", want)));
         let problems = node.problems("t").join("\n");
         assert!(
@@ -192,7 +192,7 @@ fn the_mtu_leaves_room_for_what_is_around() {
         let attrs = Attrs { mtu: asked, ..Attrs::default() };
         let remote = Some([192, 168, 100, 3].into());
         let kind = Kind::Gre(Gre { remote, ..Gre::default() });
-        let want = InterfaceWant { attrs, parent: parent.map(str::to_owned), ..tunnel("a", kind) };
+        let want = InterfaceIntent { attrs, parent: parent.map(str::to_owned), ..tunnel("a", kind) };
         let object = asks("t", want);
         node.hear(Event::ObjectApplied(object.clone()));
         (node.link("a", "t0").unwrap().attrs.mtu.unwrap(), node.state.report(&key(&object)).unwrap().warnings)
@@ -204,13 +204,13 @@ fn the_mtu_leaves_room_for_what_is_around() {
     assert!(mtu(None, Some(1500)).1[0].contains("the usual 1500 minus 24"));
 
     let mut small = common_network("192.168.100.0/24");
-    let Want::Interface(want) = &mut small.intents[0].want else { panic!("an interface") };
+    let IntentSpec::Interface(want) = &mut small.intents[0].spec else { panic!("an interface") };
     want.attrs.mtu = Some(1400);
     node.hear(Event::ObjectApplied(small));
     node.hear(Event::ObjectApplied(object("PrimaryNetwork", "cnf", "jumbo", vec![eth0_mtu("x", 9000)])));
     let mut over = |parent: &str| {
         let kind = Kind::Gre(Gre { remote: Some([192, 168, 100, 3].into()), ..Gre::default() });
-        let want = InterfaceWant { parent: Some(parent.to_owned()), ..tunnel("a", kind) };
+        let want = InterfaceIntent { parent: Some(parent.to_owned()), ..tunnel("a", kind) };
         node.hear(Event::ObjectApplied(asks("t", want)));
         node.link("a", "t0").unwrap().attrs.mtu.unwrap()
     };
@@ -221,7 +221,7 @@ fn the_mtu_leaves_room_for_what_is_around() {
 fn the_first_address_of_a_range_is_free_where_no_bridge_has_it() {
     let mut node = two_pods();
     let kind = Kind::Gre(Gre { remote: Some([192, 168, 100, 3].into()), ..Gre::default() });
-    let want = InterfaceWant { fixed: vec!["10.70.0.1/30".parse().unwrap()], ..tunnel("a", kind) };
+    let want = InterfaceIntent { fixed: vec!["10.70.0.1/30".parse().unwrap()], ..tunnel("a", kind) };
     let object = asks("t", want);
     node.hear(Event::ObjectApplied(object.clone()));
     let report = node.state.report(&key(&object)).unwrap();

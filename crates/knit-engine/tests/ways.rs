@@ -13,15 +13,17 @@ mod support {
 use knit_engine::forward::Outside;
 use knit_engine::{Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
-use knit_model::intent::{EndWant, NetworkWant, PeerWant, TunnelWant, Want, WaysWant};
+use knit_model::intent::{
+    IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
+};
 use knit_model::link::{Attrs, Kind, Link, Veth, Vxlan};
 use knit_model::route::NextHop;
 use knit_model::{Address, NetState, Route, Rule, Scope, marks};
 use support::node::{Node, bridge, object};
 
 /// Another node, with pods in 10.1.<number>.0/24, at 192.0.2.<number> on eth0.
-fn peer(number: u8) -> PeerWant {
-    PeerWant {
+fn peer(number: u8) -> PeerNode {
+    PeerNode {
         name: format!("node{number}"),
         ranges: vec![format!("10.1.{number}.0/24").parse().unwrap()],
         addresses: vec![(format!("192.0.2.{number}").parse().unwrap(), "eth0".parse().unwrap())],
@@ -31,33 +33,34 @@ fn peer(number: u8) -> PeerWant {
 }
 
 /// Another node that is behind a router, with both families of pods.
-fn far(number: u8) -> PeerWant {
+fn far(number: u8) -> PeerNode {
     let mut ranges = peer(number).ranges;
     ranges.push(format!("fd01:{number}::/64").parse().unwrap());
     let far = vec![format!("203.0.113.{number}").parse().unwrap()];
-    PeerWant { ranges, addresses: vec![], far, ..peer(number) }
+    PeerNode { ranges, addresses: vec![], far, ..peer(number) }
 }
 
 /// The cluster's network of node 1.
-fn network(nodes: Vec<PeerWant>, masquerade: bool) -> StoredObject {
+fn network(nodes: Vec<PeerNode>, masquerade: bool) -> StoredObject {
     with_tunnels(nodes, masquerade, None)
 }
 
 /// The same where nodes may be reached by tunnels: always, or only where there is no other way.
-fn with_tunnels(nodes: Vec<PeerWant>, masquerade: bool, always: Option<bool>) -> StoredObject {
+fn with_tunnels(nodes: Vec<PeerNode>, masquerade: bool, always: Option<bool>) -> StoredObject {
     let ranges = vec!["10.1.1.0/24".parse().unwrap()];
     let network =
-        NetworkWant { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
-    let tunnel = always.map(|always| TunnelWant {
+        NetworkIntent { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, span: None };
+    let tunnel = always.map(|always| NodeTunnelIntent {
         node: "node1".to_owned(),
         vni: 7500,
         port: 7475,
         always,
-        ends: vec![EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
+        ends: vec![TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
     });
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
-    let ways = WaysWant { nodes, masquerade, inside, tunnel, ..WaysWant::default() };
-    let wants = vec![Want::Network(network), bridge("knit0", "10.1.1.0/24"), Want::Ways(ways)];
+    let ways = NodeRoutesIntent { nodes, masquerade, inside, tunnel, ..NodeRoutesIntent::default() };
+    let wants =
+        vec![IntentSpec::Network(network), bridge("knit0", "10.1.1.0/24"), IntentSpec::NodeRoutes(ways)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }
 
@@ -101,7 +104,7 @@ fn each_node_is_a_route_and_what_goes_takes_its_route_along() {
     let second = "10.1.2.0/24 via 192.0.2.2 dev eth0";
     assert_eq!(routes(&node), [second, "10.1.3.0/24 via 192.0.2.3 dev eth0"]);
     // It comes back with another address.
-    let moved = PeerWant { addresses: peer(9).addresses, ..peer(3) };
+    let moved = PeerNode { addresses: peer(9).addresses, ..peer(3) };
     node.hear(Event::ObjectApplied(network(vec![peer(2), moved], false)));
     assert_eq!(routes(&node), [second, "10.1.3.0/24 via 192.0.2.9 dev eth0"]);
     node.hear(Event::ObjectApplied(network(vec![peer(2)], false)));
@@ -214,7 +217,7 @@ fn without_tunnels_in_the_kernel_the_other_ways_are_there_and_pods_can_come() {
 #[test]
 fn a_range_that_is_anothers_is_refused_and_stays_outside() {
     let mut node = Node::holding(host());
-    let greedy = PeerWant { ranges: vec!["10.0.0.0/8".parse().unwrap()], ..peer(3) };
+    let greedy = PeerNode { ranges: vec!["10.0.0.0/8".parse().unwrap()], ..peer(3) };
     node.hear(Event::ObjectApplied(network(vec![peer(2), greedy.clone()], true)));
     assert_eq!(routes(&node), ["10.1.2.0/24 via 192.0.2.2 dev eth0"]);
     let told = warnings(&node);

@@ -34,7 +34,7 @@ pub struct Leases {
 /// Which address an attachment wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Want {
+pub enum LeaseRequest {
     /// Any free one.
     Any,
     /// The one it had before if that is free, otherwise any.
@@ -66,7 +66,7 @@ impl Leases {
         pool: &Pool,
         owner: &AttachmentId,
         instance: &Instance,
-        want: Want,
+        want: LeaseRequest,
         now: Time,
     ) -> Result<IpNet, AllocError> {
         self.allocate_in_order(std::slice::from_ref(pool), owner, instance, want, now)
@@ -79,7 +79,7 @@ impl Leases {
         pools: &[Pool],
         owner: &AttachmentId,
         instance: &Instance,
-        want: Want,
+        want: LeaseRequest,
         now: Time,
     ) -> Result<IpNet, AllocError> {
         let held = pools.iter().find_map(|pool| Some((pool, self.held(pool, owner, want)?)));
@@ -90,7 +90,7 @@ impl Leases {
             }
             None => {
                 let (pool, address) = self.choose(pools, want)?;
-                let fixed = matches!(want, Want::Fixed(_));
+                let fixed = matches!(want, LeaseRequest::Fixed(_));
                 let (owner, instance) = (owner.clone(), instance.clone());
                 let lease = Lease { owner, instance, since: now, fixed, name: None, released: None };
                 self.restore(&pool.network, address, lease);
@@ -101,10 +101,10 @@ impl Leases {
     }
 
     /// The address that the attachment holds already and that answers the request.
-    pub fn held(&self, pool: &Pool, owner: &AttachmentId, want: Want) -> Option<IpAddr> {
+    pub fn held(&self, pool: &Pool, owner: &AttachmentId, want: LeaseRequest) -> Option<IpAddr> {
         let answers = |address: &IpAddr| match want {
-            Want::Fixed(wanted) => *address == wanted,
-            Want::Any | Want::Sticky(_) => {
+            LeaseRequest::Fixed(wanted) => *address == wanted,
+            LeaseRequest::Any | LeaseRequest::Sticky(_) => {
                 self.get(&pool.network, *address).is_some_and(|lease| !lease.fixed)
             }
         };
@@ -125,21 +125,21 @@ impl Leases {
     }
 
     /// A free address of the pools, and whose it is. Nothing changes yet.
-    fn choose<'a>(&self, pools: &'a [Pool], want: Want) -> Result<(&'a Pool, IpAddr), AllocError> {
+    fn choose<'a>(&self, pools: &'a [Pool], want: LeaseRequest) -> Result<(&'a Pool, IpAddr), AllocError> {
         match want {
-            Want::Fixed(address) => {
+            LeaseRequest::Fixed(address) => {
                 let meant = pools.iter().find(|pool| pool.contains(address)).or(pools.first());
                 if let Some(pool) = meant {
                     return self.check_free(pool, address).map(|()| (pool, address));
                 }
             }
-            Want::Sticky(address) => {
+            LeaseRequest::Sticky(address) => {
                 let may = |pool: &&Pool| pool.is_own(address) && self.check_free(pool, address).is_ok();
                 if let Some(pool) = pools.iter().find(may) {
                     return Ok((pool, address));
                 }
             }
-            Want::Any => {}
+            LeaseRequest::Any => {}
         }
         let free = pools.iter().find_map(|pool| Some((pool, self.free(pool)?)));
         free.ok_or_else(|| {
@@ -293,7 +293,7 @@ impl Leases {
         self.networks.get(network)?.get(address)
     }
 
-    /// The address of the pool that the attachment gave back last, if nobody has it since: for [`Want::Sticky`].
+    /// The address of the pool that the attachment gave back last, if nobody has it since: for [`LeaseRequest::Sticky`].
     pub fn last_of(&self, pool: &Pool, owner: &AttachmentId) -> Option<IpAddr> {
         let rested = self.networks.get(&pool.network)?.rested(owner);
         let mine = rested.filter(|(address, lease)| pool.contains(*address) && !lease.fixed);
@@ -309,7 +309,7 @@ impl Leases {
         }
     }
 
-    /// The address of the pool that was given back last of those kept under a name: for [`Want::Sticky`]. Costs a look at every
+    /// The address of the pool that was given back last of those kept under a name: for [`LeaseRequest::Sticky`]. Costs a look at every
     /// lease of the network.
     pub fn last_under(&self, pool: &Pool, name: &str) -> Option<IpAddr> {
         let all = self.networks.get(&pool.network)?.iter();

@@ -18,7 +18,7 @@ mod runs;
 pub use block::{Split, last_quarter};
 pub use error::AllocError;
 pub use lease::{AttachmentId, Key, Lease, Released, Time};
-pub use leases::{Capacity, Leases, RESTING_MAX, Want};
+pub use leases::{Capacity, LeaseRequest, Leases, RESTING_MAX};
 pub use number::bounds;
 pub use overlap::{forbidden, overlaps};
 pub use pool::{Part, Pool};

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, Key, Leases, Part, Pool, Time, Want};
+use knit_ipam::{AllocError, AttachmentId, Key, LeaseRequest, Leases, Part, Pool, Time};
 use knit_model::sandbox::Instance;
 use knit_model::{IfName, SandboxId};
 use proptest::prelude::*;
@@ -63,7 +63,7 @@ struct Entry {
 struct Naive(Vec<Entry>);
 
 impl Naive {
-    fn allocate(&mut self, pool: &Pool, owner: &AttachmentId, want: Want) -> Option<IpAddr> {
+    fn allocate(&mut self, pool: &Pool, owner: &AttachmentId, want: LeaseRequest) -> Option<IpAddr> {
         let here = |entry: &&Entry| entry.network == pool.network && pool.range.contains(&entry.address);
         let mine: BTreeSet<_> = self
             .0
@@ -76,7 +76,7 @@ impl Naive {
         // What the pool no longer gives is no answer.
         let mine: Vec<_> = mine.into_iter().filter(|(address, _)| givable.contains(address)).collect();
         let held = mine.iter().find(|(address, fixed)| match want {
-            Want::Fixed(wanted) => *address == wanted,
+            LeaseRequest::Fixed(wanted) => *address == wanted,
             _ => !fixed,
         });
         if let Some((address, _)) = held {
@@ -88,12 +88,13 @@ impl Naive {
         let fresh = || givable.iter().copied().find(|address| find(*address).is_none());
         let rested = || self.0.iter().filter(here).map(|e| e.address).find(|address| free(*address));
         let address = match want {
-            Want::Fixed(address) => free(address).then_some(address),
-            Want::Sticky(address) if free(address) => Some(address),
-            Want::Any | Want::Sticky(_) => fresh().or_else(rested),
+            LeaseRequest::Fixed(address) => free(address).then_some(address),
+            LeaseRequest::Sticky(address) if free(address) => Some(address),
+            LeaseRequest::Any | LeaseRequest::Sticky(_) => fresh().or_else(rested),
         }?;
         self.0.retain(|e| e.network != pool.network || e.address != address);
-        let (network, owner, fixed) = (pool.network.clone(), owner.clone(), matches!(want, Want::Fixed(_)));
+        let (network, owner, fixed) =
+            (pool.network.clone(), owner.clone(), matches!(want, LeaseRequest::Fixed(_)));
         self.0.push(Entry { network, address, owner, fixed, live: true });
         Some(address)
     }
@@ -195,9 +196,9 @@ proptest! {
                 Step::Allocate { pool, owner, cookie, want } => {
                     let pool = &pools[pool];
                     let want = match want {
-                        Choice::Any => Want::Any,
-                        Choice::Sticky(n) => Want::Sticky(nth(pool, n)),
-                        Choice::Fixed(n) => Want::Fixed(nth(pool, n)),
+                        Choice::Any => LeaseRequest::Any,
+                        Choice::Sticky(n) => LeaseRequest::Sticky(nth(pool, n)),
+                        Choice::Fixed(n) => LeaseRequest::Fixed(nth(pool, n)),
                     };
                     let instance = Instance { boot: "b".to_owned(), cookie };
                     let answer = leases.allocate(pool, &owner, &instance, want, now);
@@ -213,7 +214,7 @@ proptest! {
                             prop_assert_eq!(total, givable(pool).len() as u128);
                             prop_assert_eq!(leases.capacity(pool).free, 0);
                         }
-                        Err(_) => prop_assert!(matches!(want, Want::Fixed(_))),
+                        Err(_) => prop_assert!(matches!(want, LeaseRequest::Fixed(_))),
                     }
                 }
                 Step::Release(owner) => {

@@ -18,20 +18,20 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use defined::{ChainWant, Defined, RefusedWant};
-pub use egress::{EgressWant, OwnWant};
-pub use limits::{Limits, RateWant};
-pub use port::PortWant;
-pub use route::{HopWant, RouteWant};
-pub use routing::{RoutingEntry, RoutingWant, SysctlWant, default_of, link_of};
-pub use socket::{Bound, Socket, SocketWant};
-pub use span::SpanWant;
+pub use defined::{Defined, PluginChainIntent, RejectedIntent};
+pub use egress::{EgressGatewayIntent, LocalNode};
+pub use limits::{Limits, RateIntent};
+pub use port::BridgePortIntent;
+pub use route::{NextHopIntent, RouteIntent};
+pub use routing::{RoutingEntry, RoutingIntent, SysctlIntent, default_of, link_of};
+pub use socket::{Bound, Socket, SocketIntent};
+pub use span::OverlayIntent;
 
 use crate::key::PublicKey;
 use crate::link::{Attrs, Bridge, HostDevice, Kind, LinkKind, OwnerId};
 use crate::name::IfName;
 use crate::provenance::Provenance;
-use crate::quota::QuotaWant;
+use crate::quota::QuotaIntent;
 use crate::rule::Rule;
 use crate::sandbox::Sandbox;
 
@@ -41,46 +41,46 @@ pub struct Intent {
     /// Who asks, in which field. The namespace of the object is the tenant.
     pub origin: Provenance,
     /// What is asked for.
-    pub want: Want,
+    pub spec: IntentSpec,
 }
 
 /// What can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Want {
+pub enum IntentSpec {
     /// A bridge on the node.
-    Bridge(BridgeWant),
+    Bridge(BridgeIntent),
     /// An interface in each pod that matches.
-    Interface(Box<InterfaceWant>),
+    Interface(Box<InterfaceIntent>),
     /// A change of an interface that others made, in each pod that matches.
-    Change(ChangeWant),
+    LinkChange(LinkChangeIntent),
     /// A host link that is open to tenants.
-    Uplink(UplinkWant),
+    Uplink(UplinkIntent),
     /// A named network whose ranges interfaces refer to.
-    Network(NetworkWant),
+    Network(NetworkIntent),
     /// A route, rule, neighbour or sysctl in each pod that matches.
-    Routing(Box<RoutingWant>),
+    Routing(Box<RoutingIntent>),
     /// A socket that each pod that matches may ask for.
-    Socket(Box<SocketWant>),
+    Socket(Box<SocketIntent>),
     /// Extensions that must be registered before pods may come.
-    Extensions(ExtensionsWant),
+    RequiredExtensions(RequiredExtensionsIntent),
     /// At most so much in the namespace.
-    Quota(QuotaWant),
+    Quota(QuotaIntent),
     /// The way from the cluster's network to other nodes and to the outside.
-    Ways(WaysWant),
+    NodeRoutes(NodeRoutesIntent),
     /// Addresses that nodes take their pods' ranges from.
-    Pool(PoolWant),
+    AddressPool(AddressPoolIntent),
     /// A way out of the cluster by a chosen node and address.
-    Egress(EgressWant),
+    EgressGateway(EgressGatewayIntent),
     /// An interface that CNI plugins make, in each pod that matches.
-    Chain(Box<ChainWant>),
+    PluginChain(Box<PluginChainIntent>),
     /// Something that cannot be: the pods that match are told why.
-    Refused(Box<RefusedWant>),
+    Rejected(Box<RejectedIntent>),
 }
 
 /// Addresses that nodes take their pods' ranges from, block by block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolWant {
+pub struct AddressPoolIntent {
     /// The pool's name, which its blocks' names begin with.
     pub name: String,
     /// All of its addresses.
@@ -97,9 +97,9 @@ pub struct PoolWant {
 
 /// The way from the cluster's network to other nodes and to the outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaysWant {
+pub struct NodeRoutesIntent {
     /// The other nodes.
-    pub nodes: Vec<PeerWant>,
+    pub nodes: Vec<PeerNode>,
     /// Whether pods have their node's address outside of the cluster, where nobody would find the way back to theirs.
     pub masquerade: bool,
     /// Ranges that pods reach with their own address all the same.
@@ -112,27 +112,27 @@ pub struct WaysWant {
     pub pools: Vec<IpNet>,
     /// Tunnels to nodes that share no link with this one; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tunnel: Option<TunnelWant>,
+    pub tunnel: Option<NodeTunnelIntent>,
     /// This node itself, for gateways that choose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own: Option<OwnWant>,
+    pub own: Option<LocalNode>,
     /// All ways to other nodes are encrypted; `None`: none is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub encryption: Option<EncryptionWant>,
+    pub encryption: Option<EncryptionIntent>,
 }
 
 /// WireGuard to all other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EncryptionWant {
+pub struct EncryptionIntent {
     /// Its UDP port, the same on all nodes.
     pub port: u16,
     /// Addresses of this node, at most one of each family.
-    pub ends: Vec<EndWant>,
+    pub ends: Vec<TunnelEndpoint>,
 }
 
 /// Tunnels to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TunnelWant {
+pub struct NodeTunnelIntent {
     /// This node's name.
     pub node: String,
     /// The VXLAN's number, the same on all nodes.
@@ -142,12 +142,12 @@ pub struct TunnelWant {
     /// Also to nodes that share a link with this one.
     pub always: bool,
     /// Addresses of this node, at most one of each family.
-    pub ends: Vec<EndWant>,
+    pub ends: Vec<TunnelEndpoint>,
 }
 
 /// An address of this node that tunnels begin at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndWant {
+pub struct TunnelEndpoint {
     /// The address.
     pub address: IpAddr,
     /// The MTU of the link that has it.
@@ -156,7 +156,7 @@ pub struct EndWant {
 
 /// Another node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerWant {
+pub struct PeerNode {
     /// Its name.
     pub name: String,
     /// The ranges of its pods.
@@ -171,15 +171,15 @@ pub struct PeerWant {
     pub key: Option<PublicKey>,
 }
 
-impl WaysWant {
+impl NodeRoutesIntent {
     /// The addresses of this node that tunnels begin at.
-    pub fn ends(&self) -> impl Iterator<Item = &EndWant> {
+    pub fn ends(&self) -> impl Iterator<Item = &TunnelEndpoint> {
         let encrypted = self.encryption.iter().flat_map(|want| &want.ends);
         self.tunnel.iter().flat_map(|want| &want.ends).chain(encrypted)
     }
 }
 
-impl PeerWant {
+impl PeerNode {
     /// All of its own addresses.
     pub fn own(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|(address, _)| *address).chain(self.far.iter().copied())
@@ -188,7 +188,7 @@ impl PeerWant {
 
 /// A bridge on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BridgeWant {
+pub struct BridgeIntent {
     /// Its name. Another namespace's bridge of the same name keeps it, and this one gets a derived name.
     pub name: IfName,
     /// The ranges on it. The bridge takes the first address of each, interfaces the following ones.
@@ -199,12 +199,12 @@ pub struct BridgeWant {
     pub bridge: Bridge,
     /// The VLANs of the node itself, as if it were a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<PortWant>,
+    pub port: Option<BridgePortIntent>,
 }
 
 /// An interface in each pod that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InterfaceWant {
+pub struct InterfaceIntent {
     /// Which pods of the object's namespace.
     pub pods: Selector,
     /// Its name in the pod.
@@ -219,7 +219,7 @@ pub struct InterfaceWant {
     pub master: Option<String>,
     /// For a link with an end on the host: the VLANs of that end on its bridge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<PortWant>,
+    pub port: Option<BridgePortIntent>,
     /// A VRF of the pod whose port it is: the name of another interface that is asked for. It never goes with a
     /// `master` inside the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -235,7 +235,7 @@ pub struct InterfaceWant {
     pub fixed: Vec<IpNet>,
     /// Routes in the pod; a next hop without a link means this interface. Those of the main table go into the VRF's, for
     /// a VRF and its ports.
-    pub routes: Vec<RouteWant>,
+    pub routes: Vec<RouteIntent>,
     /// Rules in the pod.
     pub rules: Vec<Rule>,
     /// The gateway of a default route through this interface.
@@ -252,7 +252,7 @@ pub struct InterfaceWant {
 
 /// A change of an interface that others made. Old values come back when it is no longer asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChangeWant {
+pub struct LinkChangeIntent {
     /// Which pods of the object's namespace.
     pub pods: Selector,
     /// The interface, usually `eth0`.
@@ -262,12 +262,12 @@ pub struct ChangeWant {
     /// Sysctls of the interface by their last words, such as `ipv4/rp_filter`.
     pub sysctls: BTreeMap<String, String>,
     /// Routes to add in the pod; a next hop without a link means the interface that is changed.
-    pub routes: Vec<RouteWant>,
+    pub routes: Vec<RouteIntent>,
 }
 
 /// A host link that an admin opened to tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UplinkWant {
+pub struct UplinkIntent {
     /// The name that tenants use.
     pub name: String,
     /// The host's link.
@@ -284,7 +284,7 @@ pub struct UplinkWant {
 
 /// A named network of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkWant {
+pub struct NetworkIntent {
     /// The name that interfaces of the same namespace refer to.
     pub name: String,
     /// Its ranges. An interface takes one address of each; a bridge of the network takes the first.
@@ -295,7 +295,7 @@ pub struct NetworkWant {
     pub mtu: Option<u32>,
     /// It is one network on all nodes, by tunnels between them; `None`: each node has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub span: Option<SpanWant>,
+    pub span: Option<OverlayIntent>,
 }
 
 /// How an interface gets its name.
@@ -313,7 +313,7 @@ pub const MAX_PREFIX_BYTES: usize = 7;
 
 /// Extensions that must be registered before pods may come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExtensionsWant {
+pub struct RequiredExtensionsIntent {
     /// Their names.
     pub required: Vec<String>,
 }
@@ -356,7 +356,7 @@ pub enum Operator {
     DoesNotExist,
 }
 
-impl UplinkWant {
+impl UplinkIntent {
     /// Whether pods of this namespace may use it.
     pub fn is_open_to(&self, namespace: &str) -> bool {
         self.namespaces.iter().any(|open| open == "*" || open == namespace)
@@ -369,7 +369,7 @@ impl UplinkWant {
     }
 }
 
-impl NetworkWant {
+impl NetworkIntent {
     /// The bridge on the node for a network's pairs: `vn-` and the network's name where that fits, or a stable number.
     /// The prefix keeps a tenant's network from being named like a NIC of the node.
     pub fn bridge_name(network: &str) -> String {
@@ -382,16 +382,16 @@ impl NetworkWant {
     }
 }
 
-impl InterfaceWant {
+impl InterfaceIntent {
     /// Whose its bridge and its addresses are, if the object that asks is of this namespace.
     pub fn tenant<'a>(&'a self, namespace: &'a str) -> &'a str {
         self.defined.as_ref().map_or(namespace, |defined| defined.namespace.as_str())
     }
 }
 
-impl Want {
+impl IntentSpec {
     /// The interface, if one is asked for.
-    pub fn interface(&self) -> Option<&InterfaceWant> {
+    pub fn interface(&self) -> Option<&InterfaceIntent> {
         match self {
             Self::Interface(want) => Some(want),
             _ => None,

@@ -17,7 +17,7 @@ pub struct Counts {
 
 /// At most so many of each; nothing is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuotaWant {
+pub struct QuotaIntent {
     /// Interfaces.
     pub interfaces: Option<u64>,
     /// Addresses.
@@ -59,7 +59,7 @@ impl Counts {
     }
 }
 
-impl QuotaWant {
+impl QuotaIntent {
     /// The limits as counts; where there is none, more than there can be.
     pub fn counts(self) -> Counts {
         Counts {

@@ -26,9 +26,9 @@ pub(crate) enum Change {
 /// How many requests there were, by verb and kind.
 pub(crate) type Requests = BTreeMap<(&'static str, &'static str), u64>;
 
-pub(crate) const BLOCKS: &str = "ipblocks";
+pub(crate) const BLOCKS: &str = "podaddressblocks";
 pub(crate) const POD_STATES: &str = "podnetworkstates";
-pub(crate) const NODE_STATES: &str = "nodenetworkstates";
+pub(crate) const NODE_STATES: &str = "nodenetworks";
 
 #[derive(Default)]
 pub(crate) struct Api {

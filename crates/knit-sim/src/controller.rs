@@ -3,7 +3,7 @@
 use knit_controller::labels::Labels;
 use knit_controller::{Effect, Event, HeldBlock, State, step};
 use knit_crds::Object;
-use knit_crds::states::{NodeNetworkStateStatus, PodNetworkStateStatus};
+use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
 use knit_kube::Seen;
 
 use crate::api::{Change, NODE_STATES};
@@ -56,7 +56,7 @@ impl Controller {
         self.news.push(Event::Pods(Seen::Deleted((name, PodNetworkStateStatus::default()))));
     }
 
-    pub(crate) fn hear_node(&mut self, name: String, state: NodeNetworkStateStatus) {
+    pub(crate) fn hear_node(&mut self, name: String, state: NodeNetworkStatus) {
         self.news.push(Event::Nodes(Seen::Applied((name, state))));
     }
 
@@ -97,7 +97,7 @@ impl Cluster {
                 Effect::Tell { .. } => self.api.count("create", "events"),
                 Effect::DeleteNodeState(name) => {
                     self.api.count("delete", NODE_STATES);
-                    let gone = (name, NodeNetworkStateStatus::default());
+                    let gone = (name, NodeNetworkStatus::default());
                     self.controller.news.push(Event::Nodes(Seen::Deleted(gone)));
                 }
                 Effect::DeleteBlock { name, uid } => self.api.delete(&name, &uid),

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use knit_crds::Object;
 use knit_engine::{StoredObject, cluster};
 use knit_model::IfName;
-use knit_model::intent::WaysWant;
+use knit_model::intent::NodeRoutesIntent;
 use knit_model::provenance::Dialect;
 use serde_json::{Value, json};
 
@@ -103,7 +103,7 @@ pub(crate) fn uplink() -> IfName {
 /// The object of the cluster's network on a node. Ways to other nodes are left out: each node would know all others.
 pub(crate) fn cluster_network(node: usize) -> StoredObject {
     let bridge = IfName::new("knit0").expect("a short name");
-    cluster::object(&[pod_range(node)], &bridge, Some(1_500), &WaysWant::default())
+    cluster::object(&[pod_range(node)], &bridge, Some(1_500), &NodeRoutesIntent::default())
 }
 
 #[cfg(test)]

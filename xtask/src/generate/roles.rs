@@ -51,9 +51,9 @@ fn all_kinds(part: &str, verbs: &[&str]) -> Vec<Value> {
 fn agent() -> Value {
     let mut rules = all_kinds("", &READ);
     rules.push(rule(STATES, &["podnetworkstates"], &["get", "list", "create", "patch", "delete"]));
-    rules.push(rule(STATES, &["nodenetworkstates"], &["get", "create", "patch"]));
+    rules.push(rule(STATES, &["nodenetworks"], &["get", "create", "patch"]));
     // What it claims of ranges that nodes share.
-    rules.push(rule(STATES, &["ipblocks"], &["get", "list", "watch", "create", "delete"]));
+    rules.push(rule(STATES, &["podaddressblocks"], &["get", "list", "watch", "create", "delete"]));
     // What it claims of a quota for its node.
     rules.push(rule(STATES, &["networkquotas/status"], &["get", "patch"]));
     rules.push(rule("", &["pods"], &READ));
@@ -69,9 +69,9 @@ fn controller() -> Value {
     let mut rules = all_kinds("", &["get", "list", "watch", "patch"]);
     rules.extend(all_kinds("/status", &["patch"]));
     rules.push(rule(STATES, &["podnetworkstates"], &READ));
-    rules.push(rule(STATES, &["nodenetworkstates"], &["get", "list", "watch", "delete"]));
+    rules.push(rule(STATES, &["nodenetworks"], &["get", "list", "watch", "delete"]));
     // Those of nodes that are gone.
-    rules.push(rule(STATES, &["ipblocks"], &["list", "watch", "delete"]));
+    rules.push(rule(STATES, &["podaddressblocks"], &["list", "watch", "delete"]));
     // Their labels say what they offer.
     rules.push(rule("", &["nodes"], &["list", "watch", "patch"]));
     rules.push(rule("apps", &["deployments"], &["list", "watch", "create", "delete"]));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use knit_crds::states::{IpBlock, NodeNetworkState, PodNetworkState};
+use knit_crds::states::{NodeNetwork, PodAddressBlock, PodNetworkState};
 use knit_kni::Client;
 use knit_kube::kube::Api;
 use knit_kube::kube::api::{DeleteParams, DynamicObject, ListParams};
@@ -143,7 +143,7 @@ fn differences(hands: &Hands<'_>, before: &Before) -> Result<Vec<String>> {
 fn nothing_in_the_api(hands: &Hands<'_>) -> Result<Result<(), String>> {
     let states: Api<PodNetworkState> = Api::namespaced(hands.beside.client().clone(), hands.namespace);
     let states = hands.beside.wait(states.list(&ListParams::default()))?.items;
-    let nodes: Api<NodeNetworkState> = Api::all(hands.beside.client().clone());
+    let nodes: Api<NodeNetwork> = Api::all(hands.beside.client().clone());
     let nodes = hands.beside.wait(nodes.list(&ListParams::default()))?.items;
     let mut left: Vec<String> = states
         .into_iter()
@@ -157,7 +157,7 @@ fn nothing_in_the_api(hands: &Hands<'_>) -> Result<Result<(), String>> {
         let networks = status.networks.iter().filter(|network| here(&network.namespace));
         left.extend(networks.map(|network| format!("network {} on a node", network.name)));
     }
-    let blocks: Api<IpBlock> = Api::all(hands.beside.client().clone());
+    let blocks: Api<PodAddressBlock> = Api::all(hands.beside.client().clone());
     let blocks = hands.beside.wait(blocks.list(&ListParams::default()))?.items;
     let of_it = format!("{}/", hands.namespace);
     let blocks = blocks.into_iter().filter(|block| block.spec.pool.starts_with(&of_it));

@@ -118,7 +118,7 @@ pub async fn look(server: &ApiServer) -> Result<Seen> {
         api_service: api.get("/api/v1/namespaces/default/services/kubernetes").await?,
         kubeadm: api.get("/api/v1/namespaces/kube-system/configmaps/kubeadm-config").await?,
         controllers: api.get(controllers).await?,
-        calico_pools: api.get("/apis/crd.projectcalico.org/v1/ippools").await?,
+        calico_pools: api.get("/apis/crd.projectcalico.org/v1/podaddresspools").await?,
         ranges: api.get(&format!("{group}/clusterranges/cluster")).await?,
         policies: api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies").await?,
         server,

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::intent::{EncryptionWant, EndWant, PeerWant, TunnelWant, WaysWant};
+use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint};
 use knit_model::link::{Vxlan, WireGuard};
 use serde::{Deserialize, Serialize};
 
@@ -139,19 +139,24 @@ impl Default for WireGuardConfig {
 
 impl ClusterNetworkConfig {
     /// How it goes on from this node, as the cluster's network.
-    pub(crate) fn ways(&self, nodes: Vec<PeerWant>, node: &str, ends: Vec<EndWant>) -> WaysWant {
+    pub(crate) fn ways(
+        &self,
+        nodes: Vec<PeerNode>,
+        node: &str,
+        ends: Vec<TunnelEndpoint>,
+    ) -> NodeRoutesIntent {
         let is_encrypted = self.encryption == Encryption::WireGuard;
         let has_tunnels = !is_encrypted && self.transport != Transport::Native;
         let encryption =
-            is_encrypted.then(|| EncryptionWant { port: self.wireguard.port, ends: ends.clone() });
-        let tunnel = has_tunnels.then(|| TunnelWant {
+            is_encrypted.then(|| EncryptionIntent { port: self.wireguard.port, ends: ends.clone() });
+        let tunnel = has_tunnels.then(|| NodeTunnelIntent {
             node: node.to_owned(),
             vni: self.vxlan.vni,
             port: self.vxlan.port,
             always: self.transport == Transport::Vxlan,
             ends,
         });
-        WaysWant {
+        NodeRoutesIntent {
             nodes,
             masquerade: self.masquerade,
             inside: self.inside.clone(),
@@ -165,14 +170,14 @@ impl ClusterNetworkConfig {
 
     /// The MTU of pods: what is said, or what fits into every way that there may be. It follows from this node alone, so
     /// that nobody's changes when another node comes.
-    pub(crate) fn mtu_over(&self, ends: &[EndWant]) -> Option<u32> {
+    pub(crate) fn mtu_over(&self, ends: &[TunnelEndpoint]) -> Option<u32> {
         let first = ends.iter().min_by_key(|end| end.address.is_ipv6());
         let overhead = |is_ipv6: bool| match (self.encryption, self.transport) {
             (Encryption::WireGuard, _) => WireGuard::overhead_over(is_ipv6),
             (Encryption::None, Transport::Native) => 0,
             (Encryption::None, Transport::Auto | Transport::Vxlan) => Vxlan::overhead_over(is_ipv6),
         };
-        let over = |end: &EndWant| end.mtu.saturating_sub(overhead(end.address.is_ipv6()));
+        let over = |end: &TunnelEndpoint| end.mtu.saturating_sub(overhead(end.address.is_ipv6()));
         self.mtu.or_else(|| first.map(over))
     }
 
@@ -211,7 +216,7 @@ impl ClusterNetworkConfig {
         }
         // Without a cluster there are no other nodes.
         let anti_spoofing = self.anti_spoofing.unwrap_or(false);
-        let ways = WaysWant {
+        let ways = NodeRoutesIntent {
             tunnel: None,
             encryption: None,
             anti_spoofing,
@@ -227,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_is_encrypted_goes_by_no_other_tunnel() {
-        let end = EndWant { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
+        let end = TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
         let ways = |encryption, transport| {
             let config = ClusterNetworkConfig { encryption, transport, ..ClusterNetworkConfig::default() };
             let ways = config.ways(Vec::new(), "a", vec![end.clone()]);
@@ -241,7 +246,7 @@ mod tests {
 
     #[test]
     fn there_is_room_for_a_tunnel_whenever_there_may_be_one() {
-        let end = |address: &str, mtu| EndWant { address: address.parse().unwrap(), mtu };
+        let end = |address: &str, mtu| TunnelEndpoint { address: address.parse().unwrap(), mtu };
         let both = [end("2001:db8::1", 9000), end("192.0.2.1", 1500)];
         let network = |transport| ClusterNetworkConfig { transport, ..ClusterNetworkConfig::default() };
         for transport in [Transport::Auto, Transport::Vxlan] {

@@ -50,7 +50,7 @@ pub(super) fn before(event: &Event, node: &Node, watchers: usize) -> Vec<Sandbox
         Event::Observed { unit: Unit::Sandbox(id), .. } => Some(id.clone()),
         Event::Applied(applied) => match &applied.unit {
             Unit::Sandbox(id) => Some(id.clone()),
-            Unit::Bridge(_) | Unit::Ways => None,
+            Unit::Bridge(_) | Unit::NodeRoutes => None,
         },
         _ => None,
     };
@@ -86,7 +86,7 @@ pub fn about(record: &Record) -> Option<(SandboxId, Option<String>)> {
         Record::ExtensionAnswered { sandbox, .. } => Some((sandbox.clone(), None)),
         Record::Ended(ended) => match &ended.unit {
             Unit::Sandbox(id) => Some((id.clone(), None)),
-            Unit::Bridge(_) | Unit::Ways => None,
+            Unit::Bridge(_) | Unit::NodeRoutes => None,
         },
         _ => None,
     }

@@ -75,9 +75,9 @@ impl Node {
         stray.rules.extend(host.rules.into_iter().filter(|rule| !known_rules.contains(rule)));
         let over_here = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
         // Of what is on links of others, those that ways go by are looked after with the ways.
-        let ways = self.state.made.get(&Unit::Ways);
+        let ways = self.state.made.get(&Unit::NodeRoutes);
         let is_looked_after = |name: &IfName| ways.is_some_and(|ways| ways.ways.contains(name));
-        let is_free = !self.state.is_pending(&Unit::Ways);
+        let is_free = !self.state.is_pending(&Unit::NodeRoutes);
         let is_left = |name: &IfName| {
             let is_others = host.links.get(name).is_some_and(|link| !is_marked(link));
             is_free && is_others && !is_looked_after(name)

@@ -107,7 +107,7 @@ impl Node {
         for began in unfinished {
             let sandboxes: Vec<_> = match &began.unit {
                 Unit::Sandbox(id) => self.state.sandboxes.get(id).cloned().into_iter().collect(),
-                Unit::Bridge(_) | Unit::Ways => Vec::new(),
+                Unit::Bridge(_) | Unit::NodeRoutes => Vec::new(),
             };
             let (left, scopes) = self.hands.take_back(&began.plan, &sandboxes);
             self.to_reap.extend(scopes);

@@ -17,7 +17,7 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
             let asked = if is_cluster {
                 cluster.map(|cluster| cluster.bridge.to_string()).unwrap_or_default()
             } else {
-                knit_model::intent::NetworkWant::bridge_name(&network.name)
+                knit_model::intent::NetworkIntent::bridge_name(&network.name)
             };
             let bridges = state.made.iter().filter_map(|(unit, made)| match unit {
                 Unit::Bridge(key) if key.namespace == namespace => made.bridge.as_ref(),

@@ -6,7 +6,7 @@ use knit_engine::call::{ATTACHMENT, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
 use knit_kni::v1;
-use knit_model::intent::{Limits, NetworkWant, RateWant, Want};
+use knit_model::intent::{IntentSpec, Limits, NetworkIntent, RateIntent};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -162,18 +162,18 @@ fn network_of(
     let stored = state.objects.get(object);
     let mut intents = stored.into_iter().flat_map(|stored| &stored.intents);
     let network =
-        intents.find(|intent| intent.origin.field == report.field).and_then(|intent| match &intent.want {
-            Want::Interface(want) => want.network.clone(),
+        intents.find(|intent| intent.origin.field == report.field).and_then(|intent| match &intent.spec {
+            IntentSpec::Interface(want) => want.network.clone(),
             _ => None,
         });
     (sandbox.namespace.clone(), network.unwrap_or_default())
 }
 
-fn networks_of<'a>(state: &'a State, namespace: &'a str) -> impl Iterator<Item = &'a NetworkWant> {
+fn networks_of<'a>(state: &'a State, namespace: &'a str) -> impl Iterator<Item = &'a NetworkIntent> {
     crate::capacity::networks(state).filter(move |(of, _)| *of == namespace).map(|(_, network)| network)
 }
 
-fn gateway(network: Option<&NetworkWant>, address: &ipnet::IpNet) -> Option<String> {
+fn gateway(network: Option<&NetworkIntent>, address: &ipnet::IpNet) -> Option<String> {
     let network = network.filter(|network| !network.isolated)?;
     let range = network.ranges.iter().find(|range| range.contains(&address.addr()))?;
     Pool::with_gateway("", *range).gateway_address().map(|gateway| gateway.addr().to_string())
@@ -182,7 +182,7 @@ fn gateway(network: Option<&NetworkWant>, address: &ipnet::IpNet) -> Option<Stri
 fn routes(
     there: Option<&Attachment>,
     report: &InterfaceReport,
-    network: Option<&NetworkWant>,
+    network: Option<&NetworkIntent>,
 ) -> Vec<v1::Route> {
     let Some(there) = there else { return Vec::new() };
     let gateways = || report.addresses.iter().filter_map(|address| gateway(network, address));
@@ -223,8 +223,8 @@ fn sysctls(there: &Attachment) -> BTreeMap<String, String> {
 }
 
 fn bandwidth(limits: Limits) -> Option<v1::Bandwidth> {
-    let bits = |rate: Option<RateWant>| rate.map_or(0, |rate| rate.bits);
-    let burst = |rate: Option<RateWant>| rate.and_then(|rate| rate.burst).unwrap_or_default();
+    let bits = |rate: Option<RateIntent>| rate.map_or(0, |rate| rate.bits);
+    let burst = |rate: Option<RateIntent>| rate.and_then(|rate| rate.burst).unwrap_or_default();
     (!limits.is_empty()).then(|| v1::Bandwidth {
         ingress_bits: bits(limits.ingress),
         egress_bits: bits(limits.egress),

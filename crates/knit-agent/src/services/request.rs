@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use knit_engine::CallId;
 use knit_engine::call::{Asked, Attach, Dns, Notes, PortMapping, Wished};
 use knit_kni::{Reason, Refusal, kni, v1};
-use knit_model::intent::InterfaceWant;
+use knit_model::intent::InterfaceIntent;
 use knit_model::link::{Attrs, OwnerId};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, Mac};
@@ -223,7 +223,7 @@ fn own(
     field: &str,
     spec: v1::InterfaceSpec,
     name: IfName,
-    described: Option<InterfaceWant>,
+    described: Option<InterfaceIntent>,
 ) -> Checked<(IfName, String, Asked)> {
     if !spec.device_id.is_empty() {
         let message = "the device is the link: no other is described beside it";

@@ -10,7 +10,10 @@ use knit_agent::Standalone;
 use knit_agent::daemon::Cluster;
 use knit_engine::call::{Asked, Notes, Wished};
 use knit_engine::{Answer, Attach, CallId, Event, ObjectKey, StoredObject, Unit, egress};
-use knit_model::intent::{EgressWant, EndWant, Intent, OwnWant, PeerWant, TunnelWant, Want, WaysWant};
+use knit_model::intent::{
+    EgressGatewayIntent, Intent, IntentSpec, LocalNode, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
+    TunnelEndpoint,
+};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_testbed::{Dump, Namespace, Pod, Testbed, eventually};
 use tempfile::TempDir;
@@ -199,7 +202,7 @@ impl Gateways {
 
     /// What a node has of the gateway.
     pub fn state(&self, at: usize) -> Vec<String> {
-        let items = &self.members[at].node.state().made[&Unit::Ways].items;
+        let items = &self.members[at].node.state().made[&Unit::NodeRoutes].items;
         items.iter().filter(|(key, _)| key.kind == egress::KIND).map(|(_, item)| item.what.clone()).collect()
     }
 
@@ -270,36 +273,36 @@ fn ranges(at: usize) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn ways(at: usize, by_tunnels: bool) -> WaysWant {
+fn ways(at: usize, by_tunnels: bool) -> NodeRoutesIntent {
     let eth0 = || "eth0".parse().unwrap();
     let addresses = |at: usize| own(at).map(|text| (text.parse().unwrap(), eth0())).to_vec();
     let others = ALL.into_iter().filter(|other| *other != at);
-    let peers = others.map(|other| PeerWant {
+    let peers = others.map(|other| PeerNode {
         name: NAMES[other].to_owned(),
         ranges: ranges(other),
         addresses: addresses(other),
         far: vec![],
         key: None,
     });
-    let tunnel = TunnelWant {
+    let tunnel = NodeTunnelIntent {
         node: NAMES[at].to_owned(),
         vni: 7500,
         port: 7475,
         always: true,
-        ends: vec![EndWant { address: own(at)[0].parse().unwrap(), mtu: 1500 }],
+        ends: vec![TunnelEndpoint { address: own(at)[0].parse().unwrap(), mtu: 1500 }],
     };
-    let own = OwnWant {
+    let own = LocalNode {
         name: NAMES[at].to_owned(),
         addresses: addresses(at),
         links: vec![("192.0.2.0/24".parse().unwrap(), eth0()), ("2001:db8::/64".parse().unwrap(), eth0())],
     };
-    WaysWant {
+    NodeRoutesIntent {
         nodes: peers.collect(),
         masquerade: true,
         anti_spoofing: true,
         tunnel: by_tunnels.then_some(tunnel),
         own: Some(own),
-        ..WaysWant::default()
+        ..NodeRoutesIntent::default()
     }
 }
 
@@ -312,7 +315,7 @@ fn gateway(generation: i64, addresses: &[&str], nodes: &[&str]) -> StoredObject 
         uid: name.clone(),
         generation,
     };
-    let want = Want::Egress(EgressWant {
+    let want = IntentSpec::EgressGateway(EgressGatewayIntent {
         name,
         namespaces: vec![NAMESPACES[SHOP].to_owned()],
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
@@ -322,7 +325,7 @@ fn gateway(generation: i64, addresses: &[&str], nodes: &[&str]) -> StoredObject 
     let origin = Provenance { dialect, object: Some(object.clone()), field, call: None };
     StoredObject {
         object,
-        intents: vec![Intent { origin, want }],
+        intents: vec![Intent { origin, spec: want }],
         warnings: Vec::new(),
         manifest: serde_json::Value::Null,
         since: 0,

@@ -9,7 +9,7 @@ use knit_agent::daemon::Cluster;
 use knit_engine::{Event, Unit, cluster};
 use knit_kernel::Netns;
 use knit_kernel::ways::Links;
-use knit_model::intent::{EncryptionWant, EndWant, PeerWant, TunnelWant, WaysWant};
+use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint};
 use knit_testbed::{Dump, Namespace, Pod, Testbed, eventually};
 use tempfile::TempDir;
 
@@ -157,7 +157,7 @@ impl Nodes {
         host.run(|| {
             let links = Links::read(&Netns::current().unwrap()).unwrap();
             let peers = all.iter().filter(|other| **other != at).map(|other| {
-                let mut peer = PeerWant {
+                let mut peer = PeerNode {
                     name: NAMES[*other].to_owned(),
                     ranges: ranges(*other),
                     addresses: vec![],
@@ -172,9 +172,11 @@ impl Nodes {
                 }
                 peer
             });
-            let ends: Vec<EndWant> =
-                addresses(over, at).into_iter().map(|address| EndWant { address, mtu: 1500 }).collect();
-            let tunnel = TunnelWant {
+            let ends: Vec<TunnelEndpoint> = addresses(over, at)
+                .into_iter()
+                .map(|address| TunnelEndpoint { address, mtu: 1500 })
+                .collect();
+            let tunnel = NodeTunnelIntent {
                 node: NAMES[at].to_owned(),
                 vni: 7500,
                 port: 7475,
@@ -182,12 +184,12 @@ impl Nodes {
                 ends: ends.clone(),
             };
             let has_tunnels = matches!(transport, Transport::Auto | Transport::Vxlan);
-            let encryption = EncryptionWant { port: WIREGUARD, ends };
-            let ways = WaysWant {
+            let encryption = EncryptionIntent { port: WIREGUARD, ends };
+            let ways = NodeRoutesIntent {
                 nodes: peers.collect(),
                 tunnel: has_tunnels.then_some(tunnel),
                 encryption: (transport == Transport::WireGuard).then_some(encryption),
-                ..WaysWant::default()
+                ..NodeRoutesIntent::default()
             };
             let network = Cluster::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu), &ways);
             node.node().hear(network.applied()).unwrap();
@@ -306,7 +308,7 @@ impl Nodes {
 
     /// How pods of others are reached, in words.
     pub fn told(&self, at: usize) -> Vec<String> {
-        let made = &self.members[at].node.state().made[&Unit::Ways];
+        let made = &self.members[at].node.state().made[&Unit::NodeRoutes];
         made.items.iter().map(|(_, item)| item.what.clone()).collect()
     }
 

@@ -11,7 +11,7 @@ use knit_engine::spans::{Tunnel, Underlay};
 use knit_engine::state::BridgeKey;
 use knit_engine::{Event, ObjectKey, StoredObject, Unit};
 use knit_ipam::Split;
-use knit_model::intent::EndWant;
+use knit_model::intent::TunnelEndpoint;
 use knit_model::provenance::Dialect;
 use knit_testbed::{Dump, Namespace, Pod, Testbed, eventually};
 use tempfile::TempDir;
@@ -163,7 +163,7 @@ spec: {{interfaceName: blue0, network: blue}}
             let underlay = Underlay {
                 taken: 7_500,
                 port: 7_475,
-                ends: vec![EndWant { address: address(self.over_ipv6, at), mtu: 1_500 }],
+                ends: vec![TunnelEndpoint { address: address(self.over_ipv6, at), mtu: 1_500 }],
                 nodes: others
                     .map(|other| (NAMES[other].to_owned(), vec![address(self.over_ipv6, other)]))
                     .collect(),

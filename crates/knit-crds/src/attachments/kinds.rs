@@ -1,6 +1,6 @@
 //! Types of plugins that are kinds of Knit's: which object of Knit's would ask for the same.
 
-use knit_model::intent::{Defined, InterfaceWant, Limits, RateWant, Selector, Want};
+use knit_model::intent::{Defined, IntentSpec, InterfaceIntent, Limits, RateIntent, Selector};
 use knit_model::link::OwnerId;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -33,7 +33,7 @@ struct Alike {
 
 impl Entry<'_> {
     /// Asks for what a plugin would make, in Knit's own way.
-    pub(super) fn kind(&self, plugin: &Plugin) -> Result<(Want, Vec<String>), Refusal> {
+    pub(super) fn kind(&self, plugin: &Plugin) -> Result<(IntentSpec, Vec<String>), Refusal> {
         let mut ipam = Ipam::read(&plugin.0)?;
         ipam.ask_for(&self.selection.ips)?;
         let mut alike = match plugin.kind() {
@@ -72,7 +72,7 @@ impl Entry<'_> {
             want.parent = None;
         }
         want.defined = Some(Box::new(defined));
-        Ok((Want::Interface(Box::new(want)), warnings))
+        Ok((IntentSpec::Interface(Box::new(want)), warnings))
     }
 
     fn defined(&self) -> Defined {
@@ -237,7 +237,7 @@ impl Entry<'_> {
             return Ok(Limits::default());
         };
         let rate = |bits: u64, burst: u64| {
-            (bits > 0).then(|| RateWant { bits, burst: Some(burst / 8).filter(|bytes| *bytes > 0) })
+            (bits > 0).then(|| RateIntent { bits, burst: Some(burst / 8).filter(|bytes| *bytes > 0) })
         };
         let limits =
             Limits { ingress: rate(ingress_rate, ingress_burst), egress: rate(egress_rate, egress_burst) };
@@ -267,7 +267,7 @@ impl Entry<'_> {
 }
 
 /// What an object of this kind with these fields asks for, or the first thing that is wrong with it.
-fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Refusal> {
+fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Refusal> {
     let version = Object::kinds().iter().find(|info| info.kind == kind).map(|info| info.api_version());
     let metadata = json!({ "name": "attachment" });
     let manifest = json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": fields });
@@ -285,8 +285,8 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Refusal
         first.map_or_else(|| invalid(""), |first| (first.reason, said(&first.field, &first.message)))
     })?;
     let mut wants = translation.intents.into_iter();
-    let want = wants.find_map(|intent| match intent.want {
-        Want::Interface(want) => Some(*want),
+    let want = wants.find_map(|intent| match intent.spec {
+        IntentSpec::Interface(want) => Some(*want),
         _ => None,
     });
     want.ok_or_else(|| invalid(format!("a {kind} makes no interface")))

@@ -1,6 +1,6 @@
 //! Definitions that no kind of Knit's is like: their plugins are run, as Multus would have them run.
 
-use knit_model::intent::{ChainWant, Selector, Want};
+use knit_model::intent::{IntentSpec, PluginChainIntent, Selector};
 use knit_model::problem::Reason;
 use serde_json::{Map, Value, json};
 
@@ -21,7 +21,7 @@ pub struct Plugins {
 
 impl Entry<'_> {
     /// Has the plugins of a definition run, with what the pod asks for where they say that they can do it.
-    pub(super) fn chain(&self, config: &Config, plugins: &Plugins) -> Result<Want, Refusal> {
+    pub(super) fn chain(&self, config: &Config, plugins: &Plugins) -> Result<IntentSpec, Refusal> {
         for plugin in &config.plugins {
             for kind in [plugin.kind(), plugin.ipam()].into_iter().filter(|kind| !kind.is_empty()) {
                 if !plugins.types.iter().any(|open| open == kind) {
@@ -33,7 +33,7 @@ impl Entry<'_> {
             }
         }
         let list = config.plugins.iter().map(|plugin| self.told(plugin)).collect();
-        Ok(Want::Chain(Box::new(ChainWant {
+        Ok(IntentSpec::PluginChain(Box::new(PluginChainIntent {
             pods: Selector::pod(self.pod.uid.as_str()),
             name: self.interface.clone(),
             network: self.selection.title(),

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use knit_model::Kind;
-use knit_model::intent::{Defined, InterfaceWant};
+use knit_model::intent::{Defined, InterfaceIntent};
 use knit_model::report::InterfaceReport;
 use serde_json::{Value, json};
 
@@ -34,8 +34,8 @@ fn asked(annotation: &str, definitions: &[(&str, Value)]) -> Networks {
 
 /// The one interface that is asked for.
 #[track_caller]
-fn interface(networks: &Networks) -> (InterfaceWant, Defined) {
-    let [Intent { want: Want::Interface(want), .. }] = &networks.intents[..] else {
+fn interface(networks: &Networks) -> (InterfaceIntent, Defined) {
+    let [Intent { spec: IntentSpec::Interface(want), .. }] = &networks.intents[..] else {
         panic!("{:#?}", networks.intents)
     };
     assert_eq!(want.pods, Selector::pod("u1"), "this pod and no other");
@@ -45,7 +45,7 @@ fn interface(networks: &Networks) -> (InterfaceWant, Defined) {
 /// Why the one entry cannot be.
 #[track_caller]
 fn refusal(networks: &Networks) -> (Reason, String) {
-    let [Intent { want: Want::Refused(want), origin }] = &networks.intents[..] else {
+    let [Intent { spec: IntentSpec::Rejected(want), origin }] = &networks.intents[..] else {
         panic!("{:#?}", networks.intents)
     };
     assert_eq!(origin.dialect, Dialect::Annotation);
@@ -95,7 +95,7 @@ fn interfaces_are_named_by_their_place() {
     let (_, why) = refusal(&asked("a@eth0", &all));
     assert_eq!(why, "interface eth0 is the pod's own, and no network's of its annotation");
     let networks = asked("a@net2, b", &all);
-    let Want::Refused(why) = &networks.intents[1].want else { panic!("{networks:#?}") };
+    let IntentSpec::Rejected(why) = &networks.intents[1].spec else { panic!("{networks:#?}") };
     assert_eq!(why.problem.message, "interface net2 is asked for twice in this annotation");
 }
 
@@ -145,7 +145,7 @@ fn other_types_run_as_plugins_where_the_admin_lets_them() {
         r#"[{"name": "blue", "ips": ["10.0.0.9/24"], "mac": "02:00:00:00:00:01", "cni-args": {"a": 1}, "default-route": ["10.0.0.1"]}]"#,
         &[("shop/blue", config)],
     );
-    let Want::Chain(want) = &networks.intents[0].want else { panic!("{networks:#?}") };
+    let IntentSpec::PluginChain(want) = &networks.intents[0].spec else { panic!("{networks:#?}") };
     let list: Value = serde_json::from_str(&want.conflist).unwrap();
     assert_eq!(
         list["plugins"][0]["runtimeConfig"],
@@ -171,9 +171,9 @@ fn what_cannot_be_is_told_for_its_entry_and_the_others_stand() {
         ("shop/dhcp", json!({"type": "bridge", "ipam": {"type": "dhcp"}})),
     ];
     let networks = asked("missing, blue, dhcp, lab/blue", &definitions);
-    let word = |intent: &Intent| match &intent.want {
-        Want::Refused(want) => want.problem.message.clone(),
-        Want::Interface(want) => format!("{:?}", want.name),
+    let word = |intent: &Intent| match &intent.spec {
+        IntentSpec::Rejected(want) => want.problem.message.clone(),
+        IntentSpec::Interface(want) => format!("{:?}", want.name),
         other => format!("{other:?}"),
     };
     let words: Vec<String> = networks.intents.iter().map(word).collect();

@@ -1,7 +1,7 @@
 //! Bridge: a bridge on the nodes.
 
 use knit_model::Problems;
-use knit_model::intent::{BridgeWant, Want};
+use knit_model::intent::{BridgeIntent, IntentSpec};
 use knit_model::link::{self, Attrs, LinkKind};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -151,7 +151,7 @@ impl Kind for Bridge {
             problems.invalid("spec.vlan", NO_FILTER);
         }
         let Some(name) = spec.name.read("spec.name", problems) else { return };
-        to.want("spec", Want::Bridge(BridgeWant { name, ranges, attrs, bridge, port }));
+        to.want("spec", IntentSpec::Bridge(BridgeIntent { name, ranges, attrs, bridge, port }));
     }
 
     fn check_change(&self, old: &Self, problems: &mut Problems) {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use knit_model::intent::{EgressWant, Want};
+use knit_model::intent::{EgressGatewayIntent, IntentSpec};
 use knit_model::report::Report;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -133,6 +133,9 @@ impl Kind for EgressGateway {
         let read = |(index, name): (usize, &ObjectName)| name.read(format!("spec.nodes[{index}]"), problems);
         let nodes = spec.nodes.iter().enumerate().filter_map(read).collect();
         let namespaces = spec.namespaces.clone();
-        to.want("spec", Want::Egress(EgressWant { name, namespaces, addresses, nodes }));
+        to.want(
+            "spec",
+            IntentSpec::EgressGateway(EgressGatewayIntent { name, namespaces, addresses, nodes }),
+        );
     }
 }

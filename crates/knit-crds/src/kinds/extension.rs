@@ -1,6 +1,6 @@
 //! Extension: programs that must be registered on a node before pods may come to it.
 
-use knit_model::intent::{ExtensionsWant, Want};
+use knit_model::intent::{IntentSpec, RequiredExtensionsIntent};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,6 +69,9 @@ impl Kind for Extension {
                 to.problems.invalid(field, format!("{name} is required twice"));
             }
         }
-        to.want("spec.required", Want::Extensions(ExtensionsWant { required: required.clone() }));
+        to.want(
+            "spec.required",
+            IntentSpec::RequiredExtensions(RequiredExtensionsIntent { required: required.clone() }),
+        );
     }
 }

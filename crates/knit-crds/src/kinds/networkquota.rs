@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use knit_model::intent::Want;
-use knit_model::quota::{Counts, QuotaWant};
+use knit_model::intent::IntentSpec;
+use knit_model::quota::{Counts, QuotaIntent};
 use knit_model::report::Report;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -83,8 +83,8 @@ impl From<UsedCounts> for Counts {
 
 impl NetworkQuotaSpec {
     /// The limits, in the model's words.
-    pub fn hard(&self) -> QuotaWant {
-        QuotaWant { interfaces: self.interfaces, addresses: self.addresses, bridges: self.bridges }
+    pub fn hard(&self) -> QuotaIntent {
+        QuotaIntent { interfaces: self.interfaces, addresses: self.addresses, bridges: self.bridges }
     }
 }
 
@@ -120,6 +120,6 @@ impl Kind for NetworkQuota {
     ];
 
     fn declare(&self, to: &mut Translator) {
-        to.want("spec", Want::Quota(self.spec.hard()));
+        to.want("spec", IntentSpec::Quota(self.spec.hard()));
     }
 }

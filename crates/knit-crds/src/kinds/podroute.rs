@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use knit_model::intent::{RouteWant, RoutingEntry, RoutingWant, Want};
+use knit_model::intent::{IntentSpec, RouteIntent, RoutingEntry, RoutingIntent};
 use knit_model::route::LOCAL_TABLE;
 use knit_model::{Problems, Rule};
 use kube::CustomResource;
@@ -88,8 +88,8 @@ impl Kind for PodRoute {
             to.problems.invalid("spec", NOTHING);
         }
         for (field, entry) in entries {
-            let want = RoutingWant { pods: pods.clone(), vrf: vrf.clone(), entry };
-            to.want(&field, Want::Routing(Box::new(want)));
+            let want = RoutingIntent { pods: pods.clone(), vrf: vrf.clone(), entry };
+            to.want(&field, IntentSpec::Routing(Box::new(want)));
         }
     }
 }
@@ -131,7 +131,7 @@ impl PodRouteSpec {
 }
 
 /// Whether a route says enough without an interface that it comes with.
-fn stands_alone(route: &RouteWant, field: &str, problems: &mut Problems) -> bool {
+fn stands_alone(route: &RouteIntent, field: &str, problems: &mut Problems) -> bool {
     let before = problems.0.len();
     for hop in route.via.iter().filter(|hop| hop.link.is_none()) {
         match hop.gateway {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use knit_model::intent::{Bound, Socket, SocketWant, Want};
+use knit_model::intent::{Bound, IntentSpec, Socket, SocketIntent};
 use knit_model::{IfName, Problems};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -132,8 +132,8 @@ impl Kind for PodSocket {
             let name = entry.name.read(format!("{field}.name"), &mut to.problems);
             let socket = entry.read(&field, &mut to.problems);
             if let (Some(name), Some(socket)) = (name, socket) {
-                let want = SocketWant { pods: pods.clone(), uid, name, socket };
-                to.want(&field, Want::Socket(Box::new(want)));
+                let want = SocketIntent { pods: pods.clone(), uid, name, socket };
+                to.want(&field, IntentSpec::Socket(Box::new(want)));
             }
         }
     }

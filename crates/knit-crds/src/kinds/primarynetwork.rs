@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use knit_model::IfName;
-use knit_model::intent::{ChangeWant, Selector, Want};
+use knit_model::intent::{IntentSpec, LinkChangeIntent, Selector};
 use knit_model::link::Attrs;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -100,7 +100,7 @@ impl PrimaryFields {
         };
         let sysctls = read_sysctls(&self.sysctls, &at("sysctls"), problems);
         let routes = each(&self.routes, &at("routes"), |route, at| route.read(at, problems));
-        to.want(path, Want::Change(ChangeWant { pods, name, attrs, sysctls, routes }));
+        to.want(path, IntentSpec::LinkChange(LinkChangeIntent { pods, name, attrs, sysctls, routes }));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Uplink: a host NIC that an admin has opened to tenants.
 
-use knit_model::intent::{UplinkWant, Want};
+use knit_model::intent::{IntentSpec, UplinkIntent};
 use knit_model::link::Kind as LinkKind;
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -99,7 +99,7 @@ impl Kind for Uplink {
         if link.as_str() == "lo" {
             problems.invalid("spec.link", LOOPBACK);
         }
-        let want = UplinkWant {
+        let want = UplinkIntent {
             name: to.object_name().to_owned(),
             link,
             namespaces: spec.namespaces.clone(),
@@ -107,6 +107,6 @@ impl Kind for Uplink {
             vlans,
             max_mtu,
         };
-        to.want("spec", Want::Uplink(want));
+        to.want("spec", IntentSpec::Uplink(want));
     }
 }

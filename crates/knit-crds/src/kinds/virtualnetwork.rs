@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use knit_model::Problems;
-use knit_model::intent::{NetworkWant, SpanWant, Want};
+use knit_model::intent::{IntentSpec, NetworkIntent, OverlayIntent};
 use knit_model::provenance::Dialect;
 use knit_model::report::Report;
 use kube::CustomResource;
@@ -133,7 +133,7 @@ const TRANSPORT: &str = "spec.transport";
 
 /// The bridge on the node for a network's pairs.
 pub(crate) fn bridge_name(network: &str) -> String {
-    NetworkWant::bridge_name(network)
+    NetworkIntent::bridge_name(network)
 }
 
 impl Kind for VirtualNetwork {
@@ -172,14 +172,14 @@ impl Kind for VirtualNetwork {
         }
         let created = self.metadata.creation_timestamp.as_ref().map(|time| time.0.to_string());
         let created = created.unwrap_or_default();
-        let want = NetworkWant {
+        let want = NetworkIntent {
             name: to.object_name().to_owned(),
             ranges,
             isolated: spec.isolation == Isolation::Isolated,
             mtu,
-            span: is_spanning.then_some(SpanWant { vni, created }),
+            span: is_spanning.then_some(OverlayIntent { vni, created }),
         };
-        to.want("spec", Want::Network(want));
+        to.want("spec", IntentSpec::Network(want));
     }
 
     fn check_change(&self, old: &Self, problems: &mut Problems) {
@@ -212,10 +212,10 @@ mod tests {
         serde_json::from_str(&manifest).unwrap()
     }
 
-    fn span(network: &VirtualNetwork) -> Result<Option<SpanWant>, String> {
+    fn span(network: &VirtualNetwork) -> Result<Option<OverlayIntent>, String> {
         let translation = network.intents(Dialect::Kubernetes).map_err(|problems| problems.to_string())?;
         let [intent] = &translation.intents[..] else { panic!("{translation:?}") };
-        let Want::Network(want) = &intent.want else { panic!("{intent:?}") };
+        let IntentSpec::Network(want) = &intent.spec else { panic!("{intent:?}") };
         Ok(want.span.clone())
     }
 
@@ -223,7 +223,7 @@ mod tests {
     fn a_network_is_one_on_all_nodes_if_it_says_so_and_knows_its_age() {
         assert_eq!(span(&network("")), Ok(None));
         let created = "2026-01-02T03:04:05Z".to_owned();
-        let expected = SpanWant { vni: Some(42), created };
+        let expected = OverlayIntent { vni: Some(42), created };
         assert_eq!(span(&network(r#", "transport": "vxlan", "vni": 42"#)), Ok(Some(expected)));
         assert!(span(&network(r#", "vni": 42"#)).unwrap_err().contains(NO_TUNNEL));
     }

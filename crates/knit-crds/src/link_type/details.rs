@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use knit_model::Problems;
-use knit_model::intent::PortWant;
+use knit_model::intent::BridgePortIntent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,7 @@ impl LinkDetails {
 /// The same in the model's words.
 #[derive(Default)]
 pub(super) struct Details {
-    pub(super) port: Option<PortWant>,
+    pub(super) port: Option<BridgePortIntent>,
     pub(super) vlan_id: Option<u16>,
     pub(super) vni: Option<u32>,
     pub(super) remote: Option<FarEnd>,

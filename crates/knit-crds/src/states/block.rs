@@ -1,4 +1,4 @@
-//! IpBlock: a part of a range that nodes share, held by one of them. Agents make and remove these; nobody asks for anything
+//! PodAddressBlock: a part of a range that nodes share, held by one of them. Agents make and remove these; nobody asks for anything
 //! with them.
 
 use kube::CustomResource;
@@ -19,17 +19,17 @@ const LONGEST_POOL: u32 = 512;
 #[kube(
     group = "podnetwork.opdev.io",
     version = "v1alpha1",
-    kind = "IpBlock",
+    kind = "PodAddressBlock",
     derive = "PartialEq",
     doc = "A block of addresses that one node holds of a range that nodes share: only this node gives addresses of it to pods. Its agent makes it when pods there need addresses, and removes it when it is empty. Its name is the range's and the block's number in it.",
     shortname = "kib"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rule_list(&[SAME])))]
-pub struct IpBlockSpec {
+pub struct PodAddressBlockSpec {
     /// The range that this is a part of, after the network that it belongs to: `default/pnobr0/192.168.100.0/24` is a bridge's
     /// in the namespace default, `default/Veth/a/...` an object's own, `default/network/blue/...` a VirtualNetwork's;
-    /// `pods/10.240.0.0/16` is the IpPool pods.
+    /// `pods/10.240.0.0/16` is the PodAddressPool pods.
     #[schemars(extend("maxLength" = LONGEST_POOL))]
     pub pool: String,
     /// The block's addresses.

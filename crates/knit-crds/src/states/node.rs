@@ -12,18 +12,18 @@ use crate::info::Column;
 #[kube(
     group = "podnetwork.opdev.io",
     version = "v1alpha1",
-    kind = "NodeNetworkState",
-    status = "NodeNetworkStateStatus",
+    kind = "NodeNetwork",
+    status = "NodeNetworkStatus",
     derive = "PartialEq",
     doc = "What Knit has on one node outside of pods: NICs, bridges, networks with their free addresses, what its kernel offers, and what is in the way. Written by the node's agent; it goes with the node.",
-    shortname = "nns"
+    shortname = "knode"
 )]
-pub struct NodeNetworkStateSpec {}
+pub struct NodeNetworkSpec {}
 
 /// What one node has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NodeNetworkStateStatus {
+pub struct NodeNetworkStatus {
     /// The version of the node's agent.
     pub agent: String,
     /// What the node's kernel offers.

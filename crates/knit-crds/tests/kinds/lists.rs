@@ -2,26 +2,26 @@
 
 use knit_crds::Object;
 use knit_model::Kind;
-use knit_model::intent::{InterfaceWant, NameRule, PortWant, Want};
+use knit_model::intent::{BridgePortIntent, IntentSpec, InterfaceIntent, NameRule};
 use knit_model::link::LinkKind;
 use knit_model::provenance::Dialect;
 
 /// What a PodConfig with this spec asks for.
-fn interfaces(spec: &str) -> Vec<InterfaceWant> {
+fn interfaces(spec: &str) -> Vec<InterfaceIntent> {
     let yaml = format!(
         "apiVersion: podconfig.opdev.io/v1alpha1\nkind: PodConfig\nmetadata: {{name: x}}\nspec: {spec}\n"
     );
     let object = Object::parse(&yaml).unwrap_or_else(|errors| panic!("{spec}: {errors}"));
     let translation = object.intents(Dialect::File).unwrap_or_else(|problems| panic!("{spec}: {problems}"));
-    let wants = translation.intents.into_iter().map(|intent| match intent.want {
-        Want::Interface(want) => *want,
+    let wants = translation.intents.into_iter().map(|intent| match intent.spec {
+        IntentSpec::Interface(want) => *want,
         other => panic!("{other:?}"),
     });
     wants.collect()
 }
 
 /// The one interface of an entry.
-fn entry(fields: &str) -> InterfaceWant {
+fn entry(fields: &str) -> InterfaceIntent {
     let mut all = interfaces(&format!("{{networkAttachments: [{{name: pc0, {fields}}}]}}"));
     assert_eq!(all.len(), 1);
     all.remove(0)
@@ -59,10 +59,10 @@ fn every_kind_is_taken_by_name() {
 #[test]
 fn a_port_is_access_or_trunk() {
     let port = |fields: &str| entry(&format!("master: br0, vlan: {fields}")).port.unwrap();
-    assert_eq!(port("{access: 100}"), PortWant { native: Some(100), tagged: "".parse().unwrap() });
-    let trunk = PortWant { native: Some(1), tagged: "100,200-300".parse().unwrap() };
+    assert_eq!(port("{access: 100}"), BridgePortIntent { native: Some(100), tagged: "".parse().unwrap() });
+    let trunk = BridgePortIntent { native: Some(1), tagged: "100,200-300".parse().unwrap() };
     assert_eq!(port("{trunk: ['100', 200-300], native: 1}"), trunk);
-    assert_eq!(port("{trunk: ['100', 200-300]}"), PortWant { native: Some(0), ..trunk });
+    assert_eq!(port("{trunk: ['100', 200-300]}"), BridgePortIntent { native: Some(0), ..trunk });
     assert_eq!(entry("master: br0").port, None);
 }
 
@@ -74,7 +74,7 @@ fn a_tagged_interface_sits_on_an_attachment_whose_port_lets_it_through() {
                  {parentInterfaceName: pc0, vlanID: 101, bridgeName: br0, name: blue}]}",
     );
     let [pc0, pc1, v100, blue] = all.as_slice() else { panic!("{all:?}") };
-    let carries = PortWant { native: Some(7), tagged: "100-101".parse().unwrap() };
+    let carries = BridgePortIntent { native: Some(7), tagged: "100-101".parse().unwrap() };
     assert_eq!((&pc0.port, &pc1.port), (&Some(carries), &None));
     assert_eq!(v100.name, NameRule::Prefix("v100".to_owned()));
     assert_eq!(blue.name, NameRule::Prefix("blue".to_owned()));
@@ -94,7 +94,7 @@ fn a_tagged_interface_brings_what_it_sits_on_if_there_is_none() {
     assert_eq!(carrier.kind.name(), <knit_model::link::Veth as LinkKind>::NAME);
     assert_eq!((carrier.master.as_deref(), carrier.ranges.len()), (Some("br0"), 0));
     // It makes no bridge filter: tags pass a bridge that does not.
-    assert_eq!(carrier.port, Some(PortWant { native: None, tagged: "100,200".parse().unwrap() }));
+    assert_eq!(carrier.port, Some(BridgePortIntent { native: None, tagged: "100,200".parse().unwrap() }));
     assert!(!carrier.port.as_ref().unwrap().needs_filter());
     assert_eq!((v100.parent.as_deref(), v200.parent.as_deref()), (Some("pc0"), Some("pc0")));
 }

@@ -13,7 +13,7 @@ fn samples_become_intents() {
             let translation =
                 object.intents(Dialect::File).unwrap_or_else(|problems| panic!("{name}: {problems}"));
             for intent in &translation.intents {
-                let want = serde_saphyr::to_string(&intent.want).unwrap();
+                let want = serde_saphyr::to_string(&intent.spec).unwrap();
                 page.push_str(&format!("# {}\n{want}\n", intent.origin));
             }
             for warning in &translation.warnings {

@@ -20,14 +20,14 @@ impl PoolKey {
         Self { network: pool.network.clone(), range: pool.range.trunc() }
     }
 
-    /// Whether this is an IpPool, of which nodes take their pods' ranges: the ids of networks have a `/`.
-    pub(crate) fn is_ip_pool(&self) -> bool {
+    /// Whether this is an PodAddressPool, of which nodes take their pods' ranges: the ids of networks have a `/`.
+    pub(crate) fn is_pod_address_pool(&self) -> bool {
         !self.network.contains('/')
     }
 
     /// The network whose addresses are of this range.
     pub(crate) fn addresses_of(&self) -> String {
-        if self.is_ip_pool() { cluster::network_id() } else { self.network.clone() }
+        if self.is_pod_address_pool() { cluster::network_id() } else { self.network.clone() }
     }
 
     /// The range with its network, for people and to be read back: `default/pnobr0/192.168.100.0/24`; with its pool's name:
@@ -84,7 +84,7 @@ impl Block {
     /// The range that it is a part of, if its object says that in the words of a node.
     pub(crate) fn pool_key(&self) -> Option<PoolKey> {
         let pool = PoolKey::parse(&self.pool)?;
-        if pool.is_ip_pool() {
+        if pool.is_pod_address_pool() {
             return (pools::block_name(&pool, self.cidr)? == self.name).then_some(pool);
         }
         if self.is_alone() {
@@ -98,14 +98,15 @@ impl Block {
 
     /// Whether it is one address that was asked for by value, and no block of the range.
     pub(crate) fn is_alone(&self) -> bool {
-        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool());
+        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_pod_address_pool());
         let is_single = self.cidr.prefix_len() == self.cidr.max_prefix_len();
         is_single && pool.is_some_and(|pool| !Split::of(pool.range).is_of_addresses())
     }
 
     /// Its index in that range; none if nodes take whole ranges from it, or this address alone.
     pub(crate) fn index(&self) -> Option<u128> {
-        let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_ip_pool() && !self.is_alone())?;
+        let pool =
+            PoolKey::parse(&self.pool).filter(|pool| !pool.is_pod_address_pool() && !self.is_alone())?;
         Split::of(pool.range).index_of(self.cidr.network())
     }
 }

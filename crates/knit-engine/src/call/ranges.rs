@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::{Part, Pool};
-use knit_model::intent::NetworkWant;
+use knit_model::intent::NetworkIntent;
 use serde::{Deserialize, Serialize};
 
 use super::Asked;
@@ -41,7 +41,7 @@ impl RangeWish {
 }
 
 /// What is wrong with the sets of a call on a network: the field, after the interface's own, and a sentence.
-pub(crate) fn check(network: &NetworkWant, asked: &Asked) -> Result<(), (String, String)> {
+pub(crate) fn check(network: &NetworkIntent, asked: &Asked) -> Result<(), (String, String)> {
     let mut before: Vec<(usize, &RangeWish)> = Vec::new();
     for (at, set) in asked.sets.iter().enumerate() {
         let Some(first) = set.first() else {
@@ -65,7 +65,7 @@ pub(crate) fn check(network: &NetworkWant, asked: &Asked) -> Result<(), (String,
     check_addresses(network, asked)
 }
 
-fn check_range(network: &NetworkWant, wish: &RangeWish) -> Result<(), (&'static str, String)> {
+fn check_range(network: &NetworkIntent, wish: &RangeWish) -> Result<(), (&'static str, String)> {
     let RangeWish { subnet, first, last, gateway } = wish;
     let name = &network.name;
     if *subnet != subnet.trunc() {
@@ -104,7 +104,7 @@ fn check_range(network: &NetworkWant, wish: &RangeWish) -> Result<(), (&'static 
 }
 
 /// An address that is asked for by value is of a set, where the sets speak of its range.
-fn check_addresses(network: &NetworkWant, asked: &Asked) -> Result<(), (String, String)> {
+fn check_addresses(network: &NetworkIntent, asked: &Asked) -> Result<(), (String, String)> {
     let wishes = || asked.sets.iter().flatten();
     let is_left_out = |address: &&IpAddr| {
         let range = network.ranges.iter().find(|range| range.contains(*address));
@@ -124,8 +124,8 @@ fn check_addresses(network: &NetworkWant, asked: &Asked) -> Result<(), (String, 
 mod tests {
     use super::*;
 
-    fn network() -> NetworkWant {
-        NetworkWant {
+    fn network() -> NetworkIntent {
+        NetworkIntent {
             name: "blue".to_owned(),
             ranges: vec!["10.75.0.0/16".parse().unwrap(), "fd75::/64".parse().unwrap()],
             isolated: false,
@@ -194,7 +194,7 @@ mod tests {
             let said = said(sets, addresses);
             assert!(said.contains(words), "{said}");
         }
-        let isolated = NetworkWant { isolated: true, ..network() };
+        let isolated = NetworkIntent { isolated: true, ..network() };
         let sets = vec![vec![wish("10.75.9.0/24 - - 10.75.0.1")]];
         let (field, why) = check(&isolated, &Asked { sets, ..Asked::default() }).unwrap_err();
         assert!(field.ends_with("gateway") && why.contains("has no router"), "{why}");

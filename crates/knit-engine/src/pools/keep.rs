@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use knit_ipam::Split;
-use knit_model::intent::PoolWant;
+use knit_model::intent::AddressPoolIntent;
 use knit_model::mac::fnv1a;
 
 use super::{block_name, each, is_open, key, split};
@@ -24,13 +24,13 @@ type Named = (PoolKey, String, IpNet);
 
 /// With less room than this a node takes another block of the pool. Where a block is for one pod of some namespace, none is taken
 /// before a pod asks: it may be the one with the address of a pod to come elsewhere.
-fn low(pool: &PoolWant) -> u128 {
+fn low(pool: &AddressPoolIntent) -> u128 {
     let is_single = each(pool) <= 1 && !is_open(pool);
     if is_single { 0 } else { LOW.min(each(pool) / 4).max(1) }
 }
 
 /// Pools among which pods choose alike: all that name no namespace, and each of the others by itself.
-fn groups(state: &State, ipv6: bool) -> Vec<Vec<PoolWant>> {
+fn groups(state: &State, ipv6: bool) -> Vec<Vec<AddressPoolIntent>> {
     let (open, named): (Vec<_>, Vec<_>) = state.pools(ipv6).cloned().partition(is_open);
     let open = (!open.is_empty()).then_some(open);
     open.into_iter().chain(named.into_iter().map(|pool| vec![pool])).collect()
@@ -41,7 +41,7 @@ fn is_empty(state: &State, block: &Block) -> bool {
 }
 
 /// Whether room is to be had before anyone asks: of a pool for some namespaces only where there are such pods.
-fn is_in_use(state: &State, group: &[&PoolWant]) -> bool {
+fn is_in_use(state: &State, group: &[&AddressPoolIntent]) -> bool {
     group.iter().any(|pool| is_open(pool))
         || state.own_blocks_of(group).into_iter().any(|block| !is_empty(state, block))
 }
@@ -64,12 +64,12 @@ pub(crate) fn keep(state: &mut State, effects: &mut Effects) {
             claim(state, &pool, name, cidr, effects);
         }
         for group in groups(state, ipv6) {
-            let group: Vec<&PoolWant> = group.iter().collect();
+            let group: Vec<&AddressPoolIntent> = group.iter().collect();
             if state.is_taking(&group) || !is_in_use(state, &group) {
                 continue;
             }
             let room = state.room(state.own_blocks_of(&group));
-            let wants = |pool: &&&PoolWant| room < low(pool);
+            let wants = |pool: &&&AddressPoolIntent| room < low(pool);
             let next = group.iter().filter(wants).find_map(|pool| next_free(state, pool, &node));
             if let Some((pool, name, cidr)) = next {
                 claim(state, &pool, name, cidr, effects);
@@ -83,12 +83,12 @@ fn asked(state: &State, node: &str) -> Vec<Named> {
     let mut asked: Vec<Named> = Vec::new();
     // What is about to be looked at again says then what it needs.
     let settled = state.blocks.waits.iter().filter(|(unit, _)| !state.dirty.contains(*unit));
-    for (of, wait) in settled.flat_map(|(_, waits)| waits).filter(|(of, _)| of.is_ip_pool()) {
+    for (of, wait) in settled.flat_map(|(_, waits)| waits).filter(|(of, _)| of.is_pod_address_pool()) {
         let by_address =
             wait.blocks.iter().filter_map(|cidr| Some((of.clone(), block_name(of, *cidr)?, *cidr)));
         asked.extend(by_address.filter(|(_, name, _)| state.blocks.is_free(name)));
         let mut pools = state.pools(of.range.addr().is_ipv6()).filter(|pool| key(pool) == *of);
-        let is_coming = |pool: &PoolWant| {
+        let is_coming = |pool: &AddressPoolIntent| {
             state.is_taking(&[pool]) || asked.iter().any(|(coming, ..)| *coming == key(pool))
         };
         if wait.addresses > 0
@@ -103,7 +103,7 @@ fn asked(state: &State, node: &str) -> Vec<Named> {
 }
 
 /// The first block that nobody holds, from where this node begins to look.
-pub(crate) fn next_free(state: &State, pool: &PoolWant, node: &str) -> Option<Named> {
+pub(crate) fn next_free(state: &State, pool: &AddressPoolIntent, node: &str) -> Option<Named> {
     let (key, split) = (key(pool), split(pool)?);
     let count = Split::count(split);
     let start = u128::from(fnv1a(node.as_bytes())) % count;
@@ -133,7 +133,7 @@ fn lost(state: &State, ipv6: bool) -> Vec<Named> {
 pub(crate) fn spared(state: &State) -> BTreeSet<String> {
     let mut spared: BTreeSet<String> = state.blocks.kept.keys().cloned().collect();
     for group in [false, true].into_iter().flat_map(|ipv6| groups(state, ipv6)) {
-        let group: Vec<&PoolWant> = group.iter().collect();
+        let group: Vec<&AddressPoolIntent> = group.iter().collect();
         let all = state.own_blocks_of(&group);
         let needed = match is_in_use(state, &group) {
             true => group.iter().map(|pool| low(pool)).max().map_or(0, |low| low * 2),

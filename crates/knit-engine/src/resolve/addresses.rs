@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, Pool, Split, Want as Ask, last_quarter};
-use knit_model::intent::Want;
+use knit_ipam::{AllocError, AttachmentId, LeaseRequest, Pool, Split, last_quarter};
+use knit_model::intent::IntentSpec;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, Sandbox};
@@ -50,7 +50,7 @@ impl Builder<'_> {
         let mut addresses = Vec::new();
         let mut waits = self.without_range(&places, &owner, &node_pools);
         for (mut pools, ask) in places.into_iter().take(most) {
-            if let Ask::Fixed(address) = ask {
+            if let LeaseRequest::Fixed(address) = ask {
                 self.check_fixed(address, &owner, ranges, &node_pools)?;
                 self.check_alone(wanted, address, &owner)?;
             }
@@ -61,16 +61,16 @@ impl Builder<'_> {
             let last =
                 last.or_else(|| pools.iter().find_map(|pool| leases.last_under(pool, sticky.as_ref()?)));
             let ask = match last {
-                Some(last) if ask == Ask::Any => Ask::Sticky(last),
+                Some(last) if ask == LeaseRequest::Any => LeaseRequest::Sticky(last),
                 _ => ask,
             };
             // An address that is asked for by value is the asker's own choice, on whichever node.
-            let is_shared = is_shared && !matches!(ask, Ask::Fixed(_));
+            let is_shared = is_shared && !matches!(ask, LeaseRequest::Fixed(_));
             if is_shared {
                 pools = pools.into_iter().map(|pool| self.own_part(pool, &owner, ask)).collect();
             }
             let ipv6 = pools.iter().any(|pool| pool.range.addr().is_ipv6());
-            if !matches!(ask, Ask::Fixed(_)) {
+            if !matches!(ask, LeaseRequest::Fixed(_)) {
                 pools = self.for_pod(pools, &owner, ask, &node_pools);
                 if pools.is_empty() && self.does_without(&owner, ipv6) {
                     continue;
@@ -111,7 +111,7 @@ impl Builder<'_> {
     }
 
     /// What of a range that nodes share is this node's to give.
-    fn own_part(&self, pool: Pool, owner: &AttachmentId, ask: Ask) -> Pool {
+    fn own_part(&self, pool: Pool, owner: &AttachmentId, ask: LeaseRequest) -> Pool {
         let key = PoolKey::of(&pool);
         let mut pool = pool.of_blocks(self.state.blocks.own(&key));
         if self.state.leases.held(&pool, owner, ask).is_none() {
@@ -168,7 +168,7 @@ impl Builder<'_> {
         let block = key.block_name(index);
         if let Some(other) = self.state.blocks.others.get(&block) {
             let message = format!(
-                "interface {name} of pod {} keeps {address}, but node {} holds its block (ipblock/{block}) and may give it to another pod",
+                "interface {name} of pod {} keeps {address}, but node {} holds its block (podaddressblock/{block}) and may give it to another pod",
                 self.sandbox.title(),
                 other.node
             );
@@ -182,7 +182,7 @@ fn asked_by_value(state: &State, network: &str) -> Vec<IpNet> {
     let mut fixed = Vec::new();
     for (object, stored) in &state.objects {
         for intent in &stored.intents {
-            if let Want::Interface(want) = &intent.want
+            if let IntentSpec::Interface(want) = &intent.spec
                 && !want.fixed.is_empty()
                 && intent.origin.dialect == Dialect::Kubernetes
             {
@@ -206,7 +206,7 @@ fn asked_by_value(state: &State, network: &str) -> Vec<IpNet> {
 impl Wanted {
     /// Where each address is looked for, in this order: in the ranges, in the sets of a call, by value. All ranges of a family
     /// are one place where they are of pools.
-    fn places(&self, ranges: &[IpNet], node_pools: &[IpNet]) -> Vec<(Vec<Pool>, Ask)> {
+    fn places(&self, ranges: &[IpNet], node_pools: &[IpNet]) -> Vec<(Vec<Pool>, LeaseRequest)> {
         let fixed = &self.want.fixed;
         let is_pooled = |ipv6: bool| node_pools.iter().any(|pool| pool.addr().is_ipv6() == ipv6);
         // In a call, an address by value stands for its range and for its set, and a set for the ranges that it is of. Ranges
@@ -231,7 +231,7 @@ impl Wanted {
                 None => open.push(vec![pool]),
             }
         }
-        let open = open.into_iter().map(|pools| (pools, Ask::Any));
+        let open = open.into_iter().map(|pools| (pools, LeaseRequest::Any));
         let has_fixed = |set: &&Vec<RangeWish>| {
             set.iter().any(|wish| fixed.iter().any(|fixed| wish.part().contains(fixed.addr())))
         };
@@ -239,10 +239,11 @@ impl Wanted {
             let pool = |wish: &RangeWish| Some(self.pool(wish.range_of(ranges)?, false).within(wish.part()));
             let pools: Vec<Pool> = set.iter().filter_map(pool).collect();
             // What the network lost since then gives nothing any more.
-            (!pools.is_empty()).then_some((pools, Ask::Any))
+            (!pools.is_empty()).then_some((pools, LeaseRequest::Any))
         });
-        let by_value =
-            fixed.iter().map(|fixed| (vec![self.pool(fixed.trunc(), true)], Ask::Fixed(fixed.addr())));
+        let by_value = fixed
+            .iter()
+            .map(|fixed| (vec![self.pool(fixed.trunc(), true)], LeaseRequest::Fixed(fixed.addr())));
         open.chain(sets).chain(by_value).collect()
     }
 

@@ -38,7 +38,7 @@ impl Builder<'_> {
             // A running pod keeps what it has, and it is claimed again.
             if let Some(other) = other {
                 let message = format!(
-                    "pod {} keeps {address}, but node {other} holds it (ipblock/{name}) and may give it to another pod",
+                    "pod {} keeps {address}, but node {other} holds it (podaddressblock/{name}) and may give it to another pod",
                     self.sandbox.title()
                 );
                 self.resolved.made.warnings.push((wanted.object.clone(), message));
@@ -51,7 +51,10 @@ impl Builder<'_> {
             (None, None) if !is_listed => "of which the API server has not told yet whose it is".to_owned(),
             (None, None) => "which is being claimed for this node".to_owned(),
         };
-        Err((Reason::NotReady, format!("network {network}: {address} waits for ipblock/{name}, {why}")))
+        Err((
+            Reason::NotReady,
+            format!("network {network}: {address} waits for podaddressblock/{name}, {why}"),
+        ))
     }
 
     /// The pod cannot be attached yet: its addresses are claimed for it meanwhile, and kept. In order, and none before the last

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
-use knit_model::intent::{InterfaceWant, NameRule, NetworkWant, PortWant, RouteWant, Selector};
+use knit_model::intent::{BridgePortIntent, InterfaceIntent, NameRule, NetworkIntent, RouteIntent, Selector};
 use knit_model::link::{Attrs, Kind, Link, Veth};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
@@ -22,7 +22,7 @@ pub(super) fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
 
 fn wanted(state: &State, sandbox: &Sandbox, there: &Attachment) -> Wanted {
     let mut want = match &there.asked.link {
-        Some(link) => InterfaceWant {
+        Some(link) => InterfaceIntent {
             name: NameRule::Exact(there.interface.clone()),
             limits: there.limits(sandbox),
             ..(**link).clone()
@@ -47,11 +47,11 @@ fn wanted(state: &State, sandbox: &Sandbox, there: &Attachment) -> Wanted {
 }
 
 /// A pair on the bridge of a network.
-fn on_network(state: &State, sandbox: &Sandbox, there: &Attachment) -> InterfaceWant {
+fn on_network(state: &State, sandbox: &Sandbox, there: &Attachment) -> InterfaceIntent {
     let network = state.network(&there.tenant, &there.network);
     let gateways: Vec<_> = network.filter(|network| !network.isolated).map_or_else(Vec::new, gateways);
     let routes = there.asked.routes.iter().map(|route| through(route, &gateways));
-    InterfaceWant {
+    InterfaceIntent {
         pods: Selector::default(),
         name: NameRule::Exact(there.interface.clone()),
         kind: Kind::Veth(Veth::default()),
@@ -74,7 +74,7 @@ fn on_network(state: &State, sandbox: &Sandbox, there: &Attachment) -> Interface
 }
 
 /// A route that says no router goes through the network's.
-fn through(route: &RouteWant, gateways: &[IpAddr]) -> RouteWant {
+fn through(route: &RouteIntent, gateways: &[IpAddr]) -> RouteIntent {
     let of_family = gateways.iter().find(|gateway| gateway.is_ipv4() == route.to.addr().is_ipv4());
     let mut route = route.clone();
     for hop in &mut route.via {
@@ -90,7 +90,7 @@ pub(super) fn bridge(state: &State, there: &Attachment) -> Option<BridgeKey> {
     }
     let name = match state.cluster() {
         Some(cluster) if cluster.is(&there.tenant, &there.network) => cluster.bridge.clone(),
-        _ => IfName::new(NetworkWant::bridge_name(&there.network)).ok()?,
+        _ => IfName::new(NetworkIntent::bridge_name(&there.network)).ok()?,
     };
     Some(BridgeKey { namespace: there.tenant.clone(), name })
 }
@@ -98,7 +98,7 @@ pub(super) fn bridge(state: &State, there: &Attachment) -> Option<BridgeKey> {
 /// Whether an attachment needs its bridge to filter VLANs.
 pub(super) fn needs_filter(there: &Attachment) -> bool {
     let port = there.asked.link.as_ref().and_then(|link| link.port.as_ref());
-    port.is_some_and(PortWant::needs_filter)
+    port.is_some_and(BridgePortIntent::needs_filter)
 }
 
 /// The ranges whose first address an attachment's bridge has.
@@ -144,7 +144,7 @@ pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], why: &Provenance, r
 }
 
 /// The bridge's address of each range: the way out.
-pub(super) fn gateways(network: &NetworkWant) -> Vec<IpAddr> {
+pub(super) fn gateways(network: &NetworkIntent) -> Vec<IpAddr> {
     let pools = network.ranges.iter().map(|range| Pool::with_gateway("", *range));
     pools.filter_map(|pool| pool.gateway_address()).map(|address| address.addr()).collect()
 }

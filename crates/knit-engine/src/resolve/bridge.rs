@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
-use knit_model::intent::{BridgeWant, InterfaceWant, PortWant, Want};
+use knit_model::intent::{BridgeIntent, BridgePortIntent, IntentSpec, InterfaceIntent};
 use knit_model::link::{Bridge, DEFAULT_VLAN, Kind, Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -26,7 +26,7 @@ struct Wish<'a> {
     /// Whether it needs a bridge that filters VLANs.
     needs_filter: bool,
     /// What a `Bridge` object says; an interface says nothing about its bridge.
-    says: Option<&'a BridgeWant>,
+    says: Option<&'a BridgeIntent>,
 }
 
 /// What a bridge should be. Nothing at all when nobody needs it.
@@ -156,13 +156,13 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
         let is_own = object.namespace == key.namespace;
         for intent in &stored.intents {
             let why = &intent.origin;
-            match &intent.want {
-                Want::Bridge(want) if is_own && want.name == key.name => {
-                    let needs_filter = want.port.as_ref().is_some_and(PortWant::needs_filter);
+            match &intent.spec {
+                IntentSpec::Bridge(want) if is_own && want.name == key.name => {
+                    let needs_filter = want.port.as_ref().is_some_and(BridgePortIntent::needs_filter);
                     let ranges = want.ranges.clone();
                     wishes.push(Wish { object, why, ranges, needs_filter, says: Some(want) });
                 }
-                Want::Interface(want)
+                IntentSpec::Interface(want)
                     if want.tenant(&object.namespace) == key.namespace
                         && is_port(want, key)
                         && has_pod(state, &object.namespace, want) =>
@@ -171,7 +171,7 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
                         object,
                         why,
                         ranges: ranges(state, &key.namespace, want),
-                        needs_filter: want.port.as_ref().is_some_and(PortWant::needs_filter),
+                        needs_filter: want.port.as_ref().is_some_and(BridgePortIntent::needs_filter),
                         says: None,
                     });
                 }
@@ -195,7 +195,7 @@ fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
 }
 
 /// The ranges that an interface brings to its bridge: its own, or its network's. An isolated network has no node on it.
-fn ranges(state: &State, namespace: &str, want: &InterfaceWant) -> Vec<IpNet> {
+fn ranges(state: &State, namespace: &str, want: &InterfaceIntent) -> Vec<IpNet> {
     if want.defined.as_ref().is_some_and(|defined| !defined.gateway) {
         return Vec::new();
     }
@@ -207,11 +207,11 @@ fn ranges(state: &State, namespace: &str, want: &InterfaceWant) -> Vec<IpNet> {
     }
 }
 
-fn is_port(want: &InterfaceWant, key: &BridgeKey) -> bool {
+fn is_port(want: &InterfaceIntent, key: &BridgeKey) -> bool {
     matches!(want.kind, Kind::Veth(_)) && want.master.as_deref() == Some(key.name.as_str())
 }
 
-fn has_pod(state: &State, namespace: &str, want: &InterfaceWant) -> bool {
+fn has_pod(state: &State, namespace: &str, want: &InterfaceIntent) -> bool {
     state.sandboxes.values().any(|sandbox| want.pods.matches(namespace, sandbox))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{ChangeWant, Want};
+use knit_model::intent::{IntentSpec, LinkChangeIntent};
 use knit_model::link::{Attrs, Kind, Link};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -18,7 +18,7 @@ use crate::state::{ObjectKey, State};
 pub(super) fn all(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
     for (object, stored) in state.in_order() {
         for intent in &stored.intents {
-            if let Want::Change(want) = &intent.want
+            if let IntentSpec::LinkChange(want) = &intent.spec
                 && want.pods.matches(&object.namespace, sandbox)
             {
                 resolved.askers.insert(object.clone());
@@ -33,7 +33,7 @@ fn change(
     sandbox: &Sandbox,
     object: &ObjectKey,
     why: &Provenance,
-    want: &ChangeWant,
+    want: &LinkChangeIntent,
     resolved: &mut Resolved,
 ) {
     let scope = Scope::Sandbox(sandbox.id.clone());

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
-use knit_model::intent::{InterfaceWant, NameRule, NetworkWant, RateWant, Want, default_of};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, NetworkIntent, RateIntent, default_of};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Peer, PortVlans, Veth};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -94,7 +94,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
 pub(super) struct Wanted {
     pub(super) object: ObjectKey,
     pub(super) why: Provenance,
-    pub(super) want: InterfaceWant,
+    pub(super) want: InterfaceIntent,
     /// Whose its bridge and its network are: the pod's namespace, unless a call attaches to the cluster's.
     pub(super) tenant: String,
     /// Parts of the network's ranges that addresses are looked for in; see [`crate::call::Asked::sets`].
@@ -141,7 +141,7 @@ impl Wanted {
 }
 
 /// The bridge that an interface is to be a port of.
-pub(super) fn bridge_of(want: &InterfaceWant, namespace: &str) -> Option<BridgeKey> {
+pub(super) fn bridge_of(want: &InterfaceIntent, namespace: &str) -> Option<BridgeKey> {
     let name = want.master.as_ref().filter(|_| matches!(want.kind, Kind::Veth(_)))?;
     Some(BridgeKey { namespace: namespace.to_owned(), name: IfName::new(name).ok()? })
 }
@@ -151,9 +151,9 @@ pub(super) fn interfaces_for<'a>(
     sandbox: &'a Sandbox,
     object: &'a ObjectKey,
     stored: &'a StoredObject,
-) -> impl Iterator<Item = (&'a Provenance, &'a InterfaceWant)> {
-    stored.intents.iter().filter_map(move |intent| match &intent.want {
-        Want::Interface(want) if want.pods.matches(&object.namespace, sandbox) => {
+) -> impl Iterator<Item = (&'a Provenance, &'a InterfaceIntent)> {
+    stored.intents.iter().filter_map(move |intent| match &intent.spec {
+        IntentSpec::Interface(want) if want.pods.matches(&object.namespace, sandbox) => {
             Some((&intent.origin, &**want))
         }
         _ => None,
@@ -174,12 +174,12 @@ fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
 
 /// What is wanted, with the uplink of the NIC that it names: one that is open to the pod's namespace for its kind goes before one
 /// that is not, so that of several the one that can be used is.
-fn on_uplink(state: &State, sandbox: &Sandbox, want: &InterfaceWant) -> InterfaceWant {
+fn on_uplink(state: &State, sandbox: &Sandbox, want: &InterfaceIntent) -> InterfaceIntent {
     let Some(nic) = want.defined.as_ref().and_then(|defined| defined.nic.as_ref()) else {
         return want.clone();
     };
     let parent = state.uplink_to(&sandbox.namespace, nic, want.kind.name());
-    InterfaceWant { parent: parent.map(|uplink| uplink.name.clone()), ..want.clone() }
+    InterfaceIntent { parent: parent.map(|uplink| uplink.name.clone()), ..want.clone() }
 }
 
 pub(super) struct Builder<'a> {
@@ -298,7 +298,7 @@ impl Builder<'_> {
     }
 
     /// The network that an interface is on, if it names one.
-    pub(super) fn network(&self, wanted: &Wanted) -> Result<Option<NetworkWant>, (Reason, String)> {
+    pub(super) fn network(&self, wanted: &Wanted) -> Result<Option<NetworkIntent>, (Reason, String)> {
         let Some(name) = &wanted.want.network else { return Ok(None) };
         let namespace = &wanted.tenant;
         let network = self.state.network(namespace, name).cloned();
@@ -400,7 +400,7 @@ impl Builder<'_> {
         let back = Peer { scope: self.scope(), name: link.name.clone() };
         let mut host_end = Link::new(far.clone(), Kind::Veth(Veth { peer: Some(back) }));
         let (mtu, txqueuelen) = (link.attrs.mtu, link.attrs.txqueuelen);
-        let limit = Some(RateWant::on(wanted.want.limits.ingress, mtu));
+        let limit = Some(RateIntent::on(wanted.want.limits.ingress, mtu));
         // A pod reaches itself through a Service of the cluster: what is translated goes back by the port that it came by.
         let is_cluster = wanted.bridge().is_some_and(|key| attachment::is_routed(self.state, &key));
         let is_asked = wanted.want.defined.as_ref().is_some_and(|defined| defined.hairpin);

@@ -4,7 +4,7 @@
 //! queues, which delay before they drop, and no packet is limited twice. A pod cannot take the limit away: that needs
 //! CAP_NET_ADMIN in its namespace.
 
-use knit_model::intent::RateWant;
+use knit_model::intent::RateIntent;
 use knit_model::link::{Enforcement, Link};
 use knit_model::problem::Reason;
 
@@ -29,7 +29,7 @@ impl Builder<'_> {
         if limits.ingress.is_some() && link.kind.enforcement() == Enforcement::PodEnd {
             return refused("it has no end on the node where what comes in could be limited");
         }
-        link.attrs.limit = Some(RateWant::on(limits.egress, link.attrs.mtu));
+        link.attrs.limit = Some(RateIntent::on(limits.egress, link.attrs.mtu));
         Ok(())
     }
 }

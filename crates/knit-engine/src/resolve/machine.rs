@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use knit_ipam::Time;
-use knit_model::intent::{RateWant, Want};
+use knit_model::intent::{IntentSpec, RateIntent};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, Tap};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -36,22 +36,22 @@ pub(super) fn all(state: &mut State, sandbox: &Sandbox, tap: &Tap, resolved: &mu
 fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
     for (object, stored) in &state.objects {
         for intent in &stored.intents {
-            let pods = match &intent.want {
-                Want::Interface(want) => &want.pods,
-                Want::Change(want) => &want.pods,
-                Want::Routing(want) => &want.pods,
-                Want::Socket(want) => &want.pods,
-                Want::Chain(want) => &want.pods,
-                Want::Bridge(_)
-                | Want::Uplink(_)
-                | Want::Network(_)
-                | Want::Extensions(_)
-                | Want::Quota(_)
-                | Want::Ways(_)
-                | Want::Pool(_)
-                | Want::Egress(_)
+            let pods = match &intent.spec {
+                IntentSpec::Interface(want) => &want.pods,
+                IntentSpec::LinkChange(want) => &want.pods,
+                IntentSpec::Routing(want) => &want.pods,
+                IntentSpec::Socket(want) => &want.pods,
+                IntentSpec::PluginChain(want) => &want.pods,
+                IntentSpec::Bridge(_)
+                | IntentSpec::Uplink(_)
+                | IntentSpec::Network(_)
+                | IntentSpec::RequiredExtensions(_)
+                | IntentSpec::Quota(_)
+                | IntentSpec::NodeRoutes(_)
+                | IntentSpec::AddressPool(_)
+                | IntentSpec::EgressGateway(_)
                 // It is told anyway.
-                | Want::Refused(_) => continue,
+                | IntentSpec::Rejected(_) => continue,
             };
             if pods.matches(&object.namespace, sandbox) {
                 resolved.askers.insert(object.clone());
@@ -100,7 +100,7 @@ impl Builder<'_> {
             mtu: Some(mtu),
             txqueuelen: want.attrs.txqueuelen,
             vlans: vlans.clone(),
-            limit: Some(RateWant::on(want.limits.ingress, Some(mtu))),
+            limit: Some(RateIntent::on(want.limits.ingress, Some(mtu))),
             ..Attrs::default()
         };
         // The hardware address that is asked for is the machine's; the tap's own is another.

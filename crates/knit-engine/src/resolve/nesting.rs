@@ -1,6 +1,6 @@
 //! What interfaces need of each other and of uplinks: one sits on another of the same pod, or is a port of its VRF.
 
-use knit_model::intent::{UplinkWant, Want};
+use knit_model::intent::{IntentSpec, UplinkIntent};
 use knit_model::link::{Kind, Link};
 use knit_model::problem::Reason;
 use knit_model::{IfName, Scope};
@@ -104,7 +104,7 @@ impl Builder<'_> {
                 if (object, &intent.origin.field) == (&wanted.object, &wanted.why.field) {
                     return Ok(());
                 }
-                let Want::Interface(other) = &intent.want else { continue };
+                let IntentSpec::Interface(other) = &intent.spec else { continue };
                 let Kind::Ipvlan(theirs) = &other.kind else { continue };
                 let meets = is_direct || other.pods.matches(&object.namespace, self.sandbox);
                 let same_place = meets && other.parent == wanted.want.parent;
@@ -121,7 +121,7 @@ impl Builder<'_> {
     }
 }
 
-fn open_vlans(uplink: &UplinkWant) -> String {
+fn open_vlans(uplink: &UplinkIntent) -> String {
     if uplink.vlans.is_empty() {
         return "no VLAN is".to_owned();
     }

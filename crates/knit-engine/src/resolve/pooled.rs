@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, Pool, Want as Ask};
-use knit_model::intent::PoolWant;
+use knit_ipam::{AllocError, AttachmentId, LeaseRequest, Pool};
+use knit_model::intent::AddressPoolIntent;
 use knit_model::problem::Reason;
 
 use super::interface::{Builder, Wanted};
@@ -28,7 +28,7 @@ impl Builder<'_> {
         &self,
         pools: Vec<Pool>,
         owner: &AttachmentId,
-        ask: Ask,
+        ask: LeaseRequest,
         node_pools: &[IpNet],
     ) -> Vec<Pool> {
         let narrowed = pools.into_iter().filter_map(|pool| {
@@ -57,7 +57,7 @@ impl Builder<'_> {
     /// Why a new pod waits, if this node has no range at all yet in a family that there are pools for it in.
     pub(super) fn without_range(
         &mut self,
-        places: &[(Vec<Pool>, Ask)],
+        places: &[(Vec<Pool>, LeaseRequest)],
         owner: &AttachmentId,
         node_pools: &[IpNet],
     ) -> Option<Why> {
@@ -116,7 +116,7 @@ impl Builder<'_> {
     }
 
     /// How a pool came to have nothing left for this node.
-    fn used_up(&self, pool: &PoolWant) -> String {
+    fn used_up(&self, pool: &AddressPoolIntent) -> String {
         let title = title(pool);
         let own = self.state.own_blocks_of(&[pool]);
         let total: u128 = own.iter().map(|block| Pool::with_gateway("", block.cidr).total()).sum();
@@ -149,14 +149,15 @@ impl Builder<'_> {
         if blocks.mine.contains_key(&name) {
             return match ranges.contains(&block) {
                 true => Ok(()),
-                false => {
-                    Err((Reason::NotReady, format!("{title} is in ipblock/{name}, which is not ready yet")))
-                }
+                false => Err((
+                    Reason::NotReady,
+                    format!("{title} is in podaddressblock/{name}, which is not ready yet"),
+                )),
             };
         }
         if let Some(other) = blocks.others.get(&name) {
             let message = format!(
-                "{title} is in ipblock/{name} ({block}), which node {} holds: pods can have it there alone",
+                "{title} is in podaddressblock/{name} ({block}), which node {} holds: pods can have it there alone",
                 other.node
             );
             return Err((Reason::Conflict, message));
@@ -166,7 +167,7 @@ impl Builder<'_> {
             None => "which is being claimed for this node".to_owned(),
         };
         self.resolved.waits.entry(of).or_default().blocks.insert(block);
-        Err((Reason::NotReady, format!("{title} waits for ipblock/{name}, {why}")))
+        Err((Reason::NotReady, format!("{title} waits for podaddressblock/{name}, {why}")))
     }
 
     /// Why an address was not given; who has it is said by the pod's name.
@@ -184,6 +185,6 @@ impl Builder<'_> {
     }
 }
 
-fn title(pool: &PoolWant) -> String {
+fn title(pool: &AddressPoolIntent) -> String {
     format!("pool {} ({})", pool.name, pool.range)
 }

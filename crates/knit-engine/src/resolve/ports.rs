@@ -1,6 +1,6 @@
 //! VLANs of the ports of bridges.
 
-use knit_model::intent::PortWant;
+use knit_model::intent::BridgePortIntent;
 use knit_model::link::PortVlans;
 use knit_model::problem::Reason;
 
@@ -22,7 +22,7 @@ pub(crate) fn needs_filter(state: &State, id: &knit_model::SandboxId, key: &Brid
         && (state.called.of(id).any(is_asked)
             || state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored)).any(
                 |(_, want)| {
-                    want.port.as_ref().is_some_and(PortWant::needs_filter)
+                    want.port.as_ref().is_some_and(BridgePortIntent::needs_filter)
                         && bridge_of(want, want.tenant(&sandbox.namespace)).as_ref() == Some(key)
                 },
             ))
@@ -46,7 +46,7 @@ impl Builder<'_> {
             let said = port.map(|port| port.vlans(default));
             return Ok(Some(said.unwrap_or_else(|| PortVlans::access(default))));
         }
-        if port.is_some_and(PortWant::needs_filter) {
+        if port.is_some_and(BridgePortIntent::needs_filter) {
             let problems = self.state.problems.get(&unit).and_then(|problems| problems.first());
             let why = problems.map_or_else(
                 || "its Bridge says `vlanFiltering: false`".to_owned(),

@@ -8,7 +8,7 @@ mod pod;
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{RoutingEntry, RoutingWant, Want, link_of};
+use knit_model::intent::{IntentSpec, RoutingEntry, RoutingIntent, link_of};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
@@ -27,7 +27,7 @@ type Refusal = (Reason, String);
 pub(crate) struct Asked {
     object: ObjectKey,
     why: Provenance,
-    want: RoutingWant,
+    want: RoutingIntent,
 }
 
 /// The same as the kernel will hold it.
@@ -48,7 +48,7 @@ pub(super) fn collect(
     let name_of = |name: &IfName| names.get(name.as_str()).unwrap_or(name).clone();
     for (object, stored) in state.in_order() {
         for intent in &stored.intents {
-            let Want::Routing(want) = &intent.want else { continue };
+            let IntentSpec::Routing(want) = &intent.spec else { continue };
             if !want.pods.matches(&object.namespace, sandbox) {
                 continue;
             }

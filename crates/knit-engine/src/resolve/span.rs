@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use knit_model::intent::EndWant;
+use knit_model::intent::TunnelEndpoint;
 use knit_model::link::{Attrs, Kind, Link, LinkKind, OwnerId, PortVlans, VlanSet, Vxlan};
 use knit_model::plan::Item;
 use knit_model::problem::Reason;
@@ -88,7 +88,7 @@ fn decide<'a>(
     state: &State,
     spanning: Spanning<'_>,
     underlay: &'a Underlay,
-) -> Result<(u32, &'a EndWant), (Reason, String)> {
+) -> Result<(u32, &'a TunnelEndpoint), (Reason, String)> {
     if let Some(words) = [Vxlan::NAME, FILTER].into_iter().find_map(|what| state.lacking.get(what)) {
         return Err((Reason::KernelLacks, words.clone()));
     }

@@ -103,7 +103,7 @@ fn pairs(state: &State, sandbox: &Sandbox, mine: &[Key]) -> Vec<(IpAddr, IpAddr)
 /// The sandboxes with a tunnel whose far end is this pod: they follow it.
 pub(crate) fn followers(state: &State, pod: &Sandbox) -> BTreeSet<Unit> {
     let wants = state.objects.iter().flat_map(|(key, object)| {
-        let wants = object.intents.iter().filter_map(|intent| intent.want.interface());
+        let wants = object.intents.iter().filter_map(|intent| intent.spec.interface());
         wants.map(move |want| (key, want))
     });
     let named = wants.filter(|(key, want)| {

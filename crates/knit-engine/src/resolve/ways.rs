@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
-use knit_model::intent::{NetworkWant, PeerWant, Want, WaysWant};
+use knit_model::intent::{IntentSpec, NetworkIntent, NodeRoutesIntent, PeerNode};
 use knit_model::link::{Link, OwnerId};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
@@ -37,7 +37,7 @@ pub(crate) fn ways(state: &State) -> Resolved {
     let mut resolved = Resolved::default();
     resolved.look.host_rules = true;
     resolved.look.dead_ends = true;
-    if let Some(had) = state.made.get(&Unit::Ways) {
+    if let Some(had) = state.made.get(&Unit::NodeRoutes) {
         // What is there of earlier ones has to be looked at, whatever is wanted now.
         resolved.look.ways.extend(had.ways.iter().cloned());
         resolved.look.host_links.extend(had.host_links.iter().cloned());
@@ -52,19 +52,19 @@ pub(crate) fn ways(state: &State) -> Resolved {
     resolved
 }
 
-fn wanted(state: &State) -> Option<(ClusterNetwork<'_>, &WaysWant, &Provenance)> {
+fn wanted(state: &State) -> Option<(ClusterNetwork<'_>, &NodeRoutesIntent, &Provenance)> {
     let cluster = state.cluster()?;
     let ways = cluster.ways?;
-    let is_ways = |want: &Want| matches!(want, Want::Ways(_));
+    let is_ways = |want: &IntentSpec| matches!(want, IntentSpec::NodeRoutes(_));
     let intents = &state.objects.get(&cluster::key())?.intents;
-    let why = intents.iter().find(|intent| is_ways(&intent.want)).map(|intent| &intent.origin)?;
+    let why = intents.iter().find(|intent| is_ways(&intent.spec)).map(|intent| &intent.origin)?;
     Some((cluster, ways, why))
 }
 
 fn add(
     state: &State,
     cluster: ClusterNetwork<'_>,
-    ways: &WaysWant,
+    ways: &NodeRoutesIntent,
     why: &Provenance,
     resolved: &mut Resolved,
 ) {
@@ -99,14 +99,14 @@ fn add(
 }
 
 /// The ranges of the other nodes' pods, those that are nobody else's.
-pub(crate) fn ranges_of_others(own: &NetworkWant, ways: &WaysWant) -> Vec<IpNet> {
+pub(crate) fn ranges_of_others(own: &NetworkIntent, ways: &NodeRoutesIntent) -> Vec<IpNet> {
     let mut taken = Taken::of(own, ways);
     let all = ways.nodes.iter().flat_map(|peer| peer.ranges.iter().map(move |range| (range.trunc(), peer)));
     all.filter(|(range, peer)| taken.take(*range, &peer.name).is_ok()).map(|(range, _)| range).collect()
 }
 
 /// Those of them that are reached without a tunnel, and in clear.
-pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Through> {
+pub(crate) fn native_ways(own: &NetworkIntent, ways: &NodeRoutesIntent) -> Vec<Through> {
     if ways.encryption.is_some() {
         return Vec::new();
     }
@@ -127,7 +127,7 @@ pub(crate) fn native_ways(own: &NetworkWant, ways: &WaysWant) -> Vec<Through> {
 
 /// A route through the node itself.
 fn native(
-    peer: &PeerWant,
+    peer: &PeerNode,
     range: IpNet,
     (gateway, link): (IpAddr, IfName),
     why: &Provenance,

@@ -178,7 +178,7 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
     // What is about to be looked at again says then what it needs.
     let settled = state.blocks.waits.iter().filter(|(unit, _)| !state.dirty.contains(*unit));
     // Pools have blocks of another size: see `pools::keep`.
-    for (pool, wait) in settled.flat_map(|(_, waits)| waits).filter(|(pool, _)| !pool.is_ip_pool()) {
+    for (pool, wait) in settled.flat_map(|(_, waits)| waits).filter(|(pool, _)| !pool.is_pod_address_pool()) {
         let need = needs.entry(pool.clone()).or_default();
         need.addresses += wait.addresses;
         need.strays.extend(&wait.strays);

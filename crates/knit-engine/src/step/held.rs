@@ -60,7 +60,7 @@ pub(super) fn held(
 pub(super) fn given_back(state: &State, unit: &Unit, resolved: &Resolved) -> Vec<HeldKey> {
     let scope = match unit {
         Unit::Sandbox(id) => Scope::Sandbox(id.clone()),
-        Unit::Ways => return resolve::given_back(state, resolved),
+        Unit::NodeRoutes => return resolve::given_back(state, resolved),
         Unit::Bridge(_) => return Vec::new(),
     };
     let mine = state.held.iter().filter(|(key, _)| key.scope == scope);

@@ -7,7 +7,7 @@ use knit_engine::blocks::{Block, News, Order};
 use knit_engine::spans::Underlay;
 use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
-use knit_model::intent::{EndWant, NetworkWant, SpanWant, Want};
+use knit_model::intent::{IntentSpec, NetworkIntent, OverlayIntent, TunnelEndpoint};
 use knit_model::provenance::Dialect;
 
 use super::node::{Node, object, sandbox, veth};
@@ -88,22 +88,22 @@ pub fn shared(range: &str) -> StoredObject {
 
 /// A network that is one on all nodes.
 pub fn spanning(namespace: &str, name: &str, range: &str) -> StoredObject {
-    let network = NetworkWant {
+    let network = NetworkIntent {
         name: name.to_owned(),
         ranges: vec![range.parse().unwrap()],
         isolated: false,
         mtu: None,
-        span: Some(SpanWant::default()),
+        span: Some(OverlayIntent::default()),
     };
-    let mut object = object("VirtualNetwork", namespace, name, vec![Want::Network(network)]);
+    let mut object = object("VirtualNetwork", namespace, name, vec![IntentSpec::Network(network)]);
     object.intents[0].origin.dialect = Dialect::Kubernetes;
     object
 }
 
 /// An object whose pods, those with this label, are on a network, and have these addresses by value, too.
 pub fn on_network(namespace: &str, network: &str, label: &str, fixed: &[&str]) -> StoredObject {
-    let mut want = veth(label, "net", &NetworkWant::bridge_name(network), "10.0.0.0/24");
-    let Want::Interface(interface) = &mut want else { unreachable!() };
+    let mut want = veth(label, "net", &NetworkIntent::bridge_name(network), "10.0.0.0/24");
+    let IntentSpec::Interface(interface) = &mut want else { unreachable!() };
     interface.ranges.clear();
     interface.network = Some(network.to_owned());
     interface.fixed = fixed.iter().map(|address| address.parse().unwrap()).collect();
@@ -119,7 +119,7 @@ pub fn underlay(node: usize, nodes: usize) -> Underlay {
     Underlay {
         taken: 7_500,
         port: 7_475,
-        ends: vec![EndWant { address: address(node), mtu: 1_500 }],
+        ends: vec![TunnelEndpoint { address: address(node), mtu: 1_500 }],
         nodes: others.map(|other| (name(other), vec![address(other)])).collect(),
     }
 }

@@ -8,7 +8,9 @@ use knit_engine::{
     Answer, Applied, Effect, Event, Failure, Keys, Lack, Look, ObjectKey, Record, State, StoredObject, step,
 };
 use knit_ipam::Time;
-use knit_model::intent::{BridgeWant, ChangeWant, Intent, InterfaceWant, NameRule, Selector, Want};
+use knit_model::intent::{
+    BridgeIntent, Intent, IntentSpec, InterfaceIntent, LinkChangeIntent, NameRule, Selector,
+};
 use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
@@ -210,7 +212,7 @@ pub fn sandbox(name: &str, number: u32, namespace: &str, label: &str) -> Sandbox
 }
 
 /// An object that wants something.
-pub fn object(kind: &str, namespace: &str, name: &str, wants: Vec<Want>) -> StoredObject {
+pub fn object(kind: &str, namespace: &str, name: &str, wants: Vec<IntentSpec>) -> StoredObject {
     let object = ObjectRef {
         kind: kind.to_owned(),
         namespace: namespace.to_owned(),
@@ -224,8 +226,11 @@ pub fn object(kind: &str, namespace: &str, name: &str, wants: Vec<Want>) -> Stor
         field: format!("spec.entries[{index}]"),
         call: None,
     };
-    let intents =
-        wants.into_iter().enumerate().map(|(index, want)| Intent { origin: origin(index), want }).collect();
+    let intents = wants
+        .into_iter()
+        .enumerate()
+        .map(|(index, want)| Intent { origin: origin(index), spec: want })
+        .collect();
     StoredObject {
         object: object.clone(),
         intents,
@@ -241,8 +246,8 @@ pub fn key(object: &StoredObject) -> ObjectKey {
 }
 
 /// A veth on a bridge, for pods with `net: <label>`.
-pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
-    Want::Interface(Box::new(InterfaceWant {
+pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> IntentSpec {
+    IntentSpec::Interface(Box::new(InterfaceIntent {
         pods: Selector::label("net", label),
         name: NameRule::Prefix(prefix.to_owned()),
         kind: Kind::Veth(Veth::default()),
@@ -264,8 +269,8 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> Want {
     }))
 }
 
-pub fn bridge(name: &str, range: &str) -> Want {
-    Want::Bridge(BridgeWant {
+pub fn bridge(name: &str, range: &str) -> IntentSpec {
+    IntentSpec::Bridge(BridgeIntent {
         name: name.parse().unwrap(),
         ranges: vec![range.parse().unwrap()],
         attrs: Attrs::default(),
@@ -275,8 +280,8 @@ pub fn bridge(name: &str, range: &str) -> Want {
 }
 
 /// A change of the MTU of `eth0`.
-pub fn eth0_mtu(label: &str, mtu: u32) -> Want {
-    Want::Change(ChangeWant {
+pub fn eth0_mtu(label: &str, mtu: u32) -> IntentSpec {
+    IntentSpec::LinkChange(LinkChangeIntent {
         pods: Selector::label("net", label),
         name: "eth0".parse().unwrap(),
         attrs: Attrs { mtu: Some(mtu), ..Attrs::default() },

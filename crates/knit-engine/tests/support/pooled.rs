@@ -7,7 +7,7 @@ use knit_engine::blocks::{Block, News, Order};
 use knit_engine::call::{Asked, Notes, Which, Wished};
 use knit_engine::{Answer, Attach, CallId, Detach, Event, ObjectKey, cluster};
 use knit_model::SandboxId;
-use knit_model::intent::{BridgeWant, NetworkWant, PoolWant, Want, WaysWant};
+use knit_model::intent::{AddressPoolIntent, BridgeIntent, IntentSpec, NetworkIntent, NodeRoutesIntent};
 use knit_model::link::{Attrs, Bridge};
 use knit_model::problem::Problem;
 use knit_model::provenance::Dialect;
@@ -33,19 +33,19 @@ pub fn pool(name: &str, range: &str, block: u8) -> Event {
 /// A pool for pods of these namespaces.
 pub fn pool_for(namespaces: &[&str], name: &str, range: &str, block: u8) -> Event {
     let namespaces = namespaces.iter().map(ToString::to_string).collect();
-    let want = Want::Pool(PoolWant {
+    let want = IntentSpec::AddressPool(AddressPoolIntent {
         name: name.to_owned(),
         range: net(range),
         block,
         namespaces,
         masquerade: None,
     });
-    Event::ObjectApplied(object("IpPool", "", name, vec![want]))
+    Event::ObjectApplied(object("PodAddressPool", "", name, vec![want]))
 }
 
 pub fn pool_gone(name: &str) -> Event {
     Event::ObjectDeleted(ObjectKey {
-        kind: "IpPool".to_owned(),
+        kind: "PodAddressPool".to_owned(),
         namespace: String::new(),
         name: name.to_owned(),
     })
@@ -129,22 +129,23 @@ impl Cluster {
         if !ranges.waits.is_empty() {
             return false;
         }
-        let network = NetworkWant {
+        let network = NetworkIntent {
             name: cluster::NAME.to_owned(),
             ranges: ranges.own.clone(),
             isolated: false,
             mtu: None,
             span: None,
         };
-        let on_node = BridgeWant {
+        let on_node = BridgeIntent {
             name: "knit0".parse().unwrap(),
             ranges: ranges.own,
             attrs: Attrs::default(),
             bridge: Bridge::default(),
             port: None,
         };
-        let ways = WaysWant { pools: ranges.pools, ..WaysWant::default() };
-        let wants = vec![Want::Network(network), Want::Bridge(on_node), Want::Ways(ways)];
+        let ways = NodeRoutesIntent { pools: ranges.pools, ..NodeRoutesIntent::default() };
+        let wants =
+            vec![IntentSpec::Network(network), IntentSpec::Bridge(on_node), IntentSpec::NodeRoutes(ways)];
         let new = object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants);
         let known = node.state.objects.get(&cluster::key());
         if known.is_some_and(|known| known.intents == new.intents) {

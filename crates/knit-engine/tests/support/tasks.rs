@@ -2,7 +2,7 @@
 
 use knit_engine::call::{DomainDone, Found};
 use knit_engine::{Applied, Effect, Event, Failure, StoredObject, cluster};
-use knit_model::intent::{NetworkWant, Want};
+use knit_model::intent::{IntentSpec, NetworkIntent};
 use knit_model::link::Veth;
 use knit_model::problem::{Problem, Reason};
 use knit_model::sandbox::Instance;
@@ -61,13 +61,13 @@ pub fn newborn(sandboxes: &[&str]) -> NetState {
 
 /// The cluster's network.
 pub fn cluster_network(range: &str) -> StoredObject {
-    let network = NetworkWant {
+    let network = NetworkIntent {
         name: cluster::NAME.to_owned(),
         ranges: vec![range.parse().unwrap()],
         isolated: false,
         mtu: None,
         span: None,
     };
-    let wants = vec![Want::Network(network), bridge("knit0", range)];
+    let wants = vec![IntentSpec::Network(network), bridge("knit0", range)];
     object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, wants)
 }

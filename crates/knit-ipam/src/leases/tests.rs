@@ -18,13 +18,13 @@ fn life(cookie: u64) -> Instance {
     Instance { boot: "b".to_owned(), cookie }
 }
 
-fn ask(leases: &mut Leases, pool: &Pool, number: u32, want: Want) -> Result<String, String> {
+fn ask(leases: &mut Leases, pool: &Pool, number: u32, want: LeaseRequest) -> Result<String, String> {
     let answer = leases.allocate(pool, &owner(number), &life(1), want, Time(10));
     answer.map(|net| net.to_string()).map_err(|error| error.to_string())
 }
 
 fn any(leases: &mut Leases, pool: &Pool, number: u32) -> String {
-    ask(leases, pool, number, Want::Any).unwrap()
+    ask(leases, pool, number, LeaseRequest::Any).unwrap()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn asking_again_gives_the_same_lease_and_a_new_life_takes_it_over() {
     assert_eq!(any(&mut leases, &pool, 1), "192.168.100.2/24");
     let address = "192.168.100.2".parse().unwrap();
     assert_eq!(leases.get("pcbr0", address).unwrap().since, Time(10));
-    leases.allocate(&pool, &owner(1), &life(2), Want::Any, Time(20)).unwrap();
+    leases.allocate(&pool, &owner(1), &life(2), LeaseRequest::Any, Time(20)).unwrap();
     let lease = leases.get("pcbr0", address).unwrap();
     assert_eq!((lease.instance.cookie, lease.since), (2, Time(20)));
     assert_eq!(leases.iter().count(), 1);
@@ -73,7 +73,7 @@ fn a_freed_address_rests_until_nothing_fresher_is_left() {
     assert_eq!(any(&mut leases, &pool, 6), "10.0.0.3/29");
     assert_eq!(any(&mut leases, &pool, 7), "10.0.0.2/29");
     assert_eq!(
-        ask(&mut leases, &pool, 8, Want::Any).unwrap_err(),
+        ask(&mut leases, &pool, 8, LeaseRequest::Any).unwrap_err(),
         "network pcbr0 range 10.0.0.0/29 is exhausted: all 5 addresses are in use"
     );
 }
@@ -81,13 +81,13 @@ fn a_freed_address_rests_until_nothing_fresher_is_left() {
 #[test]
 fn a_pool_with_nothing_to_give_says_so() {
     let mut leases = Leases::default();
-    let error = ask(&mut leases, &pool("10.0.0.7/32"), 1, Want::Any).unwrap_err();
+    let error = ask(&mut leases, &pool("10.0.0.7/32"), 1, LeaseRequest::Any).unwrap_err();
     assert_eq!(
         error,
         "network pcbr0 range 10.0.0.7/32 has no address to give: what is not the bridge's is reserved"
     );
     any(&mut leases, &pool("10.0.0.0/31"), 1);
-    let error = ask(&mut leases, &pool("10.0.0.0/31"), 2, Want::Any).unwrap_err();
+    let error = ask(&mut leases, &pool("10.0.0.0/31"), 2, LeaseRequest::Any).unwrap_err();
     assert_eq!(error, "network pcbr0 range 10.0.0.0/31 is exhausted: its only address is in use");
 }
 
@@ -98,12 +98,12 @@ fn a_sticky_owner_gets_its_address_back_if_it_is_free() {
         any(&mut leases, &pool, number);
     }
     leases.release(&owner(2), Time(1));
-    let back = Want::Sticky("10.0.0.3".parse().unwrap());
+    let back = LeaseRequest::Sticky("10.0.0.3".parse().unwrap());
     assert_eq!(ask(&mut leases, &pool, 2, back).unwrap(), "10.0.0.3/24");
     // Taken, the bridge's, or of another range: any other will do.
     assert_eq!(ask(&mut leases, &pool, 4, back).unwrap(), "10.0.0.5/24");
     for (number, previous) in [(5, "10.0.0.1"), (6, "172.16.0.9"), (7, "fd00::9")] {
-        let want = Want::Sticky(previous.parse().unwrap());
+        let want = LeaseRequest::Sticky(previous.parse().unwrap());
         assert_eq!(ask(&mut leases, &pool, number, want).unwrap(), format!("10.0.0.{}/24", number + 1));
     }
 }
@@ -129,7 +129,7 @@ fn what_an_attachment_had_last_is_remembered_while_it_rests() {
 #[test]
 fn a_fixed_address_is_given_beside_any_other_and_refused_in_words() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
-    let fixed = |address: &str| Want::Fixed(address.parse().unwrap());
+    let fixed = |address: &str| LeaseRequest::Fixed(address.parse().unwrap());
     assert_eq!(ask(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
     assert_eq!(any(&mut leases, &pool, 1), "10.0.0.3/24");
     assert_eq!(any(&mut leases, &pool, 1), "10.0.0.3/24");
@@ -169,7 +169,7 @@ fn a_clock_that_jumps_frees_nothing() {
     any(&mut leases, &pool, 1);
     for now in [0, u64::MAX] {
         assert_eq!(leases.garbage_collect(|_| true, Time(now)), vec![]);
-        let answer = leases.allocate(&pool, &owner(2), &life(1), Want::Any, Time(now));
+        let answer = leases.allocate(&pool, &owner(2), &life(1), LeaseRequest::Any, Time(now));
         assert!(matches!(answer, Err(AllocError::Exhausted { .. })));
     }
 }
@@ -193,7 +193,7 @@ fn a_pool_that_shrank_frees_nothing_and_shows_it() {
     }
     let narrow = pool("10.0.0.0/29");
     assert_eq!(leases.capacity(&narrow), Capacity { total: 5, used: 5, free: 0, stray: 3 });
-    assert!(ask(&mut leases, &narrow, 9, Want::Any).is_err());
+    assert!(ask(&mut leases, &narrow, 9, LeaseRequest::Any).is_err());
     assert_eq!(leases.capacity_of("pcbr0", &[]), Capacity { total: 0, used: 0, free: 0, stray: 8 });
     leases.forget_network("pcbr0");
     assert_eq!(leases.iter().count(), 8);
@@ -257,7 +257,7 @@ fn a_nearly_full_range_costs_no_more_than_an_empty_one() {
         assert!(LOOKUPS.get() - before <= 8);
     }
     let before = LOOKUPS.get();
-    ask(&mut leases, &pool, 3 * total, Want::Any).unwrap_err();
+    ask(&mut leases, &pool, 3 * total, LeaseRequest::Any).unwrap_err();
     assert!(LOOKUPS.get() - before <= 8);
 }
 
@@ -274,7 +274,8 @@ fn a_clock_that_jumps_frees_nothing_early_and_changes_no_address() {
             if now % 3 == 2 {
                 leases.release(&owner(number), Time(clock(now)));
             } else {
-                let answer = leases.allocate(&pool, &owner(number), &life(1), Want::Any, Time(clock(now)));
+                let answer =
+                    leases.allocate(&pool, &owner(number), &life(1), LeaseRequest::Any, Time(clock(now)));
                 given.push(answer.map(|net| net.to_string()).map_err(|error| error.to_string()));
             }
             let live: Vec<_> = leases.iter().filter(|(_, _, lease)| lease.is_live()).collect();
@@ -299,25 +300,25 @@ fn parts_are_tried_in_order_and_what_is_held_or_was_had_goes_before_it() {
         pool("10.0.0.0/24").within(crate::pool::Part { first, last })
     };
     let pools = [part("10.0.0.9", "10.0.0.9"), part("10.0.0.20", "10.0.0.21")];
-    let ask = |leases: &mut Leases, number: u32, want: Want| {
+    let ask = |leases: &mut Leases, number: u32, want: LeaseRequest| {
         let given = leases.allocate_in_order(&pools, &owner(number), &life(1), want, Time(10));
         given.map(|net| net.to_string()).map_err(|why| why.to_string())
     };
     for (number, expected) in [(1, "10.0.0.9/24"), (2, "10.0.0.20/24"), (3, "10.0.0.21/24")] {
-        assert_eq!(ask(&mut leases, number, Want::Any).unwrap(), expected);
+        assert_eq!(ask(&mut leases, number, LeaseRequest::Any).unwrap(), expected);
     }
     let ranges = "10.0.0.9-10.0.0.9 of 10.0.0.0/24, 10.0.0.20-10.0.0.21 of 10.0.0.0/24";
     let said = format!("network pcbr0 range {ranges} is exhausted: all 3 addresses are in use");
-    assert_eq!(ask(&mut leases, 4, Want::Any).unwrap_err(), said);
+    assert_eq!(ask(&mut leases, 4, LeaseRequest::Any).unwrap_err(), said);
     // The first part has one again: who holds or had one of the second keeps it.
     leases.release(&owner(1), Time(11));
-    assert_eq!(ask(&mut leases, 2, Want::Any).unwrap(), "10.0.0.20/24");
+    assert_eq!(ask(&mut leases, 2, LeaseRequest::Any).unwrap(), "10.0.0.20/24");
     let had = "10.0.0.21".parse().unwrap();
     leases.release(&owner(3), Time(12));
     assert_eq!(leases.last_of(&pools[1], &owner(3)), Some(had));
     assert_eq!(leases.last_of(&pools[0], &owner(3)), None);
-    assert_eq!(ask(&mut leases, 3, Want::Sticky(had)).unwrap(), "10.0.0.21/24");
-    assert_eq!(ask(&mut leases, 4, Want::Any).unwrap(), "10.0.0.9/24");
+    assert_eq!(ask(&mut leases, 3, LeaseRequest::Sticky(had)).unwrap(), "10.0.0.21/24");
+    assert_eq!(ask(&mut leases, 4, LeaseRequest::Any).unwrap(), "10.0.0.9/24");
     // Each part of one range may give an address to the same attachment.
     let other = part("10.0.0.30", "10.0.0.31");
     assert_eq!(any(&mut leases, &other, 2), "10.0.0.30/24");
@@ -331,7 +332,7 @@ fn a_shared_range_gives_from_the_nodes_own_blocks_and_what_is_held_stays() {
     let none = pool("10.0.0.0/24").of_blocks(Vec::new());
     let first = pool("10.0.0.0/24").of_blocks(vec!["10.0.0.0/28".parse().unwrap()]);
     let second = pool("10.0.0.0/24").of_blocks(vec!["10.0.0.16/28".parse().unwrap()]);
-    assert!(ask(&mut leases, &none, 1, Want::Any).is_err());
+    assert!(ask(&mut leases, &none, 1, LeaseRequest::Any).is_err());
     assert_eq!(any(&mut leases, &first, 1), "10.0.0.2/24");
     assert_eq!(any(&mut leases, &second, 2), "10.0.0.16/24");
     // The block is lost: the running one keeps what it has.
@@ -339,11 +340,11 @@ fn a_shared_range_gives_from_the_nodes_own_blocks_and_what_is_held_stays() {
     for number in 3..16 {
         assert_eq!(any(&mut leases, &first, number), format!("10.0.0.{number}/24"));
     }
-    assert!(ask(&mut leases, &first, 99, Want::Any).unwrap_err().contains("all 14 addresses"));
+    assert!(ask(&mut leases, &first, 99, LeaseRequest::Any).unwrap_err().contains("all 14 addresses"));
     assert_eq!(leases.live_in(&first.network, "10.0.0.0/28".parse().unwrap()), 14);
     assert_eq!(leases.live_in(&first.network, "10.0.0.32/28".parse().unwrap()), 0);
     // What was given back there is not taken up again: it is another node's by now.
     leases.release(&owner(1), Time(20));
     let last = leases.last_of(&second, &owner(1)).unwrap();
-    assert_eq!(ask(&mut leases, &second, 1, Want::Sticky(last)).unwrap(), "10.0.0.17/24");
+    assert_eq!(ask(&mut leases, &second, 1, LeaseRequest::Sticky(last)).unwrap(), "10.0.0.17/24");
 }

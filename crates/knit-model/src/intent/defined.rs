@@ -33,7 +33,7 @@ pub struct Defined {
 
 /// An interface that CNI plugins make, in each pod that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChainWant {
+pub struct PluginChainIntent {
     /// Which pods of the object's namespace.
     pub pods: Selector,
     /// The interface's name.
@@ -50,7 +50,7 @@ pub struct ChainWant {
 
 /// Something that is asked for in words and cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusedWant {
+pub struct RejectedIntent {
     /// Which pods of the object's namespace.
     pub pods: Selector,
     /// Why not.

@@ -9,7 +9,7 @@ use crate::name::IfName;
 
 /// A way out of the cluster by a chosen node and address, for the pods of some namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EgressWant {
+pub struct EgressGatewayIntent {
     /// Its name. Of two that want the same, the first by name has it.
     pub name: String,
     /// Namespaces whose pods leave by it.
@@ -22,7 +22,7 @@ pub struct EgressWant {
 
 /// This node itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnWant {
+pub struct LocalNode {
     /// Its name.
     pub name: String,
     /// Its own addresses, each with the link that has it.
@@ -31,7 +31,7 @@ pub struct OwnWant {
     pub links: Vec<(IpNet, IfName)>,
 }
 
-impl OwnWant {
+impl LocalNode {
     /// The link that an address is reached by from outside: the one whose range has it, and otherwise the one that has the
     /// node's own address of its family.
     pub fn link_for(&self, address: IpAddr) -> Option<&IfName> {
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn an_address_is_on_the_link_whose_range_has_it_or_with_the_nodes_own() {
         let name = |text: &str| IfName::new(text).unwrap();
-        let own = OwnWant {
+        let own = LocalNode {
             name: "a".to_owned(),
             addresses: vec![("192.0.2.1".parse().unwrap(), name("eth0"))],
             links: vec![

@@ -11,15 +11,15 @@ use crate::problem::Problems;
 pub struct Limits {
     /// Into the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ingress: Option<RateWant>,
+    pub ingress: Option<RateIntent>,
     /// Out of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub egress: Option<RateWant>,
+    pub egress: Option<RateIntent>,
 }
 
 /// A limit as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RateWant {
+pub struct RateIntent {
     /// Bits per second.
     pub bits: u64,
     /// How many bytes may go at once; Knit's choice when left out.
@@ -34,7 +34,7 @@ impl Limits {
     }
 }
 
-impl RateWant {
+impl RateIntent {
     /// A value that no link takes.
     pub fn check(&self, path: &str, problems: &mut Problems) {
         if !(LEAST_LIMIT..=MOST_LIMIT).contains(&self.bits) {

@@ -6,7 +6,7 @@ use crate::link::{PortVlans, VlanSet};
 
 /// VLANs of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortWant {
+pub struct BridgePortIntent {
     /// The VLAN without a tag; 0: none, packets without a tag are dropped. `None`: the bridge's default, which is all that
     /// is said of a port that only has to let some tags through. Such a port makes no bridge filter.
     pub native: Option<u16>,
@@ -14,7 +14,7 @@ pub struct PortWant {
     pub tagged: VlanSet,
 }
 
-impl PortWant {
+impl BridgePortIntent {
     /// Whether the bridge has to filter for it.
     pub fn needs_filter(&self) -> bool {
         self.native.is_some()

@@ -10,13 +10,13 @@ use crate::route::{Action, NextHop, Route, RouteScope};
 
 /// A route in each pod that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RouteWant {
+pub struct RouteIntent {
     /// The destination.
     pub to: IpNet,
     /// What becomes of packets.
     pub action: Action,
     /// The next hops; several share the load.
-    pub via: Vec<HopWant>,
+    pub via: Vec<NextHopIntent>,
     /// The table.
     pub table: u32,
     /// The metric; 0 is the kernel's own.
@@ -31,7 +31,7 @@ pub struct RouteWant {
 
 /// One way to the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HopWant {
+pub struct NextHopIntent {
     /// The router; `None` is directly on the link.
     pub gateway: Option<IpAddr>,
     /// The link; `None` is the interface that the route was asked with.
@@ -42,7 +42,7 @@ pub struct HopWant {
     pub onlink: bool,
 }
 
-impl RouteWant {
+impl RouteIntent {
     /// The route, once the interface that it was asked with has its name.
     pub fn on(&self, interface: &IfName) -> Route {
         let mut via: Vec<NextHop> = self.via.iter().map(|hop| hop.on(interface)).collect();
@@ -66,7 +66,7 @@ impl RouteWant {
     }
 }
 
-impl HopWant {
+impl NextHopIntent {
     fn on(&self, interface: &IfName) -> NextHop {
         let link = self.link.clone().unwrap_or_else(|| interface.clone());
         NextHop { gateway: self.gateway, link, weight: self.weight, onlink: self.onlink }
@@ -78,14 +78,14 @@ mod tests {
     use super::*;
     use crate::route::MAIN_TABLE;
 
-    fn want(gateway: Option<&str>, link: Option<&str>) -> RouteWant {
-        let hop = HopWant {
+    fn want(gateway: Option<&str>, link: Option<&str>) -> RouteIntent {
+        let hop = NextHopIntent {
             gateway: gateway.map(|gateway| gateway.parse().unwrap()),
             link: link.map(|link| link.parse().unwrap()),
             weight: 1,
             onlink: false,
         };
-        RouteWant {
+        RouteIntent {
             to: "10.9.0.0/16".parse().unwrap(),
             action: Action::Forward,
             via: vec![hop],
@@ -113,7 +113,7 @@ mod tests {
         let mut only = want(Some("10.0.0.1"), None);
         only.via[0].weight = 7;
         assert_eq!(only.on(&name).via[0].weight, 1);
-        only.via.push(HopWant { gateway: "10.0.0.2".parse().ok(), ..only.via[0].clone() });
+        only.via.push(NextHopIntent { gateway: "10.0.0.2".parse().ok(), ..only.via[0].clone() });
         assert_eq!(only.on(&name).via[0].weight, 7);
     }
 

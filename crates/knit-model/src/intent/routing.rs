@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{RouteWant, Selector};
+use super::{RouteIntent, Selector};
 use crate::name::IfName;
 use crate::neighbour::Neighbour;
 use crate::route::MAIN_TABLE;
@@ -14,7 +14,7 @@ use crate::rule::Rule;
 ///
 /// An interface is named by its name, or by the prefix that an object asks for it with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RoutingWant {
+pub struct RoutingIntent {
     /// Which pods of the object's namespace.
     pub pods: Selector,
     /// A VRF of the pod: routes of the main table go into its table.
@@ -29,18 +29,18 @@ pub struct RoutingWant {
 #[serde(rename_all = "camelCase")]
 pub enum RoutingEntry {
     /// A route. A next hop without a link means the interface that reaches the router.
-    Route(RouteWant),
+    Route(RouteIntent),
     /// A policy rule.
     Rule(Rule),
     /// A permanent neighbour, or an address that a link answers for.
     Neighbour(Neighbour),
     /// A sysctl of the pod.
-    Sysctl(SysctlWant),
+    Sysctl(SysctlIntent),
 }
 
 /// A sysctl of the pod, or of one of its interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SysctlWant {
+pub struct SysctlIntent {
     /// The interface; `None` for one of the whole pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<IfName>,
@@ -50,7 +50,7 @@ pub struct SysctlWant {
     pub value: String,
 }
 
-impl RoutingWant {
+impl RoutingIntent {
     /// The same with the names that interfaces have in one pod.
     #[must_use]
     pub fn with_names(&self, name_of: impl Fn(&IfName) -> IfName) -> Self {
@@ -69,7 +69,7 @@ impl RoutingWant {
     }
 }
 
-impl SysctlWant {
+impl SysctlIntent {
     /// Its path below `/proc/sys`.
     pub fn path(&self) -> String {
         match (&self.link, self.key.split_once('/')) {
@@ -121,9 +121,9 @@ impl fmt::Display for RoutingEntry {
 mod tests {
     use super::*;
 
-    fn sysctl(link: Option<&str>, key: &str) -> SysctlWant {
+    fn sysctl(link: Option<&str>, key: &str) -> SysctlIntent {
         let link = link.map(|link| link.parse().unwrap());
-        SysctlWant { link, key: key.to_owned(), value: "1".to_owned() }
+        SysctlIntent { link, key: key.to_owned(), value: "1".to_owned() }
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
             if link.as_str() == "pc0" { "pc0123".parse().unwrap() } else { link.clone() }
         };
         let entry = RoutingEntry::Sysctl(sysctl(Some("pc0"), "ipv4/rp_filter"));
-        let want = RoutingWant { pods: Selector::default(), vrf: Some("red".parse().unwrap()), entry };
+        let want = RoutingIntent { pods: Selector::default(), vrf: Some("red".parse().unwrap()), entry };
         let named = want.with_names(name);
         assert_eq!(named.entry.to_string(), "sysctl net.ipv4.conf.pc0123.rp_filter=1");
         assert_eq!(named.vrf, want.vrf);

@@ -10,7 +10,7 @@ use crate::name::IfName;
 
 /// A socket that each pod that matches may ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketWant {
+pub struct SocketIntent {
     /// Which pods of the object's namespace.
     pub pods: Selector,
     /// Only processes of this user may ask; `None`: all of the pod.

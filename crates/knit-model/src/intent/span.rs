@@ -6,7 +6,7 @@ use crate::mac::fnv1a;
 
 /// How a network is one on all nodes: by VXLAN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SpanWant {
+pub struct OverlayIntent {
     /// The number that is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
@@ -15,7 +15,7 @@ pub struct SpanWant {
     pub created: String,
 }
 
-impl SpanWant {
+impl OverlayIntent {
     /// The number of the network: what is asked for, or one that follows from its names and is the same on every node. It is
     /// never `taken`, unless that is asked for.
     pub fn vni(&self, namespace: &str, name: &str, taken: u32) -> u32 {
@@ -40,14 +40,14 @@ mod tests {
 
     #[test]
     fn a_number_follows_from_the_names_and_is_never_the_clusters() {
-        let want = SpanWant::default();
+        let want = OverlayIntent::default();
         let vni = want.vni("shop", "blue", 7_500);
         assert_eq!(vni, want.vni("shop", "blue", 7_500));
         assert_ne!(vni, want.vni("shop", "red", 7_500));
         assert_ne!(vni, want.vni("other", "blue", 7_500));
         assert!((1..=MOST).contains(&vni));
         assert_ne!(want.vni("shop", "blue", vni), vni);
-        let stated = SpanWant { vni: Some(42), ..want };
+        let stated = OverlayIntent { vni: Some(42), ..want };
         assert_eq!(stated.vni("shop", "blue", 42), 42, "whoever asks for it is told");
     }
 }

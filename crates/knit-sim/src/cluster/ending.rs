@@ -114,7 +114,7 @@ impl Cluster {
         }
         if let Some(block) = self.api.blocks().next() {
             let node = self.nodes.iter().position(|node| node.name == block.node);
-            let what = format!("ipblock/{} of {} was not given back", block.name, block.node);
+            let what = format!("podaddressblock/{} of {} was not given back", block.name, block.node);
             return Some((node.unwrap_or_default(), what));
         }
         if let Some(number) = self.api.pod_states.first() {

@@ -1,10 +1,10 @@
-//! What agents tell the API server: one PodNetworkState for each pod, one NodeNetworkState, and Events; whatever differs
+//! What agents tell the API server: one PodNetworkState for each pod, one NodeNetwork, and Events; whatever differs
 //! from what was written last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use knit_crds::states::{
-    AppliedObject, NetworkCapacity, NodeBridge, NodeNetworkStateStatus, PodNetworkStateStatus,
+    AppliedObject, NetworkCapacity, NodeBridge, NodeNetworkStatus, PodNetworkStateStatus,
 };
 use knit_engine::state::BridgeKey;
 use knit_engine::{State, Unit, cluster};
@@ -120,7 +120,7 @@ fn node_report(state: &State) -> NodeReport {
 }
 
 /// The same as the API server keeps it.
-fn status_of(report: &NodeReport) -> NodeNetworkStateStatus {
+fn status_of(report: &NodeReport) -> NodeNetworkStatus {
     let bridge = |(key, bridge): &(BridgeKey, BridgeReport)| NodeBridge {
         namespace: key.namespace.clone(),
         ..NodeBridge::of(bridge)
@@ -133,11 +133,11 @@ fn status_of(report: &NodeReport) -> NodeNetworkStateStatus {
         total: number(capacity.total),
         free: number(capacity.free),
     };
-    NodeNetworkStateStatus {
+    NodeNetworkStatus {
         bridges: report.bridges.iter().map(bridge).collect(),
         objects: report.objects.iter().map(AppliedObject::of).collect(),
         networks: report.room.iter().map(room).collect(),
-        ..NodeNetworkStateStatus::default()
+        ..NodeNetworkStatus::default()
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Told {
 impl Told {
     /// What was known before is no news.
     pub(super) fn of(state: &State) -> Self {
-        let ways = state.made.get(&Unit::Ways).map(ways).unwrap_or_default();
+        let ways = state.made.get(&Unit::NodeRoutes).map(ways).unwrap_or_default();
         Self { ways, ..Self::default() }
     }
 
@@ -45,7 +45,7 @@ impl Told {
     fn ended(&mut self, ended: &Ended) {
         if let Some(made) = &ended.made {
             self.compared.remove(&ended.unit);
-            if ended.unit == Unit::Ways {
+            if ended.unit == Unit::NodeRoutes {
                 self.tell_ways(made);
             }
         }

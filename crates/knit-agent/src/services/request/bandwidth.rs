@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use knit_engine::call::Notes;
 use knit_kni::v1;
 use knit_model::Problems;
-use knit_model::intent::{Limits, RateWant};
+use knit_model::intent::{Limits, RateIntent};
 
 use super::{Checked, invalid};
 
@@ -21,7 +21,7 @@ pub(super) fn stated(field: &str, limits: v1::Bandwidth) -> Checked<Limits> {
         if bits == 0 && burst > 0 {
             return Err(invalid(&format!("{field}_burst_bytes"), "a burst without a limit says nothing"));
         }
-        let rate = some(bits).map(|bits| RateWant { bits, burst: some(burst) });
+        let rate = some(bits).map(|bits| RateIntent { bits, burst: some(burst) });
         checked(&format!("{field}_bits"), rate)
     };
     Ok(Limits {
@@ -50,11 +50,11 @@ pub(crate) fn annotated(annotations: &BTreeMap<String, String>) -> (Limits, Vec<
     (Limits { ingress: rate(INGRESS), egress: rate(EGRESS) }, wrong)
 }
 
-fn said(annotations: &BTreeMap<String, String>, key: &str) -> Checked<Option<RateWant>> {
+fn said(annotations: &BTreeMap<String, String>, key: &str) -> Checked<Option<RateIntent>> {
     let text = annotations.get(key).filter(|text| !text.is_empty());
     let field = format!("annotations[{key}]");
     let rate = text.map(|text| match bits(text) {
-        Some(bits) => Ok(RateWant { bits, burst: None }),
+        Some(bits) => Ok(RateIntent { bits, burst: None }),
         None => {
             let message = format!("`{text}` is no amount of bits per second, such as 10M");
             Err(invalid(&field, message))
@@ -63,7 +63,7 @@ fn said(annotations: &BTreeMap<String, String>, key: &str) -> Checked<Option<Rat
     checked(&field, rate.transpose()?)
 }
 
-fn checked(field: &str, rate: Option<RateWant>) -> Checked<Option<RateWant>> {
+fn checked(field: &str, rate: Option<RateIntent>) -> Checked<Option<RateIntent>> {
     let mut problems = Problems::default();
     if let Some(rate) = &rate {
         rate.check(field, &mut problems);

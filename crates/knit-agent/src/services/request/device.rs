@@ -8,7 +8,7 @@ use knit_engine::call::{Asked, Device};
 use knit_kernel::devices;
 use knit_kni::v1;
 use knit_model::Kind;
-use knit_model::intent::{InterfaceWant, NameRule, Selector};
+use knit_model::intent::{InterfaceIntent, NameRule, Selector};
 use knit_model::link::HostDevice;
 
 use super::{Checked, FIRST, invalid};
@@ -29,7 +29,7 @@ pub(super) fn lent(field: &str, spec: &v1::InterfaceSpec, asked: Asked) -> Check
         _ => None,
     };
     let fixed = if network.is_none() { addresses(field, spec)? } else { Vec::new() };
-    let link = InterfaceWant {
+    let link = InterfaceIntent {
         pods: Selector::default(),
         // The attachment's own name counts.
         name: NameRule::Prefix(FIRST.to_owned()),

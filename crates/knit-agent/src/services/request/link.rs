@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use knit_crds::Object;
 use knit_kni::v1;
-use knit_model::intent::{InterfaceWant, Want};
+use knit_model::intent::{IntentSpec, InterfaceIntent};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, Problem};
 use serde_json::{Map, Value, json};
@@ -46,7 +46,7 @@ const NOT_OPTIONS: [&str; 12] = [
 
 /// What an interface's spec describes, as an object would: a link of its own, or only routes and sysctls of one on a
 /// network.
-pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) -> Checked<InterfaceWant> {
+pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) -> Checked<InterfaceIntent> {
     let none = v1::LinkSpec::default();
     let link = match &spec.to {
         Some(v1::interface_spec::To::Link(link)) => Some(link),
@@ -137,7 +137,7 @@ fn scalar(text: &str) -> Value {
 }
 
 /// What an object of this kind with these fields asks for, or the first thing that is wrong with it.
-fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Problem> {
+fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Problem> {
     let wrong = |field: String, message: String| Problem {
         field,
         reason: knit_model::problem::Reason::InvalidValue,
@@ -159,8 +159,8 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Problem
         let first = problems.0.into_iter().next();
         first.unwrap_or_else(|| wrong(String::new(), "it cannot be read".to_owned()))
     })?;
-    let mut interfaces = translation.intents.into_iter().filter_map(|intent| match intent.want {
-        Want::Interface(want) => Some(*want),
+    let mut interfaces = translation.intents.into_iter().filter_map(|intent| match intent.spec {
+        IntentSpec::Interface(want) => Some(*want),
         _ => None,
     });
     let none = || wrong(String::new(), format!("a {kind} makes no interface"));
@@ -168,7 +168,7 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceWant, Problem
 }
 
 /// Only those that are safe in a pod.
-fn check_sysctls(field: &str, name: &IfName, want: &InterfaceWant) -> Checked<()> {
+fn check_sysctls(field: &str, name: &IfName, want: &InterfaceIntent) -> Checked<()> {
     for (key, value) in &want.sysctls {
         let full = match key.split_once('/') {
             Some((family, last)) => format!("net.{family}.conf.{name}.{last}"),

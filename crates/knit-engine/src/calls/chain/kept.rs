@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use knit_ipam::Time;
 use knit_model::Sandbox;
-use knit_model::intent::{ChainWant, Want};
+use knit_model::intent::{IntentSpec, PluginChainIntent};
 use knit_model::provenance::Provenance;
 
 use super::leave;
@@ -57,11 +57,11 @@ pub(in crate::calls) fn is_kept(there: &Chained) -> bool {
 }
 
 /// Every chain that is asked for, by the interface that it makes. Of two that ask for one, the first has it.
-fn wanted(state: &State) -> BTreeMap<ChainKey, (Sandbox, ChainWant, Provenance)> {
+fn wanted(state: &State) -> BTreeMap<ChainKey, (Sandbox, PluginChainIntent, Provenance)> {
     let mut all = BTreeMap::new();
     for (object, stored) in annotated::objects(state) {
         for intent in &stored.intents {
-            let Want::Chain(want) = &intent.want else { continue };
+            let IntentSpec::PluginChain(want) = &intent.spec else { continue };
             let meant = |sandbox: &&Sandbox| {
                 sandbox.isolation.is_netns() && want.pods.matches(&object.namespace, sandbox)
             };
@@ -74,11 +74,11 @@ fn wanted(state: &State) -> BTreeMap<ChainKey, (Sandbox, ChainWant, Provenance)>
     all
 }
 
-fn is_same(there: &Chained, want: &ChainWant) -> bool {
+fn is_same(there: &Chained, want: &PluginChainIntent) -> bool {
     there.chain == chain_of(want) && there.network == want.network
 }
 
-fn chain_of(want: &ChainWant) -> Chain {
+fn chain_of(want: &PluginChainIntent) -> Chain {
     Chain {
         conflist: want.conflist.clone(),
         plugin_dirs: want.plugin_dirs.clone(),

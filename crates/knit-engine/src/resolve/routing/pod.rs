@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::{HopWant, RouteWant, RoutingEntry, RoutingWant, SysctlWant};
+use knit_model::intent::{NextHopIntent, RouteIntent, RoutingEntry, RoutingIntent, SysctlIntent};
 use knit_model::link::{Kind, Link, Master};
 use knit_model::problem::Reason;
 use knit_model::route::MAIN_TABLE;
@@ -23,7 +23,7 @@ pub(super) struct Pod<'a> {
 
 impl Pod<'_> {
     /// What is asked for as the kernel will hold it, if nothing of others stands there and all that it needs is there.
-    pub(super) fn place(&self, want: &RoutingWant) -> Result<Placed, Refusal> {
+    pub(super) fn place(&self, want: &RoutingIntent) -> Result<Placed, Refusal> {
         match &want.entry {
             RoutingEntry::Route(route) => self.route(route, want.vrf.as_ref()).map(Placed::Route),
             RoutingEntry::Rule(rule) => self.rule(rule).map(Placed::Rule),
@@ -32,7 +32,7 @@ impl Pod<'_> {
         }
     }
 
-    fn route(&self, want: &RouteWant, vrf: Option<&IfName>) -> Result<Route, Refusal> {
+    fn route(&self, want: &RouteIntent, vrf: Option<&IfName>) -> Result<Route, Refusal> {
         let table = vrf.map(|vrf| self.table_of(vrf)).transpose()?;
         let mut want = want.clone();
         if let Some(table) = table.filter(|_| want.table == MAIN_TABLE) {
@@ -97,7 +97,7 @@ impl Pod<'_> {
         Ok(neighbour.clone())
     }
 
-    fn sysctl(&self, sysctl: &SysctlWant) -> Result<Placed, Refusal> {
+    fn sysctl(&self, sysctl: &SysctlIntent) -> Result<Placed, Refusal> {
         if let Some(link) = sysctl.link.as_ref().filter(|link| self.link(link).is_none()) {
             return self.waits(format!("for interface {link}, which is not there"));
         }
@@ -143,7 +143,7 @@ impl Pod<'_> {
     }
 
     /// The interface of a next hop: the one that is named, or the one whose network the router is on.
-    fn link_of(&self, hop: &HopWant, vrf: Option<&IfName>) -> Result<IfName, Refusal> {
+    fn link_of(&self, hop: &NextHopIntent, vrf: Option<&IfName>) -> Result<IfName, Refusal> {
         if let Some(link) = &hop.link {
             return Ok(link.clone());
         }
@@ -159,7 +159,7 @@ impl Pod<'_> {
     }
 
     /// Whether the kernel will find the router of a next hop on its interface.
-    fn reaches(&self, link: &IfName, hop: &HopWant) -> Result<(), Refusal> {
+    fn reaches(&self, link: &IfName, hop: &NextHopIntent) -> Result<(), Refusal> {
         self.interface(link)?;
         let Some(gateway) = hop.gateway.filter(|gateway| !hop.onlink && !is_link_local(gateway)) else {
             return Ok(());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::intent::{EndWant, PeerWant, WaysWant};
+use knit_model::intent::{NodeRoutesIntent, PeerNode, TunnelEndpoint};
 
 /// A way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(super) enum Choice<'a> {
     /// By a tunnel.
     Tunnel {
         /// From this address of this node.
-        end: &'a EndWant,
+        end: &'a TunnelEndpoint,
         /// To that address of the other.
         to: IpAddr,
     },
@@ -22,7 +22,11 @@ pub(super) enum Choice<'a> {
 
 /// Without a tunnel where an address of the range's family is on a link of this node, unless all ways are tunnels. A
 /// tunnel carries both families, over IPv4 where both nodes have it: both come to the same, and it takes fewer bytes.
-pub(super) fn choose<'a>(ways: &'a WaysWant, peer: &PeerWant, range: IpNet) -> Result<Choice<'a>, String> {
+pub(super) fn choose<'a>(
+    ways: &'a NodeRoutesIntent,
+    peer: &PeerNode,
+    range: IpNet,
+) -> Result<Choice<'a>, String> {
     let family = if range.addr().is_ipv4() { "IPv4" } else { "IPv6" };
     let on_link = peer.addresses.iter().find(|(address, _)| address.is_ipv4() == range.addr().is_ipv4());
     let Some(tunnel) = &ways.tunnel else {
@@ -37,10 +41,13 @@ pub(super) fn choose<'a>(ways: &'a WaysWant, peer: &PeerWant, range: IpNet) -> R
 }
 
 /// The addresses of the two nodes that a tunnel is between: of IPv4 where both have it.
-pub(super) fn pair<'a>(ends: &'a [EndWant], peer: &PeerWant) -> Result<(&'a EndWant, IpAddr), String> {
-    let mut ends: Vec<&EndWant> = ends.iter().collect();
+pub(super) fn pair<'a>(
+    ends: &'a [TunnelEndpoint],
+    peer: &PeerNode,
+) -> Result<(&'a TunnelEndpoint, IpAddr), String> {
+    let mut ends: Vec<&TunnelEndpoint> = ends.iter().collect();
     ends.sort_by_key(|end| end.address.is_ipv6());
-    let with = |end: &'a EndWant| {
+    let with = |end: &'a TunnelEndpoint| {
         let to = peer.own().find(|address| address.is_ipv4() == end.address.is_ipv4())?;
         Some((end, to))
     };
@@ -49,22 +56,22 @@ pub(super) fn pair<'a>(ends: &'a [EndWant], peer: &PeerWant) -> Result<(&'a EndW
 
 #[cfg(test)]
 mod tests {
-    use knit_model::intent::TunnelWant;
+    use knit_model::intent::NodeTunnelIntent;
 
     use super::*;
 
-    fn ends(addresses: &[&str]) -> Vec<EndWant> {
-        addresses.iter().map(|text| EndWant { address: text.parse().unwrap(), mtu: 1500 }).collect()
+    fn ends(addresses: &[&str]) -> Vec<TunnelEndpoint> {
+        addresses.iter().map(|text| TunnelEndpoint { address: text.parse().unwrap(), mtu: 1500 }).collect()
     }
 
-    fn ways(own: &[&str], always: bool) -> WaysWant {
-        let tunnel = TunnelWant { node: "a".to_owned(), vni: 1, port: 2, always, ends: ends(own) };
-        WaysWant { tunnel: Some(tunnel), ..WaysWant::default() }
+    fn ways(own: &[&str], always: bool) -> NodeRoutesIntent {
+        let tunnel = NodeTunnelIntent { node: "a".to_owned(), vni: 1, port: 2, always, ends: ends(own) };
+        NodeRoutesIntent { tunnel: Some(tunnel), ..NodeRoutesIntent::default() }
     }
 
-    fn peer(near: &[&str], far: &[&str]) -> PeerWant {
+    fn peer(near: &[&str], far: &[&str]) -> PeerNode {
         let on_link = |text: &&str| (text.parse().unwrap(), "eth0".parse().unwrap());
-        PeerWant {
+        PeerNode {
             name: "b".to_owned(),
             ranges: vec![],
             addresses: near.iter().map(on_link).collect(),
@@ -74,7 +81,7 @@ mod tests {
     }
 
     /// The way in words: the address for a native one, both ends of a tunnel.
-    fn chosen(ways: &WaysWant, peer: &PeerWant, range: &str) -> String {
+    fn chosen(ways: &NodeRoutesIntent, peer: &PeerNode, range: &str) -> String {
         match choose(ways, peer, range.parse().unwrap()) {
             Ok(Choice::Native((address, link))) => format!("{address} on {link}"),
             Ok(Choice::Tunnel { end, to }) => format!("{} to {to}", end.address),
@@ -101,7 +108,7 @@ mod tests {
     fn tunnels_can_be_all_ways_or_none() {
         let near = peer(&["192.0.2.2"], &[]);
         assert_eq!(chosen(&ways(&["192.0.2.1"], true), &near, "10.1.2.0/24"), "192.0.2.1 to 192.0.2.2");
-        let none = WaysWant::default();
+        let none = NodeRoutesIntent::default();
         assert_eq!(chosen(&none, &near, "10.1.2.0/24"), "192.0.2.2 on eth0");
         let why = chosen(&none, &near, "fd01:2::/64");
         assert!(why.contains("no IPv6 address of the node is on a link of this one"), "{why}");

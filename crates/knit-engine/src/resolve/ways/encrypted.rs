@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use knit_model::intent::{EncryptionWant, EndWant, PeerWant, WaysWant};
+use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, PeerNode, TunnelEndpoint};
 use knit_model::link::{Attrs, Kind, Link, LinkKind, WgPeer, WireGuard};
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
@@ -25,7 +25,7 @@ use crate::state::{HeldKey, State};
 /// The encrypted ways of this node.
 pub(super) struct Encrypted<'a> {
     cluster: ClusterNetwork<'a>,
-    want: &'a EncryptionWant,
+    want: &'a EncryptionIntent,
     why: &'a Provenance,
     /// What the node itself says to pods of others comes from these.
     sources: Vec<IpAddr>,
@@ -43,7 +43,7 @@ impl<'a> Encrypted<'a> {
     pub(super) fn new(
         state: &'a State,
         cluster: ClusterNetwork<'a>,
-        ways: &'a WaysWant,
+        ways: &'a NodeRoutesIntent,
         why: &'a Provenance,
     ) -> Option<Self> {
         let want = ways.encryption.as_ref()?;
@@ -68,7 +68,7 @@ impl<'a> Encrypted<'a> {
     /// Reaches a range of a node, or lets nobody reach it.
     pub(super) fn add(
         &mut self,
-        peer: &PeerWant,
+        peer: &PeerNode,
         range: IpNet,
         resolved: &mut Resolved,
     ) -> Result<ItemReport, String> {
@@ -105,7 +105,7 @@ impl<'a> Encrypted<'a> {
     }
 
     /// A node's key, and the addresses that it is reached between; or why it is not.
-    fn far_end(&self, peer: &PeerWant) -> Result<(PublicKey, &'a EndWant, IpAddr), String> {
+    fn far_end(&self, peer: &PeerNode) -> Result<(PublicKey, &'a TunnelEndpoint, IpAddr), String> {
         if let Some(words) = self.lacking {
             return Err(format!("what goes there is to be encrypted, and {words}"));
         }
@@ -224,7 +224,7 @@ fn held(state: &State) -> impl Iterator<Item = (&HeldKey, &str)> {
 impl State {
     /// The public key of this node's encrypted ways, if there are any: what other nodes have to know.
     pub fn public_key(&self) -> Option<PublicKey> {
-        self.made.get(&Unit::Ways)?.public_key
+        self.made.get(&Unit::NodeRoutes)?.public_key
     }
 
     /// The name of the key that Knit made on the node for them, from the moment on that they are asked for until they are gone.
@@ -232,7 +232,7 @@ impl State {
         let is_wanted =
             self.cluster().and_then(|cluster| cluster.ways).is_some_and(|ways| ways.encryption.is_some());
         let name = link_name();
-        let is_there = self.made.get(&Unit::Ways).is_some_and(|made| made.host_links.contains(&name));
+        let is_there = self.made.get(&Unit::NodeRoutes).is_some_and(|made| made.host_links.contains(&name));
         (is_wanted || is_there).then(|| owner(&name).0)
     }
 }
@@ -252,7 +252,7 @@ fn dead_end(to: IpNet) -> Route {
     }
 }
 
-fn mtu_over(end: &EndWant) -> u32 {
+fn mtu_over(end: &TunnelEndpoint) -> u32 {
     end.mtu.saturating_sub(WireGuard::overhead_over(end.address.is_ipv6()))
 }
 

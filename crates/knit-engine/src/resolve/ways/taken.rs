@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::{NetworkWant, PeerWant, WaysWant};
+use knit_model::intent::{NetworkIntent, NodeRoutesIntent, PeerNode};
 
 /// Ranges that do not overlap, by their first address.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct Taken {
 
 impl Taken {
     /// This node's own ranges, and the addresses of all nodes.
-    pub(super) fn of(own: &NetworkWant, ways: &WaysWant) -> Self {
+    pub(super) fn of(own: &NetworkIntent, ways: &NodeRoutesIntent) -> Self {
         let mut taken = Self::default();
         for range in &own.ranges {
             taken.put(*range, || format!("{range} of this node"));
@@ -32,7 +32,7 @@ impl Taken {
 
     /// A node with those of its addresses that are its own, and a sentence for each other: what pods say to such an address
     /// would go to the wrong node.
-    pub(super) fn known(&self, peer: &PeerWant) -> (PeerWant, Vec<String>) {
+    pub(super) fn known(&self, peer: &PeerNode) -> (PeerNode, Vec<String>) {
         let mut sentences = Vec::new();
         let mut is_own = |address: &IpAddr| {
             let own = of_node(*address, &peer.name);
@@ -91,28 +91,28 @@ mod tests {
 
     #[test]
     fn nobody_takes_what_is_anothers() {
-        let own = NetworkWant {
+        let own = NetworkIntent {
             name: "n".to_owned(),
             ranges: vec!["10.1.1.0/24".parse().unwrap(), "fd01:1::/64".parse().unwrap()],
             isolated: false,
             mtu: None,
             span: None,
         };
-        let peer = PeerWant {
+        let peer = PeerNode {
             name: "b".to_owned(),
             ranges: vec![],
             addresses: vec![],
             far: vec!["192.0.2.2".parse().unwrap()],
             key: None,
         };
-        let liar = PeerWant {
+        let liar = PeerNode {
             name: "d".to_owned(),
             addresses: vec![("192.0.2.2".parse().unwrap(), "eth0".parse().unwrap())],
             far: ["192.0.2.4", "10.1.1.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec(),
             ..peer.clone()
         };
         let nodes = vec![peer.clone(), liar.clone()];
-        let mut taken = Taken::of(&own, &WaysWant { nodes, ..WaysWant::default() });
+        let mut taken = Taken::of(&own, &NodeRoutesIntent { nodes, ..NodeRoutesIntent::default() });
         assert_eq!(taken.known(&peer), (peer.clone(), vec![]));
         let (known, why) = taken.known(&liar);
         assert_eq!(known.own().collect::<Vec<_>>(), ["192.0.2.4".parse::<IpAddr>().unwrap()]);

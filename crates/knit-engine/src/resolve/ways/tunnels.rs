@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::{EndWant, PeerWant, TunnelWant, WaysWant};
+use knit_model::intent::{NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint};
 use knit_model::link::{Attrs, Kind, Link, LinkKind, Vxlan};
 use knit_model::plan::Item;
 use knit_model::provenance::Provenance;
@@ -24,21 +24,21 @@ use crate::state::State;
 /// The tunnels of this node.
 pub(super) struct Tunnels<'a> {
     cluster: ClusterNetwork<'a>,
-    want: Option<&'a TunnelWant>,
+    want: Option<&'a NodeTunnelIntent>,
     why: &'a Provenance,
     /// The bridge's addresses: what the node itself says to pods beyond a tunnel comes from them.
     sources: Vec<IpAddr>,
     /// What the kernel says if it has none.
     lacking: Option<&'a str>,
     /// Where each hardware address is, by the end of the tunnel.
-    entries: BTreeMap<IpAddr, (&'a EndWant, BTreeMap<Mac, IpAddr>)>,
+    entries: BTreeMap<IpAddr, (&'a TunnelEndpoint, BTreeMap<Mac, IpAddr>)>,
 }
 
 impl<'a> Tunnels<'a> {
     pub(super) fn new(
         state: &'a State,
         cluster: ClusterNetwork<'a>,
-        ways: &'a WaysWant,
+        ways: &'a NodeRoutesIntent,
         why: &'a Provenance,
     ) -> Self {
         Self {
@@ -54,9 +54,9 @@ impl<'a> Tunnels<'a> {
     /// Reaches a range of a node by a tunnel from `end` to its address `to`.
     pub(super) fn add(
         &mut self,
-        peer: &PeerWant,
+        peer: &PeerNode,
         range: IpNet,
-        end: &'a EndWant,
+        end: &'a TunnelEndpoint,
         to: IpAddr,
         resolved: &mut Resolved,
     ) -> Result<ItemReport, String> {
@@ -97,8 +97,8 @@ impl<'a> Tunnels<'a> {
 }
 
 fn add_link(
-    want: &TunnelWant,
-    end: &EndWant,
+    want: &NodeTunnelIntent,
+    end: &TunnelEndpoint,
     entries: BTreeMap<Mac, IpAddr>,
     why: &Provenance,
     resolved: &mut Resolved,
@@ -121,7 +121,7 @@ fn add_link(
     resolved.made.sysctls.insert(loose);
 }
 
-pub(super) fn link_name(end: &EndWant) -> IfName {
+pub(super) fn link_name(end: &TunnelEndpoint) -> IfName {
     let name = if end.address.is_ipv4() { marks::TUNNEL_IPV4 } else { marks::TUNNEL_IPV6 };
     IfName::new(name).expect("seven letters and digits are a name")
 }

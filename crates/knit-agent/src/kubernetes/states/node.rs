@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use knit_crds::states::{
-    AppliedObject, KernelState, LinkSupport, NetworkCapacity, NodeBridge, NodeNetworkStateStatus, UplinkState,
+    AppliedObject, KernelState, LinkSupport, NetworkCapacity, NodeBridge, NodeNetworkStatus, UplinkState,
 };
 use knit_engine::{State, Unit};
 use knit_kernel::Netns;
 use knit_kernel::features::{self, Feature, State as Found};
 use knit_kernel::nics::{Nic, nics};
-use knit_model::intent::Want;
+use knit_model::intent::IntentSpec;
 use knit_model::problem::Reason;
 use knit_model::{IfName, Kind};
 use tokio::task::spawn_blocking;
@@ -28,14 +28,14 @@ const NICS: Duration = Duration::from_secs(30);
 pub(super) type Opened = BTreeMap<IfName, String>;
 
 /// What the loop knows about the node.
-pub(super) fn of(state: &State) -> (NodeNetworkStateStatus, Opened) {
+pub(super) fn of(state: &State) -> (NodeNetworkStatus, Opened) {
     let bridges = state.made.iter().filter_map(|(unit, made)| match (unit, &made.bridge) {
         (Unit::Bridge(key), Some(bridge)) => {
             Some(NodeBridge { namespace: key.namespace.clone(), ..NodeBridge::of(bridge) })
         }
         _ => None,
     });
-    let status = NodeNetworkStateStatus {
+    let status = NodeNetworkStatus {
         agent: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: KernelState::default(),
         uplinks: Vec::new(),
@@ -45,15 +45,15 @@ pub(super) fn of(state: &State) -> (NodeNetworkStateStatus, Opened) {
     };
     let intents =
         state.objects.iter().flat_map(|(key, object)| object.intents.iter().map(move |intent| (key, intent)));
-    let opened = intents.filter_map(|(key, intent)| match &intent.want {
-        Want::Uplink(uplink) => Some((uplink.link.clone(), key.name.clone())),
+    let opened = intents.filter_map(|(key, intent)| match &intent.spec {
+        IntentSpec::Uplink(uplink) => Some((uplink.link.clone(), key.name.clone())),
         _ => None,
     });
     (status, opened.collect())
 }
 
 /// Leaves out what a quota refused in these namespaces: more of it is being claimed.
-pub(super) fn pass_over_quotas(status: &mut NodeNetworkStateStatus, namespaces: &BTreeSet<&str>) {
+pub(super) fn pass_over_quotas(status: &mut NodeNetworkStatus, namespaces: &BTreeSet<&str>) {
     let refused = format!("{:?}", Reason::QuotaExceeded);
     let claiming = status.objects.iter_mut().filter(|one| namespaces.contains(one.namespace.as_str()));
     claiming.for_each(|one| one.problems.retain(|problem| problem.reason != refused));
@@ -71,7 +71,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Puts in what the kernel says, which is asked where that is due.
-    pub(super) async fn complete(&mut self, status: &mut NodeNetworkStateStatus, opened: &Opened) {
+    pub(super) async fn complete(&mut self, status: &mut NodeNetworkStatus, opened: &Opened) {
         if self.kernel.is_none() {
             self.kernel = spawn_blocking(kernel).await.ok();
         }

@@ -36,7 +36,7 @@ async fn about(shared: &Shared, unit: &Unit) -> Option<ObjectReference> {
     let Unit::Sandbox(id) = unit else {
         return Some(ObjectReference {
             api_version: Some("podnetwork.opdev.io/v1alpha1".to_owned()),
-            kind: Some("NodeNetworkState".to_owned()),
+            kind: Some("NodeNetwork".to_owned()),
             name: Some(shared.node.to_string()),
             ..ObjectReference::default()
         });

@@ -1,4 +1,4 @@
-//! What became of it all, to the API server: one PodNetworkState for each pod that has something, one NodeNetworkState.
+//! What became of it all, to the API server: one PodNetworkState for each pod that has something, one NodeNetwork.
 //!
 //! Whenever something may be another than before, all of it is read from the state and compared with what was written
 //! last. Only differences are written, each in one request, and a pod that is being worked on waits until it is not.
@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
-    NODE_LABEL, NodeNetworkState, NodeNetworkStateStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
+    NODE_LABEL, NodeNetwork, NodeNetworkStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
 };
 use knit_engine::{State, Unit};
 use knit_kube::kube::api::{DeleteParams, ListParams};
@@ -53,7 +53,7 @@ struct Writer {
     /// What was written about pods, without counters.
     written: States,
     counting: Counting,
-    written_node: Option<(NodeNetworkStateStatus, Instant)>,
+    written_node: Option<(NodeNetworkStatus, Instant)>,
     /// When it is to be written how many addresses are free.
     room_due: Option<Instant>,
     facts: Facts,
@@ -68,7 +68,7 @@ struct Wanted {
     sandboxes: BTreeMap<Name, Sandbox>,
     /// Pods that are being worked on: what is written about them stays for now.
     unsettled: BTreeSet<Name>,
-    node: NodeNetworkStateStatus,
+    node: NodeNetworkStatus,
     opened: Opened,
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn follow(shared: Shared) {
 }
 
 /// When a node's state is to be written of which nothing but the number of free addresses is another.
-fn room_due(old: &NodeNetworkStateStatus, new: &NodeNetworkStateStatus, written: Instant) -> Option<Instant> {
+fn room_due(old: &NodeNetworkStatus, new: &NodeNetworkStatus, written: Instant) -> Option<Instant> {
     let rooms = || old.networks.iter().zip(&new.networks);
     // Where there was none, or is none now, people wait for the news.
     let is_small = rooms().all(|(old, new)| (old.free == 0) == (new.free == 0));
@@ -276,7 +276,7 @@ impl Writer {
         }
     }
 
-    async fn write_node(&self, state: &NodeNetworkStateStatus) -> kube::Result<()> {
+    async fn write_node(&self, state: &NodeNetworkStatus) -> kube::Result<()> {
         let name = &*self.shared.node;
         let owner = self
             .node_uid
@@ -284,12 +284,12 @@ impl Writer {
             .map(|uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]));
         let manifest = json!({
             "apiVersion": "podnetwork.opdev.io/v1alpha1",
-            "kind": "NodeNetworkState",
+            "kind": "NodeNetwork",
             "metadata": {"name": name, "labels": {NODE_LABEL: name}, "ownerReferences": owner},
             "spec": {},
             "status": state,
         });
-        let api: Api<NodeNetworkState> = Api::all(self.shared.client.clone());
+        let api: Api<NodeNetwork> = Api::all(self.shared.client.clone());
         apply(&api, name, &manifest).await.map(|_| ())
     }
 }
@@ -350,7 +350,7 @@ mod tests {
 
     use super::*;
 
-    fn with(rooms: &[u64]) -> NodeNetworkStateStatus {
+    fn with(rooms: &[u64]) -> NodeNetworkStatus {
         let room = |free: &u64| NetworkCapacity {
             namespace: "knit".to_owned(),
             name: "cluster".to_owned(),
@@ -358,10 +358,7 @@ mod tests {
             total: 250,
             free: *free,
         };
-        NodeNetworkStateStatus {
-            networks: rooms.iter().map(room).collect(),
-            ..NodeNetworkStateStatus::default()
-        }
+        NodeNetworkStatus { networks: rooms.iter().map(room).collect(), ..NodeNetworkStatus::default() }
     }
 
     #[test]
@@ -372,7 +369,7 @@ mod tests {
         for (old, new) in [(&[1][..], &[0][..]), (&[0], &[1]), (&[9], &[8, 9]), (&[9], &[9])] {
             assert_eq!(room_due(&with(old), &with(new), now), None, "{old:?} {new:?}");
         }
-        let other = NodeNetworkStateStatus { agent: "new".to_owned(), ..with(&[8]) };
+        let other = NodeNetworkStatus { agent: "new".to_owned(), ..with(&[8]) };
         assert_eq!(room_due(&with(&[9]), &other, now), None);
     }
 }

@@ -54,7 +54,7 @@ pub(super) async fn follow(shared: Shared, mut told: watch::Receiver<Option<Opti
 
 /// The key to be told, or that there is none; `None` while that is not known.
 fn key(state: &State) -> Option<Option<String>> {
-    let is_known = state.cluster().is_some() && !state.is_pending(&Unit::Ways);
+    let is_known = state.cluster().is_some() && !state.is_pending(&Unit::NodeRoutes);
     is_known.then(|| state.public_key().map(|key| key.to_string()))
 }
 

@@ -174,7 +174,7 @@ mod tests {
     use knit_engine::pods::{Running, Told};
     use knit_ipam::Time;
     use knit_model::SandboxId;
-    use knit_model::intent::Want;
+    use knit_model::intent::IntentSpec;
     use knit_model::sandbox::Instance;
 
     use super::*;
@@ -203,15 +203,15 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        let word = |want: &Want| match want {
-            Want::Interface(want) => {
+        let word = |want: &IntentSpec| match want {
+            IntentSpec::Interface(want) => {
                 format!("{} {:?}", want.master.clone().unwrap_or_default(), want.attrs.mtu)
             }
-            Want::Refused(want) => want.problem.message.clone(),
+            IntentSpec::Rejected(want) => want.problem.message.clone(),
             other => format!("{other:?}"),
         };
         let stored = state.annotated("shop", "web", "u1")?;
-        Some(stored.intents.iter().map(|intent| word(&intent.want)).collect())
+        Some(stored.intents.iter().map(|intent| word(&intent.spec)).collect())
     }
 
     const BLUE: &str = r#"{"type": "bridge", "bridge": "br0"}"#;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knit_crds::fields::PrefixText;
-use knit_crds::states::{IpBlock, IpBlockSpec, NODE_LABEL};
+use knit_crds::states::{NODE_LABEL, PodAddressBlock, PodAddressBlockSpec};
 use knit_engine::Event;
 use knit_engine::blocks::{Block, News, Order};
 use knit_kube::Seen;
@@ -40,7 +40,7 @@ pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>,
         tokio::select! {
             order = orders.recv() => match order {
                 Some(Order::Claim { name, pool, cidr }) => {
-                    let spec = IpBlockSpec { pool, cidr: PrefixText(cidr.to_string()), node: shared.node.to_string() };
+                    let spec = PodAddressBlockSpec { pool, cidr: PrefixText(cidr.to_string()), node: shared.node.to_string() };
                     tokio::spawn(claim(shared.clone(), name, spec));
                 }
                 Some(Order::Return { name, uid }) => {
@@ -67,8 +67,8 @@ pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>,
 async fn watch(shared: Shared, relist: Arc<Notify>, known: oneshot::Sender<()>) {
     let mut known = Some(known);
     loop {
-        let api: Api<IpBlock> = Api::all(shared.client.clone());
-        let tell = |heard: Result<Seen<IpBlock>, &watcher::Error>| {
+        let api: Api<PodAddressBlock> = Api::all(shared.client.clone());
+        let tell = |heard: Result<Seen<PodAddressBlock>, &watcher::Error>| {
             let is_answer = match &heard {
                 Ok(seen) => matches!(seen, Seen::Listed(_)),
                 Err(why) => is_refusal(why),
@@ -91,14 +91,14 @@ async fn watch(shared: Shared, relist: Arc<Notify>, known: oneshot::Sender<()>) 
             }
         };
         tokio::select! {
-            () = knit_kube::follow_with("ipblocks", api, watcher::Config::default(), tell) => {}
+            () = knit_kube::follow_with("podaddressblocks", api, watcher::Config::default(), tell) => {}
             () = is_needed => {}
         }
     }
 }
 
 /// What a watch tells, in the engine's words.
-fn news(shared: &Shared, seen: Seen<IpBlock>) -> Option<News> {
+fn news(shared: &Shared, seen: Seen<PodAddressBlock>) -> Option<News> {
     Some(match seen {
         Seen::Listed(all) => News::Listed(all.iter().filter_map(|block| read(shared, block)).collect()),
         Seen::Applied(block) => News::Applied(read(shared, &block)?),
@@ -119,9 +119,9 @@ fn is_refusal(why: &watcher::Error) -> bool {
 }
 
 /// Creates a block for this node, or finds out whose it is.
-async fn claim(shared: Shared, name: String, spec: IpBlockSpec) {
-    let api: Api<IpBlock> = Api::all(shared.client.clone());
-    let mut block = IpBlock::new(&name, spec);
+async fn claim(shared: Shared, name: String, spec: PodAddressBlockSpec) {
+    let api: Api<PodAddressBlock> = Api::all(shared.client.clone());
+    let mut block = PodAddressBlock::new(&name, spec);
     let mut is_late = false;
     block.labels_mut().insert(NODE_LABEL.to_owned(), shared.node.to_string());
     loop {
@@ -137,7 +137,7 @@ async fn claim(shared: Shared, name: String, spec: IpBlockSpec) {
                     feed(&shared, News::Applied(there));
                     return;
                 }
-                format!("ipblock/{name} cannot be read")
+                format!("podaddressblock/{name} cannot be read")
             }
             // It went between two looks.
             Ok(Ok(None)) => continue,
@@ -158,7 +158,10 @@ async fn claim(shared: Shared, name: String, spec: IpBlockSpec) {
 }
 
 /// The block that there is then, if it did not go at once.
-async fn create(api: &Api<IpBlock>, block: &IpBlock) -> kube::Result<Option<IpBlock>> {
+async fn create(
+    api: &Api<PodAddressBlock>,
+    block: &PodAddressBlock,
+) -> kube::Result<Option<PodAddressBlock>> {
     match api.create(&PostParams::default(), block).await {
         // Somebody else was first, or an answer to this node was lost.
         Err(kube::Error::Api(why)) if why.code == 409 => api.get_opt(&block.name_any()).await,
@@ -168,7 +171,7 @@ async fn create(api: &Api<IpBlock>, block: &IpBlock) -> kube::Result<Option<IpBl
 
 /// Deletes a block, unless its name is another block's by now.
 async fn give_back(shared: Shared, name: String, uid: String) {
-    let api: Api<IpBlock> = Api::all(shared.client.clone());
+    let api: Api<PodAddressBlock> = Api::all(shared.client.clone());
     let only = Preconditions { uid: Some(uid), ..Preconditions::default() };
     let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
     loop {
@@ -191,8 +194,8 @@ fn feed(shared: &Shared, news: News) {
 }
 
 /// A block in the engine's words; one whose range makes no sense is nobody's.
-fn read(shared: &Shared, block: &IpBlock) -> Option<Block> {
-    let IpBlockSpec { pool, cidr, node } = &block.spec;
+fn read(shared: &Shared, block: &PodAddressBlock) -> Option<Block> {
+    let PodAddressBlockSpec { pool, cidr, node } = &block.spec;
     Some(Block {
         name: block.name_any(),
         uid: block.uid().unwrap_or_default(),

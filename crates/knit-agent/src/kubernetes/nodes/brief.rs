@@ -9,18 +9,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knit_model::PublicKey;
 use serde::Deserialize;
 
-use crate::beside::room::{CONDITION, Said, TAINT};
+use crate::kubernetes::room::{CONDITION, Said, TAINT};
 
 /// The condition by which a node says that it is well.
 const READY: &str = "Ready";
 
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::beside) struct Known {
+pub(in crate::kubernetes) struct Known {
     /// The ranges of its pods.
     pub(super) ranges: Vec<IpNet>,
     /// Its own addresses.
-    pub(in crate::beside) addresses: Vec<IpAddr>,
+    pub(in crate::kubernetes) addresses: Vec<IpAddr>,
     /// Whether it is Ready, as the API server says.
     pub(super) is_ready: bool,
     /// The key that it tells others.
@@ -151,7 +151,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::beside::told_key::ANNOTATION;
+    use crate::kubernetes::told_key::ANNOTATION;
 
     #[test]
     fn a_node_is_its_ranges_and_its_own_addresses() {

@@ -1,7 +1,7 @@
-//! IpPool: addresses that nodes take their pods' ranges from, where Knit is the cluster's network.
+//! PodAddressPool: addresses that nodes take their pods' ranges from, where Knit is the cluster's network.
 
 use ipnet::IpNet;
-use knit_model::intent::{PoolWant, Want};
+use knit_model::intent::{AddressPoolIntent, IntentSpec};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ const ROOM: Rule<'_> = (
 #[kube(
     group = "podnetwork.opdev.io",
     version = "v1alpha1",
-    kind = "IpPool",
+    kind = "PodAddressPool",
     status = "PlainStatus",
     derive = "PartialEq",
     doc = "Addresses for pods, where Knit is the cluster's network: each node claims blocks of it as it needs them, and pods there get addresses of those. Without a pool of a family, a node's range is what the cluster gave it (spec.podCIDRs).",
@@ -45,7 +45,7 @@ const ROOM: Rule<'_> = (
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rule_list(&[SAME, FITS, ROOM])))]
-pub struct IpPoolSpec {
+pub struct PodAddressPoolSpec {
     /// All of its addresses, such as `10.240.0.0/16`. No node, Service or other pool may have addresses of it.
     pub cidr: PrefixText,
     /// The prefix length of a block, which is what a node takes at a time. Default: 26 for IPv4; for IPv6 sixteen bits more than
@@ -70,7 +70,7 @@ fn namespace_schema() -> serde_json::Value {
     crate::fields::text(63, &[("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE)]).to_value()
 }
 
-impl Kind for IpPool {
+impl Kind for PodAddressPool {
     const NAMESPACED: bool = false;
     const COLUMNS: &'static [Column] = &[
         Column { name: "Cidr", type_: "string", path: ".spec.cidr", wide: false },
@@ -104,7 +104,10 @@ impl Kind for IpPool {
             return;
         }
         let (namespaces, masquerade) = (spec.namespaces.clone(), spec.masquerade);
-        to.want("spec", Want::Pool(PoolWant { name, range, block, namespaces, masquerade }));
+        to.want(
+            "spec",
+            IntentSpec::AddressPool(AddressPoolIntent { name, range, block, namespaces, masquerade }),
+        );
     }
 }
 

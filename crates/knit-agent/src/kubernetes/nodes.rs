@@ -18,7 +18,7 @@ use knit_kube::Seen;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
-use knit_model::intent::{EndWant, OwnWant, PeerWant, WaysWant};
+use knit_model::intent::{LocalNode, NodeRoutesIntent, PeerNode, TunnelEndpoint};
 use knit_model::problem::Problem;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
@@ -131,8 +131,7 @@ async fn keep(shared: Shared, config: ClusterNetworkConfig) {
             continue;
         }
         if ranges.own.is_empty() {
-            let why =
-                "the cluster gave this node no pod range (spec.podCIDRs is empty), and there is no IpPool";
+            let why = "the cluster gave this node no pod range (spec.podCIDRs is empty), and there is no PodAddressPool";
             missing(&shared, why);
             continue;
         }
@@ -205,7 +204,7 @@ fn network(
             .map(|address| (*address, links.with(*address)))
             .partition(|(_, link)| link.is_some());
         let near = near.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
-        PeerWant {
+        PeerNode {
             name: name.clone(),
             ranges: peer.ranges.clone(),
             addresses: near.collect(),
@@ -217,7 +216,7 @@ fn network(
     let mtu = config.mtu_over(&ends);
     let own_links =
         own_links(node, &own.addresses, &links, &bridge, |address| link_with(&host, address).ok().flatten());
-    let ways = WaysWant { pools, own: Some(own_links), ..config.ways(peers.collect(), node, ends) };
+    let ways = NodeRoutesIntent { pools, own: Some(own_links), ..config.ways(peers.collect(), node, ends) };
     Ok(Cluster::new(&own.ranges, &bridge, mtu, &ways))
 }
 
@@ -228,10 +227,10 @@ fn own_links(
     links: &Links,
     bridge: &IfName,
     link_at: impl Fn(IpAddr) -> Option<IfName>,
-) -> OwnWant {
+) -> LocalNode {
     let addresses = own.iter().filter_map(|address| Some((*address, link_at(*address)?)));
     let links = links.ranges().filter(|(_, link)| *link != bridge);
-    OwnWant {
+    LocalNode {
         name: node.to_owned(),
         addresses: addresses.collect(),
         links: links.map(|(range, link)| (range, link.clone())).collect(),
@@ -239,19 +238,19 @@ fn own_links(
 }
 
 /// Where tunnels of this node begin: asks the kernel for links.
-pub(super) fn ends_at(own: &[IpAddr]) -> Result<Vec<EndWant>, String> {
+pub(super) fn ends_at(own: &[IpAddr]) -> Result<Vec<TunnelEndpoint>, String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
     Ok(ends(own, |address| mtu_at(&host, address)))
 }
 
 /// The first address of each family that a link of this node has.
-fn ends(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<EndWant> {
-    let mut ends: Vec<EndWant> = Vec::new();
+fn ends(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<TunnelEndpoint> {
+    let mut ends: Vec<TunnelEndpoint> = Vec::new();
     for address in own {
         if ends.iter().all(|end| end.address.is_ipv4() != address.is_ipv4())
             && let Some(mtu) = mtu_at(*address)
         {
-            ends.push(EndWant { address: *address, mtu });
+            ends.push(TunnelEndpoint { address: *address, mtu });
         }
     }
     ends
