@@ -1,115 +1,77 @@
-//! Knit's workshop. `cargo xtask help` lists what it can do.
+//! `cargo xtask`: the front end of the developer tools.
+//!
+//! It links none of Knit's crates, so that it builds in seconds. A command that needs more is a crate of its own under
+//! `tools/`: the front end has cargo build that crate, with cargo's progress on the terminal, and runs it.
 
-mod bench;
-mod beside;
-mod bpffs;
-mod ci;
-mod cluster;
-mod demo;
-mod deps;
-mod generate;
-mod gotools;
-mod image;
-mod machine;
-mod places;
-mod process;
-mod programs;
-mod progress;
-mod python;
-mod sim;
-mod soak;
-mod test;
-mod vm;
+mod tool;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Arg, ArgAction, Command};
+use knit_dev::packages;
 
-#[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Build, test and look at Knit", version)]
-struct Cli {
-    #[command(subcommand)]
-    task: Task,
-}
-
-#[derive(Subcommand)]
-enum Task {
-    /// Show which Debian packages are here and which are missing, by purpose
-    Deps {
-        /// Install what is missing (needs root)
-        #[arg(long)]
-        install: bool,
-    },
-    /// Show Knit's main job in under a minute: no cluster, and no root where user namespaces are allowed
-    Demo {
-        /// In the demo's own namespaces already
-        #[arg(long, hide = true)]
-        inside: bool,
-    },
-    /// Run every test, or some families; the last line is a plain count
-    Test {
-        /// Only these families
-        families: Vec<test::Family>,
-        /// Only tests whose name contains this
-        #[arg(long, value_name = "TEXT")]
-        filter: Option<String>,
-        /// Run a test that failed once more, alone, and name it as unsteady if it passes then
-        #[arg(long)]
-        again: bool,
-    },
-    /// A real Kubernetes on this machine, for tests
-    Cluster {
-        #[command(flatten)]
-        which: cluster::Which,
-        #[command(subcommand)]
-        task: cluster::Task,
-    },
-    /// Run programs in a guest with Debian's cloud kernel, for what this kernel was built without
-    #[command(subcommand)]
-    Vm(vm::VmTask),
-    /// Make a container image of the product's binaries, without docker
-    Image {
-        /// The file to write; by default dist/knit-<version>.tar in the checkout
-        #[arg(long, value_name = "FILE")]
-        output: Option<PathBuf>,
-        /// Build once more in another folder, and fail unless that gives the same image
-        #[arg(long)]
-        check: bool,
-    },
-    /// Measure Knit, its floor and its peers
-    #[command(subcommand)]
-    Bench(bench::Bench),
-    /// Let everything happen at once on a real cluster, and check that nothing is left of it (needs root)
-    Soak(soak::Options),
-    /// Simulate a large cluster: the agents' and the controller's own decisions, without a kernel; a seed replays
-    Sim(sim::Options),
-    /// Write the files that follow from the code
-    Generate {
-        /// Only compare, and fail when one is out of date
-        #[arg(long)]
-        check: bool,
-    },
-    /// Check everything that has to hold before a change lands: format, lints, licences, generated files, tests
-    Ci,
-}
+use tool::TOOLS;
 
 fn main() -> Result<ExitCode> {
-    match Cli::parse().task {
-        Task::Deps { install } => deps::command(install)?,
-        Task::Demo { inside } => demo::command(inside)?,
-        Task::Test { families, filter, again } => {
-            test::command(&test::Request { families, filter, again })?;
+    let matches = cli().get_matches();
+    match matches.subcommand() {
+        Some(("deps", arguments)) => {
+            packages::command(arguments.get_flag("install"))?;
+            Ok(ExitCode::SUCCESS)
         }
-        Task::Cluster { which, task } => return cluster::command(&which, task),
-        Task::Vm(task) => vm::command(task)?,
-        Task::Image { output, check } => image::command(output, check)?,
-        Task::Bench(bench) => bench::command(bench)?,
-        Task::Soak(options) => soak::command(&options)?,
-        Task::Sim(options) => sim::command(&options)?,
-        Task::Generate { check } => generate::command(check)?,
-        Task::Ci => ci::command()?,
+        Some((name, arguments)) => {
+            let tool = TOOLS.iter().find(|tool| tool.command == name);
+            let tool = tool.expect("every other command is one of the tools");
+            tool.run(arguments.get_raw("arguments").unwrap_or_default())
+        }
+        None => unreachable!("clap requires a command"),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn cli() -> Command {
+    let install = Arg::new("install").long("install").action(ArgAction::SetTrue);
+    let deps = Command::new("deps")
+        .about("Show which Debian packages are installed and which are missing, by purpose")
+        .arg(install.help("Install the missing packages (needs root)"));
+    let cli = Command::new("cargo xtask")
+        .bin_name("cargo xtask")
+        .about("Build, test and measure Knit")
+        .after_help("`cargo xtask COMMAND --help` describes a command's options.")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(deps);
+    TOOLS.iter().fold(cli, |cli, tool| cli.subcommand(tool.subcommand()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        cli().debug_assert();
+    }
+
+    #[test]
+    fn every_command_is_in_the_contributing_guide() {
+        let guide = knit_dev::places::workspace().join("CONTRIBUTING.md");
+        let guide = std::fs::read_to_string(guide).expect("the guide is in the checkout");
+        for command in cli().get_subcommands() {
+            let name = command.get_name();
+            assert!(
+                guide.contains(&format!("`cargo xtask {name}")),
+                "CONTRIBUTING.md does not mention {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn options_of_a_tool_are_passed_on_unparsed() {
+        let matches = cli().get_matches_from(["cargo xtask", "bench", "attach", "--json", "--help"]);
+        let (name, arguments) = matches.subcommand().expect("a command was given");
+        let passed: Vec<_> = arguments.get_raw("arguments").expect("arguments were given").collect();
+        assert_eq!((name, passed), ("bench", ["attach", "--json", "--help"].map(AsRef::as_ref).to_vec()));
+    }
 }

@@ -1,0 +1,92 @@
+//! What the shim is measured with: a program that does nothing, and an agent that answers at once.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use knit_kni::{frame, v1};
+use serde_json::json;
+
+use knit_dev::process;
+
+/// A configuration that names an agent's socket.
+pub fn config(socket: &Path) -> String {
+    json!({ "cniVersion": "1.0.0", "name": "bench", "type": "knit-cni", "socket": socket }).to_string()
+}
+
+/// Builds a program that does nothing, as the shim is built.
+pub fn nothing(folder: &Path) -> Result<PathBuf> {
+    let (source, program) = (folder.join("nothing.rs"), folder.join("nothing"));
+    std::fs::write(&source, "fn main() {}\n")?;
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut build = Command::new(rustc);
+    build.args(["-O", "-Ctarget-feature=+crt-static", "-Cstrip=symbols", "-o"]).arg(&program).arg(&source);
+    process::output(&mut build)?;
+    Ok(program)
+}
+
+/// An agent that answers every ADD at once, with the same.
+pub struct Instant {
+    socket: PathBuf,
+}
+
+impl Instant {
+    /// Listens until this program ends.
+    pub fn start(socket: &Path) -> Result<Self> {
+        let listener =
+            UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
+        let answer = frame::encode(&v1::FramedReply {
+            response: prost::Message::encode_to_vec(&attached()),
+            ..Default::default()
+        });
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let mut header = [0; frame::HEADER];
+                let mut answer_one = || {
+                    stream.read_exact(&mut header)?;
+                    let length = frame::length(header, 1 << 20).unwrap_or_default();
+                    let mut call = vec![0; length];
+                    stream.read_exact(&mut call)?;
+                    stream.write_all(&answer)
+                };
+                // A shim that went away is measured as a failure over there.
+                let _: std::io::Result<()> = answer_one();
+            }
+        });
+        Ok(Self { socket: socket.to_owned() })
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+}
+
+/// What the agent says of a pod with one interface.
+fn attached() -> v1::AttachResponse {
+    let address = |address: &str, prefix_length, gateway: &str| v1::Address {
+        address: address.to_owned(),
+        prefix_length,
+        gateway: gateway.to_owned(),
+        ..Default::default()
+    };
+    let route = |destination: &str, gateway: &str| v1::Route {
+        destination: destination.to_owned(),
+        gateway: gateway.to_owned(),
+        ..Default::default()
+    };
+    let interface = v1::Interface {
+        name: "eth0".to_owned(),
+        mac: "02:00:00:00:00:02".to_owned(),
+        mtu: 1500,
+        host_link: "knit12345678".to_owned(),
+        addresses: vec![address("10.75.0.2", 16, "10.75.0.1"), address("fd75::2", 64, "fd75::1")],
+        routes: vec![route("0.0.0.0/0", "10.75.0.1"), route("::/0", "fd75::1")],
+        ..Default::default()
+    };
+    v1::AttachResponse {
+        pod: Some(v1::Pod { id: "bench".to_owned(), interfaces: vec![interface], ..Default::default() }),
+        ..Default::default()
+    }
+}

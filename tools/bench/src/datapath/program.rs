@@ -1,0 +1,65 @@
+//! Knit's own eBPF program between two pods. It is compiled here: this workshop has to build where there is no clang yet.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use knit_kernel::Netns;
+use knit_kernel::redirect::{Port, Redirect, Wanted, Way};
+use knit_model::Mac;
+
+use knit_dev::places;
+use knit_dev::process;
+
+/// The program at two ports. What it pinned goes with this.
+pub struct Attached {
+    host: Netns,
+    redirect: Redirect,
+}
+
+impl Attached {
+    /// Has it at these links of the host, whose other ends are in these pods.
+    pub fn new(host: &Netns, links: [&str; 2], pods: &[Netns; 2], addresses: [Ipv4Addr; 2]) -> Result<Self> {
+        // As long as this program runs, as an agent's is.
+        let new = Self { host: host.clone(), redirect: Redirect::new(Some(compile()?.leak())) };
+        let mut ports = Vec::new();
+        for ((link, pod), address) in links.into_iter().zip(pods).zip(addresses) {
+            let mac = mac(pod)?;
+            ports.push(Port { link: link.parse()?, mac, addresses: [address.into()].into() });
+        }
+        new.redirect.apply(host, &Wanted { ports, ..Wanted::default() })?;
+        Ok(new)
+    }
+
+    /// Whether it has taken packets.
+    pub fn check(&self) -> Result<()> {
+        match self.redirect.way() {
+            Way::Direct { packets: 1.., .. } => Ok(()),
+            other => bail!("Knit's eBPF program took no packets: {other:?}"),
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = self.redirect.apply(&self.host, &Wanted::default());
+    }
+}
+
+fn compile() -> Result<Vec<u8>> {
+    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let object = folder.path().join("redirect.o");
+    let mut clang = Command::new("clang");
+    clang.args(["-target", "bpf", "-O2", "-ffreestanding", "-c"]);
+    clang.arg(places::workspace().join("crates/knit-ebpf/src/redirect.c")).arg("-o").arg(&object);
+    process::output(&mut clang)?;
+    Ok(std::fs::read(&object)?)
+}
+
+fn mac(pod: &Netns) -> Result<Mac> {
+    let mut ip = Command::new("ip");
+    ip.args(["-json", "link", "show", "dev", "eth0"]);
+    let shown: serde_json::Value = serde_json::from_str(&pod.enter(|| process::output(&mut ip))??)?;
+    let text = shown[0]["address"].as_str().context("a pod's link has no hardware address")?;
+    text.parse().context("a pod's hardware address")
+}

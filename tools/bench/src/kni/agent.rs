@@ -1,0 +1,236 @@
+//! The agent as people run it, and a client of it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use knit_kni::{Client, v1};
+use tokio::runtime::Runtime;
+
+use super::{Pod, path_of};
+use knit_dev::places;
+use knit_dev::process;
+
+/// The namespace of pods that no other is said for.
+const NAMESPACE: &str = "bench";
+/// The agent has this long to be there.
+const START: Duration = Duration::from_secs(30);
+
+/// A running agent with a client that is connected.
+pub struct Agent {
+    program: PathBuf,
+    folder: PathBuf,
+    child: Option<Child>,
+    runtime: Runtime,
+    client: Client,
+}
+
+/// What the agent and its node have.
+#[derive(Clone, Copy, Debug)]
+pub struct Footprint {
+    /// Anonymous memory, in MiB.
+    pub anonymous: f64,
+    /// All memory, in MiB.
+    pub resident: f64,
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Links on the host.
+    pub links: usize,
+    /// Addresses in use.
+    pub leases: u64,
+}
+
+/// Builds the program that people run, optimised, and says where it is.
+pub fn build() -> Result<PathBuf> {
+    let mut cargo = knit_dev::process::cargo();
+    cargo.current_dir(places::workspace()).args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--release",
+        "--package",
+        "knit",
+    ]);
+    process::run(&mut cargo)?;
+    let here = std::env::current_exe().context("cannot find this program on disk")?;
+    Ok(here.with_file_name("knit"))
+}
+
+impl Agent {
+    /// Starts an agent on the calling thread's namespace, and waits until it answers.
+    pub fn start(program: &Path, folder: &Path) -> Result<Self> {
+        let (child, _) = spawn(program, folder)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (program, folder) = (program.to_owned(), folder.to_owned());
+        let client = match connect(&runtime, &folder) {
+            Ok(client) => client,
+            Err(why) => {
+                end(child);
+                return Err(why);
+            }
+        };
+        Ok(Self { program, folder, child: Some(child), runtime, client })
+    }
+
+    /// Ends it and starts another, with the same state. Says how long that one took to answer for all its pods.
+    pub fn restart(mut self) -> Result<(Self, Duration)> {
+        let pods = self.pods()?;
+        if let Some(child) = self.child.take() {
+            end(child);
+        }
+        let (child, began) = spawn(&self.program, &self.folder)?;
+        self.child = Some(child);
+        self.client = connect(&self.runtime, &self.folder)?;
+        if self.pods()? != pods {
+            bail!("after the restart the agent knows other pods");
+        }
+        Ok((self, began.elapsed()))
+    }
+
+    fn pods(&self) -> Result<usize> {
+        let mut client = self.client.clone();
+        Ok(self.runtime.block_on(async move { client.list_pods(Default::default()).await })?.pods.len())
+    }
+
+    pub fn attach(&self, id: &str, pod: &Pod) -> Result<()> {
+        self.attach_in(NAMESPACE, id, pod)
+    }
+
+    /// Attaches a pod of this namespace.
+    pub fn attach_in(&self, namespace: &str, id: &str, pod: &Pod) -> Result<()> {
+        let (mut client, request) = (self.client.clone(), request(namespace, id, pod));
+        self.runtime.block_on(async move { client.attach(request).await })?;
+        Ok(())
+    }
+
+    /// Registers an extension.
+    pub fn register(&self, extension: v1::ExtensionSpec) -> Result<()> {
+        let request = v1::RegisterRequest { extension: Some(extension), ..Default::default() };
+        let mut client = self.client.clone();
+        self.runtime.block_on(async move { client.register_extension(request).await })?;
+        Ok(())
+    }
+
+    pub fn delete(&self, id: &str) -> Result<()> {
+        let pod = Some(v1::PodRef { id: id.to_owned(), ..Default::default() });
+        let mut client = self.client.clone();
+        self.runtime
+            .block_on(async move { client.delete_sandbox(v1::DeleteSandboxRequest { pod }).await })?;
+        Ok(())
+    }
+
+    /// Attaches all at once. Says how long each took, and all of them.
+    pub fn attach_all(&self, pods: &[Pod]) -> Result<(Vec<Duration>, Duration)> {
+        let began = Instant::now();
+        let times = self.runtime.block_on(async {
+            let calls = pods.iter().enumerate().map(|(number, pod)| {
+                let (mut client, request) =
+                    (self.client.clone(), request(NAMESPACE, &format!("many-{number}"), pod));
+                tokio::spawn(async move { client.attach(request).await.map(|_| began.elapsed()) })
+            });
+            let mut times = Vec::new();
+            for call in calls.collect::<Vec<_>>() {
+                times.push(call.await??);
+            }
+            anyhow::Ok(times)
+        })?;
+        Ok((times, began.elapsed()))
+    }
+
+    /// Waits until links that were cut off are deleted.
+    pub fn settle(&self) -> Result<()> {
+        let until = Instant::now() + START;
+        while self.footprint()?.links > 2 {
+            if Instant::now() > until {
+                bail!("links are left on the host");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    pub fn footprint(&self) -> Result<Footprint> {
+        let pid = self.child.as_ref().map(Child::id).context("the agent runs")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let memory = |key: &str| -> Result<f64> {
+            let line = status.lines().find(|line| line.starts_with(key)).context("no such line")?;
+            Ok(line.split_whitespace().nth(1).context("no number")?.parse::<f64>()? / 1024.0)
+        };
+        let mut client = self.client.clone();
+        let capacity = self.runtime.block_on(async move { client.get_capacity(Default::default()).await })?;
+        Ok(Footprint {
+            anonymous: memory("RssAnon")?,
+            resident: memory("VmRSS")?,
+            descriptors: std::fs::read_dir(format!("/proc/{pid}/fd"))?.count(),
+            links: std::fs::read_to_string("/proc/thread-self/net/dev")?.lines().count().saturating_sub(2),
+            leases: capacity.networks.iter().map(|network| network.used).sum(),
+        })
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            end(child);
+        }
+    }
+}
+
+fn spawn(program: &Path, folder: &Path) -> Result<(Child, Instant)> {
+    let log = std::fs::File::create(folder.join("log"))?;
+    // However this program ends, the agent ends with it.
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL"])
+        .arg(program)
+        .args(["agent", "--metrics-addr", "", "--health-addr", "", "--log-level", "warn"])
+        .arg("--state-dir")
+        .arg(folder.join("state"))
+        .arg("--kni-socket")
+        .arg(folder.join("kni.sock"))
+        .arg("--netns-dir")
+        .arg(folder.join("netns"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    let began = Instant::now();
+    Ok((command.spawn().context("cannot start the agent")?, began))
+}
+
+fn connect(runtime: &Runtime, folder: &Path) -> Result<Client> {
+    let (socket, until) = (folder.join("kni.sock"), Instant::now() + START);
+    loop {
+        let connected = runtime.block_on(async {
+            let mut client = Client::connect(&socket).await?;
+            let ready = client.get_readiness(Default::default()).await?;
+            Ok::<_, knit_kni::Error>(ready.node.is_some_and(|node| node.ready).then_some(client))
+        });
+        match connected {
+            Ok(Some(client)) => return Ok(client),
+            Err(why) if Instant::now() > until => return Err(why).context("the agent does not answer"),
+            Ok(None) if Instant::now() > until => bail!("the node does not become ready"),
+            _ => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn end(mut child: Child) {
+    // It may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn request(namespace: &str, id: &str, pod: &Pod) -> v1::AttachRequest {
+    let isolation = v1::Isolation { domain: Some(v1::isolation::Domain::NetnsPath(path_of(pod.netns()))) };
+    v1::AttachRequest {
+        sandbox: Some(v1::SandboxSpec {
+            id: id.to_owned(),
+            name: id.to_owned(),
+            namespace: namespace.to_owned(),
+            isolation: Some(isolation),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,234 @@
+//! The product's binaries: which they are, and how they are built so that the folder they were built in
+//! leaves no trace in them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use knit_dev::packages::{self, Purpose};
+use knit_dev::process;
+use knit_dev::progress::Step;
+
+/// What the binaries run on: Linux, with the C library inside the program.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The same processor, as images call it.
+pub const ARCHITECTURE: &str = "amd64";
+
+/// Everything that Knit ships.
+#[derive(Debug, PartialEq)]
+pub struct Product {
+    /// The version of the binary `knit`, and so of the image.
+    pub version: String,
+    /// Its licence.
+    pub license: Option<String>,
+    /// Where its sources live.
+    pub repository: Option<String>,
+    /// The cargo packages that hold binaries.
+    pub packages: Vec<String>,
+    /// The names of the binaries, sorted.
+    pub binaries: Vec<String>,
+}
+
+/// The part of `cargo metadata` that matters here.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    license: Option<String>,
+    repository: Option<String>,
+    manifest_path: PathBuf,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+impl Product {
+    /// Finds the product of a checkout, and the folder where its builds belong.
+    pub fn find(checkout: &Path) -> Result<(Self, PathBuf)> {
+        let mut metadata = cargo(checkout);
+        metadata.args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
+        let text = process::output(&mut metadata)?;
+        let metadata: Metadata =
+            serde_json::from_str(&text).context("cannot understand the answer of `cargo metadata`")?;
+        let builds = metadata.target_directory.join("image");
+        Ok((Self::among(metadata)?, builds))
+    }
+
+    /// The product is every binary of the packages below `bins/`; `knit` is the one that an image starts.
+    fn among(metadata: Metadata) -> Result<Self> {
+        let home = metadata.workspace_root.join("bins");
+        let mut main = None;
+        let (mut packages, mut binaries) = (Vec::new(), Vec::new());
+        for package in metadata.packages.into_iter().filter(|one| one.manifest_path.starts_with(&home)) {
+            let is_binary = |target: &&Target| target.kind.iter().any(|kind| kind == "bin");
+            let names: Vec<String> =
+                package.targets.iter().filter(is_binary).map(|target| target.name.clone()).collect();
+            if names.is_empty() {
+                continue;
+            }
+            packages.push(package.name.clone());
+            let is_main = names.iter().any(|name| name == super::MAIN);
+            binaries.extend(names);
+            if is_main {
+                main = Some(package);
+            }
+        }
+        if binaries.is_empty() {
+            bail!("there is no product binary yet: no package below {} has a `bin` target", home.display());
+        }
+        packages.sort();
+        binaries.sort();
+        let Some(main) = main else {
+            bail!(
+                "the image starts `{}`, but the packages below {} make only: {}",
+                super::MAIN,
+                home.display(),
+                binaries.join(", ")
+            );
+        };
+        let Package { version, license, repository, .. } = main;
+        Ok(Self { version, license, repository, packages, binaries })
+    }
+
+    /// Builds the binaries of a checkout, and answers with the folder that holds them.
+    pub fn build(&self, checkout: &Path, builds: &Path) -> Result<PathBuf> {
+        packages::ensure(&[Purpose::Build])?;
+        let step = Step::start(format!(
+            "build {} in {} (release, static)",
+            self.binaries.join(", "),
+            checkout.display()
+        ));
+        // Dependencies must be unpacked before their folders can be listed.
+        process::output(cargo(checkout).args(["fetch", "--locked", "--target", TARGET]))?;
+        let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+        flags.extend(without_traces(checkout, builds)?);
+        let mut build = cargo(checkout);
+        build.args(["build", "--release", "--locked", "--bins", "--target", TARGET]);
+        build.arg("--target-dir").arg(builds);
+        for package in &self.packages {
+            build.args(["--package", package]);
+        }
+        // In this form a flag may hold a space, as folders do.
+        build.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+        process::output(&mut build)?;
+        step.done();
+        Ok(builds.join(TARGET).join("release"))
+    }
+}
+
+/// Flags that give the folders of this machine fixed names, wherever the compiler writes them down
+/// (panic messages, debug information). The last flag that fits wins.
+fn without_traces(checkout: &Path, builds: &Path) -> Result<Vec<String>> {
+    let cargo_home = match std::env::var_os("CARGO_HOME") {
+        Some(folder) if !folder.is_empty() => PathBuf::from(folder),
+        _ => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?)
+            .join(".cargo"),
+    };
+    let about = rustc(checkout, &["--verbose", "--version"])?;
+    let commit = about.lines().find_map(|line| line.strip_prefix("commit-hash: ")).unwrap_or("unknown");
+    let sysroot = rustc(checkout, &["--print", "sysroot"])?;
+    let mut names = vec![
+        // The standard library carries this name already, unless its sources are installed beside it.
+        (Path::new(sysroot.trim()).join("lib/rustlib/src/rust"), format!("/rustc/{commit}")),
+        (cargo_home.clone(), "/cargo".to_owned()),
+        (checkout.to_path_buf(), "/knit".to_owned()),
+        (builds.to_path_buf(), "/knit/target".to_owned()),
+    ];
+    // Below it, one folder for each registry, named after a hash of the address it was reached by.
+    let registries = cargo_home.join("registry/src");
+    if registries.exists() {
+        let listing = std::fs::read_dir(&registries)
+            .with_context(|| format!("cannot list {}", registries.display()))?;
+        for registry in listing {
+            names.push((registry?.path(), "/cargo/registry".to_owned()));
+        }
+    }
+    names.iter().map(|(folder, name)| remap(folder, name)).collect()
+}
+
+fn rustc(checkout: &Path, words: &[&str]) -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    process::output(Command::new(rustc).current_dir(checkout).args(words))
+}
+
+fn remap(folder: &Path, name: &str) -> Result<String> {
+    let folder = folder.to_str().with_context(|| format!("{} is not valid UTF-8", folder.display()))?;
+    Ok(format!("--remap-path-prefix={folder}={name}"))
+}
+
+/// Cargo for this checkout, with nothing from the environment that changes what it makes.
+fn cargo(checkout: &Path) -> Command {
+    let mut cargo = process::cargo();
+    cargo.current_dir(checkout).env("CARGO_INCREMENTAL", "0");
+    let profiles = std::env::vars_os().map(|(name, _)| name);
+    for name in profiles.filter(|name| name.to_string_lossy().starts_with("CARGO_PROFILE_")) {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A workspace in `/knit` with these (folder, binary) packages.
+    fn workspace(packages: &[(&str, &str, &str)]) -> Metadata {
+        let packages: Vec<_> = packages
+            .iter()
+            .map(|(folder, target, kind)| {
+                serde_json::json!({
+                    "name": format!("{target}-package"),
+                    "version": "1.2.3",
+                    "license": "Apache-2.0",
+                    "repository": null,
+                    "manifest_path": format!("/knit/{folder}/Cargo.toml"),
+                    "targets": [{ "name": target, "kind": [kind] }],
+                })
+            })
+            .collect();
+        let metadata = serde_json::json!({
+            "packages": packages, "workspace_root": "/knit", "target_directory": "/knit/target",
+        });
+        serde_json::from_value(metadata).unwrap()
+    }
+
+    #[test]
+    fn the_product_is_the_binaries_below_bins_and_nothing_else() {
+        let found = Product::among(workspace(&[
+            ("xtask", "xtask", "bin"),
+            ("bins/knit-cni", "knit-cni", "bin"),
+            ("bins/knit", "knit", "bin"),
+            ("bins/shared", "shared", "lib"),
+            ("crates/knit-model", "knit_model", "lib"),
+        ]))
+        .unwrap();
+        assert_eq!(found.binaries, ["knit", "knit-cni"]);
+        assert_eq!(found.packages, ["knit-cni-package", "knit-package"]);
+        assert_eq!(found.version, "1.2.3");
+    }
+
+    #[test]
+    fn a_workspace_without_a_product_is_told_in_words() {
+        let error = Product::among(workspace(&[("xtask", "xtask", "bin")])).unwrap_err();
+        assert!(error.to_string().contains("no product binary"), "{error}");
+    }
+
+    #[test]
+    fn a_product_without_its_main_binary_is_told_in_words() {
+        let error = Product::among(workspace(&[("bins/knit-cni", "knit-cni", "bin")])).unwrap_err();
+        assert!(error.to_string().contains("make only: knit-cni"), "{error}");
+    }
+}

@@ -1,0 +1,139 @@
+//! The upstream end-to-end tests against a running cluster, with progress by spec and typed results.
+
+mod progress;
+mod report;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use comfy_table::{Table, presets};
+
+pub use report::{Spec, State};
+
+use super::cgroups::Membership;
+use super::state::Cluster;
+use crate::go_tools::{self, Tool};
+use knit_dev::places;
+use knit_dev::process;
+use knit_dev::progress::seconds;
+
+/// What a network must pass to call itself conformant.
+pub const DEFAULT_FOCUS: &str = r"\[sig-network\].*\[Conformance\]";
+
+/// What came out of a run.
+pub struct Results {
+    /// Every spec that ran, and those that found at run time that they cannot, by name.
+    pub specs: Vec<Spec>,
+    /// How long the whole run took.
+    pub time: Duration,
+    /// The JUnit file.
+    pub junit: PathBuf,
+    /// Everything that the tests said.
+    pub log: PathBuf,
+}
+
+impl Results {
+    /// How many specs ended like this.
+    pub fn count(&self, state: State) -> usize {
+        self.specs.iter().filter(|spec| spec.state == state).count()
+    }
+
+    /// The table of pass and fail, and a line that sums it up.
+    pub fn print(&self) {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(["RESULT", "TIME", "SPEC"]);
+        for spec in &self.specs {
+            table.add_row([spec.state.word().to_owned(), seconds(spec.time), spec.name.clone()]);
+        }
+        println!("{}\n", table.trim_fmt());
+        for spec in self.specs.iter().filter(|spec| spec.state == State::Failed) {
+            println!("FAILED {}\n{}\n", spec.name, process::tail(&spec.message));
+        }
+        println!("JUnit: {}", self.junit.display());
+        println!("log:   {}", self.log.display());
+        println!(
+            "{} passed, {} failed, {} skipped in {}",
+            self.count(State::Passed),
+            self.count(State::Failed),
+            self.count(State::Skipped),
+            seconds(self.time)
+        );
+    }
+}
+
+/// Where reports go unless told otherwise: they outlive the cluster.
+pub fn default_folder() -> PathBuf {
+    places::workspace().join("target/conformance")
+}
+
+/// The names of the specs that match. Needs no cluster.
+pub fn list(focus: &str) -> Result<Vec<String>> {
+    let tools = go_tools::ensure(&[Tool::E2eTest])?;
+    let folder = tempfile::tempdir().context("cannot make a folder for the list")?;
+    let report = folder.path().join("report.json");
+    let mut dry = upstream(tools.path(Tool::E2eTest), focus, &report);
+    process::output(dry.arg("--ginkgo.dry-run").current_dir(folder.path()))?;
+    Ok(report::read(&report)?.into_iter().map(|spec| spec.name).collect())
+}
+
+/// Runs the specs that match against the cluster, one after the other.
+pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Results> {
+    let tools = go_tools::ensure(&[Tool::E2eTest])?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = fs::canonicalize(folder)?;
+    let (report, junit, log) =
+        (folder.join("report.json"), folder.join("junit_01.xml"), folder.join("e2e.log"));
+    for old in [&report, &junit, &log] {
+        // A report of an earlier run must not be taken for this one's.
+        if old.exists() {
+            fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+    }
+    let output = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    let mut run = upstream(tools.path(Tool::E2eTest), focus, &report);
+    run.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
+    run.arg(format!("--kubectl-path={}", cluster.tool(Tool::Kubectl)?.display()));
+    run.env("KUBECACHEDIR", cluster.folder("kubectl-cache"));
+    run.arg(format!("--num-nodes={}", cluster.nodes));
+    run.arg(format!("--report-dir={}", folder.display()));
+    run.args(["--ginkgo.v", "--ginkgo.timeout=3h"]).current_dir(&folder);
+    let (printed, print) = std::io::pipe().context("cannot make a pipe")?;
+    run.stdin(Stdio::null()).stdout(print.try_clone()?).stderr(print);
+    let began = Instant::now();
+    // `down` must find the tests too, should they outlive this command.
+    let membership = Membership::enter(&cluster.names().cgroup())?;
+    let mut child = run.spawn().context("cannot start the upstream tests")?;
+    drop(membership);
+    // The command holds the writing end of the pipe: without dropping it the output never ends.
+    drop(run);
+    progress::follow(printed, output)?;
+    let status = child.wait()?;
+    let time = began.elapsed();
+    if !report.exists() {
+        let said = fs::read(&log).unwrap_or_default();
+        let said = process::tail(&String::from_utf8_lossy(&said));
+        bail!("the upstream tests ended without a report ({status}); the end of {}:\n{said}", log.display());
+    }
+    let specs = report::read(&report)?;
+    if specs.is_empty() {
+        bail!(
+            "no spec matches {focus}: `cargo xtask cluster conformance --list --focus ...` shows what would run"
+        );
+    }
+    let results = Results { specs, time, junit, log };
+    if !status.success() && results.count(State::Failed) == 0 {
+        bail!("the upstream tests failed outside of a spec ({status}): see {}", results.log.display());
+    }
+    Ok(results)
+}
+
+fn upstream(program: &Path, focus: &str, report: &Path) -> Command {
+    let mut run = Command::new(program);
+    run.args(["--provider=skeleton", "--ginkgo.no-color", &format!("--ginkgo.focus={focus}")]);
+    run.arg(format!("--ginkgo.json-report={}", report.display()));
+    run
+}

@@ -1,0 +1,146 @@
+//! Progress by spec, read from what the upstream tests print. (They can also post it to a URL, but leave out the specs
+//! that passed.)
+
+use std::io::{BufRead, BufReader, Read, Write};
+
+use anyhow::{Context, Result};
+
+use knit_dev::progress::Step;
+
+const RULE: &str = "------------------------------";
+
+/// What a line of the output means.
+#[derive(Debug, PartialEq, Eq)]
+enum Event {
+    /// So many specs will run.
+    Total(u32),
+    /// A spec begins.
+    Begins(String),
+    /// The spec that began has ended.
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// Copies the output to the log and shows each spec as a step, until the output ends.
+pub fn follow(output: impl Read, mut log: impl Write) -> Result<()> {
+    let mut reader = Reader::default();
+    let (mut total, mut begun) = (0, 0);
+    let mut step: Option<Step> = None;
+    let mut lines = BufReader::new(output);
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line).context("cannot read what the tests print")? > 0 {
+        log.write_all(&line).context("cannot write the tests' log")?;
+        match reader.read(String::from_utf8_lossy(&line).trim_end_matches('\n')) {
+            Some(Event::Total(count)) => total = count,
+            Some(Event::Begins(name)) => {
+                begun += 1;
+                step = Some(Step::start(format!("{begun}/{total} {name}")));
+            }
+            Some(Event::Passed) => step.take().into_iter().for_each(Step::done),
+            Some(Event::Skipped) => step.take().into_iter().for_each(|step| step.done_with("skipped")),
+            // A step that is dropped shows itself as failed.
+            Some(Event::Failed) => step = None,
+            None => {}
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+/// A spec's name follows a rule; everything about the spec is indented; its result stands alone again.
+#[derive(Default)]
+struct Reader {
+    after_rule: bool,
+    running: bool,
+}
+
+impl Reader {
+    fn read(&mut self, line: &str) -> Option<Event> {
+        let after_rule = std::mem::replace(&mut self.after_rule, line == RULE);
+        if let Some(rest) = line.strip_prefix("Will run ") {
+            return rest.split(' ').next()?.parse().ok().map(Event::Total);
+        }
+        if self.running && (line.starts_with("• [") || line.starts_with("S [")) {
+            self.running = false;
+            return Some(if line.starts_with('S') {
+                Event::Skipped
+            } else if is_plain(line) {
+                Event::Passed
+            } else {
+                Event::Failed
+            });
+        }
+        let is_name = after_rule && line.starts_with('[') && !line.contains("Suite] ");
+        if is_name && !self.running {
+            self.running = true;
+            return Some(Event::Begins(without_labels(line)));
+        }
+        None
+    }
+}
+
+/// `• [2.084 seconds]`, where a failure says so: `• [FAILED] [2.084 seconds]`.
+fn is_plain(line: &str) -> bool {
+    line.matches('[').count() == 1
+}
+
+/// The labels are listed after the name, which holds them already.
+fn without_labels(line: &str) -> String {
+    line.rsplit_once(" [").map_or(line, |(name, _)| name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+Will run 3 of 7579 specs
+------------------------------
+[SynchronizedBeforeSuite]\u{20}
+k8s.io/e2e.go:69
+[SynchronizedBeforeSuite] PASSED [0.034 seconds]
+------------------------------
+SSSSSS
+------------------------------
+[sig-network] A works [Conformance] [sig-network, Conformance]
+k8s.io/a.go:307
+  STEP: • [not a result] @ 11/15/26
+• [2.084 seconds]
+------------------------------
+[sig-network] B breaks [sig-network]
+k8s.io/b.go:1
+  [FAILED] in [It]
+• [FAILED] [61.000 seconds]
+[sig-network] B breaks [sig-network]
+------------------------------
+[sig-network] C cannot [sig-network]
+S [SKIPPED] [0.010 seconds]
+";
+
+    #[test]
+    fn each_spec_begins_and_ends_once() {
+        let mut reader = Reader::default();
+        let events: Vec<Event> = OUTPUT.lines().filter_map(|line| reader.read(line)).collect();
+        let begins = |name: &str| Event::Begins(name.to_owned());
+        assert_eq!(
+            events,
+            [
+                Event::Total(3),
+                begins("[sig-network] A works [Conformance]"),
+                Event::Passed,
+                begins("[sig-network] B breaks"),
+                Event::Failed,
+                begins("[sig-network] C cannot"),
+                Event::Skipped
+            ]
+        );
+    }
+
+    #[test]
+    fn the_log_holds_all_that_was_printed() {
+        let mut log = Vec::new();
+        follow(OUTPUT.as_bytes(), &mut log).unwrap();
+        assert_eq!(log, OUTPUT.as_bytes());
+    }
+}

@@ -1,0 +1,268 @@
+//! The pinned Go programs that the test cluster runs, built once into the cache.
+//!
+//! `tools/<folder>/go.mod` and `go.sum` say exactly what is built. A program's place in the cache carries a hash of
+//! both and of the flags, so that a new pin never meets an old binary. A file in the cache is always complete: it is
+//! built under another name and renamed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use knit_dev::packages;
+use knit_dev::places;
+use knit_dev::process;
+use knit_dev::progress::Step;
+
+/// A program built from Go source.
+#[allow(missing_docs, reason = "each variant is a program's name")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tool {
+    KubeApiserver,
+    KubeControllerManager,
+    KubeScheduler,
+    KubeProxy,
+    Kubelet,
+    Kubectl,
+    Agnhost,
+    E2eTest,
+    Containerd,
+    ContainerdShim,
+    Ctr,
+    Coredns,
+    Cnitool,
+    Helm,
+    Multus,
+}
+
+impl Tool {
+    /// The file's name.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::KubeApiserver => "kube-apiserver",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::KubeProxy => "kube-proxy",
+            Self::Kubelet => "kubelet",
+            Self::Kubectl => "kubectl",
+            Self::Agnhost => "agnhost",
+            Self::E2eTest => "e2e.test",
+            Self::Containerd => "containerd",
+            Self::ContainerdShim => "containerd-shim-runc-v2",
+            Self::Ctr => "ctr",
+            Self::Coredns => "coredns",
+            Self::Cnitool => "cnitool",
+            Self::Helm => "helm",
+            Self::Multus => "multus",
+        }
+    }
+
+    fn package(self) -> String {
+        match self {
+            Self::Agnhost => "k8s.io/kubernetes/test/images/agnhost".to_owned(),
+            Self::E2eTest => "k8s.io/kubernetes/test/e2e".to_owned(),
+            Self::Containerd | Self::ContainerdShim | Self::Ctr => {
+                format!("github.com/containerd/containerd/v2/cmd/{}", self.program())
+            }
+            Self::Coredns => "github.com/coredns/coredns".to_owned(),
+            Self::Cnitool => "github.com/containernetworking/cni/cnitool".to_owned(),
+            Self::Helm => "helm.sh/helm/v4/cmd/helm".to_owned(),
+            Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus".to_owned(),
+            _ => format!("k8s.io/kubernetes/cmd/{}", self.program()),
+        }
+    }
+
+    /// The module that the program comes from.
+    pub fn module(self) -> Module {
+        match self {
+            Self::Containerd | Self::ContainerdShim | Self::Ctr => Module::Containerd,
+            Self::Coredns => Module::Coredns,
+            Self::Cnitool => Module::Cnitool,
+            Self::Helm => Module::Helm,
+            Self::Multus => Module::Multus,
+            _ => Module::Kubernetes,
+        }
+    }
+}
+
+/// A folder below `tools/go/`.
+#[allow(missing_docs, reason = "each variant is a folder's name")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Module {
+    Kubernetes,
+    Containerd,
+    Coredns,
+    Cnitool,
+    Helm,
+    Multus,
+}
+
+impl Module {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "kubernetes",
+            Self::Containerd => "containerd",
+            Self::Coredns => "coredns",
+            Self::Cnitool => "cnitool",
+            Self::Helm => "helm",
+            Self::Multus => "multus",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "k8s.io/kubernetes",
+            Self::Containerd => "github.com/containerd/containerd/v2",
+            Self::Coredns => "github.com/coredns/coredns",
+            Self::Cnitool => "github.com/containernetworking/cni",
+            Self::Helm => "helm.sh/helm/v4",
+            Self::Multus => "gopkg.in/k8snetworkplumbingwg/multus-cni.v4",
+        }
+    }
+
+    fn source(self) -> PathBuf {
+        places::workspace().join("tools/go").join(self.folder())
+    }
+
+    /// The version that go.mod pins, as in `v1.36.4`.
+    pub fn version(self) -> Result<String> {
+        let file = self.source().join("go.mod");
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        pinned(&text, self.path())
+            .with_context(|| format!("{} does not require {}", file.display(), self.path()))
+    }
+
+    fn linker_flags(self, version: &str) -> String {
+        let stamp = match self {
+            // Without its version Kubernetes' components refuse to talk to each other in places.
+            Self::Kubernetes => {
+                let at = "k8s.io/component-base/version";
+                let mut parts = version.trim_start_matches('v').split('.');
+                let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+                format!(" -X {at}.gitVersion={version} -X {at}.gitMajor={major} -X {at}.gitMinor={minor}")
+            }
+            Self::Containerd => format!(" -X {}/version.Version={version}", self.path()),
+            Self::Coredns | Self::Cnitool | Self::Multus => String::new(),
+            Self::Helm => format!(" -X {}/internal/version.version={version}", self.path()),
+        };
+        format!("-s -w{stamp}")
+    }
+
+    /// Where this module's programs are kept.
+    fn cached(self) -> Result<PathBuf> {
+        let version = self.version()?;
+        let mut hash = Sha256::new();
+        for file in ["go.mod", "go.sum"] {
+            let path = self.source().join(file);
+            hash.update(fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?);
+        }
+        hash.update(self.linker_flags(&version));
+        let short: String = hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        Ok(folder()?.join(format!("{}-{version}-{short}", self.folder())))
+    }
+}
+
+/// The folder that holds every Go program that was built.
+pub fn folder() -> Result<PathBuf> {
+    Ok(places::cache()?.join("tools"))
+}
+
+fn pinned(gomod: &str, module: &str) -> Option<String> {
+    gomod.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip_while(|word| *word == "require");
+        (words.next() == Some(module)).then(|| words.next()).flatten().map(str::to_owned)
+    })
+}
+
+/// Programs that are there, and where.
+pub struct Tools(BTreeMap<Tool, PathBuf>);
+
+impl Tools {
+    /// The program's path. Only those that were asked for are known.
+    pub fn path(&self, tool: Tool) -> &Path {
+        self.0.get(&tool).expect("only tools that were asked for are used")
+    }
+}
+
+/// Builds those of the programs that are not in the cache yet.
+pub fn ensure(tools: &[Tool]) -> Result<Tools> {
+    let mut there = BTreeMap::new();
+    for &tool in tools {
+        let path = tool.module().cached()?.join(tool.program());
+        if !path.exists() {
+            packages::ensure_go()?;
+            build(tool, &path)?;
+        }
+        there.insert(tool, path);
+    }
+    Ok(Tools(there))
+}
+
+fn build(tool: Tool, path: &Path) -> Result<()> {
+    let folder = path.parent().expect("a program lies in its module's folder");
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let _lock = lock(&folder.join(".lock"))?;
+    if path.exists() {
+        return Ok(());
+    }
+    let module = tool.module();
+    let version = module.version()?;
+    let step = Step::start(format!("build {} {version} (once)", tool.program()));
+    let unfinished = folder.join(format!(".{}.unfinished", tool.program()));
+    let mut go = Command::new("go");
+    go.env("CGO_ENABLED", "0");
+    match tool {
+        Tool::E2eTest => go.args(["test", "-C"]).arg(module.source()).arg("-c"),
+        _ => go.args(["build", "-C"]).arg(module.source()),
+    };
+    go.args(["-trimpath", "-buildvcs=false", "-ldflags"]).arg(module.linker_flags(&version));
+    go.arg("-o").arg(&unfinished).arg(tool.package());
+    process::output(&mut go)?;
+    fs::rename(&unfinished, path).with_context(|| format!("cannot put {} in place", path.display()))?;
+    step.done();
+    Ok(())
+}
+
+/// One build of a kind at a time: the second run waits and then finds what it needs. The kernel drops the lock when
+/// its holder ends, however that happens.
+pub fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("cannot open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let step = Step::start("wait for another run that builds the same");
+            file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+            step.done();
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+        }
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pinned_version_is_read_from_either_form_of_require() {
+        assert_eq!(pinned("require a.io/b v1.2.3\n", "a.io/b").as_deref(), Some("v1.2.3"));
+        assert_eq!(
+            pinned("require (\n\ta.io/bc v9 // indirect\n\ta.io/b v1.2.3 // indirect\n)\n", "a.io/b")
+                .as_deref(),
+            Some("v1.2.3")
+        );
+        assert_eq!(pinned("tool a.io/b\n", "a.io/b"), None);
+    }
+
+    #[test]
+    fn kubernetes_is_stamped_with_its_version() {
+        let flags = Module::Kubernetes.linker_flags("v1.36.4");
+        assert!(flags.contains("gitVersion=v1.36.4"), "{flags}");
+        assert!(flags.contains("gitMajor=1 ") && flags.ends_with("gitMinor=36"), "{flags}");
+    }
+}

@@ -1,0 +1,97 @@
+//! The images that a cluster starts with, made here because there is no registry, and kept in the cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use super::rootfs;
+use crate::go_tools::{self, Module, Tool, Tools};
+use knit_dev::places;
+use knit_dev::progress::Step;
+use knit_image::archive::{Image, Layer, write_all};
+
+/// What holds a pod's namespaces open.
+pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
+/// The reference network's name server.
+pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.12.4";
+/// The image that most tests of Knit run in their pods: agnhost and ordinary tools.
+pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
+const DNS_TESTING: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
+const NGINX: &str = "registry.k8s.io/e2e-test-images/nginx:1.15-4";
+
+/// Changes when this file or `rootfs.rs` makes something else of the same programs.
+const EDITION: u32 = 2;
+
+/// The archive of all images, made if it is not in the cache. Needs agnhost and CoreDNS.
+pub fn ensure(tools: &Tools) -> Result<PathBuf> {
+    let folder = places::cache()?.join("images");
+    let (agnhost, coredns) = (tools.path(Tool::Agnhost), tools.path(Tool::Coredns));
+    let mut key = Sha256::new();
+    // The paths hold the programs' versions and a hash of how they were built.
+    for part in [agnhost, coredns] {
+        key.update(part.as_os_str().as_encoded_bytes());
+    }
+    let short: String = key.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let version = Module::Kubernetes.version()?;
+    let archive = folder.join(format!("cluster-{version}-{EDITION}-{short}.tar"));
+    if !archive.exists() {
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let _lock = go_tools::lock(&folder.join(".lock"))?;
+        if !archive.exists() {
+            make(&folder.join(".unfinished"), agnhost, coredns, &archive)?;
+        }
+    }
+    Ok(archive)
+}
+
+fn make(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<()> {
+    let step = Step::start("make the test images (once)");
+    // What a run that was killed has left.
+    if work.exists() {
+        fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
+    }
+    fs::create_dir(work).with_context(|| format!("cannot make {}", work.display()))?;
+    let layer = |name: &str, fill: &dyn Fn(&Path) -> Result<()>| -> Result<Rc<Layer>> {
+        let root = work.join(name);
+        fs::create_dir(&root)?;
+        fill(&root)?;
+        let mut layer = Layer::default();
+        layer.add_tree("/", &root)?;
+        Ok(Rc::new(layer))
+    };
+    let tools = layer("tools", &|root| rootfs::make_tools(root, agnhost))?;
+    let pause = layer("pause", &rootfs::make_pause)?;
+    let coredns = layer("coredns", &|root| rootfs::make_coredns(root, coredns))?;
+    let wait = "trap 'exit 0' TERM INT; while :; do /bin/busybox sleep 86400 & wait $!; done";
+    let images = [
+        image(&[PAUSE], &pause, &["/bin/busybox", "sh", "-c", wait], &[]),
+        image(&[AGNHOST], &tools, &["/agnhost"], &["pause"]),
+        image(&[BUSYBOX, DNS_TESTING], &tools, &[], &["sh"]),
+        image(&[NGINX], &tools, &["/agnhost", "netexec", "--http-port=80"], &[]),
+        image(&[COREDNS], &coredns, &["/coredns"], &[]),
+    ];
+    write_all(&images, archive)?;
+    fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
+    step.done();
+    Ok(())
+}
+
+/// An image of one layer, and how it starts.
+fn image(references: &[&str], layer: &Rc<Layer>, entrypoint: &[&str], cmd: &[&str]) -> Image {
+    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    Image {
+        references: words(references),
+        architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.to_owned(),
+        entrypoint: words(entrypoint),
+        cmd: words(cmd),
+        env: [("PATH".to_owned(), path.to_owned())].into(),
+        workdir: "/".to_owned(),
+        layers: vec![Rc::clone(layer)],
+        ..Image::default()
+    }
+}

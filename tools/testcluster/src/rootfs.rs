@@ -1,0 +1,145 @@
+//! The file system inside test images: ordinary tools of this Debian with the libraries they need, and agnhost.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use knit_dev::process;
+
+const BUSYBOX: &str = "/bin/busybox";
+/// What the upstream tests run in their pods, by its name in the image and on this machine. busybox-static stands in
+/// for the rest. Its own shell would run its own `nc`, and its wget crashes in the image, so these are the real ones.
+const PROGRAMS: [(&str, &str); 9] = [
+    ("sh", "/bin/dash"),
+    ("curl", "/usr/bin/curl"),
+    ("wget", "/usr/bin/wget"),
+    ("nc", "/bin/nc.openbsd"),
+    ("dig", "/usr/bin/dig"),
+    ("nslookup", "/usr/bin/nslookup"),
+    ("getent", "/usr/bin/getent"),
+    ("ping", "/bin/ping"),
+    ("ip", "/bin/ip"),
+];
+const FILES: [(&str, &str); 4] = [
+    ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"),
+    ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
+    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+    ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+];
+
+/// Fills the folder with the tools of the test images.
+pub fn make_tools(root: &Path, agnhost: &Path) -> Result<()> {
+    make_folders(root)?;
+    make_busybox(root)?;
+    for (name, program) in PROGRAMS {
+        let place = root.join("bin").join(name);
+        // busybox has left a link of that name.
+        let _ = fs::remove_file(&place);
+        copy(Path::new(program), &place)?;
+    }
+    for library in libraries()? {
+        copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)))?;
+    }
+    copy(agnhost, &root.join("agnhost"))?;
+    for (name, contents) in FILES {
+        write(&root.join(name), contents)?;
+    }
+    make_certificate(root)
+}
+
+/// Fills the folder with what a pause image needs: something that waits.
+pub fn make_pause(root: &Path) -> Result<()> {
+    copy(Path::new(BUSYBOX), &root.join("bin/busybox"))
+}
+
+/// Fills the folder with CoreDNS.
+pub fn make_coredns(root: &Path, coredns: &Path) -> Result<()> {
+    copy(coredns, &root.join("coredns"))?;
+    write(&root.join("etc/passwd"), FILES[0].1)
+}
+
+fn make_folders(root: &Path) -> Result<()> {
+    for name in ["bin", "etc", "root", "home", "var/run", "var/log", "proc", "sys", "dev", "run", "mnt"] {
+        fs::create_dir_all(root.join(name))?;
+    }
+    for name in ["tmp", "var/tmp"] {
+        fs::create_dir_all(root.join(name))?;
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o1777))?;
+    }
+    for name in ["sbin", "usr/bin", "usr/sbin", "usr/local/bin"] {
+        let place = root.join(name);
+        fs::create_dir_all(place.parent().unwrap_or(root))?;
+        symlink("/bin", place)?;
+    }
+    Ok(())
+}
+
+fn make_busybox(root: &Path) -> Result<()> {
+    copy(Path::new(BUSYBOX), &root.join("bin/busybox"))?;
+    for applet in process::output(Command::new(BUSYBOX).arg("--list"))?.lines() {
+        if applet != "busybox" {
+            symlink("/bin/busybox", root.join("bin").join(applet))?;
+        }
+    }
+    Ok(())
+}
+
+/// Every library that the programs are linked with, and the loader.
+fn libraries() -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for (_, program) in PROGRAMS {
+        let listed = process::output(Command::new("ldd").arg(program))?;
+        found.extend(parse_ldd(&listed));
+    }
+    Ok(found)
+}
+
+/// Lines are `name => /path (address)` or, for the loader, `/path (address)`.
+fn parse_ldd(listed: &str) -> Vec<PathBuf> {
+    listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// agnhost serves HTTPS with any certificate that it finds at these paths.
+fn make_certificate(root: &Path) -> Result<()> {
+    let mut make = Command::new("openssl");
+    make.args(["req", "-x509", "-batch", "-nodes", "-days", "3650", "-newkey", "ec", "-pkeyopt"]);
+    make.args(["ec_paramgen_curve:prime256v1", "-subj", "/CN=localhost"]);
+    make.args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1"]);
+    make.arg("-keyout").arg(root.join("localhost.key")).arg("-out").arg(root.join("localhost.crt"));
+    process::output(&mut make)?;
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let folder = to.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::copy(from, to))
+        .and_then(|_| fs::set_permissions(to, fs::Permissions::from_mode(0o755)))
+        .with_context(|| format!("cannot copy {} into the test image", from.display()))
+}
+
+fn write(path: &Path, contents: &str) -> Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))
+        .and_then(|()| fs::write(path, contents))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_read_from_ldd() {
+        let listed =
+            "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
+        assert_eq!(parse_ldd(listed), [PathBuf::from("/lib/x/libc.so.6"), PathBuf::from("/lib64/ld.so.2")]);
+    }
+}

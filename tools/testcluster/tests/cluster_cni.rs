@@ -1,0 +1,199 @@
+//! A node whose pods Knit connects, asked by containerd through the CNI shim alone.
+//!
+//! Run by `cargo xtask test cluster`; by hand against a cluster that is up (`cargo xtask cluster up --network knit-cni`):
+//! `KNIT_TEST_CLUSTER=knit KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_cni`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by several test programs")]
+    pub mod kubectl;
+}
+
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::kubectl::{Namespace, kubectl, text};
+
+const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
+
+/// Runs a command on the node.
+fn on_node(words: &[&str]) -> Output {
+    let cluster = std::env::var("KNIT_TEST_CLUSTER").expect("KNIT_TEST_CLUSTER names the cluster");
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_knit-testcluster"));
+    shell.args(["--name", &cluster, "shell", "node1", "--"]).args(words);
+    shell.stdin(Stdio::null()).output().unwrap()
+}
+
+/// The cluster's folder.
+fn folder() -> String {
+    let cluster = std::env::var("KNIT_TEST_CLUSTER").expect("KNIT_TEST_CLUSTER names the cluster");
+    format!("/var/lib/knit-cluster/{cluster}")
+}
+
+fn said(words: &[&str]) -> String {
+    let output = on_node(words);
+    assert!(output.status.success(), "{}: {}", words.join(" "), text(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// One test has the agent hang, and all of them ask it: one works at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A pod is ready a moment before the program in it listens.
+const PATIENT: [&str; 8] =
+    ["-sS", "--max-time", "10", "--retry", "20", "--retry-delay", "1", "--retry-all-errors"];
+
+fn eventually(what: &str, seconds: u64, mut look: impl FnMut() -> Result<(), String>) {
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while let Err(why) = look() {
+        assert!(Instant::now() < end, "{what}: not after {seconds} s: {why}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn pod(name: &str, more: &str, ports: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations: {{{more}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: "{IMAGE}"
+    imagePullPolicy: Never
+    args: [netexec, --http-port=8080]
+    ports: [{ports}]
+---"#
+    )
+}
+
+#[test]
+fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
+    let _turn = turn();
+    let namespace = Namespace::new("cni");
+    let limits = r#"kubernetes.io/ingress-bandwidth: "20M", kubernetes.io/egress-bandwidth: "10M""#;
+    let ports = "{containerPort: 8080, hostPort: 31080}";
+    namespace.apply(&format!("{}{}", pod("a", limits, ports), pod("b", "", "")));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
+
+    let addresses = |name: &str| {
+        let found = namespace.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.podIPs[*].ip}"]);
+        found.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (a, b) = (addresses("a"), addresses("b"));
+    assert_eq!((a.len(), b.len()), (2, 2), "both families: {a:?} {b:?}");
+    for address in &a {
+        let url = match address.contains(':') {
+            true => format!("http://[{address}]:8080/hostname"),
+            false => format!("http://{address}:8080/hostname"),
+        };
+        let answer = namespace.kubectl(&[&["exec", "b", "--", "curl", "-g", &url][..], &PATIENT].concat());
+        assert_eq!(answer, "a", "{url}");
+    }
+
+    // The node's own address, from another machine's point of view: the control plane.
+    let node = kubectl(&[
+        "get",
+        "node",
+        "node1",
+        "-o",
+        "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}",
+    ]);
+    let node = node.split_whitespace().next().unwrap().to_owned();
+    let url = format!("http://{node}:31080/hostname");
+    let mut curl = Command::new("curl");
+    let answer = curl.args(PATIENT).arg(&url).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "a", "{url}: {}", text(&answer));
+
+    // What Knit knows of it, told by the agent.
+    let pods: Value = serde_json::from_str(&knit(&["pods", "-o", "json"])).unwrap();
+    let of = |name: &str| {
+        let all = pods["pods"].as_array().unwrap().iter();
+        let mut mine = all.filter(|pod| pod["name"] == name && pod["namespace"] == namespace.name.as_str());
+        mine.next().unwrap_or_else(|| panic!("no pod {name} in {pods}")).clone()
+    };
+    let interface = &of("a")["interfaces"][0];
+    assert_eq!(interface["provenance"]["dialect"], "cni");
+    assert_eq!(interface["addresses"][0]["address"], a[0].as_str());
+    assert_eq!(interface["bandwidth"]["egressBits"], 10_000_000, "{interface}");
+    assert_eq!(interface["portMappings"][0]["hostPort"], 31080);
+
+    namespace.kubectl(&["delete", "pod", "a", "--wait=true", "--timeout=60s"]);
+    eventually("the pod's addresses are free", 60, || {
+        let left = knit(&["pods", "-o", "json"]);
+        if left.contains(&a[0]) { Err(left) } else { Ok(()) }
+    });
+}
+
+/// The agent's own command line, on the node.
+fn knit(words: &[&str]) -> String {
+    let program = format!("{}/bin/knit", folder());
+    let mut all = vec![program.as_str()];
+    all.extend(words);
+    said(&all)
+}
+
+#[test]
+fn the_nodes_readiness_follows_status() {
+    let _turn = turn();
+    let ready = || {
+        let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
+        kubectl(&["get", "node", "node1", "-o", path])
+    };
+    eventually("the node is ready", 60, || if ready() == "True" { Ok(()) } else { Err(ready()) });
+    // An agent that hangs is the same to the runtime as one that is away.
+    let note = std::fs::read_to_string(format!("{}/run/knit-agent-node1.pid", folder())).unwrap();
+    let agent = note.split_whitespace().next().unwrap().to_owned();
+    said(&["kill", "-STOP", &agent]);
+    let away = std::panic::catch_unwind(|| {
+        eventually("the node is not ready", 60, || if ready() == "True" { Err(ready()) } else { Ok(()) });
+    });
+    said(&["kill", "-CONT", &agent]);
+    eventually("the node is ready again", 60, || if ready() == "True" { Ok(()) } else { Err(ready()) });
+    away.unwrap();
+}
+
+#[test]
+fn cnitool_adds_checks_collects_and_deletes() {
+    let _turn = turn();
+    // A network of its own, so that its garbage is not the cluster's pods.
+    let arrange = r#"mkdir -p /run/cnitool && ip netns add cnitool
+        sed 's/"name": "knit"/"name": "tool"/' /etc/cni/net.d/10-knit.conflist > /run/cnitool/tool.conflist"#;
+    said(&["sh", "-c", arrange]);
+    let run = |verb: &str| {
+        let tool = "NETCONFPATH=/run/cnitool CNI_PATH=/opt/cni/bin CNI_IFNAME=eth0 cnitool";
+        on_node(&["sh", "-c", &format!("{tool} {verb} tool /run/netns/cnitool")])
+    };
+    let there = || said(&["ip", "-n", "cnitool", "-o", "addr"]);
+    let (status, added, checked, again) = (run("status"), run("add"), run("check"), run("add"));
+    let with = there();
+    let (deleted, twice) = (run("del"), run("del"));
+    let without = there();
+    let (anew, gc) = (run("add"), run("gc"));
+    let collected = there();
+    said(&["sh", "-c", "ip netns del cnitool; rm -r /run/cnitool"]);
+
+    assert!(status.status.success(), "{}", text(&status));
+    assert!(added.status.success(), "{}", text(&added));
+    let result: Value = serde_json::from_slice(&added.stdout).unwrap();
+    assert_eq!(result["cniVersion"], "1.1.0");
+    let addresses = result["ips"].as_array().unwrap();
+    assert_eq!(addresses.len(), 2, "{result}");
+    assert!(addresses.iter().all(|one| with.contains(one["address"].as_str().unwrap())), "{result} {with}");
+    assert!(checked.status.success(), "{}", text(&checked));
+    assert!(text(&again).contains("attached already"), "{}", text(&again));
+    assert!(deleted.status.success() && twice.status.success(), "{}{}", text(&deleted), text(&twice));
+    assert!(!without.contains("eth0"), "{without}");
+    assert!(anew.status.success() && gc.status.success(), "{}{}", text(&anew), text(&gc));
+    assert!(!collected.contains("eth0"), "{collected}");
+}

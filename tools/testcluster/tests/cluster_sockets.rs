@@ -1,0 +1,155 @@
+//! Sockets for pods without privileges, on a real cluster: a namespace under `restricted` pod security, a tenant that may write
+//! PodSockets and one that may not, and a DHCP server on port 67 in a pod that has no capability.
+//!
+//! Run by `cargo xtask test cluster`, which loads the image and has built the example `dhcp-responder`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod support {
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod beside;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod kubectl;
+}
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::beside::{IMAGE, eventually, installed};
+use support::kubectl::{Namespace, command, kubectl, run, text};
+
+const DHCP: &str = "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: PodSocket
+metadata: {name: dhcp}
+spec:
+  uid: 65532
+  sockets: [{name: server, type: udp, address: 0.0.0.0, port: 67, interface: eth0}]
+";
+const RAW: &str = "
+apiVersion: podnetwork.opdev.io/v1alpha1
+kind: PodSocket
+metadata: {name: ping}
+spec:
+  sockets: [{name: ping, type: raw, protocol: icmp}]
+";
+
+/// As `restricted` has it, with a folder to put a program into.
+fn pod(name: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{'podnetwork.opdev.io/podsocket': dhcp}}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  automountServiceAccountToken: false
+  securityContext: {{runAsUser: 65532, runAsGroup: 65532, runAsNonRoot: true, seccompProfile: {{type: RuntimeDefault}}}}
+  volumes: [{{name: data, emptyDir: {{}}}}]
+  containers:
+  - name: main
+    image: {IMAGE}
+    imagePullPolicy: Never
+    args: [pause]
+    volumeMounts: [{{name: data, mountPath: /data}}]
+    securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
+"
+    )
+}
+
+/// A ServiceAccount that may do everything with one kind in its namespace; its token.
+fn tenant(namespace: &Namespace, name: &str, kind: &str) -> String {
+    namespace.kubectl(&["create", "serviceaccount", name]);
+    let verbs = "--verb=get,list,create,update,patch,delete";
+    namespace.kubectl(&["create", "role", name, verbs, &format!("--resource={kind}")]);
+    let account = format!("--serviceaccount={}:{name}", namespace.name);
+    namespace.kubectl(&["create", "rolebinding", name, &format!("--role={name}"), &account]);
+    format!("--token={}", namespace.kubectl(&["create", "token", name]).trim())
+}
+
+/// The files that the example needs in a pod: itself, and libraries that the test images may not have.
+fn program() -> Vec<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_knit-testcluster")).with_file_name("dhcp-responder");
+    assert!(program.exists(), "{} is missing: cargo build -p dhcp-responder", program.display());
+    let listed = Command::new("ldd").arg(&program).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let libraries = listed.lines().filter_map(|line| line.split_once(" => "));
+    let libraries = libraries.filter_map(|(_, rest)| rest.split_whitespace().next()).map(PathBuf::from);
+    libraries.filter(|library| library.exists()).chain([program.clone()]).collect()
+}
+
+/// Copies a file into the pod's own folder, as the pod's own user.
+fn copy(namespace: &Namespace, pod: &str, file: &Path) {
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let script = format!("cat > /data/{name} && chmod 755 /data/{name}");
+    let words = ["-n", &namespace.name, "exec", "-i", pod, "--", "sh", "-c", &script];
+    let copied = command(&words).stdin(File::open(file).unwrap()).output().unwrap();
+    assert!(copied.status.success(), "{}", text(&copied));
+}
+
+/// Runs a script in a pod; what it says, good or bad.
+fn script(namespace: &Namespace, pod: &str, script: &str) -> String {
+    text(&run(&["-n", &namespace.name, "exec", pod, "--", "sh", "-c", script]))
+}
+
+#[test]
+fn a_restricted_pod_serves_port_67_and_only_whoever_was_granted_may_ask() {
+    let _turn = installed();
+    let namespace = Namespace::new("sockets");
+    let restricted = "pod-security.kubernetes.io/enforce=restricted";
+    kubectl(&["label", "namespace", &namespace.name, restricted]);
+    let granted = tenant(&namespace, "granted", "podsockets.podnetwork.opdev.io");
+    let other = tenant(&namespace, "other", "veths.podnetwork.opdev.io");
+
+    // Without the grant it is refused in words.
+    let apply = |token: &str, object: &str| namespace.feed(&[token, "create", "-f", "-"], object);
+    let (accepted, said) = apply(&other, DHCP);
+    assert!(!accepted && said.contains("cannot create resource \"podsockets\""), "{said}");
+    let refused = "raw and packet sockets are not granted to namespace";
+    let said =
+        eventually("raw sockets are refused", || apply(&granted, RAW).1, |said| said.contains(refused));
+    assert!(said.contains("podnetwork.opdev.io/raw-sockets=allowed"), "{said}");
+
+    namespace.apply(&pod("server"));
+    namespace.kubectl(&["wait", "--for=condition=Ready", "pod/server", "--timeout=120s"]);
+    for file in program() {
+        copy(&namespace, "server", &file);
+    }
+    let start = |wait: u32| {
+        format!("LD_LIBRARY_PATH=/data /data/dhcp-responder --wait {wait} dhcp server 10.67.0.2 10.67.0.9")
+    };
+    let said = script(&namespace, "server", &start(0));
+    assert!(said.contains("nobody offers sockets at @knit/sockets/dhcp"), "{said}");
+
+    let (accepted, said) = apply(&granted, DHCP);
+    assert!(accepted, "{said}");
+    namespace.kubectl(&["wait", "--for=condition=Ready", "podsocket/dhcp", "--timeout=60s"]);
+    let shown = namespace.kubectl(&["get", "podsocket", "dhcp", "-o", "json"]);
+    assert!(shown.contains("{socket:server udp 0.0.0.0:67 on eth0}"), "{shown}");
+    script(&namespace, "server", &format!("{} > /data/log 2>&1 &", start(30)));
+    let log = || script(&namespace, "server", "cat /data/log");
+    eventually("it has port 67", log, |said| said.contains("answers on 0.0.0.0:67"));
+    assert!(
+        script(&namespace, "server", "grep CapEff /proc/$(pidof dhcp-responder)/status")
+            .contains("0000000000000000")
+    );
+
+    // A question to all, from the pod itself: the fields up to the cookie are zero but for the first three.
+    let question = "{ printf '\\001\\001\\006'; head -c 233 /dev/zero; printf '\\143\\202\\123\\143\\065\\001\\001\\377'; }";
+    let address = namespace.kubectl(&["get", "pod", "server", "-o", "jsonpath={.status.podIP}"]);
+    let ask =
+        || script(&namespace, "server", &format!("{question} | nc -u -w 1 {address} 67; cat /data/log"));
+    eventually("it leases an address", ask, |said| said.contains("leased 10.67.0.9"));
+
+    // The next one is told that the port is taken; with the object the name goes, and the server goes on.
+    let said = script(&namespace, "server", &start(0));
+    assert!(said.contains("whoever got it before has to close it first"), "{said}");
+    namespace.kubectl(&["delete", "podsocket", "dhcp", "--timeout=60s"]);
+    let again = || script(&namespace, "server", &start(0));
+    eventually("nobody offers it", again, |said| said.contains("nobody offers sockets"));
+    assert!(!script(&namespace, "server", "pidof dhcp-responder").is_empty());
+
+    // An admin grants raw sockets to the namespace.
+    kubectl(&["label", "namespace", &namespace.name, "podnetwork.opdev.io/raw-sockets=allowed"]);
+    eventually("raw sockets are granted", || apply(&granted, RAW), |(accepted, _)| *accepted);
+}
