@@ -23,13 +23,15 @@ pub enum Purpose {
     Cluster,
     /// Peers that benchmarks compare with.
     Bench,
+    /// A fresh Debian root.
+    Fresh,
     /// Clients of the gRPC interface in other languages.
     Clients,
 }
 
 impl Purpose {
-    const ALL: [Self; 7] =
-        [Self::Build, Self::Demo, Self::Netns, Self::Vm, Self::Cluster, Self::Bench, Self::Clients];
+    const ALL: [Self; 8] =
+        [Self::Build, Self::Demo, Self::Netns, Self::Vm, Self::Cluster, Self::Bench, Self::Fresh, Self::Clients];
 
     fn title(self) -> &'static str {
         match self {
@@ -39,6 +41,7 @@ impl Purpose {
             Self::Vm => "guest kernel",
             Self::Cluster => "test cluster",
             Self::Bench => "benchmarks",
+            Self::Fresh => "fresh root",
             Self::Clients => "clients in other languages",
         }
     }
@@ -92,6 +95,7 @@ impl Purpose {
             Self::Bench => {
                 &[("containernetworking-plugins", "the peer of attach and detach"), ("iperf3", "throughput")]
             }
+            Self::Fresh => &[("debootstrap", "unpacks a Debian root")],
             Self::Clients => &[
                 ("python3", "a client in another language"),
                 ("python3-venv", "a place of its own for that client's libraries"),

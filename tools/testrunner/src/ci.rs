@@ -1,53 +1,70 @@
-//! `cargo xtask ci`: everything that has to hold before a change lands.
+//! `cargo xtask ci`: everything that must hold before a change lands.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
-
-use crate::test;
+use anyhow::{Context, Result};
 use knit_dev::packages::{self, Purpose};
-use knit_dev::places;
-use knit_dev::process;
 use knit_dev::progress::Step;
+use knit_dev::{places, process};
+use tempfile::NamedTempFile;
+
+use crate::test::{self, Family, Total};
+use crate::{checks, fresh};
 
 /// The version of cargo-deny that checks licences, bans and sources.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Runs the checks, then every test.
+/// Runs the checks of the source, then every test. The demo and the families that most people run first, unit and netns,
+/// run in a fresh root.
 pub fn command() -> Result<()> {
     packages::ensure(&[Purpose::Build])?;
-    check("formatting", cargo(&["fmt", "--all", "--check"]))?;
-    check(
-        "clippy",
-        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"]),
-    )?;
-    let mut deny = Command::new(cargo_deny()?);
-    deny.current_dir(places::workspace()).args([
-        "--log-level",
-        "error",
-        "check",
-        "bans",
-        "licenses",
-        "sources",
-    ]);
-    check("licences, bans and sources", deny)?;
-    let step = Step::start("generated files are up to date");
-    process::output(&mut cargo(&["run", "--locked", "--package", "knit-generate", "--", "--check"]))?;
-    step.done();
-    test::command(&test::Request { families: Vec::new(), filter: None, retry: true })
+    check("formatting", || run(cargo(&["fmt", "--all", "--check"])))?;
+    check("vocabulary", checks::vocabulary)?;
+    check("dependencies between crates", checks::dependencies)?;
+    check("clippy", || {
+        run(cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    })?;
+    let deny = cargo_deny()?;
+    check("licences, bans and sources", || {
+        let mut deny = Command::new(deny);
+        deny.args(["--log-level", "error", "check", "bans", "licenses", "sources"]);
+        run(deny)
+    })?;
+    check("generated files", || {
+        run(cargo(&["run", "--locked", "--package", "knit-generate", "--", "--check"]))
+    })?;
+
+    let record = NamedTempFile::new_in(places::cache()?).context("cannot create a file for the result")?;
+    let mut tests: Vec<OsString> =
+        ["test", "unit", "netns", "--retry", "--record"].map(OsString::from).to_vec();
+    tests.push(record.path().into());
+    let ran = fresh::run(&[vec!["demo".into()], tests], false);
+    let total = Total::recorded(record.path(), ran)?;
+    let rest = test::Request {
+        families: vec![Family::Vm, Family::Cluster],
+        retry: true,
+        ..test::Request::default()
+    };
+    test::finish(total, &rest)
 }
 
-fn check(what: &str, mut command: Command) -> Result<()> {
+fn check(what: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
     let step = Step::start(what);
-    process::output(&mut command)?;
+    check()?;
     step.done();
     Ok(())
 }
 
+/// With its output on the terminal: cargo shows how far it is.
+fn run(mut command: Command) -> Result<()> {
+    process::run(command.current_dir(places::workspace()))
+}
+
 fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = process::cargo();
-    cargo.current_dir(places::workspace()).args(arguments);
+    cargo.args(arguments);
     cargo
 }
 

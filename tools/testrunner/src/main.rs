@@ -1,7 +1,10 @@
 //! `cargo xtask test`, `ci`, `fresh` and `suite`.
 
+mod checks;
 mod ci;
+mod fresh;
 mod python;
+mod suite;
 mod test;
 
 use anyhow::Result;
@@ -18,6 +21,13 @@ struct Cli {
 enum Command {
     /// Run every test that protects a change, or some families; the last line is a plain count
     Test(test::Request),
+    /// Run a long suite and record its result in docs/conformance.md
+    Suite {
+        /// Which one
+        suite: suite::Suite,
+    },
+    /// Run the README's commands in a fresh Debian root, to find missing install steps (needs root)
+    Fresh(fresh::Options),
     /// Run everything that must hold before a change lands: format, lints, licences, generated files, tests
     Ci,
 }
@@ -25,6 +35,8 @@ enum Command {
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Test(request) => test::command(&request),
+        Command::Suite { suite } => suite::command(suite),
+        Command::Fresh(options) => fresh::command(&options),
         Command::Ci => ci::command(),
     }
 }

@@ -1,26 +1,31 @@
-//! `cargo xtask test`: every test, by family, with what is missing built first, and one plain count at the end.
+//! `cargo xtask test`: every test, by family, with what is missing installed and built first, and one count at the end.
 //!
-//! A test's family is in the name of its file: `tests/netns_*.rs` needs a kernel and namespaces, `tests/vm_*.rs` runs
-//! inside the guest kernel, `tests/netns_vm_*.rs` in both, `tests/vm_host_*.rs` drives the guest from outside,
-//! `tests/cluster_*.rs` needs the test cluster. Everything else is a unit test and needs nothing.
+//! The name of a test program tells its family: `netns*` needs a kernel and namespaces, `vm*` runs inside the guest
+//! kernel, `netns_vm*` in both, `vm_host*` drives the guest from outside, `cluster*` needs the test cluster. Everything
+//! else is a unit test and needs nothing.
 
 mod binaries;
 mod cluster;
 mod count;
 mod kinds;
 
-use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 use crate::python;
 use binaries::{Selection, Where};
 use count::Count;
 use knit_dev::packages::{self, Purpose};
 use knit_dev::process;
+use knit_dev::progress::seconds;
 use knit_testcluster::bpffs;
 
 /// A group of tests with the same needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Family {
     /// Needs nothing but cargo
     Unit,
@@ -43,42 +48,79 @@ pub struct Request {
     /// Run a failed test a second time, alone, and report it as flaky if it passes then
     #[arg(long)]
     pub retry: bool,
+    /// Write the result to this file, for the run that started this one
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub record: Option<PathBuf>,
 }
 
 /// Runs the tests, prints the count as the last line, and fails if any test failed.
 pub fn command(request: &Request) -> Result<()> {
+    finish(Total::default(), request)
+}
+
+/// The same, added to what ran before.
+pub fn finish(before: Total, request: &Request) -> Result<()> {
     let families = match request.families.as_slice() {
         [] => &[Family::Unit, Family::Netns, Family::Vm, Family::Cluster],
         some => some,
     };
-    let mut total = Count::default();
+    let Total { mut count, families: mut done } = before;
     for &family in families {
         eprintln!("== {}", family.title());
+        let start = Instant::now();
         // A family that cannot even start is a failure, and the others still run.
         match family.run(request) {
-            Ok(count) => total += count,
+            Ok(more) => count += more,
             Err(error) => {
                 eprintln!("error: {}: {error:#}", family.title());
-                total += Count::failure();
+                count += Count::failure();
             }
         }
+        eprintln!("== {} took {}", family.title(), seconds(start.elapsed()));
+        done.push(family);
     }
     // The table is about both kernels, so it takes both to check it, and every test.
-    let is_whole = request.filter.is_none()
-        && [Family::Netns, Family::Vm].iter().all(|family| families.contains(family));
-    if is_whole && total.failed() == 0 {
-        let checked = total.seen().check_page();
-        total.check("the table of link kinds is what the tests did", checked);
+    let is_whole =
+        request.filter.is_none() && [Family::Netns, Family::Vm].iter().all(|family| done.contains(family));
+    if is_whole && count.failed() == 0 {
+        let checked = count.seen().check_page();
+        count.check("link_kinds_page_matches_the_tests", checked);
     }
-    total.print_failures();
-    println!("{total}");
-    if total.failed() > 0 {
-        bail!("{} of {} tests failed", total.failed(), total.failed() + total.passed());
+    count.print_failures();
+    println!("{count}");
+    let total = Total { count, families: done };
+    if let Some(file) = &request.record {
+        let text = serde_json::to_string(&total).context("a count is plain data")?;
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    if total.passed() == 0 {
+    let count = total.count;
+    if count.failed() > 0 {
+        bail!("{} of {} tests failed", count.failed(), count.failed() + count.passed());
+    }
+    if count.passed() == 0 {
         bail!("no test ran: nothing matches");
     }
     Ok(())
+}
+
+/// What several families did, also of another process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Total {
+    count: Count,
+    families: Vec<Family>,
+}
+
+impl Total {
+    /// What a run of another process recorded. If there is no record, that run failed before its end: `ran` says why.
+    pub fn recorded(record: &Path, ran: Result<()>) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(record).with_context(|| format!("cannot read {}", record.display()))?;
+        if text.is_empty() {
+            ran?;
+            bail!("the tests in the fresh root recorded no result");
+        }
+        serde_json::from_str(&text).context("the record of another run")
+    }
 }
 
 impl Family {

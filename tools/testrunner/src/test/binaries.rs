@@ -1,5 +1,6 @@
 //! Test programs: which there are, how they are built, where they run.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::num::NonZero;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -16,17 +17,14 @@ use super::count::Count;
 use super::{Request, kinds};
 use knit_dev::places;
 use knit_dev::process;
-use knit_dev::progress::{Step, seconds};
+use knit_dev::progress::seconds;
 use knit_guest::{self, Guest};
-
-/// The target that static programs for the guest are built for.
-const STATIC_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A test program may take this long inside the guest, which is emulated.
 const GUEST_LIMIT: Duration = Duration::from_secs(1800);
 
 /// When more tests of a program fail than this, something is broken, and running them again tells nothing new.
-const AGAIN_AT_MOST: usize = 3;
+const MAX_RETRIES: usize = 3;
 
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
@@ -139,9 +137,9 @@ pub fn run(selection: &Selection<'_>, place: Where) -> Result<Count> {
 
 /// The same, with more environment for the tests.
 pub fn run_with(selection: &Selection<'_>, place: Where, environment: &[(String, String)]) -> Result<Count> {
-    let programs = build(selection, place)?;
+    let programs = build(selection)?;
     if place == Where::Guest {
-        return Ok(run_in_guests(&programs, selection, environment));
+        return run_in_guests(&programs, selection, environment);
     }
     let mut count = Count::default();
     for program in programs {
@@ -154,14 +152,24 @@ pub fn run_with(selection: &Selection<'_>, place: Where, environment: &[(String,
     Ok(count)
 }
 
-/// An emulated guest keeps one processor busy: as many run at once as there are processors.
-fn run_in_guests(programs: &[Program], selection: &Selection<'_>, environment: &[(String, String)]) -> Count {
+/// An emulated guest keeps one processor busy: as many run at once as there are processors, each with one module of a
+/// test program.
+fn run_in_guests(
+    programs: &[Program],
+    selection: &Selection<'_>,
+    environment: &[(String, String)],
+) -> Result<Count> {
+    let mut shards = Vec::new();
+    for program in programs {
+        shards.extend(program.modules(selection)?.into_iter().map(|module| (program, module)));
+    }
     let at_once = std::thread::available_parallelism().map_or(1, NonZero::get);
     let (next, count) = (AtomicUsize::new(0), Mutex::new(Count::default()));
     let work = || {
-        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            println!("-- {} (guest kernel)", program.name);
-            let ran = program.run(selection, |arguments| program.run_in_guest(arguments, environment));
+        while let Some((program, module)) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
+            println!("-- {} {module} (guest kernel)", program.name);
+            let ran = program
+                .retried(selection, &[module], |arguments| program.run_in_guest(arguments, environment));
             let mut count = count.lock().expect("no worker panics while it holds this");
             match ran {
                 Ok(more) => *count += more,
@@ -170,17 +178,17 @@ fn run_in_guests(programs: &[Program], selection: &Selection<'_>, environment: &
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..at_once.min(programs.len()) {
+        for _ in 0..at_once.min(shards.len()) {
             scope.spawn(work);
         }
     });
-    count.into_inner().expect("no worker panics while it holds this")
+    Ok(count.into_inner().expect("no worker panics while it holds this"))
 }
 
 /// Runs the examples in the documentation of every library.
 pub fn run_examples(filter: Option<&str>) -> Result<Count> {
     println!("-- examples in documentation");
-    let mut cargo = knit_dev::process::cargo();
+    let mut cargo = process::cargo();
     cargo.current_dir(places::workspace()).args([
         "test",
         "--workspace",
@@ -193,36 +201,30 @@ pub fn run_examples(filter: Option<&str>) -> Result<Count> {
     count_output(cargo, "examples in documentation")
 }
 
-fn build(selection: &Selection<'_>, place: Where) -> Result<Vec<Program>> {
+fn build(selection: &Selection<'_>) -> Result<Vec<Program>> {
     let targets: Vec<(String, Target)> =
         all_targets()?.into_iter().filter(|(_, target)| (selection.wanted)(target)).collect();
     if targets.is_empty() {
         return Ok(Vec::new());
     }
-    let step = Step::start(match place {
-        Where::Guest => "build tests, statically",
-        Where::Here | Where::UserNamespace => "build tests",
-    });
-    let mut cargo = knit_dev::process::cargo();
+    eprintln!("-- building {} test programs", targets.len());
+    let start = Instant::now();
+    let mut cargo = process::cargo();
     cargo.current_dir(places::workspace());
     cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"]);
-    if place == Where::Guest {
-        cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
-        cargo.args(["--target", STATIC_TARGET]);
+    if targets.iter().any(|(_, target)| !target.is_integration_test()) {
+        cargo.args(["--lib", "--bins"]);
     }
-    if targets.iter().all(|(_, target)| target.is_integration_test()) {
-        let mut names: Vec<&str> = targets.iter().map(|(_, target)| target.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        cargo.args(names.into_iter().flat_map(|name| ["--test", name]));
-    }
+    let integration = targets.iter().filter(|(_, target)| target.is_integration_test());
+    let names: BTreeSet<&str> = integration.map(|(_, target)| target.name.as_str()).collect();
+    cargo.args(names.into_iter().flat_map(|name| ["--test", name]));
     // Cargo shows its own diagnostics on standard error.
     let done = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !done.status.success() {
         bail!("the tests do not build");
     }
     let programs = built_programs(&done.stdout, &selection.wanted)?;
-    step.done_with(&format!("{} programs", programs.len()));
+    eprintln!("-- built in {}", seconds(start.elapsed()));
     Ok(programs)
 }
 
@@ -236,7 +238,7 @@ fn all_targets() -> Result<Vec<(String, Target)>> {
         name: String,
         targets: Vec<Target>,
     }
-    let mut cargo = knit_dev::process::cargo();
+    let mut cargo = process::cargo();
     cargo.current_dir(places::workspace()).args([
         "metadata",
         "--no-deps",
@@ -290,20 +292,42 @@ fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<P
 }
 
 impl Program {
-    /// Runs the selected tests, given how to run this program with arguments. Of a few that failed, each may run once
-    /// more, alone: one that passes then counts as passed, and is named as unsteady.
+    /// Runs the selected tests, given how to run this program with arguments.
     fn run(&self, selection: &Selection<'_>, run: impl Fn(&[&str]) -> Result<Count>) -> Result<Count> {
-        let mut count = run(selection.filter.as_slice())?;
-        if selection.retry && count.failures().len() <= AGAIN_AT_MOST {
+        self.retried(selection, selection.filter.as_slice(), run)
+    }
+
+    /// Runs tests. Of a few that failed, each may run a second time, alone: one that passes then counts as passed, and is
+    /// reported as flaky.
+    fn retried(
+        &self,
+        selection: &Selection<'_>,
+        arguments: &[&str],
+        run: impl Fn(&[&str]) -> Result<Count>,
+    ) -> Result<Count> {
+        let mut count = run(arguments)?;
+        if selection.retry && count.failures().len() <= MAX_RETRIES {
             for name in count.failures().to_vec() {
-                println!("-- {}: {name} once more", self.name);
-                let again = run(&["--exact", &name])?;
-                if again.failed() == 0 && again.passed() == 1 {
-                    count.passed_after_all(&name, again);
+                println!("-- {}: {name}, second try", self.name);
+                let second = run(&["--exact", &name])?;
+                if second.failed() == 0 && second.passed() == 1 {
+                    count.passed_on_retry(&name, second);
                 }
             }
         }
         Ok(count)
+    }
+
+    /// The selected tests by their outermost module, each as a filter for the program. A program for the guest is static,
+    /// so it can list its tests here.
+    fn modules(&self, selection: &Selection<'_>) -> Result<BTreeSet<String>> {
+        let listed = process::output(Command::new(&self.executable).args(["--list", "--format=terse"]))?;
+        let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        let tests = tests.filter(|test| selection.filter.is_none_or(|filter| test.contains(filter)));
+        Ok(match selection.filter {
+            Some(filter) if tests.clone().next().is_some() => BTreeSet::from([filter.to_owned()]),
+            _ => tests.map(module_of).collect(),
+        })
     }
 
     fn run_here(&self, place: Where, arguments: &[&str], environment: &[(String, String)]) -> Result<Count> {
@@ -353,7 +377,12 @@ impl Program {
     }
 }
 
-/// Passes a test program's output on, and counts what it says.
+/// `kinds::` of `kinds::tunnels::vxlan`; a test outside of any module stands for itself.
+fn module_of(test: &str) -> String {
+    test.split_once("::").map_or_else(|| test.to_owned(), |(module, _)| format!("{module}::"))
+}
+
+/// Passes a test program's output on, and counts its tests.
 fn count_output(mut command: Command, name: &str) -> Result<Count> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start the tests `{name}`"))?;
@@ -413,6 +442,14 @@ mod tests {
             "it has a cluster of its own"
         );
         assert_eq!(families("vmlinux"), [true, false, false, false, false]);
+    }
+
+    #[test]
+    fn guests_share_a_program_by_modules() {
+        assert_eq!(
+            ["kinds::tunnels::vxlan", "kinds::veth", "boots"].map(module_of),
+            ["kinds::", "kinds::", "boots"]
+        );
     }
 
     #[test]

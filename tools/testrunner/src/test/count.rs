@@ -3,15 +3,17 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use serde::{Deserialize, Serialize};
+
 use super::kinds::Seen;
 
 /// How many tests passed and failed, which failed, and which passed only when they ran once more.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     passed: usize,
     failed: usize,
     failures: Vec<String>,
-    unsteady: Vec<String>,
+    flaky: Vec<String>,
     seen: Seen,
 }
 
@@ -47,12 +49,12 @@ impl Count {
     }
 
     /// A test that failed has passed when it ran once more, alone.
-    pub fn passed_after_all(&mut self, name: &str, again: Self) {
+    pub fn passed_on_retry(&mut self, name: &str, again: Self) {
         self.seen.add(again.seen);
         self.failures.retain(|failed| failed != name);
         self.failed = self.failed.saturating_sub(1);
         self.passed += 1;
-        self.unsteady.push(name.to_owned());
+        self.flaky.push(name.to_owned());
     }
 
     /// Counts one check by its outcome and shows it the way the test harness does.
@@ -93,10 +95,10 @@ impl Count {
         }
     }
 
-    /// Names the failed and the unsteady tests again, after everything else.
+    /// Names the failed and the flaky tests again, after everything else.
     pub fn print_failures(&self) {
-        let unsteady = ("unsteady (failed, then passed alone; each one hides a fault):", &self.unsteady);
-        for (title, names) in [unsteady, ("failed:", &self.failures)] {
+        let flaky = ("flaky (failed, then passed alone; each one hides a fault):", &self.flaky);
+        for (title, names) in [flaky, ("failed:", &self.failures)] {
             if !names.is_empty() {
                 println!("{title}");
                 names.iter().for_each(|name| println!("  {name}"));
@@ -110,7 +112,7 @@ impl AddAssign for Count {
         self.passed += other.passed;
         self.failed += other.failed;
         self.failures.extend(other.failures);
-        self.unsteady.extend(other.unsteady);
+        self.flaky.extend(other.flaky);
         self.seen.add(other.seen);
     }
 }
@@ -150,10 +152,10 @@ mod tests {
         for line in ["test a ... FAILED", "test b ... FAILED", "test result: FAILED. 3 passed; 2 failed;"] {
             count.read_line(line);
         }
-        count.passed_after_all("a", Count::default());
+        count.passed_on_retry("a", Count::default());
         assert_eq!((count.passed(), count.failed()), (4, 1));
         assert_eq!(
-            (count.failures(), count.unsteady.as_slice()),
+            (count.failures(), count.flaky.as_slice()),
             (&["b".to_owned()][..], &["a".to_owned()][..])
         );
     }

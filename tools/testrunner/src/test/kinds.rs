@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use knit_dev::places;
+use serde::{Deserialize, Serialize};
 
 /// The environment variable that tells tests where to note what they did.
 pub const NOTE: &str = "KNIT_KINDS_SEEN";
@@ -29,14 +30,14 @@ Words are the kernel's and the plan's; each page has the words of the object, an
 ";
 
 /// What was done to links.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     kinds: BTreeMap<String, Kind>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kind {
-    places: BTreeSet<&'static str>,
+    places: BTreeSet<String>,
     live: BTreeSet<String>,
     again: BTreeSet<String>,
 }
@@ -59,7 +60,7 @@ impl Seen {
                 }
                 _ => continue,
             };
-            kind.places.insert(place);
+            kind.places.insert(place.to_owned());
             if let Some((again, field)) = field {
                 let fields = if again { &mut kind.again } else { &mut kind.live };
                 fields.insert(field.to_owned());
@@ -110,7 +111,7 @@ impl Seen {
                     bail!("{PAGE}: kind {name} has no {file}");
                 }
             }
-            let places: Vec<&str> = kind.places.iter().copied().collect();
+            let places: Vec<&str> = kind.places.iter().map(String::as_str).collect();
             page += &format!(
                 "| {name} | {} | {} | {} | [{word}](kinds/{word}.md) | [{word}.yaml](../{example}) |\n",
                 list(&kind.live),

@@ -1,0 +1,107 @@
+//! ARCHITECTURE.md's table of crates against `cargo metadata`: a crate depends on exactly the crates that its row names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail};
+use knit_dev::{places, process};
+use serde::Deserialize;
+
+const PAGE: &str = "ARCHITECTURE.md";
+/// The header of the table.
+const HEADER: &str = "| crate | owns | depends on |";
+
+type Dependencies = BTreeMap<String, BTreeSet<String>>;
+
+/// Fails with every crate whose row and manifest differ.
+pub fn check() -> Result<()> {
+    let page = std::fs::read_to_string(places::workspace().join(PAGE))
+        .with_context(|| format!("cannot read {PAGE}"))?;
+    let (documented, actual) = (documented(&page)?, actual()?);
+    let differences = differences(&documented, &actual);
+    if !differences.is_empty() {
+        bail!("{PAGE} and the manifests differ:\n{}", differences.join("\n"));
+    }
+    Ok(())
+}
+
+fn documented(page: &str) -> Result<Dependencies> {
+    let (_, table) = page.split_once(HEADER).with_context(|| format!("{PAGE} has no table `{HEADER}`"))?;
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, _, depends] = cells[..] else { bail!("{PAGE}: a row has three cells: {row}") };
+        let names = depends.split(',').map(|name| name.trim().trim_matches('`').to_owned());
+        Ok((name.trim_matches('`').to_owned(), names.filter(|name| name != "nothing").collect()))
+    })
+    .collect()
+}
+
+fn actual() -> Result<Dependencies> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        dependencies: Vec<Dependency>,
+    }
+    #[derive(Deserialize)]
+    struct Dependency {
+        name: String,
+        kind: Option<String>,
+        path: Option<String>,
+    }
+    let mut cargo = process::cargo();
+    cargo.current_dir(places::workspace()).args([
+        "metadata",
+        "--no-deps",
+        "--locked",
+        "--format-version",
+        "1",
+    ]);
+    let metadata: Metadata = serde_json::from_str(&process::output(&mut cargo)?).context("cargo metadata")?;
+    // Tests may use more: only what is built into a crate counts.
+    let is_built_in = |dependency: &&Dependency| dependency.kind.is_none() && dependency.path.is_some();
+    Ok(metadata
+        .packages
+        .into_iter()
+        .map(|package| {
+            let names =
+                package.dependencies.iter().filter(is_built_in).map(|dependency| dependency.name.clone());
+            (package.name, names.collect())
+        })
+        .collect())
+}
+
+fn differences(documented: &Dependencies, actual: &Dependencies) -> Vec<String> {
+    let names: BTreeSet<&String> = documented.keys().chain(actual.keys()).collect();
+    let list = |names: Option<&BTreeSet<String>>| match names {
+        Some(names) if names.is_empty() => "nothing".to_owned(),
+        Some(names) => names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        None => "no such crate".to_owned(),
+    };
+    let differ = names.into_iter().filter(|name| documented.get(*name) != actual.get(*name));
+    differ
+        .map(|name| {
+            format!("  {name}: {PAGE}: {}; manifest: {}", list(documented.get(name)), list(actual.get(name)))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dependency_that_the_page_does_not_name_is_found() {
+        let page = format!(
+            "{HEADER}\n|---|---|---|\n| `a` | x | nothing |\n| `b` | y | `a` |\n\n| `c` | no row | |\n"
+        );
+        let documented = documented(&page).unwrap();
+        let mut actual = documented.clone();
+        assert!(differences(&documented, &actual).is_empty());
+        actual.get_mut("a").unwrap().insert("b".to_owned());
+        assert_eq!(differences(&documented, &actual), ["  a: ARCHITECTURE.md: nothing; manifest: b"]);
+    }
+}
