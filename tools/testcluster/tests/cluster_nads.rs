@@ -1,4 +1,4 @@
-//! NetworkAttachmentDefinitions on a real cluster, without Multus: docs/from-multus.md, with its own manifests.
+//! NetworkAttachmentDefinitions on a real cluster, without Multus: docs/migrate-from-multus.md, with its own manifests.
 //!
 //! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
 //! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_nads`.
@@ -22,7 +22,7 @@ const NODES: [&str; 2] = ["node1", "node2"];
 const OPERATOR: &str = "pod-network-operator";
 const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
-const PAGE: &str = include_str!("../../../docs/from-multus.md");
+const PAGE: &str = include_str!("../../../docs/migrate-from-multus.md");
 
 /// A file that the page shows, by the name in its first line.
 fn file(name: &str) -> String {
