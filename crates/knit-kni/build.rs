@@ -5,7 +5,7 @@ use std::{env, fs, io};
 
 use protox::prost::Message;
 
-/// Files that name all others.
+/// Files that import all others.
 const ROOTS: [&str; 5] = [
     "kni/kni.proto",
     "kni/knix.proto",
@@ -15,24 +15,24 @@ const ROOTS: [&str; 5] = [
 ];
 
 fn main() -> io::Result<()> {
-    // Asked for when it runs: a target folder that two clones share holds one build script for both.
+    // Read at run time: two checkouts that share a target directory share the build script.
     let here = env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR for build scripts");
     let api = Path::new(&here).join("../../api");
     println!("cargo::rerun-if-changed={}", api.display());
     let files = protox::compile(ROOTS, [&api]).map_err(io::Error::other)?;
 
-    // Programs ask the server for the layout, people read the files: comments would be held in memory for nobody.
-    let mut layout = files.clone();
-    for file in &mut layout.file {
+    // Server reflection does not need comments, which would stay in memory.
+    let mut descriptors = files.clone();
+    for file in &mut descriptors.file {
         file.source_code_info = None;
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
-    fs::write(out.join("api.bin"), layout.encode_to_vec())?;
+    fs::write(out.join("api.bin"), descriptors.encode_to_vec())?;
 
     let mut config = prost_build::Config::new();
-    // An error's detail names its type as gRPC libraries of other languages expect it.
+    // The type URL of error details, as gRPC libraries of other languages expect it.
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
-    // The same message always has the same bytes.
+    // Deterministic encoding.
     config.btree_map(["."]);
     tonic_prost_build::configure().emit_rerun_if_changed(false).compile_fds_with_config(files, config)
 }

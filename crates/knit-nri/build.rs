@@ -1,10 +1,10 @@
-//! Generates Rust code from the part of NRI that Knit speaks, without protoc.
+//! Generates Rust code from the part of NRI that Knit uses, without protoc.
 
 use std::path::Path;
 use std::{env, io};
 
 fn main() -> io::Result<()> {
-    // Asked for when it runs: a target folder that two clones share holds one build script for both.
+    // Read at run time: two checkouts that share a target directory share the build script.
     let here = env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR for build scripts");
     let folder = Path::new(&here).join("proto");
     println!("cargo::rerun-if-changed={}", folder.display());

@@ -1,73 +1,76 @@
-//! What a runtime asks for one container: capabilities, arguments and resolver settings.
+//! Settings for one container: `runtimeConfig`, `args.cni` and DNS.
 
 use std::collections::BTreeMap;
 
 use knit_kni::v1;
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::error::CniError;
 
-/// Annotations of the pod with this prefix are the agent's business, and no others.
-const ANNOTATIONS: &str = "knit.opdev.io/";
+/// The prefix of pod annotations that are sent to the agent.
+const ANNOTATION_PREFIX: &str = "knit.opdev.io/";
 
-/// What is asked for one container.
+/// The settings for one container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Capabilities {
-    /// Ports of the node that lead to the container.
-    pub ports: Vec<v1::PortMapping>,
-    /// Limits.
+    /// Host port mappings.
+    pub port_mappings: Vec<v1::PortMapping>,
+    /// Bandwidth limits.
     pub bandwidth: Option<v1::Bandwidth>,
-    /// Addresses by value.
+    /// Static addresses.
     pub addresses: Vec<String>,
-    /// Where addresses are looked for: one of each set.
-    pub sets: Vec<v1::RangeSet>,
-    /// The device that becomes the interface.
-    pub device: String,
-    /// The hardware address.
+    /// Address ranges: one address is allocated from each set.
+    pub range_sets: Vec<v1::RangeSet>,
+    /// The PCI id of the device that becomes the interface.
+    pub device_id: String,
+    /// The MAC address.
     pub mac: String,
-    /// What the container's resolver should use, and its own domain.
+    /// DNS servers, search domains and options.
     pub dns: v1::DnsConfig,
-    /// The domain that the resolver's names end with.
+    /// The DNS domain.
     pub domain: String,
     /// Labels of the container.
     pub labels: BTreeMap<String, String>,
-    /// Annotations of the pod that mean something to the agent.
+    /// Annotations of the pod with [`ANNOTATION_PREFIX`].
     pub annotations: BTreeMap<String, String>,
-    /// Other names of the container on the network.
+    /// Aliases of the container.
     pub aliases: Vec<String>,
-    /// What is not acted on.
-    pub words: Vec<String>,
+    /// Settings that are ignored.
+    pub warnings: Vec<String>,
 }
 
 impl Capabilities {
-    /// Reads `runtimeConfig`. A capability that is not known is not acted on, and that is said.
-    pub fn read_runtime(&mut self, value: &Value) -> Result<(), Failure> {
+    /// Reads `runtimeConfig`. Unknown capabilities are ignored with a warning.
+    pub fn read_runtime(&mut self, value: &Value) -> Result<(), CniError> {
         let Some(fields) = value.as_object() else {
-            return Err(Failure::config("runtimeConfig", format!("{value} is no JSON object")));
+            return Err(CniError::invalid_config(
+                "runtimeConfig",
+                format!("expected an object, not {value}"),
+            ));
         };
         for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
             let field = format!("runtimeConfig.{key}");
             match key.as_str() {
-                "portMappings" => self.ports = ports(&field, value)?,
+                "portMappings" => self.port_mappings = port_mappings(&field, value)?,
                 "bandwidth" => self.bandwidth = Some(bandwidth(&field, value)?),
                 "ips" => self.addresses = texts(&field, value)?,
                 "mac" => self.mac = text(&field, value)?,
                 "dns" => self.read_dns(&field, value)?,
                 "aliases" => self.aliases = texts(&field, value)?,
-                "ipRanges" => self.sets = sets(&field, value)?,
+                "ipRanges" => self.range_sets = range_sets(&field, value)?,
                 "io.kubernetes.cri.pod-annotations" => self.annotations = annotations(&field, value)?,
-                "deviceID" => self.device = text(&field, value)?,
+                "deviceID" => self.device_id = text(&field, value)?,
                 "infinibandGUID" | "cgroupPath" => {
-                    self.words.push(format!("{field}: not acted on: ignored"));
+                    self.warnings.push(format!("{field}: not supported: ignored"));
                 }
-                _ => self.words.push(format!("{}: not known: ignored", field.escape_debug())),
+                _ => self.warnings.push(format!("{}: unknown: ignored", field.escape_debug())),
             }
         }
         Ok(())
     }
 
-    /// Reads `args.cni`: what people ask for by hand.
-    pub fn read_args(&mut self, value: &Value) -> Result<(), Failure> {
+    /// Reads `args.cni`.
+    pub fn read_args(&mut self, value: &Value) -> Result<(), CniError> {
         let Some(fields) = value.get("cni").and_then(Value::as_object) else { return Ok(()) };
         for (key, value) in fields {
             let field = format!("args.cni.{key}");
@@ -77,21 +80,23 @@ impl Capabilities {
                 "labels" => {
                     let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
                     for label in all {
-                        let word = |name| part(label, name).and_then(Value::as_str).unwrap_or_default();
-                        self.labels.insert(word("key").to_owned(), word("value").to_owned());
+                        let text = |name| {
+                            field_ignoring_case(label, name).and_then(Value::as_str).unwrap_or_default()
+                        };
+                        self.labels.insert(text("key").to_owned(), text("value").to_owned());
                     }
                 }
-                // Arguments are for whoever understands them.
+                // Arguments for other plugins.
                 _ => {}
             }
         }
         Ok(())
     }
 
-    /// Reads resolver settings, of the configuration or of the runtime: they spell them differently.
-    pub fn read_dns(&mut self, field: &str, value: &Value) -> Result<(), Failure> {
+    /// Reads DNS settings of the configuration or of the runtime; they use different field names.
+    pub fn read_dns(&mut self, field: &str, value: &Value) -> Result<(), CniError> {
         let Some(fields) = value.as_object() else {
-            return Err(Failure::config(field, format!("{value} is no JSON object")));
+            return Err(CniError::invalid_config(field, format!("expected an object, not {value}")));
         };
         let mut dns = v1::DnsConfig::default();
         for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
@@ -101,7 +106,7 @@ impl Capabilities {
                 "searches" | "search" => dns.searches = texts(&field, value)?,
                 "options" => dns.options = texts(&field, value)?,
                 "domain" => self.domain = text(&field, value)?,
-                _ => self.words.push(format!("{}: not known: ignored", field.escape_debug())),
+                _ => self.warnings.push(format!("{}: unknown: ignored", field.escape_debug())),
             }
         }
         self.dns = dns;
@@ -109,95 +114,106 @@ impl Capabilities {
     }
 }
 
-/// A field of an object. Runtimes spell the same field with a small or a capital first letter.
-pub(crate) fn part<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
+/// A field of an object. Some runtimes capitalize field names.
+pub(crate) fn field_ignoring_case<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     let fields = value.as_object()?;
     let other_case =
-        || fields.iter().find(|(known, _)| known.eq_ignore_ascii_case(key)).map(|(_, part)| part);
+        || fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value);
     fields.get(key).or_else(other_case)
 }
 
-fn text(field: &str, value: &Value) -> Result<String, Failure> {
+fn text(field: &str, value: &Value) -> Result<String, CniError> {
     let text = value.as_str().map(str::to_owned);
-    text.ok_or_else(|| Failure::config(field, format!("{value} is no text")))
+    text.ok_or_else(|| CniError::invalid_config(field, format!("expected a string, not {value}")))
 }
 
-fn texts(field: &str, value: &Value) -> Result<Vec<String>, Failure> {
-    let all = value.as_array().ok_or_else(|| Failure::config(field, format!("{value} is no list")))?;
+fn texts(field: &str, value: &Value) -> Result<Vec<String>, CniError> {
+    let all = value
+        .as_array()
+        .ok_or_else(|| CniError::invalid_config(field, format!("expected a list, not {value}")))?;
     all.iter().map(|value| text(field, value)).collect()
 }
 
-fn annotations(field: &str, value: &Value) -> Result<BTreeMap<String, String>, Failure> {
-    let all =
-        value.as_object().ok_or_else(|| Failure::config(field, format!("{value} is no JSON object")))?;
-    let meant = all.iter().filter(|(key, _)| key.starts_with(ANNOTATIONS));
-    meant.map(|(key, value)| Ok((key.clone(), text(&format!("{field}.{key}"), value)?))).collect()
+fn annotations(field: &str, value: &Value) -> Result<BTreeMap<String, String>, CniError> {
+    let all = value
+        .as_object()
+        .ok_or_else(|| CniError::invalid_config(field, format!("expected an object, not {value}")))?;
+    let relevant = all.iter().filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
+    relevant.map(|(key, value)| Ok((key.clone(), text(&format!("{field}.{key}"), value)?))).collect()
 }
 
-fn number(field: &str, value: &Value, key: &str) -> Result<u64, Failure> {
-    match part(value, key) {
+fn number(field: &str, value: &Value, key: &str) -> Result<u64, CniError> {
+    match field_ignoring_case(value, key) {
         None | Some(Value::Null) => Ok(0),
         Some(number) => {
-            let whole = number.as_u64();
-            whole.ok_or_else(|| Failure::config(&format!("{field}.{key}"), format!("{number} is no number")))
+            let integer = number.as_u64();
+            integer.ok_or_else(|| {
+                CniError::invalid_config(
+                    &format!("{field}.{key}"),
+                    format!("expected a number, not {number}"),
+                )
+            })
         }
     }
 }
 
-/// Sets of ranges: an address of each.
-fn sets(field: &str, value: &Value) -> Result<Vec<v1::RangeSet>, Failure> {
+fn range_sets(field: &str, value: &Value) -> Result<Vec<v1::RangeSet>, CniError> {
     let list = |field: &str, value: &Value| {
         let list = value.as_array().cloned();
-        list.ok_or_else(|| Failure::config(field, format!("{value} is no list")))
+        list.ok_or_else(|| CniError::invalid_config(field, format!("expected a list, not {value}")))
     };
     let mut sets = Vec::new();
-    for (at, set) in list(field, value)?.iter().enumerate() {
-        let field = format!("{field}[{at}]");
+    for (index, set) in list(field, value)?.iter().enumerate() {
+        let field = format!("{field}[{index}]");
         let all = list(&field, set)?;
-        let ranges = all.iter().enumerate().map(|(of, one)| range(&format!("{field}[{of}]"), one));
+        let ranges = all.iter().enumerate().map(|(index, value)| range(&format!("{field}[{index}]"), value));
         sets.push(v1::RangeSet { ranges: ranges.collect::<Result<_, _>>()? });
     }
     Ok(sets)
 }
 
-fn range(field: &str, value: &Value) -> Result<v1::AddressRange, Failure> {
+fn range(field: &str, value: &Value) -> Result<v1::AddressRange, CniError> {
     if !value.is_object() {
-        return Err(Failure::config(field, format!("{value} is no JSON object")));
+        return Err(CniError::invalid_config(field, format!("expected an object, not {value}")));
     }
-    let word = |key: &str| match part(value, key) {
+    let string = |key: &str| match field_ignoring_case(value, key) {
         None | Some(Value::Null) => Ok(String::new()),
-        Some(word) => text(&format!("{field}.{key}"), word),
+        Some(value) => text(&format!("{field}.{key}"), value),
     };
     Ok(v1::AddressRange {
-        subnet: word("subnet")?,
-        first: word("rangeStart")?,
-        last: word("rangeEnd")?,
-        gateway: word("gateway")?,
+        subnet: string("subnet")?,
+        first: string("rangeStart")?,
+        last: string("rangeEnd")?,
+        gateway: string("gateway")?,
     })
 }
 
-/// Ports without one on the node are no mappings: a kubelet lists every port of a pod.
-fn ports(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, Failure> {
-    let all = value.as_array().ok_or_else(|| Failure::config(field, format!("{value} is no list")))?;
+/// Entries without a host port are skipped: the kubelet lists every port of a pod.
+fn port_mappings(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, CniError> {
+    let all = value
+        .as_array()
+        .ok_or_else(|| CniError::invalid_config(field, format!("expected a list, not {value}")))?;
     let mut ports = Vec::new();
-    for (at, value) in all.iter().enumerate() {
-        let field = format!("{field}[{at}]");
+    for (index, value) in all.iter().enumerate() {
+        let field = format!("{field}[{index}]");
         let port = |key: &str| {
             let number = number(&field, value, key)?;
             let fits = u16::try_from(number).ok().map(u32::from);
-            fits.ok_or_else(|| Failure::config(&format!("{field}.{key}"), format!("{number} is no port")))
+            fits.ok_or_else(|| {
+                CniError::invalid_config(&format!("{field}.{key}"), format!("invalid port {number}"))
+            })
         };
-        let protocol = part(value, "protocol").and_then(Value::as_str).unwrap_or("tcp");
+        let protocol = field_ignoring_case(value, "protocol").and_then(Value::as_str).unwrap_or("tcp");
         let protocol = match protocol.to_ascii_lowercase().as_str() {
             "tcp" | "" => v1::Protocol::Tcp,
             "udp" => v1::Protocol::Udp,
             "sctp" => v1::Protocol::Sctp,
             other => {
-                let why = format!("`{}` is none of tcp, udp and sctp", other.escape_debug());
-                return Err(Failure::config(&format!("{field}.protocol"), why));
+                let reason = format!("expected tcp, udp or sctp, not `{}`", other.escape_debug());
+                return Err(CniError::invalid_config(&format!("{field}.protocol"), reason));
             }
         };
-        let host_ip = part(value, "hostIP").and_then(Value::as_str).unwrap_or_default();
+        let host_ip = field_ignoring_case(value, "hostIP").and_then(Value::as_str).unwrap_or_default();
         let mapping = v1::PortMapping {
             protocol: protocol.into(),
             container_port: port("containerPort")?,
@@ -211,13 +227,12 @@ fn ports(field: &str, value: &Value) -> Result<Vec<v1::PortMapping>, Failure> {
     Ok(ports)
 }
 
-/// Rates and bursts are bits here, and bursts are bytes to the agent. What containerd says of every pod means that nobody
-/// said anything: a burst like that would be no limit.
-fn bandwidth(field: &str, value: &Value) -> Result<v1::Bandwidth, Failure> {
-    const UNSAID: u64 = u32::MAX as u64;
+/// Converts bursts from bits to bytes. containerd sets the burst to [`u32::MAX`] if none is configured.
+fn bandwidth(field: &str, value: &Value) -> Result<v1::Bandwidth, CniError> {
+    const UNSET: u64 = u32::MAX as u64;
     let burst = |key: &str| {
         let bits = number(field, value, key)?;
-        Ok(if bits == UNSAID { 0 } else { bits / 8 })
+        Ok(if bits == UNSET { 0 } else { bits / 8 })
     };
     Ok(v1::Bandwidth {
         ingress_bits: number(field, value, "ingressRate")?,
@@ -234,8 +249,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_runtimes_ask_for_is_understood_or_said_to_be_ignored() {
-        let mut asked = Capabilities::default();
+    fn capabilities_are_parsed_or_ignored_with_a_warning() {
+        let mut capabilities = Capabilities::default();
         let value = json!({
             "portMappings": [
                 {"hostPort": 8080, "containerPort": 80, "protocol": "TCP"},
@@ -250,28 +265,31 @@ mod tests {
             "io.kubernetes.cri.pod-annotations": {"knit.opdev.io/addresses": "10.1.0.9", "someone.else/x": "1"},
             "infinibandGUID": "c2:11", "cgroupPath": "/a", "new": 1, "none": null,
         });
-        asked.read_runtime(&value).unwrap();
-        assert_eq!(asked.ports.len(), 2);
-        assert_eq!(asked.ports[1].protocol, i32::from(v1::Protocol::Udp));
-        let limits = asked.bandwidth.unwrap();
+        capabilities.read_runtime(&value).unwrap();
+        assert_eq!(capabilities.port_mappings.len(), 2);
+        assert_eq!(capabilities.port_mappings[1].protocol, i32::from(v1::Protocol::Udp));
+        let limits = capabilities.bandwidth.unwrap();
         assert_eq!((limits.ingress_bits, limits.egress_burst_bytes), (1000, 200));
-        assert_eq!((asked.addresses.len(), asked.mac.len(), asked.dns.options.len()), (1, 17, 1));
-        assert_eq!((asked.device.as_str(), asked.sets.len()), ("0000:00:1f.6", 2));
-        let range = &asked.sets[0].ranges[0];
+        assert_eq!(
+            (capabilities.addresses.len(), capabilities.mac.len(), capabilities.dns.options.len()),
+            (1, 17, 1)
+        );
+        assert_eq!((capabilities.device_id.as_str(), capabilities.range_sets.len()), ("0000:00:1f.6", 2));
+        let range = &capabilities.range_sets[0].ranges[0];
         assert_eq!((range.subnet.as_str(), range.first.as_str()), ("10.1.0.0/16", "10.1.0.5"));
         assert_eq!((range.last.as_str(), range.gateway.as_str()), ("", ""));
         let annotations: Vec<(&str, &str)> =
-            asked.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            capabilities.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(annotations, [("knit.opdev.io/addresses", "10.1.0.9")]);
-        assert_eq!(asked.words.len(), 3, "{:?}", asked.words);
-        for word in ["infinibandGUID", "cgroupPath", "new"] {
-            assert!(asked.words.iter().any(|words| words.contains(word)), "{word}");
+        assert_eq!(capabilities.warnings.len(), 3, "{:?}", capabilities.warnings);
+        for name in ["infinibandGUID", "cgroupPath", "new"] {
+            assert!(capabilities.warnings.iter().any(|warning| warning.contains(name)), "{name}");
         }
     }
 
     #[test]
-    fn what_containerd_writes_is_understood() {
-        let mut asked = Capabilities::default();
+    fn the_runtime_config_of_containerd_is_parsed() {
+        let mut capabilities = Capabilities::default();
         let value = json!({
             "bandwidth": {
                 "IngressRate": 20_000_000, "IngressBurst": 4_294_967_295_u32,
@@ -280,16 +298,19 @@ mod tests {
             "dns": {"Servers": ["10.96.0.10"], "Searches": null, "Options": ["ndots:5"]},
             "portMappings": [{"HostPort": 31080, "ContainerPort": 8080, "Protocol": "tcp", "HostIP": ""}],
         });
-        asked.read_runtime(&value).unwrap();
-        assert_eq!((asked.ports[0].host_port, asked.ports[0].container_port), (31080, 8080));
-        let limits = asked.bandwidth.unwrap();
+        capabilities.read_runtime(&value).unwrap();
+        assert_eq!(
+            (capabilities.port_mappings[0].host_port, capabilities.port_mappings[0].container_port),
+            (31080, 8080)
+        );
+        let limits = capabilities.bandwidth.unwrap();
         assert_eq!((limits.ingress_bits, limits.egress_bits), (20_000_000, 10_000_000));
         assert_eq!((limits.ingress_burst_bytes, limits.egress_burst_bytes), (0, 0));
-        assert_eq!(asked.dns.servers, ["10.96.0.10"]);
+        assert_eq!(capabilities.dns.servers, ["10.96.0.10"]);
     }
 
     #[test]
-    fn a_value_of_another_type_is_refused_with_its_field() {
+    fn values_of_another_type_are_rejected_with_their_field() {
         for (value, field) in [
             (json!([]), "runtimeConfig"),
             (json!({"portMappings": {}}), "runtimeConfig.portMappings"),
@@ -309,8 +330,8 @@ mod tests {
             (json!({"mac": 1}), "runtimeConfig.mac"),
             (json!({"dns": []}), "runtimeConfig.dns"),
         ] {
-            let failure = Capabilities::default().read_runtime(&value).unwrap_err();
-            assert!(failure.message.contains(field), "{}", failure.message);
+            let error = Capabilities::default().read_runtime(&value).unwrap_err();
+            assert!(error.message.contains(field), "{}", error.message);
         }
     }
 }

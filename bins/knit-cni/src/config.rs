@@ -5,44 +5,44 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::capabilities::{Capabilities, part};
+use crate::capabilities::{Capabilities, field_ignoring_case};
 use crate::environment;
-use crate::failure::{DECODING, Failure, INCOMPATIBLE, UNSUPPORTED};
-use crate::prior::Prior;
+use crate::error::{CniError, DECODING_FAILURE, INCOMPATIBLE_VERSION, UNSUPPORTED_FIELD};
+use crate::prev_result::PrevResult;
 use crate::version::Version;
 
-/// How long a call may take unless the configuration says otherwise.
-const TIMEOUT: Duration = Duration::from_secs(30);
-const LONGEST_TIMEOUT: u64 = 600;
+/// The default timeout of a call.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_TIMEOUT_SECONDS: u64 = 600;
 
-/// A network configuration, checked.
+/// A valid network configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The version of the specification that the answer is in.
+    /// The CNI version of the result.
     pub version: Version,
-    /// The configuration's name: what one garbage collection is about.
+    /// The name of the configuration: the scope of a GC.
     pub name: String,
-    /// The network of Knit's; the cluster's when empty.
+    /// The network of Knit; empty for the cluster network.
     pub network: String,
-    /// The interface's name, instead of the runtime's.
+    /// Overrides `CNI_IFNAME`.
     pub interface: Option<String>,
-    /// The MTU; the network's when 0.
+    /// The MTU; 0 for the MTU of the network.
     pub mtu: u32,
-    /// Whether the default route goes there; as the agent sees fit when unset.
+    /// Whether the interface gets the default route; unset for the agent's default.
     pub default_route: Option<bool>,
-    /// The agent's socket.
+    /// The socket of the agent.
     pub socket: PathBuf,
-    /// How long a call may take.
+    /// The timeout of a call.
     pub timeout: Duration,
-    /// What the runtime asks for this container.
-    pub asked: Capabilities,
-    /// What plugins before this one made.
-    pub prior: Option<Prior>,
-    /// The containers and interfaces that live, for a garbage collection.
-    pub living: Vec<(String, String)>,
+    /// The settings for this container.
+    pub capabilities: Capabilities,
+    /// The result of the previous plugins in the chain.
+    pub prev_result: Option<PrevResult>,
+    /// The valid attachments of a GC: containers and interfaces.
+    pub valid_attachments: Vec<(String, String)>,
 }
 
-/// The version that an answer is in, as far as it can be told from any input.
+/// The version for the result or error, also of an invalid configuration.
 pub(crate) fn version_of(input: &[u8]) -> Version {
     let value: Option<Value> = serde_json::from_slice(input).ok();
     let text = value.as_ref().and_then(|value| value.get("cniVersion")?.as_str());
@@ -50,18 +50,22 @@ pub(crate) fn version_of(input: &[u8]) -> Version {
 }
 
 impl Config {
-    /// Reads what a runtime writes to standard input.
-    pub fn parse(input: &[u8]) -> Result<Self, Failure> {
-        let undecodable = |why: String| Failure::new(DECODING, format!("network configuration: {why}"));
-        let value: Value = serde_json::from_slice(input).map_err(|why| undecodable(why.to_string()))?;
+    /// Parses standard input.
+    pub fn parse(input: &[u8]) -> Result<Self, CniError> {
+        let undecodable =
+            |reason: String| CniError::new(DECODING_FAILURE, format!("network configuration: {reason}"));
+        let value: Value = serde_json::from_slice(input).map_err(|error| undecodable(error.to_string()))?;
         let Value::Object(fields) = value else {
-            return Err(undecodable("it is no JSON object".to_owned()));
+            return Err(undecodable("expected a JSON object".to_owned()));
         };
         let version = text(&fields, "cniVersion")?;
         let version = Version::parse(version).ok_or_else(|| {
             let ours = Version::ALL.map(Version::as_str).join(", ");
             let shown = version.escape_debug();
-            Failure::new(INCOMPATIBLE, format!("cniVersion `{shown}` is none of {ours}"))
+            CniError::new(
+                INCOMPATIBLE_VERSION,
+                format!("unsupported cniVersion `{shown}`: supported are {ours}"),
+            )
         })?;
         let mut config = Self {
             version,
@@ -71,131 +75,135 @@ impl Config {
             mtu: 0,
             default_route: None,
             socket: knit_kni::frame::DEFAULT_SOCKET.into(),
-            timeout: TIMEOUT,
-            asked: Capabilities::default(),
-            prior: None,
-            living: Vec::new(),
+            timeout: DEFAULT_TIMEOUT,
+            capabilities: Capabilities::default(),
+            prev_result: None,
+            valid_attachments: Vec::new(),
         };
         for (key, value) in &fields {
-            config.take(key, value)?;
+            config.set(key, value)?;
         }
-        // What the runtime asks for this container goes before what the configuration says of all.
+        // `runtimeConfig` takes precedence over the other fields.
         if let Some(runtime) = fields.get("runtimeConfig").filter(|value| !value.is_null()) {
-            config.asked.read_runtime(runtime)?;
+            config.capabilities.read_runtime(runtime)?;
         }
         Ok(config)
     }
 
-    fn take(&mut self, key: &str, value: &Value) -> Result<(), Failure> {
-        let wrong = |what: &str| Failure::config(key, format!("{value} is no {what}"));
-        let string = || value.as_str().ok_or_else(|| wrong("text"));
+    fn set(&mut self, key: &str, value: &Value) -> Result<(), CniError> {
+        let invalid =
+            |expected: &str| CniError::invalid_config(key, format!("expected {expected}, not {value}"));
+        let string = || value.as_str().ok_or_else(|| invalid("a string"));
         match key {
-            // Read already, or the runtime's own business.
+            // Read elsewhere, or used only by the runtime.
             "cniVersion" | "name" | "type" | "capabilities" | "runtimeConfig" => {}
             "network" => self.network = network_name(string()?)?,
             "interface" => {
                 let name = environment::interface(key, string()?);
-                self.interface = Some(name.map_err(|_| wrong("name of an interface"))?);
+                self.interface = Some(name.map_err(|_| invalid("an interface name"))?);
             }
             "mtu" => {
                 let mtu = value.as_u64().and_then(|mtu| u32::try_from(mtu).ok());
-                self.mtu = mtu.ok_or_else(|| wrong("MTU"))?;
+                self.mtu = mtu.ok_or_else(|| invalid("an MTU"))?;
             }
             "defaultRoute" => {
-                self.default_route = Some(value.as_bool().ok_or_else(|| wrong("truth value"))?);
+                self.default_route = Some(value.as_bool().ok_or_else(|| invalid("true or false"))?);
             }
             "socket" => {
                 let path = string()?;
                 if !path.starts_with('/') || path.contains('\0') {
-                    return Err(wrong("absolute path"));
+                    return Err(invalid("an absolute path"));
                 }
                 self.socket = path.into();
             }
             "timeoutSeconds" => {
-                let seconds = value.as_u64().filter(|seconds| (1..=LONGEST_TIMEOUT).contains(seconds));
-                self.timeout = Duration::from_secs(seconds.ok_or_else(|| wrong("time from 1 to 600"))?);
+                let seconds = value.as_u64().filter(|seconds| (1..=MAX_TIMEOUT_SECONDS).contains(seconds));
+                self.timeout = Duration::from_secs(seconds.ok_or_else(|| invalid("seconds from 1 to 600"))?);
             }
-            "dns" => self.asked.read_dns(key, value)?,
-            "args" => self.asked.read_args(value)?,
+            "dns" => self.capabilities.read_dns(key, value)?,
+            "args" => self.capabilities.read_args(value)?,
             "prevResult" if value.is_null() => {}
-            "prevResult" => self.prior = Some(Prior::read(value)?),
-            "cni.dev/valid-attachments" | "cni.dev/attachments" => self.living = living(key, value)?,
-            // The specification keeps this space for itself.
+            "prevResult" => self.prev_result = Some(PrevResult::read(value)?),
+            "cni.dev/valid-attachments" | "cni.dev/attachments" => {
+                self.valid_attachments = valid_attachments(key, value)?
+            }
+            // Reserved by the specification.
             key if key.starts_with("cni.dev/") => {}
             _ => {
-                let shown = value.to_string();
-                let short: String = shown.chars().take(200).collect();
+                let value = value.to_string();
+                let short: String = value.chars().take(200).collect();
                 let message =
                     format!("network configuration: field `{}` with value {short}", key.escape_debug());
-                return Err(Failure::new(UNSUPPORTED, format!("{message} is not supported")));
+                return Err(CniError::new(UNSUPPORTED_FIELD, format!("{message} is not supported")));
             }
         }
         Ok(())
     }
 }
 
-fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, Failure> {
+fn text<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, CniError> {
     match fields.get(key) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(Failure::config(key, format!("{other} is no text"))),
+        Some(other) => Err(CniError::invalid_config(key, format!("expected a string, not {other}"))),
     }
 }
 
-/// A network's name: a letter or digit, then letters, digits, `_`, `.` and `-`.
-fn network_name(name: &str) -> Result<String, Failure> {
+/// A network name: a letter or digit, then letters, digits, `_`, `.` and `-`.
+fn network_name(name: &str) -> Result<String, CniError> {
     environment::container("name", name).map_err(|_| {
         let shown = name.escape_debug();
-        Failure::config("name", format!("`{shown}` must be letters, digits, `_`, `.` and `-`"))
+        CniError::invalid_config("name", format!("`{shown}` must be letters, digits, `_`, `.` and `-`"))
     })
 }
 
-fn living(key: &str, value: &Value) -> Result<Vec<(String, String)>, Failure> {
-    let wrong = |value: &Value| Failure::config(key, format!("{value} is no list of attachments"));
+fn valid_attachments(key: &str, value: &Value) -> Result<Vec<(String, String)>, CniError> {
+    let invalid =
+        |value: &Value| CniError::invalid_config(key, format!("expected a list of attachments, not {value}"));
     if value.is_null() {
         return Ok(Vec::new());
     }
-    let all = value.as_array().ok_or_else(|| wrong(value))?;
-    let one = |value: &Value| {
-        let container = part(value, "containerID").and_then(Value::as_str).unwrap_or_default();
-        let interface = part(value, "ifname").and_then(Value::as_str).unwrap_or_default();
-        let container = environment::container(key, container).map_err(|_| wrong(value))?;
-        let interface = environment::interface(key, interface).map_err(|_| wrong(value))?;
+    let all = value.as_array().ok_or_else(|| invalid(value))?;
+    let attachment = |value: &Value| {
+        let container = field_ignoring_case(value, "containerID").and_then(Value::as_str).unwrap_or_default();
+        let interface = field_ignoring_case(value, "ifname").and_then(Value::as_str).unwrap_or_default();
+        let container = environment::container(key, container).map_err(|_| invalid(value))?;
+        let interface = environment::interface(key, interface).map_err(|_| invalid(value))?;
         Ok((container, interface))
     };
-    all.iter().map(one).collect()
+    all.iter().map(attachment).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::CONFIGURATION;
+    use crate::error::INVALID_NETWORK_CONFIG;
 
     fn code(text: &str) -> u32 {
-        Config::parse(text.as_bytes()).map(|_| 0).unwrap_or_else(|failure| failure.code)
+        Config::parse(text.as_bytes()).map(|_| 0).unwrap_or_else(|error| error.code)
     }
 
     #[test]
-    fn input_that_is_none_has_the_code_of_the_specification() {
+    fn invalid_input_has_the_error_code_of_the_specification() {
         for (text, expected) in [
-            ("", DECODING),
-            ("{\"cniVersion\": \"1.0.0\"", DECODING),
-            ("[]", DECODING),
-            ("{}", INCOMPATIBLE),
-            (r#"{"cniVersion":"0.2.0","name":"n"}"#, INCOMPATIBLE),
-            (r#"{"cniVersion":"9.9.9","name":"n"}"#, INCOMPATIBLE),
-            (r#"{"cniVersion":1,"name":"n"}"#, CONFIGURATION),
-            (r#"{"cniVersion":"1.0.0"}"#, CONFIGURATION),
-            (r#"{"cniVersion":"1.0.0","name":"a/b"}"#, CONFIGURATION),
-            (r#"{"cniVersion":"1.0.0","name":"n","mtu":"big"}"#, CONFIGURATION),
-            (r#"{"cniVersion":"1.0.0","name":"n","ipam":{"type":"host-local"}}"#, UNSUPPORTED),
-            (r#"{"cniVersion":"1.0.0","name":"n","prevResult":[]}"#, DECODING),
+            ("", DECODING_FAILURE),
+            ("{\"cniVersion\": \"1.0.0\"", DECODING_FAILURE),
+            ("[]", DECODING_FAILURE),
+            ("{}", INCOMPATIBLE_VERSION),
+            (r#"{"cniVersion":"0.2.0","name":"n"}"#, INCOMPATIBLE_VERSION),
+            (r#"{"cniVersion":"9.9.9","name":"n"}"#, INCOMPATIBLE_VERSION),
+            (r#"{"cniVersion":1,"name":"n"}"#, INVALID_NETWORK_CONFIG),
+            (r#"{"cniVersion":"1.0.0"}"#, INVALID_NETWORK_CONFIG),
+            (r#"{"cniVersion":"1.0.0","name":"a/b"}"#, INVALID_NETWORK_CONFIG),
+            (r#"{"cniVersion":"1.0.0","name":"n","mtu":"big"}"#, INVALID_NETWORK_CONFIG),
+            (r#"{"cniVersion":"1.0.0","name":"n","ipam":{"type":"host-local"}}"#, UNSUPPORTED_FIELD),
+            (r#"{"cniVersion":"1.0.0","name":"n","prevResult":[]}"#, DECODING_FAILURE),
             (r#"{"cniVersion":"1.0.0","name":"n","cni.dev/new":1}"#, 0),
             (r#"{"cniVersion":"1.1.0","name":"n","type":"knit-cni","network":"blue"}"#, 0),
         ] {
             assert_eq!(code(text), expected, "{text}");
         }
-        let failure = Config::parse(br#"{"cniVersion":"1.0.0","name":"n","typo":42}"#).unwrap_err();
-        assert!(failure.message.contains("typo") && failure.message.contains("42"), "{}", failure.message);
+        let error = Config::parse(br#"{"cniVersion":"1.0.0","name":"n","typo":42}"#).unwrap_err();
+        assert!(error.message.contains("typo") && error.message.contains("42"), "{}", error.message);
     }
 }

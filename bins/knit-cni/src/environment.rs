@@ -1,53 +1,53 @@
-//! What a runtime says in environment variables.
+//! The environment variables of a CNI command.
 
 use std::ffi::OsString;
 
 use knit_kni::frame::SHIM_MARK;
 use knit_model::IfName;
 
-use crate::failure::Failure;
+use crate::error::CniError;
 
-/// The longest id that the agent takes, in bytes.
-const LONGEST_ID: usize = 253;
+/// The longest container id that the agent accepts, in bytes.
+const MAX_ID: usize = 253;
 
-/// What is to be done.
+/// A CNI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Attach.
     Add,
     /// Detach.
     Del,
-    /// Say whether everything is as it was made.
+    /// Compare an attachment with the result of its ADD.
     Check,
-    /// Take away what is not in the list of the living.
+    /// Remove attachments that are not valid any more.
     Gc,
-    /// Say whether pods can be added.
+    /// Report whether ADD can succeed.
     Status,
-    /// Say which versions are spoken.
+    /// Report the supported versions.
     Version,
 }
 
-/// The variables of a call, checked.
+/// The valid environment of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// What is to be done.
+    /// The command.
     pub command: Command,
-    /// The container, or pod sandbox; empty where the command needs none.
+    /// The container id; empty if the command does not need it.
     pub container: String,
-    /// Where its network namespace is; empty where the command needs none.
+    /// The path of the network namespace; empty if the command does not need it.
     pub netns: String,
-    /// The interface; empty where the command needs none.
+    /// The interface; empty if the command does not need it.
     pub interface: String,
-    /// The arguments, not yet read.
+    /// `CNI_ARGS`, not parsed.
     pub args: String,
 }
 
 impl Environment {
-    /// Reads and checks the variables that a command needs.
-    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
+    /// Reads and validates the variables that the command needs.
+    pub fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, CniError> {
         let text = |name: &str| match variable(name).unwrap_or_default().into_string() {
             Ok(text) => Ok(text),
-            Err(bytes) => Err(Failure::variable(name, format!("{bytes:?} is not valid UTF-8"))),
+            Err(bytes) => Err(CniError::invalid_environment(name, format!("{bytes:?} is not valid UTF-8"))),
         };
         let command = match text("CNI_COMMAND")?.as_str() {
             "ADD" => Command::Add,
@@ -57,12 +57,12 @@ impl Environment {
             "STATUS" => Command::Status,
             "VERSION" => Command::Version,
             "" => {
-                let why = format!("it is not set; {SHIM_MARK}, and container runtimes run it");
-                return Err(Failure::variable("CNI_COMMAND", why));
+                let reason = format!("not set; {SHIM_MARK}, to be run by container runtimes");
+                return Err(CniError::invalid_environment("CNI_COMMAND", reason));
             }
             other => {
-                let why = format!("`{}` is no command", other.escape_debug());
-                return Err(Failure::variable("CNI_COMMAND", why));
+                let reason = format!("unknown command `{}`", other.escape_debug());
+                return Err(CniError::invalid_environment("CNI_COMMAND", reason));
             }
         };
         let mut environment = Self {
@@ -84,39 +84,45 @@ impl Environment {
     }
 }
 
-/// A container's id: a letter or digit, then letters, digits, `_`, `.` and `-`.
-pub(crate) fn container(name: &str, id: &str) -> Result<String, Failure> {
-    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-');
+/// A container id: a letter or digit, then letters, digits, `_`, `.` and `-`.
+pub(crate) fn container(name: &str, id: &str) -> Result<String, CniError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     let shown = id.escape_debug();
     if id.is_empty() {
-        return Err(Failure::variable(name, "it is empty"));
+        return Err(CniError::invalid_environment(name, "must not be empty"));
     }
-    if id.len() > LONGEST_ID {
-        return Err(Failure::variable(name, format!("has {} bytes, and may have {LONGEST_ID}", id.len())));
+    if id.len() > MAX_ID {
+        return Err(CniError::invalid_environment(
+            name,
+            format!("{} bytes long, the limit is {MAX_ID}", id.len()),
+        ));
     }
-    if let Some(letter) = id.chars().find(|letter| !fits(*letter)) {
-        return Err(Failure::variable(name, format!("`{shown}` must not contain {letter:?}")));
+    if let Some(c) = id.chars().find(|c| !is_allowed(*c)) {
+        return Err(CniError::invalid_environment(name, format!("`{shown}` must not contain {c:?}")));
     }
-    if !id.starts_with(|letter: char| letter.is_ascii_alphanumeric()) {
-        return Err(Failure::variable(name, format!("`{shown}` must begin with a letter or digit")));
+    if !id.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(CniError::invalid_environment(
+            name,
+            format!("`{shown}` must begin with a letter or digit"),
+        ));
     }
     Ok(id.to_owned())
 }
 
-/// An interface's name, as the kernel takes it.
-pub(crate) fn interface(variable: &str, name: &str) -> Result<String, Failure> {
-    IfName::new(name).map_err(|why| Failure::variable(variable, why))?;
+/// A valid interface name.
+pub(crate) fn interface(variable: &str, name: &str) -> Result<String, CniError> {
+    IfName::new(name).map_err(|error| CniError::invalid_environment(variable, error))?;
     Ok(name.to_owned())
 }
 
-fn netns(path: &str, needed: bool) -> Result<String, Failure> {
-    if path.is_empty() && !needed {
+fn netns(path: &str, required: bool) -> Result<String, CniError> {
+    if path.is_empty() && !required {
         return Ok(String::new());
     }
     let absolute = path.starts_with('/') && !path.split('/').any(|part| part == "..");
     if !absolute || path.contains('\0') {
-        let why = format!("`{}` is no absolute path without `..`", path.escape_debug());
-        return Err(Failure::variable("CNI_NETNS", why));
+        let reason = format!("expected an absolute path without `..`, not `{}`", path.escape_debug());
+        return Err(CniError::invalid_environment("CNI_NETNS", reason));
     }
     Ok(path.to_owned())
 }
@@ -124,16 +130,16 @@ fn netns(path: &str, needed: bool) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::ENVIRONMENT;
+    use crate::error::INVALID_ENVIRONMENT;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Environment, Failure> {
+    fn read(variables: &[(&str, &str)]) -> Result<Environment, CniError> {
         Environment::read(|name| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(*value))
         })
     }
 
     #[test]
-    fn what_is_wrong_is_refused_with_its_name() {
+    fn invalid_variables_are_rejected_with_their_name() {
         let good = [("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "eth0"), ("CNI_NETNS", "/run/netns/a")];
         for command in ["ADD", "CHECK"] {
             let with = |name: &'static str, value: &'static str| {
@@ -158,21 +164,21 @@ mod tests {
                 ("CNI_NETNS", "run/netns"),
                 ("CNI_NETNS", "/run/../netns"),
             ] {
-                let failure = with(name, value).unwrap_err();
-                assert_eq!(failure.code, ENVIRONMENT, "{name}={value}");
-                assert!(failure.message.contains(name), "{name}={value}: {}", failure.message);
+                let error = with(name, value).unwrap_err();
+                assert_eq!(error.code, INVALID_ENVIRONMENT, "{name}={value}");
+                assert!(error.message.contains(name), "{name}={value}: {}", error.message);
             }
         }
     }
 
     #[test]
-    fn only_what_a_command_needs_is_asked_for() {
+    fn only_the_variables_of_the_command_are_required() {
         assert!(read(&[("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "eth0")]).is_ok());
         for command in ["GC", "STATUS", "VERSION"] {
             assert!(read(&[("CNI_COMMAND", command), ("CNI_IFNAME", "a/b")]).is_ok(), "{command}");
         }
-        for wrong in ["", "add", "ADD "] {
-            assert_eq!(read(&[("CNI_COMMAND", wrong)]).unwrap_err().code, ENVIRONMENT, "{wrong}");
+        for command in ["", "add", "ADD "] {
+            assert_eq!(read(&[("CNI_COMMAND", command)]).unwrap_err().code, INVALID_ENVIRONMENT, "{command}");
         }
     }
 }

@@ -1,34 +1,33 @@
-//! The CNI shim: what a container runtime asks in the Container Network Interface becomes a call of the node's agent.
+//! The CNI plugin: each CNI command of a container runtime becomes one call of the node agent.
 //!
-//! It decides nothing and touches nothing: it reads environment and standard input, checks them, asks the agent on its
-//! socket, and writes the answer in the words of the specification's version that was asked for. All of it but the socket
-//! is plain functions, so that tests can hand them anything.
+//! The plugin makes no decisions and changes nothing itself. It validates the environment and standard input, calls the
+//! agent on its socket, and prints the result in the requested CNI version. Everything but the socket is pure functions.
 
 mod args;
 mod capabilities;
+mod commands;
 mod config;
 mod environment;
-mod failure;
-mod prior;
+mod error;
+mod prev_result;
 mod request;
 mod result;
-mod verbs;
+mod socket;
 mod version;
-mod wire;
 
+pub use commands::{AgentTransport, run};
 pub use environment::{Command, Environment};
-pub use failure::Failure;
-pub use verbs::{Ask, run};
+pub use error::CniError;
+pub use socket::{AgentSocket, boot_time_nanos};
 pub use version::Version;
-pub use wire::{Socket, since_boot};
 
-/// What a runtime is told: what goes to standard output, what to standard error, and whether it worked.
+/// The result of one CNI command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// For the runtime.
+    /// Standard output: a result or an error.
     pub output: String,
-    /// For whoever reads the runtime's log.
-    pub words: Vec<String>,
-    /// Whether it worked.
+    /// Standard error: warnings for the log of the runtime.
+    pub warnings: Vec<String>,
+    /// Whether the command succeeded.
     pub success: bool,
 }

@@ -1,53 +1,53 @@
-//! From a runtime's words to the agent's.
+//! Translates CNI commands to requests to the agent.
 
 use knit_kni::v1;
 
 use crate::args::Args;
 use crate::config::Config;
 use crate::environment::Environment;
-use crate::failure::Failure;
+use crate::error::CniError;
 
-/// Tells what one configuration made from what others did.
+/// The group of the attachments of one network configuration.
 fn group(config: &Config) -> String {
     format!("cni:{}", config.name)
 }
 
-/// The interface that is meant.
+/// The name of the interface in the container.
 pub(crate) fn interface(environment: &Environment, config: &Config) -> String {
     config.interface.clone().unwrap_or_else(|| environment.interface.clone())
 }
 
-/// An ADD, or a look at what an ADD would still have to do.
+/// The request of an ADD or CHECK.
 pub(crate) fn attach(
     environment: &Environment,
     config: &Config,
-    words: &mut Vec<String>,
-) -> Result<v1::AttachRequest, Failure> {
+    warnings: &mut Vec<String>,
+) -> Result<v1::AttachRequest, CniError> {
     let args = Args::parse(&environment.args)?;
-    let asked = config.asked.clone();
-    words.extend(args.words);
-    words.extend(asked.words);
-    let or = |one: String, other: String| if one.is_empty() { other } else { one };
-    let mut addresses = asked.addresses;
+    let capabilities = config.capabilities.clone();
+    warnings.extend(args.warnings);
+    warnings.extend(capabilities.warnings);
+    let first_set = |first: String, second: String| if first.is_empty() { second } else { first };
+    let mut addresses = capabilities.addresses;
     if addresses.is_empty() && !args.address.is_empty() {
         addresses.push(args.address);
     }
-    let mut annotations = asked.annotations;
-    if !asked.aliases.is_empty() {
-        annotations.insert("cni/aliases".to_owned(), asked.aliases.join(","));
+    let mut annotations = capabilities.annotations;
+    if !capabilities.aliases.is_empty() {
+        annotations.insert("cni/aliases".to_owned(), capabilities.aliases.join(","));
     }
-    let named = !config.network.is_empty();
+    let has_network = !config.network.is_empty();
     let interface = v1::InterfaceSpec {
         name: interface(environment, config),
-        to: named.then(|| v1::interface_spec::To::Network(config.network.clone())),
+        to: has_network.then(|| v1::interface_spec::To::Network(config.network.clone())),
         addresses,
-        mac: or(asked.mac, args.mac),
+        mac: first_set(capabilities.mac, args.mac),
         mtu: config.mtu,
         default_route: config.default_route,
-        bandwidth: asked.bandwidth,
-        port_mappings: asked.ports,
-        range_sets: asked.sets,
-        device_id: asked.device,
+        bandwidth: capabilities.bandwidth,
+        port_mappings: capabilities.port_mappings,
+        range_sets: capabilities.range_sets,
+        device_id: capabilities.device_id,
         ..Default::default()
     };
     let domain = v1::isolation::Domain::NetnsPath(environment.netns.clone());
@@ -56,15 +56,15 @@ pub(crate) fn attach(
         name: args.pod,
         namespace: args.namespace,
         uid: args.uid,
-        labels: asked.labels,
+        labels: capabilities.labels,
         annotations,
         isolation: Some(v1::Isolation { domain: Some(domain) }),
     };
-    let no_dns = asked.dns == v1::DnsConfig::default();
+    let no_dns = capabilities.dns == v1::DnsConfig::default();
     Ok(v1::AttachRequest {
         sandbox: Some(sandbox),
         interfaces: vec![interface],
-        dns: (!no_dns).then_some(asked.dns),
+        dns: (!no_dns).then_some(capabilities.dns),
         fail_if_present: true,
         dry_run: false,
         dialect: "cni".to_owned(),
@@ -73,22 +73,22 @@ pub(crate) fn attach(
     })
 }
 
-/// A DEL. The container's id says which sandbox is meant, never the pod's name: its next sandbox has the same one.
-pub(crate) fn detach(environment: &Environment, config: &Config, began: u64) -> v1::DetachRequest {
+/// The request of a DEL. It selects the sandbox by the container id: the next sandbox of the pod has the same name.
+pub(crate) fn detach(environment: &Environment, config: &Config, started_at: u64) -> v1::DetachRequest {
     v1::DetachRequest {
         pod: Some(v1::PodRef { id: environment.container.clone(), ..Default::default() }),
         interfaces: vec![interface(environment, config)],
         netns_path: environment.netns.clone(),
         forget: true,
-        began,
+        began: started_at,
         ..Default::default()
     }
 }
 
-/// A garbage collection: only what this configuration made.
-pub(crate) fn collect(config: &Config) -> v1::CollectGarbageRequest {
+/// The request of a GC, limited to the attachments of this network configuration.
+pub(crate) fn collect_garbage(config: &Config) -> v1::CollectGarbageRequest {
     let attachments: Vec<v1::Attachment> = config
-        .living
+        .valid_attachments
         .iter()
         .map(|(container, interface)| v1::Attachment {
             sandbox_id: container.clone(),

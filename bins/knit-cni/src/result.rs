@@ -1,43 +1,43 @@
-//! What an ADD answers, in the words of each version.
+//! The result of an ADD in each CNI version.
 
 use knit_kni::v1;
 use serde_json::{Map, Value, json};
 
-use crate::prior::Prior;
+use crate::prev_result::PrevResult;
 use crate::version::Version;
 
-/// What was made, behind what plugins before this one made.
-pub(crate) fn attached(
+/// The result of the previous plugins with the new interface appended.
+pub(crate) fn add_result(
     interface: &v1::Interface,
     netns: &str,
     dns: Option<Value>,
     version: Version,
-    prior: Option<Prior>,
+    prev_result: Option<PrevResult>,
 ) -> String {
-    let mut fields = prior.unwrap_or_default().into_fields();
+    let mut fields = prev_result.unwrap_or_default().into_fields();
     fields.insert("cniVersion".to_owned(), json!(version.as_str()));
     let interfaces = list(&mut fields, "interfaces");
     if !interface.host_link.is_empty() {
         interfaces.push(json!({ "name": interface.host_link }));
     }
-    let mut inside = json!({ "name": interface.name, "mac": interface.mac, "sandbox": netns });
+    let mut container_side = json!({ "name": interface.name, "mac": interface.mac, "sandbox": netns });
     if version >= Version::V1_1_0 && interface.mtu > 0 {
-        inside["mtu"] = json!(interface.mtu);
+        container_side["mtu"] = json!(interface.mtu);
     }
     if version >= Version::V1_1_0 && !interface.device_id.is_empty() {
-        inside["pciID"] = json!(interface.device_id);
+        container_side["pciID"] = json!(interface.device_id);
     }
     let index = interfaces.len();
-    interfaces.push(inside);
-    list(&mut fields, "ips").extend(interface.addresses.iter().map(|one| address(one, index, version)));
-    list(&mut fields, "routes").extend(interface.routes.iter().map(|one| route(one, version)));
+    interfaces.push(container_side);
+    list(&mut fields, "ips").extend(interface.addresses.iter().map(|item| address(item, index, version)));
+    list(&mut fields, "routes").extend(interface.routes.iter().map(|item| route(item, version)));
     if let Some(dns) = dns {
         fields.insert("dns".to_owned(), dns);
     }
     Value::Object(fields).to_string()
 }
 
-/// What a resolver should use; nothing if nothing was said.
+/// The DNS settings, if any.
 pub(crate) fn dns(dns: &v1::DnsConfig, domain: &str) -> Option<Value> {
     let mut fields = Map::new();
     for (key, list) in [("nameservers", &dns.servers), ("search", &dns.searches), ("options", &dns.options)] {
@@ -51,13 +51,13 @@ pub(crate) fn dns(dns: &v1::DnsConfig, domain: &str) -> Option<Value> {
     (!fields.is_empty()).then_some(Value::Object(fields))
 }
 
-/// A list of the result, made if it is missing.
+/// A list of the result, created if missing.
 fn list<'a>(fields: &'a mut Map<String, Value>, name: &str) -> &'a mut Vec<Value> {
     let value = fields.entry(name).or_insert_with(|| json!([]));
     if value.is_null() {
         *value = json!([]);
     }
-    value.as_array_mut().expect("what others made was checked to be lists")
+    value.as_array_mut().expect("PrevResult::read accepts only lists")
 }
 
 fn address(address: &v1::Address, index: usize, version: Version) -> Value {
@@ -119,14 +119,14 @@ mod tests {
         }
     }
 
-    fn result(version: Version, prior: Option<Value>) -> Value {
-        let prior = prior.map(|prior| Prior::read(&prior).unwrap());
-        let text = attached(&interface(), "/run/netns/a", None, version, prior);
+    fn result(version: Version, prev_result: Option<Value>) -> Value {
+        let prev_result = prev_result.map(|prev_result| PrevResult::read(&prev_result).unwrap());
+        let text = add_result(&interface(), "/run/netns/a", None, version, prev_result);
         serde_json::from_str(&text).unwrap()
     }
 
     #[test]
-    fn each_version_has_its_own_words() {
+    fn fields_depend_on_the_version() {
         for version in Version::ALL {
             let result = result(version, None);
             assert_eq!(result["cniVersion"], version.as_str());
@@ -142,22 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn what_others_made_comes_first_and_is_as_it_was() {
-        let prior = json!({
+    fn the_previous_result_comes_first_and_is_unchanged() {
+        let prev_result = json!({
             "cniVersion": "1.1.0",
             "interfaces": [{"name": "eth9", "sandbox": "/run/netns/a", "pciID": "x"}],
             "ips": [{"address": "192.0.2.2/24", "interface": 0}],
             "routes": null,
             "dns": {"nameservers": ["192.0.2.1"]},
         });
-        let merged = result(Version::V1_1_0, Some(prior.clone()));
-        assert_eq!(merged["interfaces"][0], prior["interfaces"][0]);
-        assert_eq!(merged["ips"][0], prior["ips"][0]);
-        assert_eq!(
-            merged["ips"][1]["interface"], 2,
-            "behind the other's one interface and our end on the node"
-        );
+        let merged = result(Version::V1_1_0, Some(prev_result.clone()));
+        assert_eq!(merged["interfaces"][0], prev_result["interfaces"][0]);
+        assert_eq!(merged["ips"][0], prev_result["ips"][0]);
+        assert_eq!(merged["ips"][1]["interface"], 2, "after the previous interface and the host side");
         assert_eq!(merged["interfaces"][2]["name"], "eth0");
-        assert_eq!(merged["dns"], prior["dns"]);
+        assert_eq!(merged["dns"], prev_result["dns"]);
     }
 }

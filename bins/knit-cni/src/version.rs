@@ -1,27 +1,27 @@
-//! Versions of the specification, and what differs between them.
+//! Supported versions of the CNI specification.
 
-/// A version of the specification.
+/// A version of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// 0.3.0
     V0_3_0,
     /// 0.3.1
     V0_3_1,
-    /// 0.4.0: CHECK came
+    /// 0.4.0: adds CHECK
     V0_4_0,
-    /// 1.0.0: addresses do not say their family any more
+    /// 1.0.0: removes the family of addresses
     V1_0_0,
-    /// 1.1.0: GC and STATUS came, and more in results
+    /// 1.1.0: adds GC, STATUS and fields of results
     V1_1_0,
 }
 
 impl Version {
-    /// All of them, the oldest first.
+    /// All versions, the oldest first.
     pub const ALL: [Self; 5] = [Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
-    /// The newest.
+    /// The newest version.
     pub const NEWEST: Self = Self::V1_1_0;
 
-    /// As it is written.
+    /// The version as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V0_3_0 => "0.3.0",
@@ -32,7 +32,7 @@ impl Version {
         }
     }
 
-    /// The version that is written so.
+    /// Parses a version.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }

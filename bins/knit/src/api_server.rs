@@ -1,4 +1,4 @@
-//! Which API server a person means.
+//! Flags that select the API server.
 
 use std::path::PathBuf;
 
@@ -6,20 +6,20 @@ use anyhow::Result;
 use clap::Args;
 use knit_kube::kube::Config;
 
-/// As kubectl has them.
+/// The API server, selected as with kubectl.
 #[derive(Clone, Debug, Args)]
 pub struct ApiServer {
-    /// The kubeconfig [default: as kubectl takes it: $KUBECONFIG, or ~/.kube/config]
+    /// Kubeconfig file [default: $KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: the current one]
+    /// Context of the kubeconfig [default: the current context]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
 
 impl ApiServer {
-    /// The way there.
+    /// The client configuration.
     pub async fn config(&self) -> Result<Config> {
-        Ok(knit_kube::as_person(self.kubeconfig.as_deref(), self.context.as_deref()).await?)
+        Ok(knit_kube::load_config(self.kubeconfig.as_deref(), self.context.as_deref()).await?)
     }
 }

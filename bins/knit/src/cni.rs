@@ -1,64 +1,64 @@
-//! `knit cni`: the CNI shim and its configuration, installed and removed by hand.
+//! `knit cni`: installs and uninstalls the CNI plugin and its configuration.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use knit_agent::cni::{CniConfig, Standing};
+use knit_agent::cni::{CniConfig, FileState};
 use knit_kni::frame::DEFAULT_SOCKET;
 
-use crate::cli::Format;
 use crate::output;
+use crate::output::Format;
 
-/// What can be done.
+/// The subcommands of `knit cni`.
 #[derive(Debug, Subcommand)]
-pub enum Task {
-    /// Put the shim and its configuration where container runtimes look for them
-    Install(Where),
-    /// Remove the configuration and the shim; files of others stay
+pub enum CniCommand {
+    /// Install the CNI plugin and its configuration
+    Install(CniArgs),
+    /// Remove the CNI configuration and the plugin; files of other networks are kept
     ///
-    /// Pods that were added through the shim are deleted through it, too: with --keep-shim only the configuration goes.
+    /// Running pods need the plugin for their deletion: with --keep-shim only the configuration is removed.
     Uninstall {
         #[command(flatten)]
-        place: Where,
-        /// Leave the shim in its place
+        args: CniArgs,
+        /// Keep the plugin
         #[arg(long)]
         keep_shim: bool,
     },
-    /// Show what is installed, and which configuration container runtimes take
+    /// Show what is installed, and which CNI configuration container runtimes use
     ///
-    /// Exit code: 0 when both files stand and runtimes take Knit's configuration, 1 when not.
+    /// Exit code: 0 if both files are up to date and runtimes use Knit's configuration, 1 if not.
     Status {
         #[command(flatten)]
-        place: Where,
-        /// How to print it
+        args: CniArgs,
+        /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
 }
 
-/// Where the files are.
+/// The paths of the CNI files.
 #[derive(Debug, Args)]
-pub struct Where {
-    /// Where container runtimes look for CNI plugins
+pub struct CniArgs {
+    /// CNI plugin directory of the container runtime
     #[arg(long, env = "KNIT_CNI_BIN_DIR", value_name = "DIR", default_value = "/opt/cni/bin")]
     cni_bin_dir: PathBuf,
-    /// Where container runtimes look for CNI configurations
+    /// CNI configuration directory of the container runtime
     #[arg(long, env = "KNIT_CNI_CONF_DIR", value_name = "DIR", default_value = "/etc/cni/net.d")]
     cni_conf_dir: PathBuf,
-    /// The file name of the configuration
+    /// File name of the CNI configuration
     #[arg(long, env = "KNIT_CNI_CONF_NAME", value_name = "NAME", default_value = "10-knit.conflist")]
     cni_conf_name: String,
-    /// The shim to install [default: knit-cni beside this program]
+    /// CNI plugin to install [default: knit-cni in the directory of this program]
     #[arg(long, env = "KNIT_CNI_SHIM", value_name = "FILE")]
     cni_shim: Option<PathBuf>,
-    /// The socket of the agent that the configuration names
+    /// Socket of the agent, written to the CNI configuration
     #[arg(long, env = "KNIT_CNI_SOCKET", value_name = "PATH", default_value = DEFAULT_SOCKET)]
     cni_socket: PathBuf,
 }
 
-impl Where {
+impl CniArgs {
     fn config(&self) -> Result<CniConfig> {
         let config = CniConfig {
             install: true,
@@ -72,51 +72,50 @@ impl Where {
     }
 }
 
-/// Does it.
-pub fn run(task: &Task) -> Result<ExitCode> {
-    let lines = match task {
-        Task::Install(place) => place.config()?.install(&place.cni_socket)?,
-        Task::Uninstall { place, keep_shim } => {
-            let config = place.config()?;
+/// Runs `knit cni`.
+pub fn run(command: &CniCommand) -> Result<ExitCode> {
+    let lines = match command {
+        CniCommand::Install(args) => args.config()?.install(&args.cni_socket)?,
+        CniCommand::Uninstall { args, keep_shim } => {
+            let config = args.config()?;
             let mut lines = config.remove_configuration()?;
             if !keep_shim {
                 lines.extend(config.remove_shim()?);
             }
             lines
         }
-        Task::Status { place, output } => return status(place, *output),
+        CniCommand::Status { args, output } => return status(args, *output),
     };
-    let nothing = vec!["nothing to do".to_owned()];
-    let lines = if lines.is_empty() { nothing } else { lines };
+    let lines = if lines.is_empty() { vec!["nothing to do".to_owned()] } else { lines };
     output::text(&(lines.join("\n") + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(place: &Where, format: Format) -> Result<ExitCode> {
-    let look = place.config()?.look(&place.cni_socket)?;
-    let stands = [look.shim_stands, look.configuration_stands] == [Standing::AsAsked; 2];
-    let well = stands && look.shadow().is_none();
+fn status(args: &CniArgs, format: Format) -> Result<ExitCode> {
+    let status = args.config()?.status(&args.cni_socket)?;
+    let up_to_date = [status.shim_state, status.configuration_state] == [FileState::UpToDate; 2];
+    let ok = up_to_date && status.shadowed_by().is_none();
     if matches!(format, Format::Json) {
-        output::json(&look)?;
+        output::json(&status)?;
     } else {
-        let words = |standing| match standing {
-            Standing::Missing => "missing",
-            Standing::AsAsked => "as asked",
-            Standing::Outdated => "of another version or configuration: `knit cni install` replaces it",
-            Standing::Foreign => "someone else's",
+        let file_state = |state| match state {
+            FileState::Missing => "missing",
+            FileState::UpToDate => "up to date",
+            FileState::Outdated => "outdated: replace it with `knit cni install`",
+            FileState::Foreign => "not installed by Knit",
         };
-        let taken = match &look.wins {
+        let in_use = match &status.active {
             None => "none".to_owned(),
-            Some(path) if look.shadow().is_some() => format!("{} (not Knit's)", path.display()),
+            Some(path) if status.shadowed_by().is_some() => format!("{} (not installed by Knit)", path.display()),
             Some(path) => path.display().to_string(),
         };
         output::text(&format!(
-            "shim           {}: {}\nconfiguration  {}: {}\nruntimes take  {taken}\n",
-            look.shim.display(),
-            words(look.shim_stands),
-            look.configuration.display(),
-            words(look.configuration_stands),
+            "plugin         {}: {}\nconfiguration  {}: {}\nin use          {in_use}\n",
+            status.shim.display(),
+            file_state(status.shim_state),
+            status.configuration.display(),
+            file_state(status.configuration_state),
         ))?;
     }
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

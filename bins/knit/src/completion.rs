@@ -7,7 +7,7 @@ use clap::{CommandFactory, ValueEnum};
 
 use crate::{cli, output};
 
-/// A shell that can complete knit's commands.
+/// A supported shell.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Shell {
     /// GNU bash

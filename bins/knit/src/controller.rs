@@ -1,4 +1,4 @@
-//! `knit controller`: what no single node can say.
+//! `knit controller`: the cluster controller.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,19 +8,19 @@ use clap::Args;
 use knit_controller::run::{self, Options};
 use tracing_subscriber::EnvFilter;
 
-/// What the controller is told.
+/// The flags of the controller.
 #[derive(Clone, Debug, Args)]
 pub struct Flags {
-    /// The kubeconfig [default: the pod's service account]
+    /// Kubeconfig file [default: the service account of the pod]
     #[arg(long, env = "KNIT_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The namespace of the lease
+    /// Namespace of the leader election lease
     #[arg(long, env = "KNIT_NAMESPACE", value_name = "NAME", default_value = "pod-network-operator")]
     namespace: String,
-    /// Who this is among several controllers [default: the machine's host name and the process id]
+    /// Identity in the leader election [default: host name and process id]
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     identity: Option<String>,
-    /// What the pods of sample Deployments run: an image that sleeps when told `pause`
+    /// Image of sample Deployments; it must accept the argument `pause` and sleep
     #[arg(
         long,
         env = "KNIT_SAMPLE_IMAGE",
@@ -28,10 +28,10 @@ pub struct Flags {
         default_value = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
     )]
     sample_image: String,
-    /// Where health is served; `:9477` is every address, empty is nowhere
+    /// Listen address of the health endpoints; `:9477` is all addresses, empty disables them
     #[arg(long, env = "KNIT_HEALTH_ADDR", value_name = "ADDRESS", default_value = "127.0.0.1:9477")]
     health_addr: String,
-    /// Which log lines are written: error, warn, info, debug or trace
+    /// Log level: error, warn, info, debug or trace
     #[arg(long, env = "KNIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
     log_level: String,
 }

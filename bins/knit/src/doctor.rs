@@ -1,4 +1,4 @@
-//! `knit doctor`: what this kernel and machine offer, and what to do about what they lack.
+//! `knit doctor`: checks the kernel features that Knit uses.
 
 mod text;
 
@@ -10,53 +10,55 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::geteuid;
 use serde::Serialize;
 
-use crate::cli::Format;
 use crate::output;
+use crate::output::Format;
 
-/// Everything that the doctor found.
+/// The report of `knit doctor`.
 #[derive(Debug, Serialize)]
-struct Diagnosis {
+struct Report {
     kernel: String,
     architecture: &'static str,
-    tried: Tried,
-    /// Whether everything that the basic job needs is there.
-    basic: bool,
+    privileges: Privileges,
+    /// Whether all required features are present.
+    required_present: bool,
     features: Vec<Feature>,
 }
 
-/// With which rights features were tried.
+/// The privileges with which features were checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Tried {
-    AsRoot,
-    InUserNamespace,
-    WithoutRights,
+enum Privileges {
+    Root,
+    UserNamespace,
+    None,
 }
 
-/// Examines the machine and prints the diagnosis.
+/// Checks all features and prints the report.
 pub fn run(format: Format) -> Result<ExitCode> {
-    // First of all: only a process without further threads may enter a user namespace.
-    let tried = take_rights();
+    // Before anything starts a thread: unshare(CLONE_NEWUSER) fails in a process with several threads.
+    let privileges = acquire_privileges();
     let features = features::detect();
-    let basic = features.iter().filter(|feature| feature.basic).all(|feature| feature.state.is_present());
+    let required_present =
+        features.iter().filter(|feature| feature.required).all(|feature| feature.state.is_present());
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into());
     let kernel = kernel.trim().to_owned();
-    let diagnosis = Diagnosis { kernel, architecture: std::env::consts::ARCH, tried, basic, features };
+    let report =
+        Report { kernel, architecture: std::env::consts::ARCH, privileges, required_present, features };
     match format {
-        Format::Json => output::json(&diagnosis)?,
-        Format::Text => output::text(&text::render(&diagnosis))?,
+        Format::Json => output::json(&report)?,
+        Format::Text => output::text(&text::render(&report))?,
     }
-    Ok(if basic { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if required_present { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Root tries as it is. Anyone else becomes the master of a user namespace, where the machine allows it: that is enough
-/// to make a network namespace and to try everything inside it.
-fn take_rights() -> Tried {
+/// Without root, enters a new user namespace if the system allows that: it suffices to create a network namespace and
+/// to check features in it.
+fn acquire_privileges() -> Privileges {
     if geteuid().is_root() {
-        Tried::AsRoot
+        Privileges::Root
     } else if unshare(CloneFlags::CLONE_NEWUSER).is_ok() {
-        Tried::InUserNamespace
+        Privileges::UserNamespace
     } else {
-        Tried::WithoutRights
+        Privileges::None
     }
 }

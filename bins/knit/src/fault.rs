@@ -1,71 +1,74 @@
-//! A crash or a refusal at a chosen moment, for tests: `KNIT_FAULT_KILL_AT=3` has knit kill itself after three steps of its
-//! plans, before the next one; `KNIT_FAULT_FAIL_AT=3:EBUSY` has the kernel refuse that step, once;
-//! `KNIT_FAULT_KILL_AT_MOMENT=3` has knit kill itself after three other moments: records that are written and extensions
-//! that are called. `KNIT_FAULT_SLOW=net1:3000` has the kernel take three seconds before it makes a link `net1`. Only debug
-//! builds know them.
+//! Fault injection for tests, in debug builds only.
+//!
+//! - `KNIT_FAULT_KILL_AT=3`: the process kills itself after three plan steps, before the next one.
+//! - `KNIT_FAULT_FAIL_AT=3:EBUSY`: that step fails once with the errno.
+//! - `KNIT_FAULT_KILL_AT_MOMENT=3`: the process kills itself after three other fault points: journal records that are
+//!   written and extensions that are called.
+//! - `KNIT_FAULT_SLOW=net1:3000`: creating the link `net1` takes three seconds.
 
 use anyhow::Result;
 use knit_agent::Standalone;
-use knit_kernel::fault::Observer;
+use knit_kernel::fault::FaultInjector;
 
-/// Arms the fault point, if one was asked for.
-pub fn arm(node: &mut Standalone) -> Result<()> {
-    if let Some(faults) = asked_for()? {
+/// Sets up the fault from the environment, if any.
+pub fn inject(node: &mut Standalone) -> Result<()> {
+    if let Some(faults) = from_env()? {
         node.node().set_faults(faults);
     }
     Ok(())
 }
 
-/// The fault point that was asked for.
+/// The fault from the environment.
 #[cfg(not(debug_assertions))]
-pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
+pub fn from_env() -> Result<Option<Box<dyn FaultInjector + Send>>> {
     Ok(None)
 }
 
-/// The fault point that was asked for.
+/// The fault from the environment.
 #[cfg(debug_assertions)]
-pub fn asked_for() -> Result<Option<Box<dyn Observer + Send>>> {
+pub fn from_env() -> Result<Option<Box<dyn FaultInjector + Send>>> {
     use anyhow::Context;
 
     if let Ok(text) = std::env::var("KNIT_FAULT_FAIL_AT") {
-        let fault = armed::FailAt::parse(&text);
-        let fault = fault.with_context(|| format!("KNIT_FAULT_FAIL_AT: `{text}` is no step and errno"))?;
+        let fault = faults::FailAt::parse(&text);
+        let fault =
+            fault.with_context(|| format!("KNIT_FAULT_FAIL_AT: expected STEP:ERRNO, not `{text}`"))?;
         return Ok(Some(Box::new(fault)));
     }
     if let Ok(text) = std::env::var("KNIT_FAULT_SLOW") {
-        let fault = armed::Slow::parse(&text);
+        let fault = faults::SlowLink::parse(&text);
         let fault =
-            fault.with_context(|| format!("KNIT_FAULT_SLOW: `{text}` is no link and milliseconds"))?;
+            fault.with_context(|| format!("KNIT_FAULT_SLOW: expected LINK:MILLISECONDS, not `{text}`"))?;
         return Ok(Some(Box::new(fault)));
     }
-    let asked = |name: &str| {
+    let variable = |name: &str| {
         let number = std::env::var(name).ok();
         let parsed = number.map(|number| {
-            number.parse::<usize>().with_context(|| format!("{name}: `{number}` is no number"))
+            number.parse::<usize>().with_context(|| format!("{name}: expected a number, not `{number}`"))
         });
         parsed.transpose()
     };
-    let (steps, moments) = (asked("KNIT_FAULT_KILL_AT")?, asked("KNIT_FAULT_KILL_AT_MOMENT")?);
+    let (steps, moments) = (variable("KNIT_FAULT_KILL_AT")?, variable("KNIT_FAULT_KILL_AT_MOMENT")?);
     if steps.is_none() && moments.is_none() {
         return Ok(None);
     }
-    Ok(Some(Box::new(armed::KillAt { steps, moments })))
+    Ok(Some(Box::new(faults::KillAt { steps, moments })))
 }
 
 #[cfg(debug_assertions)]
-mod armed {
+mod faults {
     use std::time::Duration;
 
-    use knit_kernel::fault::{Fault, Observer};
+    use knit_kernel::fault::{Fault, FaultInjector};
     use knit_model::Step;
-    use knit_model::plan::Planned;
+    use knit_model::plan::PlannedStep;
     use nix::errno::Errno;
     use nix::sys::signal::{Signal, raise};
 
-    /// Has the kernel refuse a step, once.
+    /// Fails one step.
     pub(super) struct FailAt {
-        /// How many steps are still carried out; `None` when it was refused.
-        left: Option<usize>,
+        /// Steps before the fault; `None` after it.
+        remaining: Option<usize>,
         errno: Errno,
     }
 
@@ -75,66 +78,66 @@ mod armed {
             let (number, name) = text.split_once(':')?;
             let known = [Errno::EBUSY, Errno::EEXIST, Errno::ENOBUFS, Errno::ENODEV];
             let errno = known.into_iter().find(|errno| format!("{errno:?}") == name)?;
-            Some(Self { left: Some(number.parse().ok()?), errno })
+            Some(Self { remaining: Some(number.parse().ok()?), errno })
         }
     }
 
-    impl Observer for FailAt {
-        fn before(&mut self, _step: usize, _planned: &Planned) -> Option<Fault> {
-            let left = self.left?;
-            self.left = left.checked_sub(1);
-            (left == 0).then_some(Fault::Fail(self.errno))
+    impl FaultInjector for FailAt {
+        fn before_step(&mut self, _step: usize, _planned: &PlannedStep) -> Option<Fault> {
+            let remaining = self.remaining?;
+            self.remaining = remaining.checked_sub(1);
+            (remaining == 0).then_some(Fault::Fail(self.errno))
         }
     }
 
-    /// Takes a while before a link is made.
-    pub(super) struct Slow {
+    /// Delays the creation of a link.
+    pub(super) struct SlowLink {
         link: String,
-        takes: Duration,
+        delay: Duration,
     }
 
-    impl Slow {
+    impl SlowLink {
         /// `net1:3000`.
         pub(super) fn parse(text: &str) -> Option<Self> {
             let (link, millis) = text.split_once(':')?;
-            Some(Self { link: link.to_owned(), takes: Duration::from_millis(millis.parse().ok()?) })
+            Some(Self { link: link.to_owned(), delay: Duration::from_millis(millis.parse().ok()?) })
         }
     }
 
-    impl Observer for Slow {
-        fn before(&mut self, _step: usize, planned: &Planned) -> Option<Fault> {
+    impl FaultInjector for SlowLink {
+        fn before_step(&mut self, _step: usize, planned: &PlannedStep) -> Option<Fault> {
             if matches!(&planned.step, Step::CreateLink { link, .. } if link.name.as_str() == self.link) {
-                std::thread::sleep(self.takes);
+                std::thread::sleep(self.delay);
             }
             None
         }
     }
 
-    /// Kills this process before a step.
+    /// Kills this process.
     pub(super) struct KillAt {
-        /// How many steps are still carried out.
+        /// Plan steps before the kill.
         pub(super) steps: Option<usize>,
-        /// How many other moments still pass.
+        /// Other fault points before the kill.
         pub(super) moments: Option<usize>,
     }
 
-    fn pass(left: &mut Option<usize>) {
-        let Some(left) = left else { return };
-        if *left == 0 {
-            // Nobody survives this signal, so nothing follows it.
+    fn count_down(remaining: &mut Option<usize>) {
+        let Some(remaining) = remaining else { return };
+        if *remaining == 0 {
+            // SIGKILL cannot be handled, so `raise` does not return.
             let _ = raise(Signal::SIGKILL);
         }
-        *left -= 1;
+        *remaining -= 1;
     }
 
-    impl Observer for KillAt {
-        fn before(&mut self, _step: usize, _planned: &Planned) -> Option<Fault> {
-            pass(&mut self.steps);
+    impl FaultInjector for KillAt {
+        fn before_step(&mut self, _step: usize, _planned: &PlannedStep) -> Option<Fault> {
+            count_down(&mut self.steps);
             None
         }
 
-        fn moment(&mut self, _what: &'static str) {
-            pass(&mut self.moments);
+        fn at_point(&mut self, _what: &'static str) {
+            count_down(&mut self.moments);
         }
     }
 }

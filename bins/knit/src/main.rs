@@ -2,23 +2,23 @@
 
 mod agent;
 mod api_server;
-mod ask;
 mod cli;
+mod client;
 mod cni;
 mod completion;
 mod controller;
-mod desk;
 mod doctor;
 mod fault;
+mod get;
+mod local_api;
 mod man;
+mod node_args;
 mod objects;
 mod output;
-mod place;
 mod preflight;
 mod sandbox;
-mod show;
 mod status;
-mod support;
+mod support_bundle;
 mod uninstall;
 mod version;
 

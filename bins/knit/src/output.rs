@@ -1,12 +1,37 @@
-//! Writing answers to standard output.
+//! Output formats, and writing to standard output.
 
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
-/// Writes text. A reader that went away (`knit doctor | head`) is not an error.
+/// The format of a report.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum Format {
+    /// Human-readable text
+    #[default]
+    Text,
+    /// JSON
+    Json,
+}
+
+/// The format of a list of objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TableFormat {
+    /// Table
+    #[default]
+    Table,
+    /// Table with additional columns
+    Wide,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
+
+/// Writes text. A closed pipe (`knit doctor | head`) is not an error.
 pub fn text(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -42,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_begin_at_the_left_and_end_without_spaces() {
+    fn tables_have_no_leading_or_trailing_spaces() {
         let rows = [["a", "1"], ["long", ""]].map(|row| row.map(str::to_owned));
         assert_eq!(table(&["NAME", "MTU"], rows), "NAME  MTU\na     1\nlong\n");
     }

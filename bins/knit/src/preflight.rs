@@ -1,9 +1,9 @@
-//! `knit preflight`: what would not work on a cluster, and why, before anything is installed there.
+//! `knit preflight`: checks whether a cluster meets the requirements of Knit.
 //!
-//! [`look`] asks the API server, and changes nothing. What follows from the answers is worked out without it.
+//! [`cluster`] reads the facts from the API server and changes nothing; the checks are pure functions of these facts.
 
-mod judge;
-mod look;
+mod cluster;
+mod evaluate;
 mod nodes;
 mod ranges;
 mod text;
@@ -18,78 +18,78 @@ use crate::api_server::ApiServer;
 use crate::output;
 use ranges::Ranges;
 
-/// The exit code when something would not work.
-const WRONG: u8 = 2;
+/// The exit code if a check failed.
+const EXIT_CHECK_FAILED: u8 = 2;
 
-/// Which cluster, and how to print the answer.
+/// The flags of `knit preflight`.
 #[derive(Debug, Args)]
 pub struct Flags {
     #[command(flatten)]
     server: ApiServer,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
-    output: Form,
-    /// Print only the cluster's ranges, as the object that the admission policies compare with
+    output: ReportFormat,
+    /// Print only the address ranges of the cluster, as the ClusterRanges object for the admission policies
     ///
-    /// For use: `knit preflight --cluster-ranges | kubectl apply -f -`.
+    /// Usage: `knit preflight --cluster-ranges | kubectl apply -f -`.
     #[arg(long, conflicts_with = "output")]
     cluster_ranges: bool,
 }
 
-/// How the answer is printed.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Form {
-    /// For people
+enum ReportFormat {
+    /// Human-readable text
     #[default]
     Text,
-    /// For programs
+    /// JSON
     Json,
-    /// For programs and people
+    /// YAML
     Yaml,
 }
 
-/// Everything that was found.
+/// The result of all checks.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The API server's address.
+    /// The URL of the API server.
     server: String,
-    /// Whether nothing is wrong.
+    /// Whether no check failed.
     ready: bool,
-    /// What the cluster uses itself.
+    /// The address ranges of the cluster.
     ranges: Ranges,
     checks: Vec<Check>,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Check {
-    /// What, in a word that stays.
+    /// The stable name of the check.
     name: &'static str,
     verdict: Verdict,
-    /// What was found.
+    /// The finding.
     found: String,
-    /// What to do about it.
+    /// What to do, or what follows from the finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
 
-/// What follows from it.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// It is as it should be.
-    Fine,
-    /// It works, and there is something to know.
-    Note,
-    /// Something would not work.
-    Wrong,
-    /// The caller may not ask, or the answer cannot be seen from here.
+    /// The requirement is met.
+    Pass,
+    /// Knit works with a limitation.
+    Warn,
+    /// The requirement is not met.
+    Fail,
+    /// The caller lacks a permission, or the API server does not have the information.
     Unknown,
 }
 
 impl Check {
-    fn fine(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Fine, found: found.into(), advice: None }
+    fn pass(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, verdict: Verdict::Pass, found: found.into(), advice: None }
     }
 
     fn new(
@@ -102,22 +102,22 @@ impl Check {
     }
 }
 
-/// Looks at the cluster and prints what was found.
+/// Runs all checks and prints the report.
 pub fn run(flags: &Flags) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime that talks to the API server")?;
-    let seen = runtime.block_on(look::look(&flags.server))?;
-    let report = judge::judge(&seen);
+        .context("cannot start the async runtime")?;
+    let facts = runtime.block_on(cluster::collect(&flags.server))?;
+    let report = evaluate::evaluate(&facts);
     if flags.cluster_ranges {
         output::text(&report.ranges.manifest()?)?;
         return Ok(ExitCode::SUCCESS);
     }
     match flags.output {
-        Form::Text => output::text(&text::render(&report))?,
-        Form::Json => output::json(&report)?,
-        Form::Yaml => output::text(&serde_saphyr::to_string(&report).context("cannot write YAML")?)?,
+        ReportFormat::Text => output::text(&text::render(&report))?,
+        ReportFormat::Json => output::json(&report)?,
+        ReportFormat::Yaml => output::text(&serde_saphyr::to_string(&report).context("cannot write YAML")?)?,
     }
-    Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
+    Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::from(EXIT_CHECK_FAILED) })
 }

@@ -1,4 +1,4 @@
-//! `knit sandbox`: pods as network namespaces.
+//! `knit sandbox`: network namespaces that represent pods.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -10,63 +10,63 @@ use knit_kernel::Netns;
 use knit_kni::v1;
 use serde::Serialize;
 
-use crate::cli::Format;
-use crate::desk::{Desk, tell_repairs};
+use crate::local_api::{LocalApi, print_repairs};
+use crate::node_args::{DEFAULT_NAMESPACE, NodeArgs};
 use crate::output;
-use crate::place::{DEFAULT_NAMESPACE, Place};
+use crate::output::Format;
 
-/// What can be done with sandboxes.
+/// The subcommands of `knit sandbox`.
 #[derive(Debug, Subcommand)]
-pub enum Task {
-    /// Add a sandbox: a new network namespace, held by a process of its own
+pub enum SandboxCommand {
+    /// Add a sandbox: a new network namespace, held by a background process
     Add {
         #[command(flatten)]
-        name: Name,
-        /// A label of the pod; may be given many times
+        name: SandboxArgs,
+        /// Label of the pod; may be repeated
         #[arg(short, long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
         labels: Vec<(String, String)>,
-        /// Take the namespace of this process instead of a new one
+        /// Use the network namespace of this process instead of a new one
         #[arg(long, value_name = "PID")]
         pid: Option<u32>,
     },
     /// List the sandboxes
     List {
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
-    /// Set labels, or take them away with `KEY-`
+    /// Set labels, or remove them with `KEY-`
     Label {
         #[command(flatten)]
-        name: Name,
-        /// What to change
+        name: SandboxArgs,
+        /// Label changes
         #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
         changes: Vec<String>,
     },
-    /// Run a command inside a sandbox
+    /// Run a command in a sandbox
     Exec {
         #[command(flatten)]
-        name: Name,
-        /// The command
+        name: SandboxArgs,
+        /// Command and its arguments
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Take everything of a sandbox back, and end it
+    /// Delete a sandbox with its interfaces
     Delete {
         #[command(flatten)]
-        name: Name,
+        name: SandboxArgs,
     },
-    /// Hold a new network namespace until a signal comes
+    /// Hold a new network namespace until a signal is received
     #[command(hide = true)]
     Hold,
 }
 
-/// A sandbox by its pod's name.
+/// A sandbox by the name of its pod.
 #[derive(Debug, Args)]
-pub struct Name {
-    /// The pod's name
+pub struct SandboxArgs {
+    /// Name of the pod
     name: String,
-    /// The pod's namespace
+    /// Namespace of the pod
     #[arg(short, long, default_value = DEFAULT_NAMESPACE)]
     namespace: String,
 }
@@ -82,25 +82,26 @@ struct Row<'a> {
     interfaces: &'a [String],
 }
 
-/// Does what was typed.
-pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
-    match task {
-        Task::Hold => sandboxes::hold()?,
-        Task::Add { name, labels, pid } => add(place, &name, labels, pid)?,
-        Task::List { output } => list(&mut place.desk()?, output)?,
-        Task::Label { name, changes } => label(place, &name, &changes)?,
-        Task::Delete { name } => {
-            let answer = place.desk()?.end_sandbox(v1::EndSandboxRequest { sandbox: Some(name.asked()) })?;
-            tell_repairs(&answer.repairs);
+/// Runs `knit sandbox`.
+pub fn run(node: &NodeArgs, command: SandboxCommand) -> Result<ExitCode> {
+    match command {
+        SandboxCommand::Hold => sandboxes::hold()?,
+        SandboxCommand::Add { name, labels, pid } => add(node, &name, labels, pid)?,
+        SandboxCommand::List { output } => list(&mut node.local_api()?, output)?,
+        SandboxCommand::Label { name, changes } => label(node, &name, &changes)?,
+        SandboxCommand::Delete { name } => {
+            let response =
+                node.local_api()?.end_sandbox(v1::EndSandboxRequest { sandbox: Some(name.to_request()) })?;
+            print_repairs(&response.repairs);
             println!("sandbox/{} deleted", name.name);
         }
-        Task::Exec { name, command } => {
+        SandboxCommand::Exec { name, command } => {
             let netns = {
-                let asked = v1::ListSandboxesRequest { sandbox: Some(name.asked()) };
-                let found = place.desk()?.list_sandboxes(asked)?.sandboxes;
-                let sandbox = found.first().context("the agent does not say where the sandbox is")?;
+                let request = v1::ListSandboxesRequest { sandbox: Some(name.to_request()) };
+                let found = node.local_api()?.list_sandboxes(request)?.sandboxes;
+                let sandbox = found.first().context("the agent returned no sandbox")?;
                 Netns::open(sandbox.netns.as_ref())?
-                // The state is given free here: the command may take long, and may itself be knit.
+                // The lock of the state directory is released here: the command may run long, or run knit.
             };
             return Err(sandboxes::exec(&netns, &command).into());
         }
@@ -108,51 +109,50 @@ pub fn run(place: &Place, task: Task) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-impl Name {
-    fn asked(&self) -> v1::SandboxName {
+impl SandboxArgs {
+    fn to_request(&self) -> v1::SandboxName {
         v1::SandboxName { namespace: self.namespace.clone(), name: self.name.clone() }
     }
 }
 
-/// Whoever has the node only takes note of the namespace: its holder is this process's child, so that it lives on when an
-/// agent ends.
-fn add(place: &Place, name: &Name, labels: Vec<(String, String)>, pid: Option<u32>) -> Result<()> {
-    let mut desk = place.desk()?;
+/// This process, not the agent, starts the holder of the network namespace, so that it outlives the agent.
+fn add(node: &NodeArgs, name: &SandboxArgs, labels: Vec<(String, String)>, pid: Option<u32>) -> Result<()> {
+    let mut api = node.local_api()?;
     let program = std::env::current_exe().context("cannot find this program on disk")?;
     let holder = match pid {
         Some(pid) => pid,
         None => sandboxes::start_holder(&program, &name.name)?,
     };
     let labels = labels.into_iter().collect();
-    let asked = v1::AddSandboxRequest { sandbox: Some(name.asked()), labels, pid: holder };
-    let added = desk.add_sandbox(asked);
+    let request = v1::AddSandboxRequest { sandbox: Some(name.to_request()), labels, pid: holder };
+    let added = api.add_sandbox(request);
     if added.is_err() && pid.is_none() {
         let netns = Netns::open(sandboxes::netns_of(holder).as_ref())?;
         sandboxes::stop_holder(holder, &sandboxes::instance_of(&netns)?)?;
     }
-    tell_repairs(&added?.repairs);
+    print_repairs(&added?.repairs);
     println!("sandbox/{} created (pid {holder})", name.name);
     Ok(())
 }
 
-fn label(place: &Place, name: &Name, changes: &[String]) -> Result<()> {
+fn label(node: &NodeArgs, name: &SandboxArgs, changes: &[String]) -> Result<()> {
     let changes = changes.iter().map(|change| match (change.strip_suffix('-'), change.split_once('=')) {
         (_, Some((key, value))) if !key.is_empty() => {
             Ok(v1::LabelChange { key: key.to_owned(), value: Some(value.to_owned()) })
         }
         (Some(key), None) if !key.is_empty() => Ok(v1::LabelChange { key: key.to_owned(), value: None }),
-        _ => bail!("`{change}`: expected KEY=VALUE, or KEY- to take a label away"),
+        _ => bail!("`{change}`: expected KEY=VALUE, or KEY- to remove a label"),
     });
     let changes = changes.collect::<Result<_>>()?;
-    let asked = v1::LabelSandboxRequest { sandbox: Some(name.asked()), changes };
-    tell_repairs(&place.desk()?.label_sandbox(asked)?.repairs);
+    let request = v1::LabelSandboxRequest { sandbox: Some(name.to_request()), changes };
+    print_repairs(&node.local_api()?.label_sandbox(request)?.repairs);
     println!("sandbox/{} labeled", name.name);
     Ok(())
 }
 
-fn list(desk: &mut Desk, format: Format) -> Result<()> {
-    let answer = desk.list_sandboxes(v1::ListSandboxesRequest { sandbox: None })?;
-    let rows: Vec<Row<'_>> = answer.sandboxes.iter().map(row).collect();
+fn list(api: &mut LocalApi, format: Format) -> Result<()> {
+    let response = api.list_sandboxes(v1::ListSandboxesRequest { sandbox: None })?;
+    let rows: Vec<Row<'_>> = response.sandboxes.iter().map(row).collect();
     if matches!(format, Format::Json) {
         return output::json(&rows);
     }
@@ -167,19 +167,19 @@ fn list(desk: &mut Desk, format: Format) -> Result<()> {
     output::text(&output::table(&["NAMESPACE", "NAME", "PID", "LABELS", "INTERFACES"], cells))
 }
 
-fn row(answered: &v1::StandaloneSandbox) -> Row<'_> {
-    let name = answered.sandbox.as_ref();
+fn row(sandbox: &v1::StandaloneSandbox) -> Row<'_> {
+    let name = sandbox.sandbox.as_ref();
     Row {
         namespace: name.map(|name| name.namespace.as_str()).unwrap_or_default(),
         name: name.map(|name| name.name.as_str()).unwrap_or_default(),
-        pid: answered.pid,
-        netns: &answered.netns,
-        labels: &answered.labels,
-        interfaces: &answered.interfaces,
+        pid: sandbox.pid,
+        netns: &sandbox.netns,
+        labels: &sandbox.labels,
+        interfaces: &sandbox.interfaces,
     }
 }
 
-/// `KEY=VALUE`, as labels are given.
+/// Parses `KEY=VALUE`.
 pub fn parse_label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),

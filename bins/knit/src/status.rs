@@ -1,63 +1,66 @@
-//! `knit status`: what Knit has made on this node, what is in the way, and what is not as it was made.
+//! `knit status`: what Knit has configured on this node, problems and drift.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use knit_engine::Unit;
-use knit_engine::state::Made;
+use knit_engine::state::UnitState;
 use knit_kni::v1;
 use knit_model::Plan;
 use serde_json::json;
 
-use crate::objects::{plan_of, title};
+use crate::node_args::NodeArgs;
+use crate::objects::{object_title, plan_of};
 use crate::output;
-use crate::place::Place;
 
-/// What each unit has.
-type AllMade = Vec<(Unit, Made)>;
+/// The applied state of each unit.
+type UnitStates = Vec<(Unit, UnitState)>;
 
-/// Prints what the node has, what is in the way of what, and what differs from the kernel.
-pub fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
-    let answer = place.desk()?.get_status(v1::GetStatusRequest {})?;
-    let (differences, strays) = (plan_of(answer.differences.as_ref())?, plan_of(answer.strays.as_ref())?);
-    let made: AllMade =
-        serde_json::from_str(&answer.made).context("the agent has made what this knit does not know")?;
-    let problems: BTreeSet<(String, &str)> = answer
+/// Prints the applied state, problems, drift and orphaned links.
+pub fn status(node: &NodeArgs, as_json: bool) -> Result<ExitCode> {
+    let response = node.local_api()?.get_status(v1::GetStatusRequest {})?;
+    let (drift, orphaned) = (plan_of(response.differences.as_ref())?, plan_of(response.strays.as_ref())?);
+    let units: UnitStates =
+        serde_json::from_str(&response.made).context("unknown state: the agent has another version")?;
+    let problems: BTreeSet<(String, &str)> = response
         .problems
         .iter()
-        .map(|problem| (title(problem.object.as_ref()), problem.message.as_str()))
+        .map(|problem| (object_title(problem.object.as_ref()), problem.message.as_str()))
         .collect();
     if as_json {
         output::json(&json!({
-            "objects": answer.objects,
-            "sandboxes": answer.sandboxes,
-            "units": made.iter().map(|(unit, made)| json!({"unit": unit, "made": made})).collect::<Vec<_>>(),
+            "objects": response.objects,
+            "sandboxes": response.sandboxes,
+            "units": units.iter().map(|(unit, state)| json!({"unit": unit, "state": state})).collect::<Vec<_>>(),
             "problems": problems,
-            "differences": differences,
-            "strays": strays,
+            "drift": drift,
+            "orphaned": orphaned,
         }))?;
     } else {
-        let mut text = overview(&answer, &made);
+        let mut text = overview(&response, &units);
         for (object, problem) in &problems {
             text += &format!("error: {object}: {problem}\n");
         }
-        text += &to_do("not as asked for; the next apply repairs it:", &differences);
-        text += &to_do("has Knit's mark and nobody asks for it; the next apply removes it:", &strays);
+        text += &section("drift; the next apply repairs it:", &drift);
+        text += &section(
+            "orphaned: created by Knit and no longer required; the next apply removes it:",
+            &orphaned,
+        );
         output::text(&text)?;
     }
-    let stands = problems.is_empty() && differences.is_empty() && strays.is_empty();
-    Ok(if stands { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let applied = problems.is_empty() && drift.is_empty() && orphaned.is_empty();
+    Ok(if applied { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn to_do(title: &str, plan: &Plan) -> String {
+fn section(title: &str, plan: &Plan) -> String {
     if plan.is_empty() { String::new() } else { format!("{title}\n{plan}\n") }
 }
 
-fn overview(answer: &v1::GetStatusResponse, made: &AllMade) -> String {
+fn overview(response: &v1::GetStatusResponse, units: &UnitStates) -> String {
     let mut rows = Vec::new();
-    for (unit, made) in made {
-        if let Some(bridge) = &made.bridge {
+    for (unit, state) in units {
+        if let Some(bridge) = &state.bridge {
             let (name, addresses) = (bridge.name.to_string(), joined(&bridge.addresses));
             rows.push([
                 "host".to_owned(),
@@ -69,21 +72,28 @@ fn overview(answer: &v1::GetStatusResponse, made: &AllMade) -> String {
             ]);
         }
         let Unit::Sandbox(id) = unit else { continue };
-        for (object, interface) in &made.interfaces {
-            let on = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
+        for (object, interface) in &state.interfaces {
+            let master = interface.master.as_ref().map(ToString::to_string).unwrap_or_default();
             let (name, addresses) = (interface.name.to_string(), joined(&interface.addresses));
-            let asked_by = v1::ObjectName {
+            let object = v1::ObjectName {
                 kind: object.kind.clone(),
                 namespace: object.namespace.clone(),
                 name: object.name.clone(),
             };
-            rows.push([id.0.clone(), name, interface.kind.clone(), addresses, on, title(Some(&asked_by))]);
+            rows.push([
+                id.0.clone(),
+                name,
+                interface.kind.clone(),
+                addresses,
+                master,
+                object_title(Some(&object)),
+            ]);
         }
     }
-    let (objects, sandboxes) = (answer.objects, answer.sandboxes);
+    let (objects, sandboxes) = (response.objects, response.sandboxes);
     let mut text = format!("{}, {}\n", counted(objects, "object", "s"), counted(sandboxes, "sandbox", "es"));
     if !rows.is_empty() {
-        text += &output::table(&["WHERE", "LINK", "KIND", "ADDRESSES", "ON", "ASKED BY"], rows);
+        text += &output::table(&["NETNS", "LINK", "KIND", "ADDRESSES", "MASTER", "OBJECT"], rows);
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `knit uninstall`: Knit out of a cluster.
+//! `knit uninstall`: removes Knit from a cluster.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use knit_controller::uninstall::uninstall;
 
 use crate::api_server::ApiServer;
 
-/// Which cluster, and how long to wait.
+/// The flags of `knit uninstall`.
 #[derive(Clone, Debug, Args)]
 pub struct Flags {
     #[command(flatten)]
     server: ApiServer,
-    /// How long agents have to take back what they made, in seconds
+    /// How long to wait for agents to clean up nodes and pods
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    patience: u64,
+    timeout: u64,
 }
 
 /// Removes Knit.
@@ -24,9 +24,9 @@ pub fn run(flags: &Flags) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = knit_kube::client(flags.server.config().await?)?;
-        uninstall(client, Duration::from_secs(flags.patience), |line| println!("{line}"))
+        uninstall(client, Duration::from_secs(flags.timeout), |line| println!("{line}"))
             .await
-            .context("Knit could not be removed wholly: run it again")?;
+            .context("Knit is not removed completely: run the command again")?;
         Ok(ExitCode::SUCCESS)
     })
 }

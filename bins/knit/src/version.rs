@@ -5,20 +5,19 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::cli::Format;
 use crate::output;
+use crate::output::Format;
 
-/// Which Knit this is.
+/// The output of `knit version`.
 #[derive(Serialize)]
 struct Version {
     version: &'static str,
-    /// The commit it was built from, if whoever built it said so in `KNIT_COMMIT`. Asking git at build time would make
-    /// the same sources give different binaries.
+    /// The commit from the build-time variable `KNIT_COMMIT`. The build does not call git, so that it is reproducible.
     commit: Option<&'static str>,
     architecture: &'static str,
 }
 
-/// Prints which Knit this is.
+/// Prints the version.
 pub fn run(format: Format) -> Result<ExitCode> {
     let version = Version {
         version: env!("CARGO_PKG_VERSION"),

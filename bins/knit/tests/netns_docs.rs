@@ -1,4 +1,4 @@
-//! Runs the pages about Knit on one machine, and sees that none is missing. Those that need the guest are in `vm_docs`.
+//! Runs the commands on the documentation pages, and checks that no page is missing. Pages that need the guest: `vm_docs`.
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
 #[path = "support/pages.rs"]

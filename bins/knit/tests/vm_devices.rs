@@ -1,9 +1,9 @@
-//! A real NIC, lent to a pod that is killed: the kernel takes it out of the namespace that ends, and Knit puts it in order.
-//! In the guest, whose own namespace is the one that the kernel gives NICs back to.
+//! A real NIC in a pod that is killed: the kernel moves it back to the host, and Knit restores its settings.
+//! A program of its own, because it changes the NICs of the guest.
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
-#[path = "support/wire.rs"]
-mod wire;
+#[path = "support/cable.rs"]
+mod cable;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -49,19 +49,19 @@ impl Guest {
         text
     }
 
-    /// Adds a pod and lends it the NIC. Returns the pid of its holder.
+    /// Adds a sandbox and moves the NIC to it. Returns the pid of the holder.
     fn lend(&self) -> String {
         let file = self.folder.path().join("objects.yaml");
         std::fs::write(&file, OBJECTS).unwrap();
         self.ok("knit sandbox add web -l podnetwork.opdev.io/hostdevice=nic");
         self.ok(&format!("knit apply -f {}", file.display()));
-        assert_eq!(wire::nic(), None);
+        assert_eq!(cable::nic(), None);
         self.ok("knit sandbox exec web -- ping -c 1 -W 5 10.90.0.9");
         let list: Value = serde_json::from_str(&self.ok("knit sandbox list -o json")).unwrap();
         list[0]["pid"].to_string()
     }
 
-    /// Waits until the kernel has brought a link with the mark home: that happens behind the end of the namespace.
+    /// Waits until the kernel has moved the marked link back, asynchronously after the deletion of the netns.
     fn wait_for_mark(&self) -> String {
         let limit = Instant::now() + Duration::from_secs(30);
         loop {
@@ -77,34 +77,34 @@ impl Guest {
 }
 
 #[test]
-fn a_real_nic_comes_home_when_its_sandbox_ends_first() {
-    let before = wire::lay();
+fn a_real_nic_is_restored_when_its_sandbox_terminates_first() {
+    let before = cable::lay();
     let guest = Guest { folder: tempfile::tempdir().unwrap() };
 
-    // In order: taken back before the sandbox ends.
+    // Regular: moved back before the sandbox is deleted.
     guest.lend();
     guest.ok("knit sandbox delete web");
-    assert_eq!(wire::nic().as_ref(), Some(&before));
+    assert_eq!(cable::nic().as_ref(), Some(&before));
 
-    // Killed: the kernel brings it home under the name that it had in the pod. Knit sees that the sandbox is gone.
+    // Killed: the kernel moves the NIC back under its name in the pod. Knit detects that the sandbox is gone.
     let holder = guest.lend();
     guest.ok(&format!("kill -9 {holder}"));
     assert!(guest.wait_for_mark().lines().any(|line| line.starts_with("wire0 ")));
-    let said = guest.ok("knit status");
-    assert!(said.contains("its namespace is gone"), "{said}");
-    assert_eq!(wire::nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+    let printed = guest.ok("knit status");
+    assert!(printed.contains("its namespace is gone"), "{printed}");
+    assert_eq!(cable::nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
 
-    // Killed while its name is in use at home, so that the kernel chooses one; and Knit's memory is lost.
+    // Killed while the name is in use on the host, so that the kernel chooses one; and the state of Knit is lost.
     let holder = guest.lend();
     guest.ok("ip link add wire0 type bridge");
     guest.ok(&format!("kill -9 {holder}"));
     guest.wait_for_mark();
     std::fs::remove_dir_all(guest.folder.path().join("state")).unwrap();
-    let said = guest
+    let printed = guest
         .ok(&format!("knit --take-over apply -f {}", guest.folder.path().join("objects.yaml").display()));
-    assert!(said.contains("removed what has Knit's mark and nobody asks for"), "{said}");
-    assert_eq!(wire::nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
+    assert!(printed.contains("removed stray links"), "{printed}");
+    assert_eq!(cable::nic().as_ref(), Some(&before), "{}", guest.ok("ip -d link"));
     guest.ok("ip link del wire0");
     let (_, text) = guest.run("knit", &["status"]);
-    assert!(!text.contains("nic0") && !text.contains("not as asked for"), "{text}");
+    assert!(!text.contains("nic0") && !text.contains("drift"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Runs the pages about kinds that this machine's kernel may lack, in the guest.
+//! Runs the pages about kinds that need the kernel of the guest.
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
 #[path = "support/pages.rs"]
@@ -9,13 +9,13 @@ use std::io::{self, Write};
 use pages::{IN_GUEST, Page};
 
 #[test]
-fn pages_show_what_is_seen_on_a_kernel_that_has_all_kinds() {
+fn pages_match_a_kernel_with_all_kinds() {
     let mut differences = Vec::new();
     for (path, text) in IN_GUEST {
         let mut page = Page::parse(text);
         differences.extend(pages::run(path, &mut page));
         if pages::write() {
-            // Not by a macro: what those print is kept back when a test passes.
+            // Not with `println!`: the test harness captures its output.
             write!(io::stdout(), "--8<-- {path}\n{}--8<--\n", page.render()).unwrap();
         }
     }

@@ -1,4 +1,4 @@
-{{/* The objects of one file of deploy/, as they are there but for what the values change. */}}
+{{/* The objects of one file of deploy/, changed according to the values. */}}
 {{- define "knit.file" -}}
 {{- $root := .root -}}
 {{- range $part := splitList "\n---\n" (.root.Files.Get .path | replace "pod-network-operator" .root.Values.namespace.name) }}
@@ -27,7 +27,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The labels that tell whose an object is. */}}
+{{/* The common labels. */}}
 {{- define "knit.labels" -}}
 app.kubernetes.io/part-of: knit
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -40,8 +40,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set .object.metadata "labels" (merge (default dict .object.metadata.labels) $labels) }}
 {{- end }}
 
-{{/* What kustomize makes of a workload and a patch of it: an entry of `env` is known by its name, of volumes and mounts there
-are only new ones, and everything else takes the place of what was there. */}}
+{{/* A strategic merge patch of a workload like kustomize: `env` is merged by name, volumes and mounts are added, and other
+fields are replaced. */}}
 {{- define "knit.patch" -}}
 {{- $spec := .object.spec.template.spec }}
 {{- $container := first $spec.containers }}
@@ -63,7 +63,7 @@ are only new ones, and everything else takes the place of what was there. */}}
 {{- end }}
 {{- end }}
 
-{{/* Image, resources and place of the one container that a workload of Knit's has. */}}
+{{/* Image, resources and node selector of a workload with one container. */}}
 {{- define "knit.workload" -}}
 {{- $image := .root.Values.image }}
 {{- $container := first .object.spec.template.spec.containers }}

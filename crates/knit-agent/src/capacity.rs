@@ -1,33 +1,33 @@
-//! How much room each network has on this node, read from the state.
+//! The address capacity of each network on this node, computed from the state.
 
 use knit_engine::{State, cluster};
 use knit_ipam::Pool;
 use knit_model::intent::{IntentSpec, NetworkIntent};
 
-/// How much room a network has, in one address family.
+/// The address capacity of a network in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Capacity {
+pub struct NetworkAddresses {
     /// The network's namespace.
     pub namespace: String,
     /// Its name.
     pub network: String,
-    /// Whether this is about IPv6.
+    /// Whether these are IPv6 addresses.
     pub ipv6: bool,
-    /// Addresses that pods can have.
+    /// Addresses that can be allocated to pods.
     pub total: u128,
     /// Addresses in use.
     pub used: u128,
-    /// Addresses that the next attach can have.
+    /// Addresses that are available to the next attach.
     pub free: u128,
 }
 
-impl Capacity {
-    /// Every network of the node, one entry for each family that it has.
-    pub fn of_all(state: &State) -> Vec<Self> {
+impl NetworkAddresses {
+    /// Every network of the node, one entry for each of its families.
+    pub fn all(state: &State) -> Vec<Self> {
         networks(state).flat_map(|(namespace, network)| Self::of(state, namespace, network)).collect()
     }
 
-    /// One network, one entry for each family that it has.
+    /// One network, one entry for each of its families.
     pub fn of(state: &State, namespace: &str, network: &NetworkIntent) -> Vec<Self> {
         let id = format!("{namespace}/network/{}", network.name);
         let of_family = |ipv6: bool| {
@@ -36,16 +36,15 @@ impl Capacity {
             let capacity = (!pools.is_empty()).then(|| state.leases.capacity_of(&id, &pools))?;
             let knit_ipam::Capacity { total, used, mut free, .. } = capacity;
             if state.is_shared_network(namespace, &network.name) {
-                // Of a range that nodes share, what is left in this node's blocks and in those that nobody holds.
+                // A range shared by nodes: only this node's blocks and unclaimed blocks count.
                 let pools: Vec<Pool> = pools.iter().map(|pool| state.reachable(pool)).collect();
                 free = state.leases.capacity_of(&id, &pools).free;
             }
             if state.cluster().is_some_and(|cluster| cluster.is(namespace, &network.name)) {
-                // What is some namespaces' alone is of no use to the others; what this node can still take from pools is as good
-                // as its own.
-                let open = state.open_ranges(&network.ranges);
+                // Ranges reserved for some namespaces do not count; blocks that this node can still claim from pools do.
+                let open = state.shared_ranges(&network.ranges);
                 let pools: Vec<Pool> = pools.into_iter().filter(|pool| open.contains(&pool.range)).collect();
-                free = state.leases.capacity_of(&id, &pools).free.saturating_add(state.untaken(ipv6));
+                free = state.leases.capacity_of(&id, &pools).free.saturating_add(state.unclaimed(ipv6));
             }
             let (namespace, network) = (namespace.to_owned(), network.name.clone());
             Some(Self { namespace, network, ipv6, total, used, free })
@@ -53,15 +52,15 @@ impl Capacity {
         [of_family(false), of_family(true)].into_iter().flatten().collect()
     }
 
-    /// Whether the cluster's network has no address left in one of its families: then no new pod can be given one of each.
-    pub fn is_exhausted(state: &State) -> Vec<Self> {
+    /// The families of the cluster network without a free address. A new pod needs one address of each family.
+    pub fn exhausted(state: &State) -> Vec<Self> {
         let Some(cluster) = state.cluster() else { return Vec::new() };
         let all = Self::of(state, cluster::NAMESPACE, cluster.network).into_iter();
         all.filter(|one| one.free == 0).collect()
     }
 }
 
-/// Every network that objects name, with its namespace.
+/// Every network that objects define, with its namespace.
 pub fn networks(state: &State) -> impl Iterator<Item = (&str, &NetworkIntent)> {
     state.objects.iter().flat_map(|(key, object)| {
         object.intents.iter().filter_map(move |intent| match &intent.spec {

@@ -1,4 +1,4 @@
-//! The network that every pod is on unless it says otherwise: an object that Knit writes itself.
+//! The cluster network: the default network of all pods, an object that Knit creates itself.
 
 use ipnet::IpNet;
 use knit_engine::{Event, cluster};
@@ -6,23 +6,23 @@ use knit_model::IfName;
 use knit_model::intent::{IntentSpec, NodeRoutesIntent};
 use serde_json::json;
 
-use crate::daemon::Cluster;
+use crate::daemon::ClusterNetworkObject;
 
-/// Its bridge on the node.
+/// The name of its bridge on the node.
 pub const BRIDGE: &str = "knit0";
 
-impl Cluster {
-    /// The cluster's network with these ranges, and how it goes on from this node.
-    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRoutesIntent) -> Self {
-        Self(cluster::object(ranges, bridge, mtu, ways))
+impl ClusterNetworkObject {
+    /// The cluster network with these ranges and these routes to other nodes.
+    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, routes: &NodeRoutesIntent) -> Self {
+        Self(cluster::object(ranges, bridge, mtu, routes))
     }
 
-    /// How the engine hears of it.
+    /// The event that applies it.
     pub fn applied(&self) -> Event {
         Event::ObjectApplied(self.0.clone())
     }
 
-    /// The same with the MTU of another: pods on it keep what they have.
+    /// The same network with the MTU of another: running pods keep their MTU.
     pub(crate) fn with_mtu_of(mut self, other: &Self) -> Self {
         let mtu = other.0.intents.iter().find_map(|intent| match &intent.spec {
             IntentSpec::Network(network) => network.mtu,
@@ -51,20 +51,20 @@ impl Cluster {
         networks.flatten().collect()
     }
 
-    /// Whether its ranges are blocks of pools.
+    /// Whether its ranges are blocks of address pools.
     pub(crate) fn is_pooled(&self) -> bool {
-        let mut wants = self.0.intents.iter().map(|intent| &intent.spec);
-        wants.any(|want| matches!(want, IntentSpec::NodeRoutes(ways) if !ways.pools.is_empty()))
+        let mut specs = self.0.intents.iter().map(|intent| &intent.spec);
+        specs.any(|spec| matches!(spec, IntentSpec::NodeRoutes(routes) if !routes.pools.is_empty()))
     }
 
-    /// What pods on it depend on: everything but how it goes on from this node; of pools, only the range of its own address.
+    /// The part that running pods depend on: everything but the routes to other nodes; with pools, not the ranges either.
     pub(crate) fn for_pods(&self, is_pooled: bool) -> serde_json::Value {
         let mut manifest = self.0.manifest.clone();
         if is_pooled {
             manifest["spec"]["subnets"] = serde_json::Value::Null;
         }
         if let Some(annotations) = manifest["metadata"]["annotations"].as_object_mut() {
-            annotations.remove(cluster::WAYS);
+            annotations.remove(cluster::NODE_ROUTES_ANNOTATION);
         }
         manifest
     }

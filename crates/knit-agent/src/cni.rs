@@ -1,9 +1,9 @@
-//! The CNI shim and its configuration on the node's disk, where container runtimes look for them.
+//! The CNI shim and its configuration in the directories where container runtimes look for them.
 //!
-//! A file is put in place whole: written beside, synced, renamed. Only Knit's own files are replaced or removed; they are
-//! known by what is in them, so that a node whose state was lost can still be cleaned.
+//! Files are replaced atomically: written to a temporary file, synced, renamed. Only files that Knit owns are replaced or removed;
+//! ownership is read from the content, so that a node whose state was lost can still be cleaned.
 
-mod keep;
+mod installer;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,32 +14,32 @@ use knit_kni::frame::SHIM_MARK;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub(crate) use keep::keep;
+pub(crate) use installer::start as start_installer;
 
 use crate::error::{Error, Result};
 
-/// The shim's file name: what configurations call `type`.
+/// The shim's file name: the `type` in configurations.
 pub const SHIM: &str = "knit-cni";
-/// The configuration's name: what one garbage collection is about.
+/// The configuration's name: the scope of a garbage collection.
 const NETWORK: &str = "knit";
-/// The key that says whose a configuration is.
+/// The key that marks a configuration as Knit's.
 const OWNER: &str = "knit.opdev.io/owner";
-/// What runtimes take for configurations.
-const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
+/// File name extensions that runtimes read as configurations.
+const CONF_EXTENSIONS: [&str; 3] = ["conf", "conflist", "json"];
 
-/// Where the shim and its configuration go.
+/// Where the shim and its configuration are installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct CniConfig {
-    /// Whether the agent puts both there and keeps them there. When it no longer should, it removes what it put there.
+    /// Whether the agent installs both and restores them. Changing it to `false` removes what the agent installed.
     pub install: bool,
-    /// Where runtimes look for plugins.
+    /// The directory where runtimes look for plugins.
     pub bin_dir: PathBuf,
-    /// Where runtimes look for configurations.
+    /// The directory where runtimes look for configurations.
     pub conf_dir: PathBuf,
-    /// The configuration's file name. Runtimes take the first one in the order of names.
+    /// The configuration's file name. Runtimes use the first one in lexical order.
     pub conf_name: String,
-    /// The shim to install. Empty: the one beside this program.
+    /// The shim to install. Default: `knit-cni` in the directory of this program.
     pub shim: PathBuf,
 }
 
@@ -55,46 +55,46 @@ impl Default for CniConfig {
     }
 }
 
-/// How a file stands.
+/// The state of an installed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Standing {
-    /// There is none.
+pub enum FileState {
+    /// The file does not exist.
     Missing,
-    /// It is as it should be.
-    AsAsked,
-    /// It is Knit's, and says something else.
+    /// The file is up to date.
+    UpToDate,
+    /// The file is Knit's, with other content.
     Outdated,
-    /// Someone else's file has the name.
+    /// A file of this name exists and is not Knit's.
     Foreign,
 }
 
-/// What is on the disk.
+/// What is installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Look {
-    /// The shim's file.
+pub struct CniStatus {
+    /// The shim's path.
     pub shim: PathBuf,
-    /// How it stands.
-    pub shim_stands: Standing,
-    /// The configuration's file.
+    /// The state of the shim.
+    pub shim_state: FileState,
+    /// The configuration's path.
     pub configuration: PathBuf,
-    /// How it stands.
-    pub configuration_stands: Standing,
-    /// The file that runtimes take; none when there is no configuration at all.
-    pub wins: Option<PathBuf>,
+    /// The state of the configuration.
+    pub configuration_state: FileState,
+    /// The configuration that runtimes use; `None` when there is none.
+    pub active: Option<PathBuf>,
 }
 
-/// A file or folder as it is: whoever changes it changes one of these.
+/// Identity and change time of a file or directory: every modification changes one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Print {
+struct FileFingerprint {
     device: u64,
     inode: u64,
     size: u64,
     changed: (i64, i64),
 }
 
-impl Print {
+impl FileFingerprint {
     fn of(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         let changed = (found.ctime(), found.ctime_nsec());
@@ -102,31 +102,31 @@ impl Print {
     }
 }
 
-impl Look {
-    /// Whether both files are as they should be, and the configuration is the one that runtimes take.
-    fn stands(&self) -> bool {
-        let files = [self.shim_stands, self.configuration_stands];
-        files.iter().all(|file| *file == Standing::AsAsked) && self.shadow().is_none()
+impl CniStatus {
+    /// Whether both files are up to date and runtimes use Knit's configuration.
+    fn is_complete(&self) -> bool {
+        let files = [self.shim_state, self.configuration_state];
+        files.iter().all(|file| *file == FileState::UpToDate) && self.shadowed_by().is_none()
     }
 
-    /// Someone else's configuration that goes before Knit's.
-    pub fn shadow(&self) -> Option<&Path> {
-        self.wins.as_deref().filter(|wins| *wins != self.configuration)
+    /// A foreign configuration that precedes Knit's.
+    pub fn shadowed_by(&self) -> Option<&Path> {
+        self.active.as_deref().filter(|active| *active != self.configuration)
     }
 }
 
 impl CniConfig {
-    /// Checks every value.
+    /// Validates every value.
     pub fn check(&self) -> Result<(), String> {
         let ending = Path::new(&self.conf_name).extension().and_then(|ending| ending.to_str());
         let plain = !self.conf_name.contains('/') && !self.conf_name.starts_with('.');
         if ending != Some("conflist") || !plain {
             let name = &self.conf_name;
-            return Err(format!("cni.confName: `{name}` is no file name that ends with .conflist"));
+            return Err(format!("cni.confName: `{name}` is not a file name ending in .conflist"));
         }
         for (key, folder) in [("binDir", &self.bin_dir), ("confDir", &self.conf_dir)] {
             if !folder.is_absolute() {
-                return Err(format!("cni.{key}: `{}` is no absolute path", folder.display()));
+                return Err(format!("cni.{key}: `{}` is not an absolute path", folder.display()));
             }
         }
         Ok(())
@@ -140,7 +140,7 @@ impl CniConfig {
         self.conf_dir.join(&self.conf_name)
     }
 
-    /// Where the shim to install is.
+    /// The path of the shim to install.
     fn source_file(&self) -> Result<PathBuf> {
         if !self.shim.as_os_str().is_empty() {
             return Ok(self.shim.clone());
@@ -154,40 +154,51 @@ impl CniConfig {
     fn source(&self) -> Result<Vec<u8>> {
         let path = self.source_file()?;
         let bytes = fs::read(&path).map_err(|source| file_error(&path, source))?;
-        if !has_mark(&bytes) {
+        if !is_shim(&bytes) {
             let why = "this is not Knit's CNI shim".to_owned();
             return Err(Error::Config { path: path.display().to_string(), why });
         }
         Ok(bytes)
     }
 
-    /// What tells whether anything that [`CniConfig::look`] looks at is another than before; `None` if something is missing.
-    fn prints(&self) -> Option<[Print; 4]> {
-        let [shim, conf] = [self.shim_file(), self.conf_file()].map(|path| Print::of(&path));
-        Some([shim?, conf?, Print::of(&self.source_file().ok()?)?, Print::of(&self.conf_dir)?])
+    /// Fingerprints of all files that [`CniConfig::status`] reads; `None` if one is missing.
+    fn fingerprints(&self) -> Option<[FileFingerprint; 4]> {
+        let [shim, conf] = [self.shim_file(), self.conf_file()].map(|path| FileFingerprint::of(&path));
+        Some([
+            shim?,
+            conf?,
+            FileFingerprint::of(&self.source_file().ok()?)?,
+            FileFingerprint::of(&self.conf_dir)?,
+        ])
     }
 
-    /// Looks at what is there.
-    pub fn look(&self, socket: &Path) -> Result<Look> {
+    /// Reads what is installed.
+    pub fn status(&self, socket: &Path) -> Result<CniStatus> {
         let (shim, configuration) = (self.shim_file(), self.conf_file());
-        let shim_stands = match read(&shim)? {
-            None => Standing::Missing,
-            Some(bytes) if !has_mark(&bytes) => Standing::Foreign,
-            // Without one to compare with, whichever is there will do.
-            Some(bytes) if self.source().is_ok_and(|source| source != bytes) => Standing::Outdated,
-            Some(_) => Standing::AsAsked,
+        let shim_state = match read(&shim)? {
+            None => FileState::Missing,
+            Some(bytes) if !is_shim(&bytes) => FileState::Foreign,
+            // Without a source to compare with, any version is accepted.
+            Some(bytes) if self.source().is_ok_and(|source| source != bytes) => FileState::Outdated,
+            Some(_) => FileState::UpToDate,
         };
-        let configuration_stands = match read(&configuration)? {
-            None => Standing::Missing,
-            Some(bytes) if !is_ours(&bytes) => Standing::Foreign,
-            Some(bytes) if bytes != conflist(socket).into_bytes() => Standing::Outdated,
-            Some(_) => Standing::AsAsked,
+        let configuration_state = match read(&configuration)? {
+            None => FileState::Missing,
+            Some(bytes) if !is_knits(&bytes) => FileState::Foreign,
+            Some(bytes) if bytes != conflist(socket).into_bytes() => FileState::Outdated,
+            Some(_) => FileState::UpToDate,
         };
-        Ok(Look { shim, shim_stands, configuration, configuration_stands, wins: self.winner()? })
+        Ok(CniStatus {
+            shim,
+            shim_state,
+            configuration,
+            configuration_state,
+            active: self.active_configuration()?,
+        })
     }
 
-    /// The first configuration in the order of names: the one that runtimes take.
-    fn winner(&self) -> Result<Option<PathBuf>> {
+    /// The first configuration in lexical order: the one that runtimes use.
+    fn active_configuration(&self) -> Result<Option<PathBuf>> {
         let entries = match fs::read_dir(&self.conf_dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             entries => entries.map_err(|source| file_error(&self.conf_dir, source))?,
@@ -195,50 +206,50 @@ impl CniConfig {
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let is_conf = |path: &PathBuf| {
             let ending = path.extension().and_then(|ending| ending.to_str());
-            ending.is_some_and(|ending| ENDINGS.contains(&ending)) && path.is_file()
+            ending.is_some_and(|ending| CONF_EXTENSIONS.contains(&ending)) && path.is_file()
         };
         Ok(paths.filter(is_conf).min())
     }
 
-    /// Puts shim and configuration in their places, the shim first. Says what was done; nothing when both stood.
+    /// Installs the shim, then the configuration. Returns the actions taken; none when both are up to date.
     pub fn install(&self, socket: &Path) -> Result<Vec<String>> {
-        let look = self.look(socket)?;
+        let status = self.status(socket)?;
         let foreign = |path: &Path| Error::Config {
             path: path.display().to_string(),
-            why: "someone else's file has this name: remove it, or choose another folder or name".to_owned(),
+            why: "a foreign file has this name: remove it, or choose another directory or name".to_owned(),
         };
         let mut done = Vec::new();
-        match look.shim_stands {
-            Standing::AsAsked => {}
-            Standing::Foreign => return Err(foreign(&look.shim)),
-            Standing::Missing | Standing::Outdated => {
-                put(&look.shim, &self.source()?, 0o755)?;
-                done.push(format!("installed {}", look.shim.display()));
+        match status.shim_state {
+            FileState::UpToDate => {}
+            FileState::Foreign => return Err(foreign(&status.shim)),
+            FileState::Missing | FileState::Outdated => {
+                put(&status.shim, &self.source()?, 0o755)?;
+                done.push(format!("installed {}", status.shim.display()));
             }
         }
-        match look.configuration_stands {
-            Standing::AsAsked => {}
-            Standing::Foreign => return Err(foreign(&look.configuration)),
-            Standing::Missing | Standing::Outdated => {
-                put(&look.configuration, conflist(socket).as_bytes(), 0o644)?;
-                done.push(format!("installed {}", look.configuration.display()));
+        match status.configuration_state {
+            FileState::UpToDate => {}
+            FileState::Foreign => return Err(foreign(&status.configuration)),
+            FileState::Missing | FileState::Outdated => {
+                put(&status.configuration, conflist(socket).as_bytes(), 0o644)?;
+                done.push(format!("installed {}", status.configuration.display()));
             }
         }
         Ok(done)
     }
 
-    /// Removes the configuration, so that runtimes add no more pods. Says what was done.
+    /// Removes the configuration, so that runtimes add no more pods. Returns the actions taken.
     pub fn remove_configuration(&self) -> Result<Vec<String>> {
-        remove(&self.conf_file(), is_ours)
+        remove(&self.conf_file(), is_knits)
     }
 
-    /// Removes the shim. Pods that were added with it cannot be deleted by their runtime any more.
+    /// Removes the shim. Afterwards runtimes cannot delete pods that were added through it.
     pub fn remove_shim(&self) -> Result<Vec<String>> {
-        remove(&self.shim_file(), has_mark)
+        remove(&self.shim_file(), is_shim)
     }
 }
 
-/// The configuration. Runtimes that know `cniVersions` choose the newest that they speak.
+/// The configuration list. Runtimes that support `cniVersions` use the newest version that they know.
 fn conflist(socket: &Path) -> String {
     let list = json!({
         "cniVersion": "1.0.0",
@@ -257,12 +268,12 @@ fn conflist(socket: &Path) -> String {
     format!("{list:#}\n")
 }
 
-fn is_ours(bytes: &[u8]) -> bool {
+fn is_knits(bytes: &[u8]) -> bool {
     let list: Option<Value> = serde_json::from_slice(bytes).ok();
     list.is_some_and(|list| list.get(OWNER).is_some())
 }
 
-fn has_mark(bytes: &[u8]) -> bool {
+fn is_shim(bytes: &[u8]) -> bool {
     bytes.windows(SHIM_MARK.len()).any(|window| window == SHIM_MARK.as_bytes())
 }
 
@@ -274,11 +285,11 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Puts a file in its place: whoever looks sees the old one or the new one, also after a power cut.
+/// Replaces a file atomically, also across a power failure.
 fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Runtimes watch the folder: what begins with a dot and ends with no known word is no configuration.
+    // Runtimes watch the directory; they ignore hidden files without a known extension.
     let beside = folder.join(format!(".{name}.knit-new"));
     let written = (|| {
         fs::create_dir_all(folder)?;
@@ -295,10 +306,10 @@ fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     })
 }
 
-fn remove(path: &Path, is_ours: impl Fn(&[u8]) -> bool) -> Result<Vec<String>> {
+fn remove(path: &Path, is_knits: impl Fn(&[u8]) -> bool) -> Result<Vec<String>> {
     match read(path)? {
         None => Ok(Vec::new()),
-        Some(bytes) if !is_ours(&bytes) => Ok(vec![format!("kept {}: it is someone else's", path.display())]),
+        Some(bytes) if !is_knits(&bytes) => Ok(vec![format!("kept {}: not Knit's", path.display())]),
         Some(_) => {
             fs::remove_file(path).map_err(|source| file_error(path, source))?;
             Ok(vec![format!("removed {}", path.display())])

@@ -1,7 +1,7 @@
-//! The agent's configuration: a file, over it what flags and environment say.
+//! The agent's configuration: a file, overridden by flags and environment variables.
 //!
-//! Every key has a flag of the same name. A file is read again when it changes; one with a mistake is refused in words and
-//! the old one stays.
+//! Every key has a flag of the same name. The file is read again when it changes; an invalid one is rejected with an error and the
+//! previous configuration stays in effect.
 
 mod attachments;
 mod cluster;
@@ -14,91 +14,90 @@ use std::time::Duration;
 
 pub use attachments::AttachmentsConfig;
 pub use cluster::{ClusterNetworkConfig, DataPath, Encryption, Transport, VxlanConfig, WireGuardConfig};
-use knit_engine::chain::Chain;
+use knit_engine::plugin_chain::PluginChain;
 use knit_kernel::redirect::Redirect;
 use serde::{Deserialize, Serialize};
 
-use crate::chain::CniNetwork;
 use crate::cni::CniConfig;
-use crate::daemon::{Cluster, Options};
+use crate::daemon::{ClusterNetworkObject, Options};
 use crate::error::{Error, Result};
+use crate::plugin_chain::CniNetwork;
 
-/// What the agent is told. `knit agent --print-config` shows it.
+/// The agent's configuration. `knit agent --print-config` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
     /// The node's name. Default: the machine's host name. Needs a restart.
     pub node_name: String,
-    /// How it runs: `standalone` without an API server, `beside` the CNI plugin of a cluster, or `primary` as the cluster's
-    /// network. Needs a restart.
+    /// The profile: `standalone` without an API server, `beside` another CNI plugin, or `primary` as the cluster network. Needs a
+    /// restart.
     pub profile: Profile,
     /// The kubeconfig, for the profiles `beside` and `primary`. Empty: the pod's service account. Needs a restart.
     pub kubeconfig: PathBuf,
     /// The container runtime's socket, for the profiles `beside` and `primary`. Empty: containerd's or CRI-O's. Needs a restart.
     pub cri_socket: PathBuf,
-    /// Where the container runtime tells of pods before their containers start (NRI). Empty: `/var/run/nri/nri.sock` with the
-    /// profiles `beside` and `primary`, nowhere with `standalone`. `off`: nowhere. Needs a restart.
+    /// The container runtime's NRI socket, which reports pods before their containers start. Empty: `/var/run/nri/nri.sock` with the
+    /// profiles `beside` and `primary`, none with `standalone`. `off`: none. Needs a restart.
     pub nri_socket: PathBuf,
-    /// Where the kernel's sysctls are. In a container `/proc/sys` can only be read. Needs a restart.
+    /// The directory of the kernel's sysctls. In a container `/proc/sys` may be read-only. Needs a restart.
     pub sysctl_dir: PathBuf,
-    /// The folder that holds what the agent knows. One agent at a time works in it. Needs a restart.
+    /// The state directory. Only one agent at a time can use it. Needs a restart.
     pub state_dir: PathBuf,
-    /// A folder with objects (`.yaml`, `.yml`, `.json`) that is watched: what is in it is applied, what is no longer in it
-    /// is deleted; what a person applied by hand stays. No API server is needed. Empty: no folder. Needs a restart.
+    /// A watched directory with objects (`.yaml`, `.yml`, `.json`): its objects are applied, and deleted when they are removed from it.
+    /// Objects applied by `knit apply` stay. Empty: none. Needs a restart.
     pub standalone: PathBuf,
     /// The unix socket of the gRPC services; mode 0600. Needs a restart.
     pub kni_socket: PathBuf,
-    /// The unix socket of the CNI shim; mode 0600. Empty: `cni.sock` beside `kniSocket`. Needs a restart.
+    /// The unix socket of the CNI shim; mode 0600. Empty: `cni.sock` in the directory of `kniSocket`. Needs a restart.
     pub cni_socket: PathBuf,
-    /// The folder where the agent makes network namespaces for whoever asks for them. Needs a restart.
+    /// The directory where the agent creates network namespaces on request. Needs a restart.
     pub netns_dir: PathBuf,
-    /// Where metrics are served at `/metrics`, such as `127.0.0.1:9475`. Empty: nowhere. Needs a restart.
+    /// The address of `/metrics`, such as `127.0.0.1:9475`. Empty: not served. Needs a restart.
     pub metrics_addr: String,
-    /// Where `/livez`, `/healthz` and `/readyz` are served, such as `127.0.0.1:9476`. Empty: nowhere. Needs a restart.
+    /// The address of `/livez`, `/healthz` and `/readyz`, such as `127.0.0.1:9476`. Empty: not served. Needs a restart.
     pub health_addr: String,
-    /// How log lines look: `text` for people, `json` for programs. Needs a restart.
+    /// The log format: `text` or `json`. Needs a restart.
     pub log_format: LogFormat,
-    /// Which log lines are written: `error`, `warn`, `info`, `debug` or `trace`. Changes at once.
+    /// The log level: `error`, `warn`, `info`, `debug` or `trace`. Takes effect at once.
     pub log_level: String,
-    /// The CNI shim and its configuration on the node's disk. Needs a restart.
+    /// Installation of the CNI shim and its configuration. Needs a restart.
     pub cni: CniConfig,
-    /// Networks that existing CNI plugins make, by name: each a configuration list. Needs a restart.
+    /// Networks implemented by existing CNI plugins, by name: each a configuration list. Needs a restart.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub cni_networks: BTreeMap<String, CniNetwork>,
-    /// NetworkAttachmentDefinitions and the pods that name them. Needs a restart.
+    /// NetworkAttachmentDefinitions and the pods that reference them. Needs a restart.
     pub network_attachments: AttachmentsConfig,
-    /// The network that every pod is on unless it says otherwise. Changes at once as long as no pod is on it.
+    /// The default network of all pods. Changes take effect at once while no pod uses it.
     pub cluster_network: ClusterNetworkConfig,
-    /// How many threads change the kernel beside the main one, 1 to 64. Needs a restart.
+    /// Number of threads that change the kernel besides the main one, 1 to 64. Needs a restart.
     pub workers: usize,
-    /// How often everything is compared with the kernel, in seconds; what someone changed by hand is repaired. Needs a
-    /// restart.
+    /// Interval in seconds of a full comparison with the kernel; drift is repaired. Needs a restart.
     pub resync_seconds: u64,
-    /// How often sandboxes are looked for whose namespace is gone, in seconds. Needs a restart.
-    pub census_seconds: u64,
+    /// Interval in seconds of the check for sandboxes whose namespace is gone. Needs a restart.
+    pub sandbox_check_seconds: u64,
 }
 
-/// How the agent runs.
+/// The agent's profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// Without an API server.
     #[default]
     Standalone,
-    /// Next to the CNI plugin of a cluster.
+    /// In addition to the CNI plugin of a cluster.
     Beside,
-    /// As the network of a cluster: every pod's first interface is Knit's, too.
+    /// As the cluster network: Knit also creates every pod's first interface.
     Primary,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
-    /// For programs.
+    /// JSON, one object per line.
     Json,
 }
 
@@ -126,7 +125,7 @@ impl Default for Config {
             cluster_network: ClusterNetworkConfig::default(),
             workers: 4,
             resync_seconds: 60,
-            census_seconds: 5,
+            sandbox_check_seconds: 5,
         }
     }
 }
@@ -162,7 +161,7 @@ impl Config {
         serde_saphyr::from_str(text).map_err(|why| why.to_string())
     }
 
-    /// The configuration as a file would have it.
+    /// The configuration as YAML.
     pub fn to_yaml(&self) -> Result<String> {
         serde_saphyr::to_string(self).map_err(|why| Error::Config {
             path: "the effective configuration".to_owned(),
@@ -170,24 +169,28 @@ impl Config {
         })
     }
 
-    /// Checks every value.
+    /// Validates every value.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=64).contains(&self.workers) {
             return Err(format!("workers: {} is not between 1 and 64", self.workers));
         }
-        for (key, value) in [("resyncSeconds", self.resync_seconds), ("censusSeconds", self.census_seconds)] {
+        for (key, value) in
+            [("resyncSeconds", self.resync_seconds), ("sandboxCheckSeconds", self.sandbox_check_seconds)]
+        {
             if !(1..=86_400).contains(&value) {
                 return Err(format!("{key}: {value} is not between 1 and 86400"));
             }
         }
         for (key, address) in [("metricsAddr", &self.metrics_addr), ("healthAddr", &self.health_addr)] {
             if !address.is_empty() && address.parse::<std::net::SocketAddr>().is_err() {
-                return Err(format!("{key}: `{address}` is no address with a port, such as 127.0.0.1:9475"));
+                return Err(format!(
+                    "{key}: `{address}` is not an address with a port, such as 127.0.0.1:9475"
+                ));
             }
         }
         if self.log_level.parse::<tracing::Level>().is_err() {
             return Err(format!(
-                "logLevel: `{}` is none of error, warn, info, debug and trace",
+                "logLevel: `{}` is not one of error, warn, info, debug, trace",
                 self.log_level
             ));
         }
@@ -198,34 +201,34 @@ impl Config {
         self.network_attachments.check()?;
         if self.profile.is_in_cluster() {
             if self.node_name.is_empty() {
-                return Err("nodeName: the node's name in the cluster is needed".to_owned());
+                return Err("nodeName: required with the profiles beside and primary".to_owned());
             }
             if !self.standalone.as_os_str().is_empty() {
                 return Err(
-                    "standalone: objects come from a folder or from an API server, not from both".to_owned()
+                    "standalone: a directory of objects cannot be combined with an API server".to_owned()
                 );
             }
         }
-        self.cluster().map(|_| ())
+        self.cluster_network_object().map(|_| ())
     }
 
-    /// The cluster's network, if there is one.
-    pub fn cluster(&self) -> Result<Option<Cluster>, String> {
+    /// The cluster network, if it is enabled.
+    pub fn cluster_network_object(&self) -> Result<Option<ClusterNetworkObject>, String> {
         let network = &self.cluster_network;
-        // Beside another network, no pod's first interface is Knit's to give.
+        // With the profile `beside` another plugin creates every pod's first interface.
         if !network.enabled || self.profile == Profile::Beside {
             return Ok(None);
         }
-        network.cluster().map(Some)
+        network.cluster_network_object().map(Some)
     }
 
-    /// The networks that existing CNI plugins make. Reads their configuration lists.
-    pub fn chains(&self) -> Result<BTreeMap<String, Chain>> {
+    /// The networks implemented by existing CNI plugins. Reads their configuration lists.
+    pub fn chains(&self) -> Result<BTreeMap<String, PluginChain>> {
         let read = |(name, network): (&String, &CniNetwork)| Ok((name.clone(), network.read(name)?));
         self.cni_networks.iter().map(read).collect()
     }
 
-    /// Where the CNI shim asks.
+    /// The socket of the CNI shim.
     pub fn cni_socket(&self) -> PathBuf {
         if self.cni_socket.as_os_str().is_empty() {
             return self.kni_socket.with_file_name(knit_kni::frame::SOCKET);
@@ -233,17 +236,17 @@ impl Config {
         self.cni_socket.clone()
     }
 
-    /// Where the container runtime tells of pods before their containers start, if it is to be asked.
+    /// The container runtime's NRI socket, if NRI is enabled.
     pub fn nri_socket(&self) -> Option<PathBuf> {
-        let said = &self.nri_socket;
-        if said.as_os_str().is_empty() {
+        let explicit = &self.nri_socket;
+        if explicit.as_os_str().is_empty() {
             return self.profile.is_in_cluster().then(|| knit_nri::SOCKET.into());
         }
-        (said != Path::new("off")).then(|| said.clone())
+        (explicit != Path::new("off")).then(|| explicit.clone())
     }
 
-    /// Whether packets between pods of this node should go past the bridge.
-    fn is_direct(&self) -> bool {
+    /// Whether packets between local pods take the eBPF fast path.
+    fn uses_fast_path(&self) -> bool {
         match self.cluster_network.data_path {
             DataPath::Auto => self.profile == Profile::Primary,
             DataPath::Bridge => false,
@@ -251,28 +254,29 @@ impl Config {
         }
     }
 
-    /// How the daemon works. `program` is the object file of the eBPF program.
+    /// The daemon's options. `program` is the eBPF object file.
     pub fn options(&self, program: Option<&'static [u8]>) -> Result<Options> {
         self.check().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
-        let cluster =
-            self.cluster().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
+        let cluster = self
+            .cluster_network_object()
+            .map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
         let folder = &self.standalone;
         Ok(Options {
             state_dir: self.state_dir.clone(),
             objects: (!folder.as_os_str().is_empty()).then(|| folder.clone()),
-            hands: self.workers,
-            census: Duration::from_secs(self.census_seconds),
-            resync: Duration::from_secs(self.resync_seconds),
+            executors: self.workers,
+            sandbox_check_interval: Duration::from_secs(self.sandbox_check_seconds),
+            resync_interval: Duration::from_secs(self.resync_seconds),
             cluster,
             chains: self.chains()?,
-            is_cluster_told: self.profile == Profile::Primary,
+            cluster_network_from_api: self.profile == Profile::Primary,
             secrets: self.profile.is_in_cluster().then(Arc::default),
-            heard_all: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),
-            redirect: Arc::new(Redirect::new(program.filter(|_| self.is_direct()))),
+            has_synced: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),
+            redirect: Arc::new(Redirect::new(program.filter(|_| self.uses_fast_path()))),
         })
     }
 
-    /// Keys that differ and take effect only with a restart.
+    /// Keys that differ and take effect only after a restart.
     pub fn needs_restart(&self, other: &Self) -> Vec<String> {
         let mut now = Self { log_level: other.log_level.clone(), ..self.clone() };
         if self.profile != Profile::Primary {
@@ -293,20 +297,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_file_is_all_defaults_and_they_are_good() {
+    fn an_empty_file_means_valid_defaults() {
         assert_eq!(Config::parse("# nothing\n\n").unwrap(), Config::default());
         Config::default().check().unwrap();
     }
 
     #[test]
-    fn what_is_printed_can_be_read() {
+    fn the_printed_configuration_can_be_read_back() {
         let printed = Config::default().to_yaml().unwrap();
         assert_eq!(Config::parse(&printed).unwrap(), Config::default());
     }
 
     #[test]
-    fn mistakes_are_named_with_their_key() {
-        for (text, word) in [
+    fn errors_name_the_key() {
+        for (text, expected) in [
             ("clusterNetwork:\n  ranges: [10.75.0.1/16]\n", "10.75.0.0/16"),
             ("clusterNetwork:\n  ranges: [10.75.0.0/16, 10.75.1.0/24]\n", "overlaps"),
             ("clusterNetwork:\n  bridge: much-too-long-for-a-bridge\n", "clusterNetwork.bridge"),
@@ -318,10 +322,10 @@ mod tests {
             ("logLevel: loud\n", "logLevel"),
             ("cni:\n  confName: knit.txt\n", "cni.confName"),
             ("profile: beside\n", "nodeName"),
-            ("{profile: beside, nodeName: a, standalone: /objects}", "not from both"),
+            ("{profile: beside, nodeName: a, standalone: /objects}", "cannot be combined"),
         ] {
             let why = Config::parse(text).unwrap().check().unwrap_err();
-            assert!(why.contains(word), "{text}: {why}");
+            assert!(why.contains(expected), "{text}: {why}");
         }
         assert!(Config::parse("typo: 1\n").unwrap_err().contains("typo"));
         assert!(Config::parse("clusterNetwork: {transport: geneve}\n").unwrap_err().contains("geneve"));
@@ -331,16 +335,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_at_once_does_without_a_restart() {
+    fn only_dynamic_keys_take_effect_without_a_restart() {
         let old = Config::default();
         let new = Config { log_level: "debug".to_owned(), workers: 9, ..Config::default() };
         assert_eq!(old.needs_restart(&new), ["workers"]);
-        // Where the nodes say what the cluster's network is, the rest of it is read at the start.
+        // With the profile `primary` the cluster network depends on the Nodes; its configuration is read only at the start.
         let old = Config { profile: Profile::Primary, ..Config::default() };
         let mut new = old.clone();
         new.cluster_network.masquerade = true;
         assert_eq!(old.needs_restart(&new), ["clusterNetwork"]);
-        // The eBPF program is loaded once.
+        // The eBPF program is loaded only at the start.
         let mut new = Config::default();
         new.cluster_network.masquerade = true;
         assert_eq!(Config::default().needs_restart(&new), [""; 0]);
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_is_asked_for_pods_in_a_cluster_or_where_it_is_said() {
+    fn nri_is_enabled_in_a_cluster_or_by_an_explicit_socket() {
         let socket = |profile, nri_socket: &str| {
             Config { profile, nri_socket: nri_socket.into(), ..Config::default() }.nri_socket()
         };
@@ -360,10 +364,10 @@ mod tests {
     }
 
     #[test]
-    fn packets_go_past_the_bridge_in_a_cluster_or_where_it_is_said() {
+    fn the_fast_path_is_enabled_in_a_cluster_or_explicitly() {
         let direct = |profile, data_path| {
             let cluster_network = ClusterNetworkConfig { data_path, ..ClusterNetworkConfig::default() };
-            Config { profile, cluster_network, ..Config::default() }.is_direct()
+            Config { profile, cluster_network, ..Config::default() }.uses_fast_path()
         };
         assert!(direct(Profile::Primary, DataPath::Auto) && !direct(Profile::Standalone, DataPath::Auto));
         assert!(!direct(Profile::Primary, DataPath::Bridge) && direct(Profile::Standalone, DataPath::Ebpf));

@@ -1,20 +1,20 @@
-//! The node as a daemon: one thread decides, others carry out.
+//! The node as a daemon: one thread decides, executor threads apply.
 //!
-//! The loop thread owns the state and the journal and runs the engine. What the engine wants done goes to a small pool
-//! of hands, each a plain thread of its own; when nothing else is under way the loop's own hands do it, which saves two
-//! hand-overs for each attach. Whoever asks, from any thread or async task, sends a message and waits for the answer.
+//! The event loop's thread owns the state and the journal and runs the engine. Effects of the engine go to a small pool of executors,
+//! each on its own thread. When nothing else is in flight, the loop executes an effect itself, which saves two thread switches for each
+//! attach. Callers on any thread or async task send a message and wait for the reply.
 //!
-//! The loop is crash-only: if the journal cannot be written it lets go of everything, refuses calls in words, and opens
-//! the node anew, as a restart would.
+//! The loop is crash-only: if the journal cannot be written, it drops the node, rejects calls with an error, and opens the node again,
+//! as a restart would.
 
-mod desk;
-mod feed;
-mod folder;
-mod offers;
-mod outgoing;
-mod outside;
-mod pool;
-mod turn;
+mod change_feed;
+mod event_loop;
+mod executor_pool;
+mod extension_calls;
+mod local_api;
+mod manifest_dir;
+mod readiness;
+mod socket_server;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,90 +24,90 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use knit_engine::blocks::Order;
-use knit_engine::chain::Chain;
-use knit_engine::extension::Told;
-use knit_engine::sockets::Offered;
-use knit_engine::{Answer, CallId, Event, State, StoredObject};
-use knit_kernel::fault::Observer;
-use knit_kernel::notices::Notice;
+use knit_engine::blocks::BlockRequest;
+use knit_engine::plugin_chain::PluginChain;
+use knit_engine::extension::InvocationResult;
+use knit_engine::sockets::ListenerResult;
+use knit_engine::{CallResult, CallId, Event, State, StoredObject};
+use knit_kernel::fault::FaultInjector;
+use knit_kernel::notifications::LinkNotification;
 use knit_kernel::redirect::Redirect;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-pub use feed::{Change, Repaired, about};
-pub(crate) use outgoing::{Outgoing, Words};
-pub use outside::Outside;
-pub(crate) use pool::Errand;
+pub use change_feed::{PodChange, RepairNotice, sandbox_of};
+pub(crate) use extension_calls::{ExtensionRequest, OutgoingCall};
+pub use readiness::ReadinessBlocker;
 
 use crate::error::{Error, Result};
-use crate::keys::Fetched;
+use crate::executor::{Completion, Work};
+use crate::keys::ApiSecrets;
 use crate::metrics::Metrics;
 use crate::node::{Node, now};
 
-/// How a daemon works.
+/// The options of a daemon.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder that holds what Knit knows.
+    /// The state directory.
     pub state_dir: PathBuf,
-    /// A folder with objects that is watched.
+    /// A watched directory with objects.
     pub objects: Option<PathBuf>,
-    /// How many hands work beside the loop's own.
-    pub hands: usize,
-    /// How often sandboxes are looked for that are gone.
-    pub census: Duration,
-    /// How often everything is compared with the kernel.
-    pub resync: Duration,
-    /// The network that calls mean when they name none.
-    pub cluster: Option<Cluster>,
-    /// Whether that network is told later: until then what is known of it stays.
-    pub is_cluster_told: bool,
-    /// Networks that chains of CNI plugins make, by name.
-    pub chains: BTreeMap<String, Chain>,
-    /// Secrets of an API server; none: they are files.
-    pub secrets: Option<Arc<Fetched>>,
-    /// All that may be asked for has been heard of. Until then nothing is taken for a stray: an agent that lost its state
-    /// would cut off pods that it is about to hear of.
-    pub heard_all: Arc<AtomicBool>,
-    /// How packets between pods of this node go past the bridge.
+    /// Number of executor threads besides the loop.
+    pub executors: usize,
+    /// Interval of the check for sandboxes that are gone.
+    pub sandbox_check_interval: Duration,
+    /// Interval of a full comparison with the kernel.
+    pub resync_interval: Duration,
+    /// The default network of calls that name none.
+    pub cluster: Option<ClusterNetworkObject>,
+    /// Whether the cluster network is determined later from the API server. Until then the recorded one stays.
+    pub cluster_network_from_api: bool,
+    /// Networks implemented by chains of CNI plugins, by name.
+    pub chains: BTreeMap<String, PluginChain>,
+    /// Secrets from an API server; `None`: Secrets are files.
+    pub secrets: Option<Arc<ApiSecrets>>,
+    /// Whether all inputs have synced. Until then nothing counts as stray: an agent that lost its state would otherwise delete
+    /// interfaces of pods that it has not read yet.
+    pub has_synced: Arc<AtomicBool>,
+    /// The eBPF redirect between pods of this node.
     pub redirect: Arc<Redirect>,
 }
 
-/// The cluster's network, as an object that Knit writes itself.
+/// The cluster network, as an object that Knit creates itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cluster(pub(crate) StoredObject);
+pub struct ClusterNetworkObject(pub(crate) StoredObject);
 
-/// What the loop is told.
+/// Input of the event loop.
 enum Message {
-    /// Someone calls.
-    Call { call: CallId, event: Event, done: Reply },
-    /// Someone does not wait any more.
+    /// A call of a service.
+    Call { call: CallId, event: Event, reply: Reply },
+    /// The caller of a call has gone away.
     Cancel(CallId, u64),
-    /// Someone who watches elsewhere has news.
-    Fed(News),
-    /// Someone gives objects or sandboxes by hand, and waits.
-    Work(desk::Work),
-    /// Someone wants to see or change the node.
-    Ask(Box<dyn FnOnce(&mut Node) + Send>),
-    /// The kernel told something by itself.
-    Noticed(Notice),
-    /// A job was done.
-    Done(pool::Finished),
-    /// An extension was called, for this life of the node.
-    Invoked { life: u64, id: String, told: Told },
-    /// Sockets are offered as asked, for this life of the node.
-    Offered { life: u64, offered: Vec<Offered> },
-    /// The cluster's network is another.
-    Cluster(Option<Cluster>, oneshot::Sender<Result<(), String>>),
-    /// End, once nobody waits.
+    /// Events from a watch.
+    WatchEvents(EventSource),
+    /// A change of objects or sandboxes through the local API.
+    Change(local_api::ChangeRequest),
+    /// A query or change of the node that needs no decision.
+    Query(Box<dyn FnOnce(&mut Node) + Send>),
+    /// A notification from the kernel.
+    Kernel(LinkNotification),
+    /// An executor has completed work.
+    Completed { incarnation: u64, work: Box<Work>, result: Result<Completion>, took: Duration },
+    /// An extension has answered, for this incarnation of the node.
+    ExtensionReplied { incarnation: u64, id: String, result: InvocationResult },
+    /// Sockets are offered as requested, for this incarnation of the node.
+    SocketsOffered { incarnation: u64, offered: Vec<ListenerResult> },
+    /// The cluster network has changed.
+    SetClusterNetwork(Option<ClusterNetworkObject>, oneshot::Sender<Result<(), String>>),
+    /// Stop once all callers are answered.
     Stop,
 }
 
-/// What news from elsewhere mean depends on what is known when they are heard.
-type News = Box<dyn FnOnce(&State) -> Vec<Event> + Send>;
+/// Computes events from the state at the time when they are handled.
+type EventSource = Box<dyn FnOnce(&State) -> Vec<Event> + Send>;
 
-/// Called on the loop's thread with the answer.
-type Reply = Box<dyn FnOnce(&Node, Answer) + Send>;
+/// Called on the loop's thread with the result.
+type Reply = Box<dyn FnOnce(&Node, CallResult) + Send>;
 
 /// A running daemon.
 pub struct Daemon {
@@ -115,204 +115,203 @@ pub struct Daemon {
     thread: JoinHandle<()>,
 }
 
-/// The way to a running daemon.
+/// A handle to a running daemon.
 #[derive(Clone)]
 pub struct Handle {
     sender: Sender<Message>,
-    changes: broadcast::Sender<Arc<Change>>,
-    repairs: broadcast::Sender<Repaired>,
+    changes: broadcast::Sender<Arc<PodChange>>,
+    repairs: broadcast::Sender<RepairNotice>,
     version: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
-    /// Numbers of calls, no two alike, also not those of an earlier agent.
-    tickets: Arc<AtomicU64>,
-    /// Which history positions belong to.
+    /// The next ticket of a call. Tickets are unique, also across restarts of the agent.
+    next_ticket: Arc<AtomicU64>,
+    /// Identifies the history that watch positions belong to.
     epoch: Arc<str>,
-    heard_all: Arc<AtomicBool>,
-    /// What is in the way of new pods and is neither the engine's nor the kernel's.
-    outside: outside::Shared,
-    /// Whether objects come from a folder.
-    watches: bool,
-    secrets: Option<Arc<Fetched>>,
-    /// What is to be done with blocks of addresses, for the one who does it.
-    orders: Arc<Mutex<Option<mpsc::UnboundedReceiver<Order>>>>,
+    has_synced: Arc<AtomicBool>,
+    /// What prevents new pods besides the engine and the kernel.
+    blockers: readiness::Shared,
+    /// Whether objects come from a watched directory.
+    watches_dir: bool,
+    secrets: Option<Arc<ApiSecrets>>,
+    /// Claims and releases of address blocks, until the block controller takes the receiver.
+    orders: Arc<Mutex<Option<mpsc::UnboundedReceiver<BlockRequest>>>>,
 }
 
 impl Daemon {
-    /// Opens the node and starts the loop. What was found wrong in the state folder is logged.
-    pub fn start(options: Options, faults: Option<Box<dyn Observer + Send>>) -> Result<Self> {
+    /// Opens the node and starts the loop. Problems of the state directory are logged.
+    pub fn start(options: Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Self> {
         let (sender, incoming) = channel();
-        let (changes, _) = broadcast::channel(feed::KEPT);
-        let (repairs, _) = broadcast::channel(feed::KEPT);
+        let (changes, _) = broadcast::channel(change_feed::FEED_CAPACITY);
+        let (repairs, _) = broadcast::channel(change_feed::FEED_CAPACITY);
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
-        let (counted, version) = watch::channel(0);
+        let (version_sender, version) = watch::channel(0);
         let (ordered, orders) = mpsc::unbounded_channel();
-        let loop_ends = turn::Ends {
+        let channels = event_loop::Channels {
             incoming,
             sender: sender.clone(),
             changes: changes.clone(),
             repairs: repairs.clone(),
             metrics: Arc::clone(&metrics),
-            callers: outgoing::Callers::start(sender.clone(), Arc::clone(&metrics))?,
-            sockets: offers::start(&sender)?,
-            version: counted,
+            extensions: extension_calls::ExtensionCaller::start(sender.clone(), Arc::clone(&metrics))?,
+            sockets: socket_server::start(&sender)?,
+            version: version_sender,
             orders: ordered,
         };
-        let (folder, watches) = (options.state_dir.clone(), options.objects.is_some());
+        let (folder, watches_dir) = (options.state_dir.clone(), options.objects.is_some());
         let secrets = options.secrets.clone();
-        let heard_all = Arc::clone(&options.heard_all);
+        let has_synced = Arc::clone(&options.has_synced);
         let thread = std::thread::Builder::new()
             .name("knit-loop".to_owned())
-            .spawn(move || turn::run(options, faults, loop_ends, &ready))
+            .spawn(move || event_loop::run(options, faults, channels, &ready))
             .map_err(|source| Error::File { path: "thread knit-loop".to_owned(), source })?;
-        // Whatever is wrong with the state folder shows before anyone is told that the agent is there.
-        started.recv().unwrap_or(Err(Error::Ended))?;
-        let epoch = feed::epoch(&folder)?.into();
-        // More calls in a millisecond than this leaves room for are not made.
-        let tickets = Arc::new(AtomicU64::new(now().0 << 16));
-        let outside = outside::Shared::default();
+        // Problems of the state directory are reported before the agent starts to serve.
+        started.recv().unwrap_or(Err(Error::ChangeEnded))?;
+        let epoch = change_feed::epoch(&folder)?.into();
+        // No agent makes more than 65536 calls per millisecond.
+        let next_ticket = Arc::new(AtomicU64::new(now().0 << 16));
+        let blockers = readiness::Shared::default();
         let handle = Handle {
             sender,
             changes,
             repairs,
             version,
             metrics,
-            tickets,
+            next_ticket,
             epoch,
-            heard_all,
-            outside,
-            watches,
+            has_synced,
+            blockers,
+            watches_dir,
             secrets,
             orders: Arc::new(Mutex::new(Some(orders))),
         };
         Ok(Self { handle, thread })
     }
 
-    /// The way to it.
+    /// A handle to the daemon.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Ends it: whoever waits is answered first, and everything is on disk.
+    /// Stops the daemon after all callers are answered and the journal is synced.
     pub fn stop(self) {
         let _ = self.handle.sender.send(Message::Stop);
-        // The loop ends by itself; a panic there was logged by the panic itself.
+        // The loop ends by itself; a panic was already reported by the panic hook.
         let _ = self.thread.join();
     }
 }
 
 impl Handle {
-    /// Makes a call and waits for its answer, as `render` puts it on the loop's thread. Whoever drops the future before
-    /// it is answered cancels the call.
+    /// Makes a call and waits for its result, which `render` converts on the loop's thread. Dropping the future cancels the call.
     pub async fn call<T: Send + 'static>(
         &self,
         call: CallId,
         event: Event,
-        render: impl FnOnce(&Node, Answer) -> T + Send + 'static,
+        render: impl FnOnce(&Node, CallResult) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let (answer, answered) = oneshot::channel();
-        let done: Reply = Box::new(move |node, outcome| {
-            // Whoever asked may be gone by now; its cancellation follows.
+        let reply: Reply = Box::new(move |node, outcome| {
+            // The caller may be gone; its cancellation follows.
             let _ = answer.send(render(node, outcome));
         });
         let mut event = event;
         let mut ticket = 0;
         if let Event::AttachRequested(attach) = &mut event {
-            ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
+            ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
             attach.ticket = ticket;
         }
-        let mut waiting = Waiting { handle: self, call: Some((call.clone(), ticket)) };
-        self.sender.send(Message::Call { call, event, done }).map_err(|_| ended())?;
-        let outcome = answered.await.map_err(|_| ended());
-        waiting.call = None;
+        let mut guard = CancelOnDrop { handle: self, call: Some((call.clone(), ticket)) };
+        self.sender.send(Message::Call { call, event, reply }).map_err(|_| stopped())?;
+        let outcome = answered.await.map_err(|_| stopped());
+        guard.call = None;
         outcome
     }
 
-    /// Looks at the node, or changes it where no decision is needed.
-    pub async fn ask<T: Send + 'static>(
+    /// Runs a query on the loop's thread. It may change the node where no decision is needed.
+    pub async fn query<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Node) -> T + Send + 'static,
+        query: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let (answer, answered) = oneshot::channel();
-        let ask = move |node: &mut Node| {
-            let _ = answer.send(question(node));
+        let run = move |node: &mut Node| {
+            let _ = answer.send(query(node));
         };
-        self.sender.send(Message::Ask(Box::new(ask))).map_err(|_| ended())?;
-        answered.await.map_err(|_| ended())
+        self.sender.send(Message::Query(Box::new(run))).map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())
     }
 
-    /// Tells news from elsewhere. They are heard one after the other, in this order.
-    pub fn feed(&self, news: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
-        // A loop that has ended hears nothing any more.
-        let _ = self.sender.send(Message::Fed(Box::new(news)));
+    /// Submits events of a watch. They are handled in the order of these calls.
+    pub fn feed(&self, source: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
+        // A loop that has ended handles no more events.
+        let _ = self.sender.send(Message::WatchEvents(Box::new(source)));
     }
 
-    /// All that may be asked for was fed by now.
-    pub fn fed_all(&self) {
-        let heard_all = Arc::clone(&self.heard_all);
-        // It is so once the loop has come this far.
+    /// Marks all inputs as synced, once the events submitted so far are handled.
+    pub fn mark_synced(&self) {
+        let has_synced = Arc::clone(&self.has_synced);
+        // Runs on the loop after all earlier events.
         self.feed(move |_| {
-            heard_all.store(true, Ordering::Relaxed);
+            has_synced.store(true, Ordering::Relaxed);
             Vec::new()
         });
     }
 
-    /// Whether all that may be asked for has been heard.
-    pub(crate) fn has_heard_all(&self) -> bool {
-        self.heard_all.load(Ordering::Relaxed)
+    /// Whether all inputs have synced.
+    pub(crate) fn has_synced(&self) -> bool {
+        self.has_synced.load(Ordering::Relaxed)
     }
 
-    /// A number that grows whenever anything may be another than before: objects, pods, or what became of them.
-    pub fn version(&self) -> watch::Receiver<u64> {
+    /// A number that grows with every change of the state.
+    pub fn state_version(&self) -> watch::Receiver<u64> {
         self.version.clone()
     }
 
-    /// Secrets of an API server, if that is where they are.
-    pub(crate) fn secrets(&self) -> Option<&Arc<Fetched>> {
+    /// Secrets from an API server, if that is their source.
+    pub(crate) fn secrets(&self) -> Option<&Arc<ApiSecrets>> {
         self.secrets.as_ref()
     }
 
-    /// What is to be done with blocks of addresses; whoever asks first does it.
-    pub(crate) fn take_orders(&self) -> Option<mpsc::UnboundedReceiver<Order>> {
+    /// The claims and releases of address blocks. Only the first caller gets the receiver.
+    pub(crate) fn take_block_orders(&self) -> Option<mpsc::UnboundedReceiver<BlockRequest>> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Changes the cluster's network, or says why not.
-    pub async fn set_cluster(&self, cluster: Option<Cluster>) -> Result<(), String> {
+    /// Changes the cluster network.
+    pub async fn set_cluster_network(&self, cluster: Option<ClusterNetworkObject>) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
-        let sent = self.sender.send(Message::Cluster(cluster, answer));
-        sent.map_err(|_| "the agent is ending".to_owned())?;
-        answered.await.unwrap_or_else(|_| Err("the agent is ending".to_owned()))
+        let sent = self.sender.send(Message::SetClusterNetwork(cluster, answer));
+        sent.map_err(|_| "the agent is stopping".to_owned())?;
+        answered.await.unwrap_or_else(|_| Err("the agent is stopping".to_owned()))
     }
 
-    /// Every change from now on.
-    pub fn changes(&self) -> broadcast::Receiver<Arc<Change>> {
+    /// All pod changes from now on.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<PodChange>> {
         self.changes.subscribe()
     }
 
-    /// Every repair from now on.
-    pub fn repairs(&self) -> broadcast::Receiver<Repaired> {
+    /// All repairs from now on.
+    pub fn repairs(&self) -> broadcast::Receiver<RepairNotice> {
         self.repairs.subscribe()
     }
 
-    /// What is counted.
+    /// The agent's metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Which history positions belong to: another one after the state was lost.
+    /// Identifies the history that watch positions belong to. It changes when the state is lost.
     pub fn epoch(&self) -> &str {
         &self.epoch
     }
 }
 
-/// Cancels the call when nobody waits for it any more.
-struct Waiting<'a> {
+/// Cancels the call when its future is dropped.
+struct CancelOnDrop<'a> {
     handle: &'a Handle,
     call: Option<(CallId, u64)>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if let Some((call, ticket)) = self.call.take() {
             let _ = self.handle.sender.send(Message::Cancel(call, ticket));
@@ -320,8 +319,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn ended() -> Problem {
-    let message = "the agent is ending, or cannot write its state".to_owned();
+fn stopped() -> Problem {
+    let message = "the agent is stopping or cannot write its state".to_owned();
     Problem { field: String::new(), reason: Reason::Busy, message }
 }
 

@@ -1,22 +1,35 @@
-//! What can go wrong on a node.
+//! The errors of a node.
 
 use knit_crds::ParseErrors;
 use knit_model::Problems;
 use thiserror::Error;
 
-/// What can go wrong on a node.
+/// The errors of a node.
 #[derive(Debug, Error)]
 pub enum Error {
-    /// The state folder cannot be used.
+    /// The state directory cannot be used.
     #[error(transparent)]
     Store(#[from] knit_store::Error),
-    /// The kernel could not be asked.
+    /// The journal has an older format.
+    #[error(
+        "the state in {folder} has the journal format {found}, this version of knit supports only {supported}: drain the node, remove \
+         the directory and restart"
+    )]
+    OldJournal {
+        /// The state directory.
+        folder: String,
+        /// The format of the journal.
+        found: u32,
+        /// The supported format.
+        supported: u32,
+    },
+    /// The kernel returned an error.
     #[error(transparent)]
     Kernel(#[from] knit_kernel::Error),
-    /// There is no way to an API server.
+    /// The API server cannot be reached.
     #[error(transparent)]
     Api(#[from] knit_kube::Error),
-    /// A file cannot be read.
+    /// A file cannot be read or written.
     #[error("cannot read {path}: {source}")]
     File {
         /// The file.
@@ -24,7 +37,7 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// A file does not hold objects.
+    /// A file contains invalid objects.
     #[error("{path}:\n{errors}")]
     Parse {
         /// The file.
@@ -32,24 +45,22 @@ pub enum Error {
         /// Everything that is wrong in it.
         errors: ParseErrors,
     },
-    /// Objects ask for what cannot be.
+    /// Objects are invalid.
     #[error("{}", invalid.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Invalid {
-        /// Each object with everything that is wrong with it.
+        /// Each object with its problems.
         invalid: Vec<Invalid>,
     },
     /// A sandbox of that name exists.
-    #[error("there is a sandbox {name} in namespace {namespace} already")]
+    #[error("sandbox {name} in namespace {namespace} already exists")]
     SandboxExists {
         /// The pod's name.
         name: String,
         /// Its namespace.
         namespace: String,
     },
-    /// No sandbox of that name.
-    #[error(
-        "there is no sandbox {name} in namespace {namespace}: `knit sandbox list` shows those that are there"
-    )]
+    /// There is no sandbox of that name.
+    #[error("sandbox {name} in namespace {namespace} not found: `knit sandbox list` lists all sandboxes")]
     NoSandbox {
         /// The pod's name.
         name: String,
@@ -64,36 +75,36 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// A fault point ended the work, as a crash would: nothing was taken back and nothing was written down.
+    /// A fault point stopped the work, as a crash would: nothing was rolled back or journalled.
     #[error("{unit}: stopped at a fault point")]
     Stopped {
-        /// What was being worked on.
+        /// The unit of the work.
         unit: String,
     },
-    /// What has Knit's mark and nobody asks for could not be removed.
-    #[error("links with Knit's mark that nobody asks for could not be removed: {why}")]
+    /// Strays could not be removed.
+    #[error("cannot remove stray links with Knit's mark: {why}")]
     Stray {
         /// Why.
         why: String,
     },
-    /// Links have Knit's mark, and this state folder knows nothing of them.
+    /// Links with Knit's mark exist that this state directory does not own.
     #[error(
-        "another Knit's network is on this machine ({what}), of which this state folder knows nothing: name its folder \
-         with --state-dir, or remove what it made with --take-over"
+        "links of another Knit state directory exist on this machine ({what}): name that directory with --state-dir, or remove its \
+         links with --take-over"
     )]
-    Others {
+    ForeignLinks {
         /// Their names.
         what: String,
     },
-    /// A job of the agent panicked.
-    #[error("{what}: a fault of knit itself: {why}")]
+    /// An executor panicked.
+    #[error("{what}: internal error (panic): {why}")]
     Panicked {
-        /// What was being done.
+        /// The work.
         what: String,
-        /// What the panic said.
+        /// The panic message.
         why: String,
     },
-    /// A configuration that cannot be used.
+    /// The configuration is invalid.
     #[error("{path}: {why}")]
     Config {
         /// The file.
@@ -104,37 +115,37 @@ pub enum Error {
     /// A socket cannot be served.
     #[error("{what}: {why}")]
     Serve {
-        /// Which.
+        /// The socket or address.
         what: String,
         /// Why.
         why: String,
     },
-    /// What is in use does not change.
+    /// An object in use cannot change.
     #[error("{what}")]
     InUse {
-        /// What, in words.
+        /// What cannot change, and why.
         what: String,
     },
-    /// The agent ended before it began.
+    /// The agent ended before it was ready.
     #[error("the agent ended before it was ready")]
-    Ended,
-    /// The folder of keys cannot be cleaned.
-    #[error("cannot remove keys that nobody uses any more: {source}")]
+    ChangeEnded,
+    /// Unused keys cannot be removed.
+    #[error("cannot remove unused keys: {source}")]
     Keys {
         /// Why.
         source: std::io::Error,
     },
-    /// Objects that are someone else's to change.
+    /// Objects that are managed by the agent's directory or configuration.
     #[error("{objects}")]
-    NotYours {
-        /// Each with whose it is, a line each.
+    NotOwned {
+        /// Each object with its owner, one per line.
         objects: String,
     },
-    /// A sandbox that `knit sandbox add` did not make.
+    /// A sandbox that `knit sandbox add` did not create.
     #[error(
-        "sandbox {name} in namespace {namespace} was made by a call (id {id}): its caller changes and ends it"
+        "sandbox {name} in namespace {namespace} was created by an API call (id {id}): only its caller can change or delete it"
     )]
-    Called {
+    OwnedByCall {
         /// The pod's name.
         name: String,
         /// Its namespace.
@@ -142,7 +153,7 @@ pub enum Error {
         /// The sandbox's id.
         id: String,
     },
-    /// A request that nothing can be made of.
+    /// An invalid request.
     #[error("{field}: {why}")]
     Request {
         /// The field.
@@ -150,23 +161,23 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// The agent's loop answers no more.
-    #[error("the agent is ending, or cannot write its state")]
+    /// The event loop has ended.
+    #[error("the agent is stopping or cannot write its state")]
     Ending,
-    /// Nothing to take back.
+    /// There is no change to undo.
     #[error("there is nothing to undo")]
     NothingToUndo,
 }
 
-/// An object that asks for what cannot be.
+/// An invalid object.
 #[derive(Debug, Error)]
 #[error("{object}:\n{problems}")]
 pub struct Invalid {
     /// The object.
     pub object: String,
-    /// Everything that is wrong with it.
+    /// Its problems.
     pub problems: Problems,
 }
 
-/// What a node's functions return.
+/// The result of a node's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

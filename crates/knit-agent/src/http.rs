@@ -1,4 +1,4 @@
-//! Metrics and health over plain HTTP, for whoever has no gRPC.
+//! Metrics and health over HTTP.
 
 use axum::Router;
 use axum::extract::State;
@@ -12,7 +12,7 @@ use crate::daemon::Handle;
 use crate::error::{Error, Result};
 use crate::services::readiness;
 
-/// What OpenMetrics readers ask for.
+/// The content type of OpenMetrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves `/metrics` at an address.
@@ -39,34 +39,35 @@ async fn serve(address: &str, routes: Router, mut stop: watch::Receiver<bool>) -
             let _ = stop.wait_for(|stop| *stop).await;
         });
         if let Err(why) = served.await {
-            tracing::error!(%why, "metrics and health are not served any more");
+            tracing::error!(error = %why, "the HTTP server of metrics and health failed");
         }
     });
     Ok(())
 }
 
 async fn metrics(State(handle): State<Handle>) -> impl IntoResponse {
-    let counted = std::sync::Arc::clone(handle.metrics());
-    // A node that cannot be asked is no reason to hide what was counted.
-    let _ = handle.ask(move |node| counted.look(node)).await;
+    let metrics = std::sync::Arc::clone(handle.metrics());
+    // If the node cannot be queried, the counters are still served.
+    let _ = handle.query(move |node| metrics.observe(node)).await;
     ([(header::CONTENT_TYPE, OPEN_METRICS)], handle.metrics().text())
 }
 
-/// The agent answers: its loop turns.
+/// Liveness: the event loop responds.
 async fn live(State(handle): State<Handle>) -> impl IntoResponse {
-    match handle.ask(|_| ()).await {
+    match handle.query(|_| ()).await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
     }
 }
 
-/// New pods may come; otherwise why not.
+/// Readiness for new pods, or the reasons against it.
 async fn ready(State(handle): State<Handle>) -> impl IntoResponse {
-    let asked = handle.ask(|node| readiness(node.state())).await.map(|mut reasons| {
-        reasons.extend(handle.outside().iter().map(|one| format!("{}: {}", one.reason, one.message)));
+    let reasons = handle.query(|node| readiness(node.state())).await.map(|mut reasons| {
+        reasons
+            .extend(handle.readiness_blockers().iter().map(|one| format!("{}: {}", one.reason, one.message)));
         reasons
     });
-    match asked {
+    match reasons {
         Ok(reasons) if reasons.is_empty() => (StatusCode::OK, "ok\n".to_owned()),
         Ok(reasons) => (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", reasons.join("\n"))),
         Err(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),

@@ -1,32 +1,32 @@
-//! In a cluster, beside its CNI plugin or as its network: objects come from the API server, pods from there and from the
+//! The node in a cluster, with the profiles `beside` and `primary`: objects come from the API server, pods from there and from the
 //! container runtime.
 //!
-//! Watchers feed the same loop with the same events that a folder and `knit sandbox add` give it. None of them
-//! decides: what news mean is read in [`knit_engine::objects`] and [`knit_engine::pods`], what is written back in
-//! [`knit_crds::states`]. An API server or a runtime that is away leaves everything as it is.
+//! Watches feed the event loop with the same events as a directory of manifests and `knit sandbox add`. They decide nothing:
+//! [`knit_engine::objects`] and [`knit_engine::pods`] interpret what they read, [`knit_crds::states`] renders the status that is written
+//! back. While the API server or the runtime is unavailable, everything stays as it is.
 
-/// Has a part of an object be watched as what it is a part of: it is one of those in everything but its fields. Its metadata is in
-/// the field `metadata`.
-macro_rules! watched_as {
-    ($part:ty, $whole:ty) => {
-        impl knit_kube::kube::Resource for $part {
+/// Implements `Resource` for a struct that holds a subset of another resource's fields, so that it can be watched in its place. Its
+/// metadata is in the field `metadata`.
+macro_rules! impl_resource_subset {
+    ($subset:ty, $resource:ty) => {
+        impl knit_kube::kube::Resource for $subset {
             type DynamicType = ();
-            type Scope = <$whole as knit_kube::kube::Resource>::Scope;
+            type Scope = <$resource as knit_kube::kube::Resource>::Scope;
 
             fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                <$whole as knit_kube::kube::Resource>::kind(&())
+                <$resource as knit_kube::kube::Resource>::kind(&())
             }
 
             fn group((): &()) -> std::borrow::Cow<'_, str> {
-                <$whole as knit_kube::kube::Resource>::group(&())
+                <$resource as knit_kube::kube::Resource>::group(&())
             }
 
             fn version((): &()) -> std::borrow::Cow<'_, str> {
-                <$whole as knit_kube::kube::Resource>::version(&())
+                <$resource as knit_kube::kube::Resource>::version(&())
             }
 
             fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                <$whole as knit_kube::kube::Resource>::plural(&())
+                <$resource as knit_kube::kube::Resource>::plural(&())
             }
 
             fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
@@ -40,26 +40,27 @@ macro_rules! watched_as {
     };
 }
 
+mod address_capacity;
 mod attachments;
 mod blocks;
-mod elsewhere;
-mod gates;
+mod container_start;
+mod informers;
 mod namespaces;
 mod network_status;
 mod nodes;
 mod objects;
+mod overlay;
+mod pod_events;
 mod pods;
+mod published_key;
 mod quotas;
-mod repairs;
-mod room;
+mod readiness_gates;
+mod remote_pods;
+mod repair_events;
 mod runtime;
 mod secrets;
-mod spans;
-mod starting;
-mod states;
-mod tellers;
-mod told_key;
-mod words;
+mod state_follower;
+mod status_writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
@@ -67,7 +68,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use knit_crds::Object;
-use knit_engine::pods::Pods;
+use knit_engine::pods::PodIndex;
 use knit_ipam::Time;
 use knit_kube::kube::Client;
 use tokio::sync::{Notify, oneshot};
@@ -76,127 +77,127 @@ use crate::config::{Config, Profile};
 use crate::daemon::Handle;
 use crate::error::Result;
 
-/// What the watchers share.
+/// Shared by all watches and writers.
 #[derive(Clone)]
-struct Shared {
+struct Context {
     client: Client,
     handle: Handle,
     node: Arc<str>,
-    pods: Arc<Mutex<Pods>>,
-    /// From here on moments are counted, whatever the clock does.
-    began: Instant,
-    /// Pods may have a sandbox by now.
-    look: Arc<Notify>,
-    /// Pods changed in a way that the loop does not hear of.
-    tell: Arc<Notify>,
-    /// What the ranges of the cluster's network follow from.
-    ranges: Arc<nodes::News>,
+    pods: Arc<Mutex<PodIndex>>,
+    /// The reference of the monotonic clock.
+    started: Instant,
+    /// Wakes the container runtime watch: pods may have a new sandbox.
+    sandboxes_changed: Arc<Notify>,
+    /// Wakes the status writer: pods changed without an event for the loop.
+    pods_changed: Arc<Notify>,
+    /// The inputs of the cluster network's ranges.
+    network_inputs: Arc<nodes::NetworkInputs>,
     /// All nodes, where they are watched.
-    nodes: nodes::All,
-    /// What tunnels of networks follow from may be another: networks, blocks, nodes.
-    spans: Arc<Notify>,
-    /// Gateways are others.
-    gateways: Arc<Notify>,
-    /// Pods that say they are not ready before their networks are.
-    gates: Arc<gates::Gates>,
-    /// Quotas, and what was claimed of them.
+    nodes: nodes::Nodes,
+    /// Wakes the overlay task: networks, blocks or nodes changed.
+    overlay_changed: Arc<Notify>,
+    /// Wakes the remote pods task: egress gateways changed.
+    gateways_changed: Arc<Notify>,
+    /// Pods with Knit's readiness gate.
+    readiness_gates: Arc<readiness_gates::ReadinessGates>,
+    /// Quotas and this node's claims.
     quotas: Arc<quotas::Quotas>,
-    /// Definitions of networks that pods name; `None` if they are not read.
-    attachments: Option<Arc<attachments::Definitions>>,
-    /// How many of those who tell ([`tellers`]) have not told everything they know yet.
-    silent: Arc<AtomicUsize>,
+    /// NetworkAttachmentDefinitions; `None` if they are not read.
+    attachments: Option<Arc<attachments::AttachmentDefinitions>>,
+    /// Number of [`informers`] that have not synced yet.
+    unsynced: Arc<AtomicUsize>,
 }
 
-impl Shared {
-    fn pods(&self) -> MutexGuard<'_, Pods> {
+impl Context {
+    fn pods(&self) -> MutexGuard<'_, PodIndex> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Now.
-    fn moment(&self) -> Time {
-        Time(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX))
+    /// Milliseconds of the monotonic clock.
+    fn monotonic_now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Has the loop hear what pods and sandboxes mean for what it knows.
+    /// Feeds the loop with the events that follow from the known pods and sandboxes.
     fn feed_pods(&self) {
-        let shared = self.clone();
+        let context = self.clone();
         self.handle.feed(move |state| {
-            let pods = shared.pods();
-            // What a pod asks for comes first, so that a new sandbox has all of it at once.
-            let mut events = attachments::events(shared.attachments.as_deref(), &pods, state);
+            let pods = context.pods();
+            // Attachments come first, so that a new sandbox is configured in one change.
+            let mut events = attachments::events(context.attachments.as_deref(), &pods, state);
             events.extend(pods.events(state));
             events
         });
-        self.tell.notify_one();
+        self.pods_changed.notify_one();
         if let Some(definitions) = &self.attachments {
-            definitions.news.notify_one();
+            definitions.changed.notify_one();
         }
     }
 }
 
-/// Starts to watch. It goes on for as long as the runtime of the calling task does.
+/// Starts all watches. They run as long as the async runtime of the calling task.
 pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     let client = knit_kube::connect(named(&config.kubeconfig)).await?;
     let read = &config.network_attachments;
-    let shared = Shared {
+    let context = Context {
         client,
         handle: handle.clone(),
         node: config.node_name.as_str().into(),
         pods: Arc::default(),
-        began: Instant::now(),
-        look: Arc::default(),
-        tell: Arc::default(),
-        ranges: Arc::default(),
+        started: Instant::now(),
+        sandboxes_changed: Arc::default(),
+        pods_changed: Arc::default(),
+        network_inputs: Arc::default(),
         nodes: Arc::default(),
-        spans: Arc::default(),
-        gateways: Arc::default(),
-        gates: Arc::default(),
+        overlay_changed: Arc::default(),
+        gateways_changed: Arc::default(),
+        readiness_gates: Arc::default(),
         quotas: Arc::default(),
-        attachments: read.read.then(|| Arc::new(attachments::Definitions::new(read.plugins()))),
-        // Each kind, the pods, the runtime, and definitions of networks.
-        silent: Arc::new(AtomicUsize::new(Object::kinds().len() + 2 + usize::from(read.read))),
+        attachments: read.read.then(|| Arc::new(attachments::AttachmentDefinitions::new(read.plugins()))),
+        // One for each kind, the pods, the container runtime, and the NetworkAttachmentDefinitions.
+        unsynced: Arc::new(AtomicUsize::new(Object::kinds().len() + 2 + usize::from(read.read))),
     };
-    tracing::info!(node = config.node_name, "watches the API server and the container runtime");
-    let (known, blocks_are_known) = oneshot::channel();
-    if let Some(orders) = handle.take_orders() {
-        tokio::spawn(blocks::follow(shared.clone(), orders, known));
+    tracing::info!(node = config.node_name, "watching the API server and the container runtime");
+    let (known, blocks_known) = oneshot::channel();
+    if let Some(orders) = handle.take_block_orders() {
+        tokio::spawn(blocks::run(context.clone(), orders, known));
     }
     if config.profile == Profile::Primary {
-        tokio::spawn(nodes::follow(shared.clone(), config.cluster_network.clone()));
-        tokio::spawn(namespaces::follow(shared.clone()));
-        tokio::spawn(elsewhere::follow(shared.clone()));
+        tokio::spawn(nodes::run(context.clone(), config.cluster_network.clone()));
+        tokio::spawn(namespaces::run(context.clone()));
+        tokio::spawn(remote_pods::run(context.clone()));
     }
-    tokio::spawn(spans::follow(shared.clone(), config.profile, config.cluster_network.clone()));
+    tokio::spawn(overlay::run(context.clone(), config.profile, config.cluster_network.clone()));
     let runtime = named(&config.cri_socket).map(PathBuf::from);
     let nri = config.nri_socket();
     tokio::spawn(async move {
-        // An agent that lost its state would take a pod for one without an address before it knows its blocks.
-        let _ = blocks_are_known.await;
-        follow_all(&shared, runtime);
+        // Without its blocks, an agent that lost its state would reject the addresses of running pods.
+        let _ = blocks_known.await;
+        start_watches(&context, runtime);
         if let Some(socket) = nri {
-            tokio::spawn(starting::follow(shared, socket));
+            tokio::spawn(container_start::run(context, socket));
         }
     });
     Ok(())
 }
 
-fn follow_all(shared: &Shared, runtime: Option<PathBuf>) {
+fn start_watches(context: &Context, runtime: Option<PathBuf>) {
     for kind in Object::kinds() {
-        tokio::spawn(objects::follow(shared.clone(), kind));
+        tokio::spawn(objects::run(context.clone(), kind));
     }
-    tokio::spawn(pods::follow(shared.clone()));
-    tokio::spawn(runtime::follow(shared.clone(), runtime));
-    if let Some(definitions) = &shared.attachments {
-        tokio::spawn(attachments::follow(shared.clone(), Arc::clone(definitions)));
-        tokio::spawn(network_status::follow(shared.clone(), Arc::clone(definitions)));
+    tokio::spawn(pods::run(context.clone()));
+    tokio::spawn(runtime::run(context.clone(), runtime));
+    if let Some(definitions) = &context.attachments {
+        tokio::spawn(attachments::run(context.clone(), Arc::clone(definitions)));
+        tokio::spawn(network_status::run(context.clone(), Arc::clone(definitions)));
     }
-    if let Some(fetched) = shared.handle.secrets() {
-        tokio::spawn(secrets::follow(shared.clone(), Arc::clone(fetched)));
+    if let Some(secrets) = context.handle.secrets() {
+        tokio::spawn(secrets::run(context.clone(), Arc::clone(secrets)));
     }
-    tokio::spawn(quotas::follow(shared.clone()));
-    tokio::spawn(repairs::follow(shared.clone()));
-    tokio::spawn(states::follow(shared.clone()));
-    tokio::spawn(gates::follow(shared.clone()));
+    tokio::spawn(quotas::run(context.clone()));
+    tokio::spawn(repair_events::run(context.clone()));
+    tokio::spawn(status_writer::run(context.clone()));
+    tokio::spawn(readiness_gates::run(context.clone()));
 }
 
 fn named(path: &Path) -> Option<&Path> {

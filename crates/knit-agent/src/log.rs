@@ -1,4 +1,4 @@
-//! The agent's log: structured lines on standard error, the recent ones kept for whoever asks.
+//! The agent's log: structured lines on standard error, with a buffer of recent lines.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -12,75 +12,75 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use crate::node::now;
 
-/// So many recent lines are kept.
-const KEPT: usize = 1_000;
+/// Size of the buffer, in lines.
+const LOG_CAPACITY: usize = 1_000;
 
-/// One line.
+/// One log line.
 #[derive(Clone, Debug)]
-pub struct Line {
-    /// When.
+pub struct LogRecord {
+    /// When it was written.
     pub at: Time,
-    /// How important.
+    /// Its level.
     pub level: Level,
-    /// The part of the agent that says it.
+    /// The module that wrote it.
     pub target: String,
-    /// What it says.
+    /// Its message.
     pub message: String,
     /// Its fields.
     pub fields: BTreeMap<String, String>,
 }
 
-/// The recent lines, and a way to hear those that follow.
+/// The buffer of recent lines, with a feed of new ones.
 #[derive(Clone)]
-pub struct Lines {
-    recent: Arc<Mutex<VecDeque<Arc<Line>>>>,
-    following: broadcast::Sender<Arc<Line>>,
+pub struct LogBuffer {
+    recent: Arc<Mutex<VecDeque<Arc<LogRecord>>>>,
+    following: broadcast::Sender<Arc<LogRecord>>,
 }
 
-impl Default for Lines {
+impl Default for LogBuffer {
     fn default() -> Self {
-        let (following, _) = broadcast::channel(KEPT);
+        let (following, _) = broadcast::channel(LOG_CAPACITY);
         Self { recent: Arc::default(), following }
     }
 }
 
-impl Lines {
-    /// The recent lines, and those that follow; none is missed in between.
-    pub fn since_now(&self) -> (Vec<Arc<Line>>, broadcast::Receiver<Arc<Line>>) {
+impl LogBuffer {
+    /// The recent lines and a receiver of all later ones, without a gap.
+    pub fn subscribe(&self) -> (Vec<Arc<LogRecord>>, broadcast::Receiver<Arc<LogRecord>>) {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         (recent.iter().cloned().collect(), self.following.subscribe())
     }
 }
 
-impl<S: Subscriber> Layer<S> for Lines {
+impl<S: Subscriber> Layer<S> for LogBuffer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let mut said = Said::default();
-        event.record(&mut said);
-        let about = event.metadata();
-        let line = Arc::new(Line {
+        let mut visitor = FieldVisitor::default();
+        event.record(&mut visitor);
+        let metadata = event.metadata();
+        let line = Arc::new(LogRecord {
             at: now(),
-            level: *about.level(),
-            target: about.target().to_owned(),
-            message: said.message,
-            fields: said.fields,
+            level: *metadata.level(),
+            target: metadata.target().to_owned(),
+            message: visitor.message,
+            fields: visitor.fields,
         });
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if recent.len() == KEPT {
+        if recent.len() == LOG_CAPACITY {
             recent.pop_front();
         }
         recent.push_back(Arc::clone(&line));
-        // Nobody follows: then nobody misses it.
+        // There may be no receiver.
         let _ = self.following.send(line);
     }
 }
 
 #[derive(Default)]
-struct Said {
+struct FieldVisitor {
     message: String,
     fields: BTreeMap<String, String>,
 }
 
-impl Visit for Said {
+impl Visit for FieldVisitor {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
     }

@@ -1,241 +1,246 @@
-//! The engine's host: events in, effects carried out.
+//! The engine's host: handles events and executes the effects that follow.
 
-mod older;
 mod repair;
 mod start;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use knit_engine::blocks::Order;
+use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
-use knit_engine::forward::Forwarding;
-use knit_engine::sockets::Listener;
-use knit_engine::{Answer, Applied, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
+use knit_engine::packet_filter::PacketFilter;
+use knit_engine::sockets::SocketListener;
+use knit_engine::{CallResult, PlanResult, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
 use knit_ipam::Time;
-use knit_kernel::fault::Observer;
-use knit_kernel::redirect::{Redirect, Way};
-use knit_kernel::{Places, memory};
+use knit_kernel::fault::FaultInjector;
+use knit_kernel::redirect::{DatapathMode, Redirect};
+use knit_kernel::{SandboxNamespaces, memory};
 use knit_model::link::OwnerId;
 use knit_model::{Plan, Sandbox, SandboxId, Scope};
-use knit_store::{Journal, Seq, Size};
+use knit_store::{Journal, Seq, SegmentSize};
 
 pub use repair::Repair;
 pub use start::FORMAT;
 
-use crate::chain;
 use crate::error::{Error, Result};
-use crate::forward::LastFilter;
-use crate::hands::{Done, Hands, Job, Task};
-use crate::keys::KeyFolder;
-use crate::sockets;
+use crate::executor::{Completion, Executor, Faults, Work};
+use crate::keys::KeyDir;
+use crate::packet_filter::AppliedFilter;
+use crate::{plugin_chain, sockets};
 
-/// The journal is rewritten as a snapshot after so many records.
-const MOST_RECORDS: u64 = 5_000;
+/// The journal is compacted into a snapshot after this many records.
+const MAX_JOURNAL_RECORDS: u64 = 5_000;
 
-/// A node: what it knows, where that is written down, and hands that change the kernel.
+/// A node: its state, its journal, and an executor for the kernel.
 ///
-/// [`Node::hear`] does everything that follows from an event before it returns. A daemon takes the same steps one by
-/// one instead: [`Node::begin`], the tasks on other hands, [`Node::end`].
+/// [`Node::handle`] completes everything that follows from an event before it returns. A daemon takes the same steps one by one:
+/// [`Node::step`], the effects on other executors, [`Node::complete`].
 pub struct Node {
     state: State,
     journal: Journal<Record, State>,
-    hands: Hands,
-    keys: Arc<KeyFolder>,
-    /// Namespaces at hand for units that are being worked on.
-    places: BTreeMap<Unit, Places>,
-    /// Scopes where cut-off links wait to be deleted.
-    to_reap: BTreeSet<Scope>,
-    /// The sandboxes among them: one may be forgotten before its links are deleted.
-    reaped: BTreeMap<SandboxId, Sandbox>,
-    /// Whether links with Knit's mark that no unit knows are another's, and stay.
-    spares_strays: bool,
-    /// What is to go past the bridge, once nobody waits.
-    direct: Option<Box<Forwarding>>,
+    executor: Executor,
+    keys: Arc<KeyDir>,
+    /// Open namespaces of units with a change in flight.
+    namespaces: BTreeMap<Unit, SandboxNamespaces>,
+    /// Scopes with links whose deletion is deferred.
+    deferred_deletes: BTreeSet<Scope>,
+    /// The sandboxes among them: a sandbox may be removed from the state before its links are deleted.
+    deferred_sandboxes: BTreeMap<SandboxId, Sandbox>,
+    /// Whether links with Knit's mark that no unit owns belong to another Knit, and stay.
+    keeps_foreign_links: bool,
+    /// A pending update of the fast path.
+    fast_path: Option<Box<PacketFilter>>,
 }
 
-/// Plans, each with the unit that it changes.
+/// Plans, each with its unit.
 pub type Plans = Vec<(Unit, Arc<Plan>)>;
 
-/// What came of an event.
+/// Everything that followed from events.
 #[derive(Debug, Default)]
-pub struct Outcome {
-    /// Objects about which something changed.
+pub struct EventOutcome {
+    /// Objects whose status changed.
     pub changed: BTreeSet<ObjectKey>,
-    /// The plans that were carried out, or would be.
+    /// The applied plans, or in a dry run those that would be applied.
     pub plans: Plans,
-    /// Answers to calls.
-    pub answers: Vec<(CallId, Answer)>,
+    /// Results of calls.
+    pub answers: Vec<(CallId, CallResult)>,
 }
 
-/// What follows from an event at once.
+/// What follows from one step of the engine.
 #[derive(Debug, Default)]
-pub struct Heard {
-    /// What the hands have to do.
-    pub tasks: Vec<Task>,
-    /// Objects about which something changed.
+pub struct StepResult {
+    /// Effects for executors.
+    pub effects: Vec<Effect>,
+    /// Objects whose status changed.
     pub changed: BTreeSet<ObjectKey>,
-    /// Answers to calls.
-    pub answers: Vec<(CallId, Answer)>,
-    /// Extensions that have to be called.
+    /// Results of calls.
+    pub answers: Vec<(CallId, CallResult)>,
+    /// Extensions to call.
     pub invocations: Vec<Invocation>,
-    /// What is to be done with blocks of addresses.
-    pub orders: Vec<Order>,
-    /// Sockets that pods may ask for from now on: these, and no others.
-    pub offers: Option<Vec<Listener>>,
-    /// What was written down.
+    /// Address blocks to claim or release.
+    pub orders: Vec<BlockRequest>,
+    /// The complete set of sockets to offer to pods, if it changed.
+    pub offers: Option<Vec<SocketListener>>,
+    /// Journalled records.
     pub records: Vec<(Seq, Record)>,
 }
 
 impl Node {
-    /// What the node knows.
+    /// The node's state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Writes down and takes in a change that needs no decision.
+    /// Journals and applies a record that needs no decision.
     pub fn record(&mut self, record: &Record) -> Result<Seq> {
         self.state.record(record);
         Ok(self.journal.append_durable(record)?)
     }
 
-    /// Hears an event and does all that follows from it.
-    pub fn hear(&mut self, event: Event) -> Result<Outcome> {
-        self.hear_together(vec![event])
+    /// Handles an event and completes everything that follows.
+    pub fn handle(&mut self, event: Event) -> Result<EventOutcome> {
+        self.handle_all(vec![event])
     }
 
-    /// Hears events and does all that follows from them. A unit that several of them change is changed for the first of
-    /// them, and then for all others at once.
-    pub fn hear_together(&mut self, events: Vec<Event>) -> Result<Outcome> {
-        let heard = self.do_all(events.into());
-        // A socket keeps its namespace alive.
-        self.places.clear();
-        heard
+    /// Handles events and completes everything that follows. A unit that several of them affect is changed for the first one, then for all
+    /// others at once.
+    pub fn handle_all(&mut self, events: Vec<Event>) -> Result<EventOutcome> {
+        let outcome = self.run_to_completion(events.into());
+        // Open sockets keep their namespaces alive.
+        self.namespaces.clear();
+        outcome
     }
 
-    fn do_all(&mut self, mut events: VecDeque<Event>) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
+    fn run_to_completion(&mut self, mut events: VecDeque<Event>) -> Result<EventOutcome> {
+        let mut outcome = EventOutcome::default();
         while let Some(event) = events.pop_front() {
-            let Heard { tasks, changed, answers, offers, .. } = self.begin(event)?;
+            let StepResult { effects, changed, answers, offers, .. } = self.step(event)?;
             events.extend(offers.map(|offers| sockets::without_agent(&offers)));
             outcome.changed.extend(changed);
             outcome.answers.extend(answers);
-            for task in tasks {
-                if let Task::Apply { unit, plan } = &task {
+            for effect in effects {
+                if let Effect::Apply { unit, plan } = &effect {
                     outcome.plans.push((unit.clone(), Arc::clone(plan)));
                 }
-                let job = self.job(task);
-                let done = self.hands.work(job)?;
-                events.extend(self.end(done));
+                let mut work = self.prepare(effect);
+                let completion = self.executor.execute(&mut work)?;
+                events.extend(self.complete(completion));
             }
         }
         Ok(outcome)
     }
 
-    /// Hears an event: decides, writes down, and says what the hands have to do.
-    pub fn begin(&mut self, event: Event) -> Result<Heard> {
-        let mut heard = Heard::default();
-        let looked = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
+    /// Decides what follows from an event and journals it. Returns the effects for executors.
+    pub fn step(&mut self, event: Event) -> Result<StepResult> {
+        let mut result = StepResult::default();
+        let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
         for effect in step(&mut self.state, event, now()) {
             match effect {
                 Effect::Journal(record) => {
                     let seq = self.write(&record)?;
-                    heard.records.push((seq, record));
+                    result.records.push((seq, record));
                 }
-                Effect::Changed(objects) => heard.changed.extend(objects),
-                Effect::Answer { call, answer } => heard.answers.push((call, answer)),
-                Effect::Invoke(invocation) => heard.invocations.push(*invocation),
-                Effect::Block(order) => heard.orders.push(order),
-                Effect::Offer(offers) => heard.offers = Some(offers),
-                effect => heard.tasks.extend(task(effect, true)),
+                Effect::ObjectsChanged(objects) => result.changed.extend(objects),
+                Effect::Respond { call, result: answer } => result.answers.push((call, answer)),
+                Effect::InvokeExtension(invocation) => result.invocations.push(*invocation),
+                Effect::Block(order) => result.orders.push(order),
+                Effect::OfferSockets(offers) => result.offers = Some(offers),
+                effect => result.effects.push(effect),
             }
         }
-        let goes_on = |unit: &Unit| {
-            heard.tasks.iter().any(|task| matches!(task, Task::Apply { unit: of, .. } if of == unit))
+        let is_applied = |unit: &Unit| {
+            result.effects.iter().any(|effect| matches!(effect, Effect::Apply { unit: of, .. } if of == unit))
         };
-        if let Some(unit) = looked.filter(|unit| !goes_on(unit)) {
-            // A socket keeps its namespace alive.
-            self.places.remove(&unit);
+        if let Some(unit) = observed.filter(|unit| !is_applied(unit)) {
+            // Open sockets keep their namespace alive.
+            self.namespaces.remove(&unit);
         }
-        Ok(heard)
+        Ok(result)
     }
 
-    /// A task with all that hands need for it.
-    pub fn job(&mut self, task: Task) -> Job {
-        let unit = match &task {
-            Task::Observe { unit, .. } | Task::Apply { unit, .. } => Some(unit),
+    /// An effect as work for an executor.
+    pub fn prepare(&mut self, effect: Effect) -> Work {
+        let unit = match &effect {
+            Effect::Observe { unit, .. } | Effect::Apply { unit, .. } => Some(unit),
             _ => None,
         };
-        let places = unit.and_then(|unit| self.places.remove(unit)).unwrap_or_default();
-        let is_reaping = matches!(task, Task::Reap(_));
-        let mut job = task.with(&self.state, places);
-        if is_reaping {
-            let known: BTreeSet<SandboxId> = job.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
-            let forgotten = std::mem::take(&mut self.reaped).into_iter();
-            job.sandboxes.extend(forgotten.filter(|(id, _)| !known.contains(id)).map(|(_, sandbox)| sandbox));
-        }
-        job
+        let namespaces = unit.and_then(|unit| self.namespaces.remove(unit)).unwrap_or_default();
+        Work::effect(effect, &self.state, namespaces, true)
     }
 
-    /// Takes in what hands have done; the events are to be heard next.
-    pub fn end(&mut self, done: Done) -> Vec<Event> {
-        for scope in done.to_reap {
+    /// The deferred deletions as work for an executor.
+    pub(crate) fn prepare_deferred_delete(&mut self) -> Work {
+        let mut work = Work::deferred_delete(std::mem::take(&mut self.deferred_deletes), &self.state);
+        if let Work::DeferredDelete { sandboxes, .. } = &mut work {
+            let known: BTreeSet<SandboxId> = sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
+            let removed = std::mem::take(&mut self.deferred_sandboxes).into_iter();
+            sandboxes.extend(removed.filter(|(id, _)| !known.contains(id)).map(|(_, sandbox)| sandbox));
+        }
+        work
+    }
+
+    /// The check for sandboxes that are gone as work for an executor.
+    pub(crate) fn prepare_sandbox_check(&self) -> Work {
+        Work::CheckSandboxes(self.state.sandboxes.values().cloned().collect())
+    }
+
+    /// Takes over the result of completed work. The returned events are to be handled next.
+    pub fn complete(&mut self, completion: Completion) -> Vec<Event> {
+        for scope in completion.deferred_deletes {
             if let Scope::Sandbox(id) = &scope
                 && let Some(sandbox) = self.state.sandboxes.get(id)
             {
-                self.reaped.insert(id.clone(), sandbox.clone());
+                self.deferred_sandboxes.insert(id.clone(), sandbox.clone());
             }
-            self.to_reap.insert(scope);
+            self.deferred_deletes.insert(scope);
         }
-        if let Some((unit, places)) = done.places {
-            self.places.insert(unit, places);
+        if let Some((unit, namespaces)) = completion.namespaces {
+            self.namespaces.insert(unit, namespaces);
         }
-        if done.direct.is_some() {
-            self.direct = done.direct;
+        if completion.fast_path.is_some() {
+            self.fast_path = completion.fast_path;
         }
-        done.events
+        completion.events
     }
 
-    /// Has packets go past the bridge as they may by now, if that is news.
-    pub(crate) fn go_direct(&mut self) {
-        if let Some(all) = self.direct.take() {
-            self.hands.direct(&all);
+    /// Executes a pending update of the fast path.
+    pub(crate) fn update_fast_path(&mut self) {
+        if let Some(all) = self.fast_path.take() {
+            self.executor.update_fast_path(&all);
         }
     }
 
-    /// What an event would lead to. Looks at the kernel and changes nothing.
-    pub fn rehearse(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(State, Outcome)> {
+    /// What would follow from events. Observes the kernel and changes nothing.
+    pub fn dry_run(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(State, EventOutcome)> {
         let mut state = self.state.clone();
-        let mut outcome = Outcome::default();
+        let mut outcome = EventOutcome::default();
         for event in events {
             let mut queue = VecDeque::from([event]);
             while let Some(event) = queue.pop_front() {
                 for effect in step(&mut state, event, now()) {
                     match effect {
                         Effect::Journal(_) => {}
-                        Effect::Changed(objects) => outcome.changed.extend(objects),
-                        Effect::Answer { call, answer } => outcome.answers.push((call, answer)),
+                        Effect::ObjectsChanged(objects) => outcome.changed.extend(objects),
+                        Effect::Respond { call, result: answer } => outcome.answers.push((call, answer)),
                         Effect::Apply { unit, plan } => {
                             outcome.plans.push((unit.clone(), plan));
-                            queue.push_back(Event::Applied(Applied { unit, result: Ok(()) }));
+                            queue.push_back(Event::PlanApplied(PlanResult { unit, result: Ok(()) }));
                         }
-                        // Nobody is called for a rehearsal: everyone is taken to do their part.
-                        Effect::Invoke(one) => {
-                            let told = Ok(BTreeMap::new());
-                            queue.push_back(Event::Invoked { id: one.id, told });
+                        // Extensions are not called; their success is assumed.
+                        Effect::InvokeExtension(one) => {
+                            queue.push_back(Event::ExtensionInvoked { id: one.id, result: Ok(BTreeMap::new()) });
                         }
-                        // Nothing is made for a rehearsal, and nothing goes.
-                        Effect::MakeDomain { .. } | Effect::RemoveDomain { .. } | Effect::Forward(_) => {}
+                        // Nothing is created or deleted.
+                        Effect::CreateNetns { .. } | Effect::RemoveNetns { .. } | Effect::ApplyPacketFilter(_) => {}
                         Effect::Block(_) => {}
-                        Effect::Offer(offers) => queue.push_back(sockets::without_agent(&offers)),
-                        Effect::RunChain { verb, chained } => {
-                            let result = chained.result.clone().ok_or_else(chain::not_rehearsed);
-                            queue.push_back(Event::ChainDone { key: chained.key(), verb, result });
+                        Effect::OfferSockets(offers) => queue.push_back(sockets::without_agent(&offers)),
+                        Effect::RunPluginChain { command: verb, interface: chained } => {
+                            let result = chained.result.clone().ok_or_else(plugin_chain::unknown_in_dry_run);
+                            queue.push_back(Event::PluginChainDone { key: chained.key(), command: verb, result });
                         }
-                        effect => {
-                            if let Some(task) = task(effect, false) {
-                                queue.extend(self.hands.work(task.with(&state, Places::new()))?.events);
-                            }
+                        effect @ (Effect::Observe { .. } | Effect::InspectNetns { .. }) => {
+                            let mut work = Work::effect(effect, &state, SandboxNamespaces::new(), false);
+                            queue.extend(self.executor.execute(&mut work)?.events);
                         }
                     }
                 }
@@ -244,177 +249,153 @@ impl Node {
         Ok((state, outcome))
     }
 
-    /// Deletes what was cut off, and keeps the journal short. Called when nobody waits.
-    pub fn tidy(&mut self) -> Result<()> {
-        let scopes = self.take_reaping();
-        let job = self.job(Task::Reap(scopes));
-        self.hands.work(job)?;
-        self.shorten()
+    /// Executes deferred deletions and compacts the journal. To be called when no change is in flight.
+    pub fn clean_up(&mut self) -> Result<()> {
+        let mut work = self.prepare_deferred_delete();
+        self.executor.execute(&mut work)?;
+        self.compact()
     }
 
-    /// Where links wait to be deleted; whoever asks deletes them.
-    pub fn take_reaping(&mut self) -> BTreeSet<Scope> {
-        std::mem::take(&mut self.to_reap)
+    /// Whether deletions are deferred.
+    pub(crate) fn has_deferred_deletes(&self) -> bool {
+        !self.deferred_deletes.is_empty()
     }
 
-    /// Whether links wait to be deleted.
-    pub(crate) fn waits_to_reap(&self) -> bool {
-        !self.to_reap.is_empty()
-    }
-
-    /// Keeps the journal short.
-    pub fn shorten(&mut self) -> Result<()> {
-        self.forget_keys()?;
-        if self.journal.size().records > MOST_RECORDS {
-            self.journal.compact(&self.state.remembered(), self.journal.last())?;
-            memory::give_back();
+    /// Removes unused keys, and compacts the journal if it has grown.
+    pub fn compact(&mut self) -> Result<()> {
+        self.remove_unused_keys()?;
+        if self.journal.size().records > MAX_JOURNAL_RECORDS {
+            self.journal.compact(&self.state.persistent(), self.journal.last())?;
+            memory::trim();
         }
         Ok(())
     }
 
-    /// The number of the last record.
-    pub fn last(&self) -> Seq {
+    /// The position of the last record.
+    pub fn last_seq(&self) -> Seq {
         self.journal.last()
     }
 
-    /// How long the journal is.
-    pub fn journal_size(&self) -> Size {
+    /// The size of the journal.
+    pub fn journal_size(&self) -> SegmentSize {
         self.journal.size()
     }
 
-    /// All records from this one on that are still kept.
+    /// All records from this position on that still exist.
     pub fn history(&self, from: Seq) -> Result<knit_store::History<Record>> {
         Ok(self.journal.history(from)?)
     }
 
-    /// Everything written down so far is on disk.
+    /// Syncs the journal to disk.
     pub fn sync(&self) -> Result<()> {
         Ok(self.journal.sync()?)
     }
 
-    /// Another pair of hands, for another thread, that works for this node.
-    pub fn spare_hands(&self) -> Result<Hands> {
-        self.hands.another()
+    /// Another executor of this node, for another thread.
+    pub fn another_executor(&self) -> Result<Executor> {
+        self.executor.another()
     }
 
-    /// From here on packets between pods may go past the bridge, or what an earlier process left of that is taken away.
+    /// Sets the eBPF redirect. A disabled one removes what an earlier process left.
     pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
-        self.hands.set_redirect(Some(redirect));
+        self.executor.set_redirect(Some(redirect));
     }
 
-    /// From here on it is known what an earlier node of this process told the packet filter.
-    pub(crate) fn set_filter(&mut self, filter: LastFilter) {
-        self.hands.set_filter(filter);
+    /// Shares the packet filter that an earlier node of this process applied.
+    pub(crate) fn set_filter(&mut self, filter: AppliedFilter) {
+        self.executor.set_filter(filter);
     }
 
-    /// How packets between pods of this node go.
-    pub fn way(&self) -> Way {
-        self.hands.redirect().map_or(Way::Bridge, |redirect| redirect.way())
+    /// The data path between pods of this node.
+    pub fn datapath_mode(&self) -> DatapathMode {
+        self.executor.redirect().map_or(DatapathMode::Bridge, |redirect| redirect.mode())
     }
 
-    /// The node's own hands, for whoever has the node.
-    pub fn work(&mut self, job: Job) -> Result<Done> {
-        self.hands.work(job)
+    /// Carries out work on the node's own executor.
+    pub fn execute(&mut self, work: &mut Work) -> Result<Completion> {
+        self.executor.execute(work)
     }
 
-    /// Every attachment whose sandbox's namespace is still there.
-    pub fn still_there(&mut self) -> Result<BTreeSet<(knit_model::SandboxId, Option<knit_model::IfName>)>> {
-        let job = self.job(Task::Census);
-        let gone: BTreeSet<_> = self
-            .hands
-            .work(job)?
-            .events
-            .into_iter()
-            .filter_map(|event| match event {
-                Event::SandboxGone(id) => Some(id),
-                _ => None,
-            })
-            .collect();
-        let known = self.state.sandboxes.keys().filter(|id| !gone.contains(*id));
-        Ok(known.map(|id| (id.clone(), None)).collect())
+    /// Every sandbox whose namespace still exists, as attachments without an interface.
+    pub fn live_attachments(&mut self) -> Result<BTreeSet<(SandboxId, Option<knit_model::IfName>)>> {
+        let mut work = self.prepare_sandbox_check();
+        let events = self.executor.execute(&mut work)?.events.into_iter();
+        let gone = events.filter_map(|event| match event {
+            Event::SandboxRemoved(id) => Some(id),
+            _ => None,
+        });
+        let gone: BTreeSet<_> = gone.collect();
+        let live = self.state.sandboxes.keys().filter(|id| !gone.contains(*id));
+        Ok(live.map(|id| (id.clone(), None)).collect())
     }
 
-    /// Has something go wrong at chosen steps of plans, for tests.
-    pub fn set_faults(&mut self, faults: Box<dyn Observer + Send>) {
-        let shared = self.hands.faults();
+    /// Sets fault points, for tests.
+    pub fn set_faults(&mut self, faults: Box<dyn FaultInjector + Send>) {
+        let shared = self.executor.faults();
         *shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = faults;
     }
 
-    /// Tells the fault points that something is about to happen beside the steps of plans.
-    pub(crate) fn moment(&self, what: &'static str) {
-        self.hands.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).moment(what);
+    /// A fault point outside of the steps of plans.
+    pub(crate) fn fault_point(&self, what: &'static str) {
+        self.executor.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).at_point(what);
     }
 
     fn write(&mut self, record: &Record) -> Result<Seq> {
-        self.moment("record");
-        let written =
-            if must_last(record) { self.journal.append_durable(record) } else { self.journal.append(record) };
+        self.fault_point("record");
+        let written = if is_durable(record) {
+            self.journal.append_durable(record)
+        } else {
+            self.journal.append(record)
+        };
         Ok(written?)
     }
 
-    /// Removes keys that were made for attachments that are gone.
-    fn forget_keys(&self) -> Result<()> {
-        let mut used = self.marks();
-        used.extend(self.state.key_of_ways());
+    /// Removes generated keys of attachments that are gone.
+    fn remove_unused_keys(&self) -> Result<()> {
+        let mut used = self.owner_ids();
+        used.extend(self.state.wireguard_key_name());
         self.keys.retain(|id| used.contains(id)).map_err(|source| Error::Keys { source })
     }
 
-    /// The marks of what pods have.
-    fn marks(&self) -> BTreeSet<String> {
-        let sandboxes = self.state.made.iter().filter_map(|(unit, made)| match unit {
-            Unit::Sandbox(id) => Some((id, made)),
+    /// The owner ids of all interfaces in pods.
+    fn owner_ids(&self) -> BTreeSet<String> {
+        let sandboxes = self.state.units.iter().filter_map(|(unit, unit_state)| match unit {
+            Unit::Sandbox(id) => Some((id, unit_state)),
             Unit::Bridge(_) | Unit::NodeRoutes => None,
         });
         sandboxes
-            .flat_map(|(id, made)| made.interfaces.iter().map(move |(_, interface)| (id, &interface.name)))
+            .flat_map(|(id, unit_state)| {
+                unit_state.interfaces.iter().map(move |(_, interface)| (id, &interface.name))
+            })
             .map(|(id, name)| OwnerId::derived(&format!("{id}/{name}")).0)
             .collect()
     }
 }
 
-/// Whether a record has to reach the disk before going on. Links do not outlive a boot, and neither do pods, so what is about them
-/// need not; objects do.
-fn must_last(record: &Record) -> bool {
+/// Whether a record must be on disk before its effects are executed. Links and pods do not survive a reboot, so their records need not be;
+/// objects do.
+fn is_durable(record: &Record) -> bool {
     match record {
         Record::ObjectApplied(_)
         | Record::ObjectDeleted(_)
         | Record::Revision(_)
-        | Record::Undone
+        | Record::RevisionUndone
         | Record::ExtensionRegistered(_)
         | Record::ExtensionRemoved { .. }
-        // Another node may hold it from now on.
-        | Record::BlockGone { .. } => true,
-        // What the host had before is given back by whoever comes after a boot, too.
-        Record::Began(began) => began.held.iter().any(|(key, _)| key.scope == Scope::Host),
+        // Another node may claim it from now on.
+        | Record::BlockReleased { .. } => true,
+        // Original values of the host are restored even after a reboot.
+        Record::ChangeStarted(began) => began.original_values.iter().any(|(key, _)| key.scope == Scope::Host),
         _ => false,
     }
 }
 
-/// What an effect means for the hands, if it does. A rehearsal makes no keys.
-fn task(effect: Effect, make_keys: bool) -> Option<Task> {
-    match effect {
-        Effect::Observe { unit, look } => Some(Task::Observe { unit, look, make_keys }),
-        Effect::Apply { unit, plan } => Some(Task::Apply { unit, plan }),
-        Effect::Inspect { call, path } => Some(Task::Inspect { call, path }),
-        Effect::MakeDomain { call, path } => Some(Task::MakeDomain { call, path }),
-        Effect::RemoveDomain { call, path } => Some(Task::RemoveDomain { call, path }),
-        Effect::RunChain { verb, chained } => Some(Task::Chain { verb, chained }),
-        Effect::Forward(all) => Some(Task::Forward(all)),
-        Effect::Journal(_)
-        | Effect::Changed(_)
-        | Effect::Answer { .. }
-        | Effect::Invoke(_)
-        | Effect::Block(_)
-        | Effect::Offer(_) => None,
-    }
-}
-
 /// No fault points.
-pub(crate) fn no_faults() -> crate::hands::Faults {
-    Arc::new(Mutex::new(Box::new(knit_kernel::fault::Unobserved)))
+pub(crate) fn no_faults() -> Faults {
+    Arc::new(Mutex::new(Box::new(knit_kernel::fault::NoFaults)))
 }
 
-/// Milliseconds since 1970, for people.
+/// Milliseconds since 1970, for display.
 pub(crate) fn now() -> Time {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
@@ -422,23 +403,23 @@ pub(crate) fn now() -> Time {
 
 #[cfg(test)]
 mod tests {
-    use knit_engine::event::Began;
-    use knit_engine::state::HeldKey;
+    use knit_engine::event::ChangeStarted;
+    use knit_engine::state::OriginalValueKey;
 
     use super::*;
 
     #[test]
-    fn only_what_outlives_a_boot_waits_for_the_disk() {
+    fn only_records_that_survive_a_reboot_are_durable() {
         let began = |scope: Scope| {
-            let key = HeldKey { scope, link: Some("lo".parse().unwrap()), field: "up".to_owned() };
-            Record::Began(Box::new(Began {
+            let key = OriginalValueKey { scope, link: Some("lo".parse().unwrap()), field: "up".to_owned() };
+            Record::ChangeStarted(Box::new(ChangeStarted {
                 unit: Unit::Sandbox(SandboxId("a".to_owned())),
                 plan: Arc::default(),
                 leases: Vec::new(),
-                held: BTreeMap::from([(key, serde_json::Value::Bool(false))]),
+                original_values: BTreeMap::from([(key, serde_json::Value::Bool(false))]),
             }))
         };
-        assert!(!must_last(&began(Scope::Sandbox(SandboxId("a".to_owned())))));
-        assert!(must_last(&began(Scope::Host)));
+        assert!(!is_durable(&began(Scope::Sandbox(SandboxId("a".to_owned())))));
+        assert!(is_durable(&began(Scope::Host)));
     }
 }

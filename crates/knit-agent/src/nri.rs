@@ -1,184 +1,191 @@
-//! Before the containers start: the container runtime tells of a pod's sandbox (NRI) and waits until its networks are there.
+//! NRI: the container runtime reports a pod's sandbox before its containers start, and waits until its networks are ready.
 //!
-//! What is known of the pod goes the same way as when an API server or `knit sandbox add` tells of it; only the answer waits.
-//! Whether a pod is complete is decided in [`knit_engine::starting`]. However long the kernel takes, the runtime is answered
-//! in time: one that waits too long ends the connection, and no later pod would be waited for.
+//! The pod takes the same path as one from an API server or `knit sandbox add`; only the reply waits. [`knit_engine::pod_start`] decides
+//! whether a pod is complete. The runtime is always answered in time: a runtime that times out closes the connection, and later pods would
+//! not be held.
 
-mod machine;
+mod standalone;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use knit_engine::pods::{Pod, Running, sandbox};
-use knit_engine::starting::Progress;
+use knit_engine::pods::{Pod, RunningSandbox, sandbox};
+use knit_engine::pod_start::StartProgress;
 use knit_engine::{Event, State};
 use knit_model::SandboxId;
-use knit_model::sandbox::Instance;
-use knit_nri::{Error, Plugin, Runtime, serve};
+use knit_model::sandbox::SandboxInstance;
+use knit_nri::{Error, Plugin, RuntimeInfo, serve};
 use tokio::time::{Instant, sleep, timeout_at};
 
-pub(crate) use machine::Machine;
+pub(crate) use standalone::StandaloneRegistry;
 
 use crate::daemon::Handle;
 use crate::pod::of_runtime;
+use crate::process_netns::{self, ProcessNetns};
 use crate::sandboxes::netns_of;
-use crate::visit::{Visited, visit};
 
-/// The runtime is answered after this long at the latest.
-const BOUND: Duration = Duration::from_millis(900);
-/// After the runtime was away it is tried again after this long.
-const AGAIN: Duration = Duration::from_secs(1);
-/// An agent that has just begun does not know all objects yet. It is waited for that this long, then what is known counts.
-const HEARD: Duration = Duration::from_secs(5);
-/// While it is waited for, it is asked this often.
-const ASKED: Duration = Duration::from_millis(20);
+/// The longest delay of a reply to the runtime.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(900);
+/// Delay after the connection failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a starting agent waits for its informers to sync before it connects anyway.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it checks whether they have synced.
+const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Who knows of pods, and is told of them.
-pub(crate) trait Keeper: Send + Sync + 'static {
-    /// What the API server says of a pod, if it has told of it.
-    fn known(&self, uid: &str) -> Option<Pod>;
+/// The registry of pods behind NRI: supplies what is known of pods and receives their sandboxes.
+pub(crate) trait PodRegistry: Send + Sync + 'static {
+    /// The pod as known from the API server.
+    fn pod(&self, uid: &str) -> Option<Pod>;
 
-    /// A sandbox runs.
-    fn seen(&self, id: SandboxId, pod: Pod, running: Running);
+    /// A sandbox is running.
+    fn sandbox_started(&self, id: SandboxId, pod: Pod, running: RunningSandbox);
 
-    /// A sandbox is gone, or never came to be.
-    fn gone(&self, id: SandboxId);
+    /// A sandbox was removed, or never started.
+    fn sandbox_removed(&self, id: SandboxId);
 
-    /// Sandboxes may have come or gone while nobody was told. Says whether those that run are to be told, one by one.
-    fn lost_sight(&self) -> bool;
+    /// Sandboxes may have started or stopped unnoticed. Returns whether the running ones are to be passed to `sandbox_started`.
+    fn connection_reset(&self) -> bool;
 
-    /// Sandboxes that wait for someone else than the kernel.
+    /// Sandboxes that wait for something other than the kernel.
     fn waiting(&self, state: &State) -> BTreeSet<SandboxId>;
 
-    /// The containers of a pod were started before these objects had what they ask for.
-    fn missed(&self, pod: Pod, objects: Vec<String>);
+    /// A pod's containers started before these objects were configured.
+    fn started_early(&self, pod: Pod, objects: Vec<String>);
 }
 
-/// Answers the runtime for as long as it is polled. Where there is no runtime with NRI nothing happens.
-pub(crate) async fn follow(socket: PathBuf, handle: Handle, keeper: Arc<dyn Keeper>) {
-    let until = Instant::now() + HEARD;
-    while !handle.has_heard_all() && Instant::now() < until {
-        sleep(ASKED).await;
+/// Serves the runtime. Does nothing where there is no runtime with NRI.
+pub(crate) async fn run(socket: PathBuf, handle: Handle, registry: Arc<dyn PodRegistry>) {
+    let until = Instant::now() + SYNC_TIMEOUT;
+    while !handle.has_synced() && Instant::now() < until {
+        sleep(SYNC_POLL_INTERVAL).await;
     }
-    let waits = Arc::new(Waits { handle, keeper, bound: Mutex::new(BOUND) });
+    let hold = Arc::new(StartHold { handle, registry, timeout: Mutex::new(REPLY_TIMEOUT) });
     let mut is_away = false;
     loop {
-        let Err(why) = serve(&socket, Arc::clone(&waits)).await;
+        let Err(why) = serve(&socket, Arc::clone(&hold)).await;
         match why {
             Error::Connect { .. } if is_away => {}
             Error::Connect { .. } => {
-                tracing::info!(%why, "pods get their networks while they run; it is tried again");
+                tracing::info!(error = %why, "NRI unavailable: networks are attached to running pods; retrying");
             }
-            _ => tracing::warn!(%why, "until it is there again pods get their networks while they run"),
+            _ => {
+                tracing::warn!(error = %why, "NRI connection lost: networks are attached to running pods until it is back")
+            }
         }
         is_away = matches!(why, Error::Connect { .. });
         if !is_away {
-            waits.keeper.lost_sight();
+            hold.registry.connection_reset();
         }
-        sleep(AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// Has the runtime wait.
-struct Waits {
+/// The NRI plugin.
+struct StartHold {
     handle: Handle,
-    keeper: Arc<dyn Keeper>,
-    bound: Mutex<Duration>,
+    registry: Arc<dyn PodRegistry>,
+    timeout: Mutex<Duration>,
 }
 
-impl Plugin for Waits {
-    fn configured(&self, runtime: Runtime) {
-        tracing::info!(runtime = runtime.title, "pods' containers wait for their networks (NRI)");
-        // A runtime may be told to wait for less than it usually does.
-        let bound = runtime.waits.map_or(BOUND, |waits| BOUND.min(waits / 2));
-        *self.bound.lock().unwrap_or_else(PoisonError::into_inner) = bound;
+impl Plugin for StartHold {
+    fn configure(&self, runtime: RuntimeInfo) {
+        tracing::info!(runtime = runtime.version, "connected to NRI: containers wait for their pod's networks");
+        // The runtime's configured timeout may be shorter.
+        let timeout = runtime.request_timeout.map_or(REPLY_TIMEOUT, |waits| REPLY_TIMEOUT.min(waits / 2));
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
-    fn synchronized(&self, pods: Vec<knit_nri::Pod>) {
-        if !self.keeper.lost_sight() {
+    fn synchronize(&self, pods: Vec<knit_nri::PodSandbox>) {
+        if !self.registry.connection_reset() {
             return;
         }
-        let keeper = Arc::clone(&self.keeper);
-        // They run already: nobody waits.
+        let registry = Arc::clone(&self.registry);
+        // Their containers already run: not awaited.
         tokio::spawn(async move {
-            for told in pods {
-                let id = SandboxId(told.id.clone());
-                if let Some(running) = find(&told).await {
-                    keeper.seen(id, of_runtime(told), running);
+            for reported in pods {
+                let id = SandboxId(reported.id.clone());
+                if let Some(running) = find(&reported).await {
+                    registry.sandbox_started(id, of_runtime(reported), running);
                 }
             }
         });
     }
 
-    async fn starts(&self, told: knit_nri::Pod) {
-        let began = Instant::now();
-        let until = began + *self.bound.lock().unwrap_or_else(PoisonError::into_inner);
-        let (id, said) = (SandboxId(told.id.clone()), of_runtime(told.clone()));
-        let pod = self.keeper.known(&said.uid).unwrap_or_else(|| said.clone());
-        if pod.host_network || !self.is_meant(&pod).await {
+    async fn run_pod_sandbox(&self, reported: knit_nri::PodSandbox) {
+        let started = Instant::now();
+        let until = started + *self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        let (id, reported_pod) = (SandboxId(reported.id.clone()), of_runtime(reported.clone()));
+        let pod = self.registry.pod(&reported_pod.uid).unwrap_or_else(|| reported_pod.clone());
+        if pod.host_network || !self.is_selected(&pod).await {
             return;
         }
-        let Some(running) = find(&told).await else { return };
-        let mut cut = Cut { keeper: &*self.keeper, pod: Some(pod.clone()) };
-        self.keeper.seen(id.clone(), said, running);
+        let Some(running) = find(&reported).await else { return };
+        let mut guard = EarlyStartGuard { registry: &*self.registry, pod: Some(pod.clone()) };
+        self.registry.sandbox_started(id.clone(), reported_pod, running);
         let progress = self.wait(&id, until).await;
-        cut.pod = None;
-        tracing::debug!(pod = pod.name, namespace = pod.namespace, ?progress, "its containers are started");
+        guard.pod = None;
+        tracing::debug!(
+            pod = pod.name,
+            namespace = pod.namespace,
+            ?progress,
+            "releasing the pod's containers"
+        );
         let result = match progress {
-            Progress::Stands => Some("complete"),
-            Progress::Hindered(_) => Some("hindered"),
-            Progress::UnderWay(_) => Some("late"),
-            Progress::Nothing => None,
+            StartProgress::Ready => Some("complete"),
+            StartProgress::Blocked(_) => Some("blocked"),
+            StartProgress::InProgress(_) => Some("late"),
+            StartProgress::NothingRequested => None,
         };
         if let Some(result) = result {
-            self.handle.metrics().started(result, began.elapsed());
+            self.handle.metrics().started(result, started.elapsed());
         }
         match progress {
-            // What comes to stand in this moment was not waited for.
-            Progress::UnderWay(objects) => self.keeper.missed(pod, objects),
-            Progress::Stands | Progress::Hindered(_) => self.handle.feed(move |_| vec![Event::Starting(id)]),
-            Progress::Nothing => {}
+            // What completes from now on is late.
+            StartProgress::InProgress(objects) => self.registry.started_early(pod, objects),
+            StartProgress::Ready | StartProgress::Blocked(_) => self.handle.feed(move |_| vec![Event::ContainersStarting(id)]),
+            StartProgress::NothingRequested => {}
         }
     }
 
-    fn removed(&self, pod: knit_nri::Pod) {
-        self.keeper.gone(SandboxId(pod.id));
+    fn remove_pod_sandbox(&self, pod: knit_nri::PodSandbox) {
+        self.registry.sandbox_removed(SandboxId(pod.id));
     }
 }
 
-impl Waits {
-    /// Whether any object asks for something in such a pod. Most pods are nobody's, and go on at once.
-    async fn is_meant(&self, pod: &Pod) -> bool {
-        let nowhere = Running {
+impl StartHold {
+    /// Whether any object selects the pod. Most pods are not selected and start at once.
+    async fn is_selected(&self, pod: &Pod) -> bool {
+        let unknown_netns = RunningSandbox {
             uid: pod.uid.clone(),
-            instance: Instance { boot: String::new(), cookie: 0 },
+            instance: SandboxInstance { boot: String::new(), cookie: 0 },
             netns: String::new(),
             number: 0,
         };
-        let bare = sandbox(SandboxId(String::new()), &nowhere, pod);
-        let asked = self.handle.ask(move |node| node.state().asking(&bare).next().is_some());
-        asked.await.unwrap_or(false)
+        let probe = sandbox(SandboxId(String::new()), &unknown_netns, pod);
+        let query = self.handle.query(move |node| node.state().objects_selecting(&probe).next().is_some());
+        query.await.unwrap_or(false)
     }
 
-    /// Waits until a pod is complete, or cannot be, or the time is over.
-    async fn wait(&self, id: &SandboxId, until: Instant) -> Progress {
-        let mut version = self.handle.version();
+    /// Waits until a pod is complete or blocked, or until the timeout.
+    async fn wait(&self, id: &SandboxId, until: Instant) -> StartProgress {
+        let mut version = self.handle.state_version();
         loop {
             version.mark_unchanged();
-            let (id, keeper) = (id.clone(), Arc::clone(&self.keeper));
-            let asked = self.handle.ask(move |node| {
+            let (id, registry) = (id.clone(), Arc::clone(&self.registry));
+            let query = self.handle.query(move |node| {
                 let state = node.state();
-                state.progress(&id, &keeper.waiting(state))
+                state.start_progress(&id, &registry.waiting(state))
             });
-            // An agent whose loop is busy for so long has missed the time, too.
-            let progress = match timeout_at(until, asked).await {
+            // A loop that is busy for this long counts as late.
+            let progress = match timeout_at(until, query).await {
                 Ok(Ok(progress)) => progress,
-                Ok(Err(_)) => return Progress::Nothing,
-                Err(_) => return Progress::UnderWay(Vec::new()),
+                Ok(Err(_)) => return StartProgress::NothingRequested,
+                Err(_) => return StartProgress::InProgress(Vec::new()),
             };
-            if !matches!(progress, Progress::UnderWay(_)) {
+            if !matches!(progress, StartProgress::InProgress(_)) {
                 return progress;
             }
             match timeout_at(until, version.changed()).await {
@@ -189,28 +196,28 @@ impl Waits {
     }
 }
 
-/// The namespace of a sandbox, by the process that holds it: the runtime waits, so that it is no other's. `None` for a sandbox
-/// that uses the node's network, or that no process holds.
-async fn find(told: &knit_nri::Pod) -> Option<Running> {
-    let number = told.pid;
-    match visit(number).await.filter(|_| number != 0)? {
-        Visited::Sandbox(instance) => {
-            Some(Running { uid: told.uid.clone(), instance, netns: netns_of(number), number })
+/// The namespace of a sandbox, by its process: the runtime waits, so its pid is not reused. `None` for a sandbox on the host network or
+/// without a process.
+async fn find(reported: &knit_nri::PodSandbox) -> Option<RunningSandbox> {
+    let number = reported.pid;
+    match process_netns::find(number).await.filter(|_| number != 0)? {
+        ProcessNetns::Sandbox(instance) => {
+            Some(RunningSandbox { uid: reported.uid.clone(), instance, netns: netns_of(number), number })
         }
-        Visited::Host => None,
+        ProcessNetns::Host => None,
     }
 }
 
-/// Tells that the runtime did not wait, unless it did.
-struct Cut<'a> {
-    keeper: &'a dyn Keeper,
+/// Reports an early start, unless it is disarmed.
+struct EarlyStartGuard<'a> {
+    registry: &'a dyn PodRegistry,
     pod: Option<Pod>,
 }
 
-impl Drop for Cut<'_> {
+impl Drop for EarlyStartGuard<'_> {
     fn drop(&mut self) {
         if let Some(pod) = self.pod.take() {
-            self.keeper.missed(pod, Vec::new());
+            self.registry.started_early(pod, Vec::new());
         }
     }
 }

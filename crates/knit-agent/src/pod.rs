@@ -1,4 +1,4 @@
-//! A pod as it is told of: by an API server, or by a container runtime. Both ways say the same of the same pod.
+//! A pod as reported by an API server or by a container runtime, in the same form.
 
 use std::collections::BTreeMap;
 
@@ -7,36 +7,36 @@ use knit_engine::pods::Pod;
 
 use crate::services::request::bandwidth;
 
-/// What the kubelet and the runtime add to a pod's labels: no author of a pod wrote these.
-const ADDED: [&str; 2] = ["io.kubernetes.", "io.cri-containerd."];
+/// Prefixes of labels that the kubelet and the runtime add to a pod.
+const RUNTIME_LABEL_PREFIXES: [&str; 2] = ["io.kubernetes.", "io.cri-containerd."];
 
-/// Who a pod is.
+/// The identity of a pod.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Named {
+pub(crate) struct PodIdentity {
     pub(crate) uid: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-/// A pod that runs in a network of its own, and which of its annotations cannot be read, in words.
+/// A pod with its own network namespace, and errors of its annotations.
 pub(crate) fn read(
-    named: Named,
+    identity: PodIdentity,
     labels: BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
 ) -> (Pod, Vec<String>) {
-    let Named { uid, namespace, name } = named;
-    let (limits, wrong) = bandwidth::annotated(annotations);
+    let PodIdentity { uid, namespace, name } = identity;
+    let (limits, errors) = bandwidth::annotated(annotations);
     let networks = annotations.get(attachments::NETWORKS).cloned();
     let network_status = annotations.get(attachments::NETWORK_STATUS).cloned();
     let pod = Pod { uid, namespace, name, labels, limits, networks, network_status, ..Pod::default() };
-    (pod, wrong)
+    (pod, errors)
 }
 
-/// A pod as a container runtime tells of it.
-pub(crate) fn of_runtime(told: knit_nri::Pod) -> Pod {
-    let knit_nri::Pod { uid, namespace, name, mut labels, annotations, .. } = told;
-    labels.retain(|key, _| !ADDED.iter().any(|added| key.starts_with(added)));
-    read(Named { uid, namespace, name }, labels, &annotations).0
+/// A pod as reported by a container runtime.
+pub(crate) fn of_runtime(reported: knit_nri::PodSandbox) -> Pod {
+    let knit_nri::PodSandbox { uid, namespace, name, mut labels, annotations, .. } = reported;
+    labels.retain(|key, _| !RUNTIME_LABEL_PREFIXES.iter().any(|prefix| key.starts_with(prefix)));
+    read(PodIdentity { uid, namespace, name }, labels, &annotations).0
 }
 
 #[cfg(test)]
@@ -44,11 +44,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_runtime_tells_the_pods_own_labels_and_annotations() {
+    fn labels_of_the_runtime_are_removed() {
         let map = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
-        let told = knit_nri::Pod {
+        let reported = knit_nri::PodSandbox {
             id: "s1".to_owned(),
             uid: "u1".to_owned(),
             namespace: "cnf".to_owned(),
@@ -68,7 +68,7 @@ mod tests {
             ]),
             pid: 7,
         };
-        let pod = of_runtime(told);
+        let pod = of_runtime(reported);
         assert_eq!(pod.labels, map(&[("podconfig", "sample"), ("app.kubernetes.io/name", "a")]));
         assert_eq!(pod.limits.egress.map(|rate| rate.bits), Some(8_000_000));
         assert_eq!((pod.networks.as_deref(), pod.network_status.as_deref()), (Some("blue"), Some("[]")));

@@ -1,10 +1,10 @@
-//! The agent as a program: everything started, and ended in the right order.
+//! The agent program: starts everything, and stops it in the right order.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knit_kernel::fault::Observer;
+use knit_kernel::fault::FaultInjector;
 use knit_kernel::memory;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -18,35 +18,35 @@ use crate::config::{Config, LogFormat, Profile};
 use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
 use crate::kubernetes;
-use crate::log::Lines;
-use crate::services::{About, Services, listen};
+use crate::log::LogBuffer;
+use crate::services::{AgentInfo, Services, listen};
 use crate::{cni, http, nri};
 
-/// Calls that are under way when the agent ends have this long; streams end then.
-const GRACE: Duration = Duration::from_secs(6);
-/// The configuration file is looked at this often.
-const CONFIG: Duration = Duration::from_secs(1);
+/// How long calls in flight may take when the agent stops; streams are closed then.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(6);
+/// How often the configuration file is checked.
+const CONFIG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The configuration, and how it is made again when its file has changed.
+/// The configuration, and how it is reloaded.
 pub struct Source {
-    /// What holds at the start.
+    /// The configuration at the start.
     pub config: Config,
     /// The file.
     pub file: Option<PathBuf>,
-    /// What flags and environment say, put over what the file says.
+    /// Applies flags and environment variables to the file's configuration.
     pub over: Box<dyn Fn(Config) -> Config + Send + Sync>,
-    /// The object file of the eBPF program.
+    /// The eBPF object file.
     pub program: &'static [u8],
 }
 
 type Level = reload::Handle<LevelFilter, Registry>;
 
-/// Runs until SIGTERM or SIGINT. Nothing in the kernel changes when it ends.
-pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<()> {
-    memory::share();
-    let lines = Lines::default();
-    let level = start_log(&source.config, lines.clone())?;
-    knit_kernel::use_sysctls_at(&source.config.sysctl_dir);
+/// Runs until SIGTERM or SIGINT. Stopping changes nothing in the kernel.
+pub fn run(source: Source, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<()> {
+    memory::limit_arenas();
+    let log = LogBuffer::default();
+    let level = start_log(&source.config, log.clone())?;
+    knit_kernel::set_sysctl_root(&source.config.sysctl_dir);
     let daemon = Daemon::start(source.config.options(Some(source.program))?, faults)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -55,7 +55,7 @@ pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<(
         .build()
         .map_err(|why| Error::Serve { what: "threads for calls".to_owned(), why: why.to_string() })?;
     let sockets = [source.config.kni_socket.clone(), source.config.cni_socket()];
-    let served = runtime.block_on(serve(source, daemon.handle(), lines, level));
+    let served = runtime.block_on(serve(source, daemon.handle(), log, level));
     runtime.shutdown_timeout(Duration::from_millis(100));
     daemon.stop();
     if served.is_ok() {
@@ -63,11 +63,11 @@ pub fn run(source: Source, faults: Option<Box<dyn Observer + Send>>) -> Result<(
             let _ = std::fs::remove_file(socket);
         }
     }
-    tracing::info!("ended");
+    tracing::info!("stopped");
     served
 }
 
-fn start_log(config: &Config, lines: Lines) -> Result<Level> {
+fn start_log(config: &Config, log: LogBuffer) -> Result<Level> {
     let (filter, level) = reload::Layer::new(level_of(config));
     let format = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let format = match config.log_format {
@@ -77,7 +77,7 @@ fn start_log(config: &Config, lines: Lines) -> Result<Level> {
     tracing_subscriber::registry()
         .with(filter)
         .with(format)
-        .with(lines)
+        .with(log)
         .try_init()
         .map_err(|why| Error::Serve { what: "the log".to_owned(), why: why.to_string() })?;
     Ok(level)
@@ -87,7 +87,7 @@ fn level_of(config: &Config) -> LevelFilter {
     config.log_level.parse().unwrap_or(LevelFilter::INFO)
 }
 
-async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Result<()> {
+async fn serve(source: Source, handle: Handle, log: LogBuffer, level: Level) -> Result<()> {
     let failed = |why: std::io::Error| Error::Serve { what: "signals".to_owned(), why: why.to_string() };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -103,55 +103,55 @@ async fn serve(source: Source, handle: Handle, lines: Lines, level: Level) -> Re
     if config.profile.is_in_cluster() {
         kubernetes::start(config, &handle).await?;
     } else if let Some(socket) = config.nri_socket() {
-        let keeper = Arc::new(nri::Machine::new(handle.clone()));
-        tokio::spawn(nri::follow(socket, handle.clone(), keeper));
+        let registry = Arc::new(nri::StandaloneRegistry::new(handle.clone()));
+        tokio::spawn(nri::run(socket, handle.clone(), registry));
     }
-    let services = Services::new(handle.clone(), About::new(config), lines);
+    let services = Services::new(handle.clone(), AgentInfo::new(config), log);
     let frames = listen(&config.cni_socket()).await?;
     let mut framed = tokio::spawn(services.clone().serve_frames(frames, stopped.clone()));
     let mut calls = tokio::spawn(services.serve(listener, stopped.clone()));
     tracing::info!(socket = %config.kni_socket.display(), state = %config.state_dir.display(), "ready");
-    // Runtimes may call as soon as they find the configuration. Dropped at the end, it ends the thread.
-    let (_kept, until) = std::sync::mpsc::channel();
-    cni::keep(&config.cni, &config.state_dir, &config.cni_socket(), handle.clone(), until)?;
-    tokio::spawn(follow_config(source, handle, level));
+    // Runtimes call as soon as they find the configuration. Dropping the sender stops the thread.
+    let (_installer_guard, until) = std::sync::mpsc::channel();
+    cni::start_installer(&config.cni, &config.state_dir, &config.cni_socket(), handle.clone(), until)?;
+    tokio::spawn(watch_config(source, handle, level));
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("told to end (SIGTERM)"),
-        _ = interrupt.recv() => tracing::info!("told to end (SIGINT)"),
-        ended = &mut calls => return ended.unwrap_or(Err(Error::Ended)),
+        _ = terminate.recv() => tracing::info!("received SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("received SIGINT"),
+        ended = &mut calls => return ended.unwrap_or(Err(Error::ChangeEnded)),
     }
-    // Whoever listens for it may be gone already.
+    // The receivers may be gone.
     let _ = stop.send(true);
-    // A stream ends only when its reader goes; it is not waited for longer than this.
+    // A stream ends only with its reader, which may take longer.
     let both = async { tokio::join!(&mut calls, &mut framed).0 };
-    match tokio::time::timeout(GRACE, both).await {
-        Ok(ended) => ended.unwrap_or(Err(Error::Ended)),
+    match tokio::time::timeout(SHUTDOWN_TIMEOUT, both).await {
+        Ok(ended) => ended.unwrap_or(Err(Error::ChangeEnded)),
         Err(_) => Ok(()),
     }
 }
 
-/// Reads the file again whenever it has changed. It may be a mounted ConfigMap, which changes by a swap of symbolic links:
-/// so its text is compared, not its times.
-async fn follow_config(source: Source, handle: Handle, level: Level) {
+/// Reloads the file when it changes. A mounted ConfigMap changes by replacing symbolic links, so the content is compared, not the
+/// modification time.
+async fn watch_config(source: Source, handle: Handle, level: Level) {
     let Source { mut config, file: Some(file), over, .. } = source else { return };
     let mut text = std::fs::read_to_string(&file).ok();
     loop {
-        tokio::time::sleep(CONFIG).await;
+        tokio::time::sleep(CONFIG_POLL_INTERVAL).await;
         let now = std::fs::read_to_string(&file).ok();
         if now == text || now.is_none() {
             continue;
         }
         text = now;
-        match take_over(&config, &file, &over, &handle, &level).await {
+        match reload(&config, &file, &over, &handle, &level).await {
             Ok(new) => config = new,
             Err(why) => {
-                tracing::error!(file = %file.display(), %why, "the new configuration is refused; the old one stays");
+                tracing::error!(file = %file.display(), error = %why, "invalid configuration; the previous one stays in effect");
             }
         }
     }
 }
 
-async fn take_over(
+async fn reload(
     old: &Config,
     file: &std::path::Path,
     over: &(dyn Fn(Config) -> Config + Send + Sync),
@@ -164,18 +164,18 @@ async fn take_over(
     let mut held = old.clone();
     if old.profile != Profile::Primary {
         if new.cluster_network != old.cluster_network {
-            handle.set_cluster(new.cluster()?).await?;
+            handle.set_cluster_network(new.cluster_network_object()?).await?;
         }
         held.cluster_network = new.cluster_network.clone();
     }
     if level.modify(|filter| *filter = level_of(&new)).is_err() {
-        return Err("logLevel: the log cannot be changed any more".to_owned());
+        return Err("logLevel: cannot change the log level".to_owned());
     }
     if later.is_empty() {
-        tracing::info!(file = %file.display(), "the new configuration holds");
+        tracing::info!(file = %file.display(), "configuration reloaded");
     } else {
-        tracing::warn!(file = %file.display(), keys = %later.join(","), "these keys need a restart; all others hold");
+        tracing::warn!(file = %file.display(), keys = %later.join(","), "configuration reloaded; some keys need a restart");
     }
-    // What needs a restart is compared with what was started with, also the next time.
+    // Keys that need a restart keep their old value for the next comparison.
     Ok(Config { log_level: new.log_level, ..held })
 }

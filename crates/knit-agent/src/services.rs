@@ -1,10 +1,8 @@
 //! The agent's gRPC services: packages kni and knit.v1, health and reflection, on one unix socket.
 //!
-//! A service checks and translates a request, hands it to the loop, and puts the answer into the answer's words. What is
-//! decided is decided by the engine.
+//! A service validates and translates a request, passes it to the event loop, and renders the result. The engine decides.
 
 mod agent;
-mod chained;
 mod check;
 mod extensions;
 mod frames;
@@ -12,6 +10,7 @@ mod kni;
 mod knix;
 mod logs;
 mod nodes;
+mod plugin_chain;
 mod pods;
 pub(crate) mod request;
 mod standalone;
@@ -25,13 +24,13 @@ use std::time::Duration;
 
 use knit_engine::CallId;
 use knit_ipam::Time;
-use knit_kni::call::Calls;
+use knit_kni::call::CallIdLayer;
 use knit_kni::kni::kni_server::KniServer;
 use knit_kni::kni::knix_plugin_manager_server::KnixPluginManagerServer;
 use knit_kni::v1::agent_server::AgentServer;
 use knit_kni::v1::extension_registry_server::ExtensionRegistryServer;
 use knit_kni::v1::standalone_server::StandaloneServer;
-use knit_kni::{FILE_DESCRIPTOR_SET, MAX_MESSAGE, Reason, Refusal};
+use knit_kni::{FILE_DESCRIPTOR_SET, MAX_MESSAGE, Reason, RpcError};
 use knit_model::problem::{Problem, Reason as Why};
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
@@ -43,51 +42,51 @@ use tonic::transport::Server;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
-pub(crate) use extensions::outgoing;
+pub(crate) use extensions::outgoing_call;
 
 use crate::config::Config;
 use crate::daemon::Handle;
 use crate::error::{Error, Result};
-use crate::log::Lines;
+use crate::log::LogBuffer;
 use crate::metrics::Metrics;
 use crate::node::now;
 
-/// A request is small, also one that lists a thousand living attachments.
+/// Upper bound of a request, in bytes: enough for a list of a thousand attachments.
 const MAX_REQUEST: usize = 4 << 20;
-/// So many calls of one connection are worked on at once; more of them wait.
-const PER_CONNECTION: usize = 256;
-/// So many streams one connection may have open.
-const STREAMS: u32 = 512;
+/// Concurrent calls of one connection; more of them wait.
+const MAX_CALLS_PER_CONNECTION: usize = 256;
+/// Concurrent streams of one connection.
+const MAX_STREAMS: u32 = 512;
 
-/// What the services say about the agent itself.
+/// What the services report about the agent itself.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct AgentInfo {
     /// The node's name.
     pub node: String,
     /// `standalone`, `beside` or `primary`.
     pub profile: String,
     /// When the agent started.
     pub started: Time,
-    /// Where namespaces are made.
+    /// The directory of network namespaces created on request.
     pub netns_dir: PathBuf,
-    /// The folder that holds what the agent knows.
+    /// The state directory.
     pub state_dir: PathBuf,
-    /// Where plugins of the proof of concept listen.
+    /// The directory of KNIX plugin sockets.
     pub plugins: PathBuf,
 }
 
-/// What every service has.
+/// Shared by all services.
 #[derive(Clone)]
 pub struct Services {
     handle: Handle,
-    about: Arc<About>,
-    lines: Lines,
-    /// Whoever gives objects and sandboxes by hand comes one after the other.
-    desk: standalone::Desk,
+    info: Arc<AgentInfo>,
+    log: LogBuffer,
+    /// Serialises changes through the local API.
+    local_api: standalone::LocalApiLock,
 }
 
-impl About {
-    /// This agent, from now on.
+impl AgentInfo {
+    /// Describes this agent.
     pub fn new(config: &Config) -> Self {
         let folder = &config.state_dir;
         Self {
@@ -95,7 +94,7 @@ impl About {
             profile: config.profile.name().to_owned(),
             started: now(),
             netns_dir: config.netns_dir.clone(),
-            // Whoever compares it may stand elsewhere.
+            // Clients compare it from other working directories.
             state_dir: folder.canonicalize().unwrap_or_else(|_| folder.clone()),
             plugins: config.kni_socket.with_file_name("plugins"),
         }
@@ -104,11 +103,11 @@ impl About {
 
 impl Services {
     /// The services of a daemon.
-    pub fn new(handle: Handle, about: About, lines: Lines) -> Self {
-        Self { handle, about: Arc::new(about), lines, desk: standalone::Desk::default() }
+    pub fn new(handle: Handle, info: AgentInfo, log: LogBuffer) -> Self {
+        Self { handle, info: Arc::new(info), log, local_api: standalone::LocalApiLock::default() }
     }
 
-    /// Serves the socket until told to stop. Calls that are under way are answered first.
+    /// Serves the socket until `stop`. Calls in flight are completed first.
     pub async fn serve(self, listener: UnixListener, mut stop: signal::Receiver<bool>) -> Result<()> {
         let metrics = Arc::clone(self.handle.metrics());
         let peers = InterceptorLayer::new(move |request: Request<()>| check_peer(request, &metrics));
@@ -133,14 +132,14 @@ impl Services {
             what: "reflection".to_owned(),
             why: why.to_string(),
         };
-        // Most tools still speak the older version.
+        // Most tools still use the older version.
         let (reflection, older) =
             (described().build_v1().map_err(cannot)?, described().build_v1alpha().map_err(cannot)?);
         let served = Server::builder()
-            .layer(Calls::new(&format!("{:x}", self.about.started.0 & 0xffff_ffff)))
+            .layer(CallIdLayer::new(&format!("{:x}", self.info.started.0 & 0xffff_ffff)))
             .layer(peers)
-            .concurrency_limit_per_connection(PER_CONNECTION)
-            .max_concurrent_streams(STREAMS)
+            .concurrency_limit_per_connection(MAX_CALLS_PER_CONNECTION)
+            .max_concurrent_streams(MAX_STREAMS)
             .http2_keepalive_interval(Some(Duration::from_secs(30)))
             .add_service(kni)
             .add_service(agent)
@@ -151,45 +150,43 @@ impl Services {
             .add_service(reflection)
             .add_service(older)
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), async move {
-                // Whoever tells it may be gone: that, too, means stop.
+                // A dropped sender also means stop.
                 let _ = stop.wait_for(|stop| *stop).await;
             })
             .await;
         served.map_err(|why| Error::Serve { what: "the KNI socket".to_owned(), why: why.to_string() })
     }
 
-    /// The id of a call: it came with one, or [`Calls`] gave it one.
+    /// The id of a call: the caller's, or the one that [`Calls`] generated.
     fn call_id(&self, metadata: &MetadataMap) -> CallId {
         CallId(knit_kni::call::id(metadata).unwrap_or_default().to_owned())
     }
 }
 
-/// Listens on a socket that only this user can open. A socket that an earlier agent left is replaced; a living agent's is
-/// not.
+/// Listens on a socket that only this user can open. The socket of an earlier agent is replaced, that of a running one is not.
 pub async fn listen(path: &Path) -> Result<UnixListener> {
     let failed = |what: &str, source| Error::File { path: format!("{} ({what})", path.display()), source };
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(|source| failed("make its folder", source))?;
+        std::fs::create_dir_all(folder).map_err(|source| failed("create its directory", source))?;
     }
     if let Ok(found) = path.symlink_metadata() {
         if !found.file_type().is_socket() {
-            let why = "it is there already, and is no socket".to_owned();
+            let why = "the file exists and is not a socket".to_owned();
             return Err(Error::Serve { what: path.display().to_string(), why });
         }
         if UnixStream::connect(path).await.is_ok() {
-            let why = "another agent listens there".to_owned();
+            let why = "another agent is listening on it".to_owned();
             return Err(Error::Serve { what: path.display().to_string(), why });
         }
-        std::fs::remove_file(path).map_err(|source| failed("remove the old one", source))?;
+        std::fs::remove_file(path).map_err(|source| failed("remove the old socket", source))?;
     }
-    // Between its birth and the change of its mode nobody else may open it: it is born beside its place, in a name that
-    // nobody knows, and moved there when it is closed to others.
+    // The socket is created under a temporary name and renamed after its mode is set, so that no other user can open it in between.
     let born = path.with_extension(format!("{}.new", std::process::id()));
     let _ = std::fs::remove_file(&born);
     let listener = UnixListener::bind(&born).map_err(|source| failed("listen", source))?;
     std::fs::set_permissions(&born, Permissions::from_mode(0o600))
-        .map_err(|source| failed("close it to others", source))?;
-    std::fs::rename(&born, path).map_err(|source| failed("put it in its place", source))?;
+        .map_err(|source| failed("set its mode", source))?;
+    std::fs::rename(&born, path).map_err(|source| failed("rename it", source))?;
     Ok(listener)
 }
 
@@ -205,17 +202,17 @@ fn check_credentials(peer: Option<UCred>, metrics: &Metrics) -> Result<(), Statu
         Some(peer) if peer.uid() == 0 || peer.uid() == mine => Ok(()),
         peer => {
             let who = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.uid().to_string());
-            metrics.refused_peer();
+            metrics.rejected_peer();
             metrics.failed(Why::NotAllowed);
-            tracing::warn!(uid = %who, "a peer without the right credentials was refused");
+            tracing::warn!(uid = %who, "rejected a connection because of the peer's credentials");
             let message = format!("user {who} may not call this agent: only root may");
-            Err(Refusal::new(Reason::NotAllowed, message).into())
+            Err(RpcError::new(Reason::NotAllowed, message).into())
         }
     }
 }
 
-/// What the engine says is wrong, in the interface's words.
-fn refusal(problem: &Problem, call: &CallId, object: &str) -> Refusal {
+/// Renders a problem of the engine.
+fn rejection(problem: &Problem, call: &CallId, object: &str) -> RpcError {
     let reason = match problem.reason {
         Why::InvalidValue => Reason::InvalidValue,
         Why::Conflict => Reason::Conflict,
@@ -224,32 +221,32 @@ fn refusal(problem: &Problem, call: &CallId, object: &str) -> Refusal {
         Why::NotFound => Reason::NotFound,
         Why::NotAllowed => Reason::NotAllowed,
         Why::NotOwned => Reason::NotOwned,
-        Why::KernelLacks => Reason::KernelLacks,
-        Why::KernelRefused => Reason::KernelRefused,
+        Why::KernelUnsupported => Reason::KernelUnsupported,
+        Why::KernelError => Reason::KernelError,
         Why::AlreadyPresent => Reason::AlreadyPresent,
         Why::Superseded => Reason::Superseded,
         Why::SandboxGone => Reason::SandboxGone,
         Why::Busy => Reason::Busy,
         Why::ExtensionFailed => Reason::ExtensionFailed,
-        // Quotas are for what objects ask for; a call is never refused by one.
+        // Quotas apply to objects only; a call never exceeds one.
         Why::NotReady | Why::QuotaExceeded => Reason::NotReady,
     };
-    let mut refusal = Refusal::new(reason, problem.to_string()).about(object).call(&call.0);
+    let mut refusal = RpcError::new(reason, problem.to_string()).about(object).call(&call.0);
     if !problem.field.is_empty() {
         refusal = refusal.field(&problem.field);
     }
     refusal
 }
 
-/// An answer that carries the call's id.
+/// A response with the call's id.
 fn answer<T>(call: &CallId, message: T) -> Response<T> {
     let mut response = Response::new(message);
     knit_kni::call::set_id(response.metadata_mut(), &call.0);
     response
 }
 
-/// Why this agent is not ready for new pods, in words; nothing when it is. Addresses that are used up are not the agent's to
-/// mend: one that is not ready for want of them would keep all agents from being replaced by newer ones.
+/// Why this agent is not ready for new pods; empty when it is. Exhausted addresses do not count: they would block rolling updates of the
+/// agent without helping.
 pub fn readiness(state: &knit_engine::State) -> Vec<String> {
     let new_pods = nodes::readiness(state).new_pods.unwrap_or_default();
     let exhausted = Reason::AddressesExhausted.as_str();

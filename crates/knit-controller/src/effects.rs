@@ -1,4 +1,4 @@
-//! Effects, carried out.
+//! The executor of effects.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use knit_crds::states::{NodeNetwork, PodAddressBlock};
 use knit_engine::ObjectKey;
 use knit_kube::kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use knit_kube::kube::{self, Api, Client, ResourceExt};
-use knit_kube::{MANAGER, Recorder, Severity, resource};
+use knit_kube::{EventRecorder, FIELD_MANAGER, Severity, api_resource};
 use knit_model::provenance::ObjectRef;
 use serde_json::json;
 
 use crate::sample;
 use crate::step::{Effect, Event};
 
-/// What effects need.
+/// Executes effects against the API server.
 #[derive(Clone)]
-pub(crate) struct Hands {
+pub(crate) struct Executor {
     pub(crate) client: Client,
-    pub(crate) recorder: Recorder,
-    /// What the pods of sample Deployments run.
+    pub(crate) recorder: EventRecorder,
+    /// The image of sample Deployments.
     pub(crate) image: String,
 }
 
-impl Hands {
-    /// Does it. Returns what has to be looked at again, if it could not be done.
-    pub(crate) async fn carry_out(&self, effect: Effect, object: Option<Object>) -> Option<Event> {
+impl Executor {
+    /// Executes an effect. Returns an event if it must be retried.
+    pub(crate) async fn execute(&self, effect: Effect, object: Option<Object>) -> Option<Event> {
         let (key, result) = match effect {
             Effect::WriteStatus(key, status) => {
                 let info = Object::find_kind(&key.kind)?;
@@ -37,7 +37,7 @@ impl Hands {
                     "metadata": {"name": key.name},
                     "status": status,
                 });
-                let params = PatchParams::apply(MANAGER).force();
+                let params = PatchParams::apply(FIELD_MANAGER).force();
                 let written =
                     self.api(&key)?.patch_status(&key.name, &params, &Patch::Apply(&manifest)).await;
                 (key, written.map(|_| ()))
@@ -48,7 +48,7 @@ impl Hands {
                 let written = self.api(&key)?.patch(&key.name, &params, &Patch::Merge(&patch)).await;
                 (key, written.map(|_| ()))
             }
-            Effect::DropClaims { key, nodes, used, version } => {
+            Effect::ReleaseClaims { key, nodes, used, version } => {
                 let claims: BTreeMap<String, ()> = nodes.into_iter().map(|node| (node, ())).collect();
                 let patch = json!({
                     "metadata": {"resourceVersion": version},
@@ -58,9 +58,9 @@ impl Hands {
                 let written = self.api(&key)?.patch_status(&key.name, &params, &Patch::Merge(&patch)).await;
                 (key, written.map(|_| ()))
             }
-            Effect::MakeSample { key, name } => {
-                let made = self.make_sample(&object?, &name).await;
-                (key, made)
+            Effect::CreateSample { key, name } => {
+                let created = self.create_sample(&object?, &name).await;
+                (key, created)
             }
             Effect::DeleteSample(key, (namespace, name)) => {
                 let api: Api<Deployment> = Api::namespaced(self.client.clone(), &namespace);
@@ -74,46 +74,46 @@ impl Hands {
                     Ok(_) => None,
                     Err(kube::Error::Api(why)) if why.code == 404 => None,
                     Err(why) => {
-                        tracing::warn!(node, %why, "the node's labels could not be written; it is tried again");
-                        Some(Event::Unlabelled(node))
+                        tracing::warn!(node, %why, "cannot write node labels; retrying");
+                        Some(Event::LabelWriteFailed(node))
                     }
                 };
             }
-            Effect::DeleteNodeState(name) => {
+            Effect::DeleteNodeNetwork(name) => {
                 let api: Api<NodeNetwork> = Api::all(self.client.clone());
-                // The API server's own garbage collector may be faster.
+                // The garbage collector of the API server may have deleted it already.
                 let _ = api.delete(&name, &DeleteParams::default()).await;
                 return None;
             }
             Effect::DeleteBlock { name, uid } => {
                 let api: Api<PodAddressBlock> = Api::all(self.client.clone());
-                let only = Preconditions { uid: Some(uid), ..Preconditions::default() };
-                let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+                let preconditions = Preconditions { uid: Some(uid), ..Preconditions::default() };
+                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
                 match api.delete(&name, &params).await {
-                    Ok(_) => tracing::info!(block = name, "deleted: its node is gone"),
-                    // It is looked at again soon.
-                    Err(why) => tracing::warn!(block = name, %why, "could not be deleted"),
+                    Ok(_) => tracing::info!(block = name, "deleted the address block of a deleted node"),
+                    // The next reconciliation retries.
+                    Err(why) => tracing::warn!(block = name, %why, "cannot delete the address block"),
                 }
                 return None;
             }
-            Effect::Tell { object, severity, reason, note } => {
-                self.recorder.tell(&reference(&object)?, severity, &reason, &note).await;
+            Effect::PublishEvent { object, severity, reason, note } => {
+                self.recorder.publish(&reference(&object)?, severity, &reason, &note).await;
                 return None;
             }
         };
         match result {
             Ok(()) => None,
-            // It is gone, or has changed since: a watch says so, and then it is looked at anyway.
+            // Deleted or changed meanwhile: the watch triggers another reconciliation.
             Err(kube::Error::Api(why)) if [404, 409].contains(&why.code) => None,
             Err(why) => {
-                tracing::warn!(object = %key, %why, "could not be written; it is tried again");
-                Some(Event::Failed(key))
+                tracing::warn!(object = %key, %why, "cannot write the object; retrying");
+                Some(Event::WriteFailed(key))
             }
         }
     }
 
     fn api(&self, key: &ObjectKey) -> Option<Api<DynamicObject>> {
-        let kind = resource(Object::find_kind(&key.kind)?);
+        let kind = api_resource(Object::find_kind(&key.kind)?);
         let client = self.client.clone();
         Some(if key.namespace.is_empty() {
             Api::all_with(client, &kind)
@@ -122,24 +122,24 @@ impl Hands {
         })
     }
 
-    async fn make_sample(&self, object: &Object, name: &str) -> kube::Result<()> {
-        let me = object.object_ref();
-        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &me.namespace);
+    async fn create_sample(&self, object: &Object, name: &str) -> kube::Result<()> {
+        let owner = object.object_ref();
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), &owner.namespace);
         let manifest = sample::deployment(object, name, &self.image);
         let deployment = serde_json::from_value(manifest).map_err(kube::Error::SerdeError)?;
-        let made = api.create(&PostParams::default(), &deployment).await;
-        if matches!(&made, Err(kube::Error::Api(why)) if why.code == 409) {
-            let there = api.get_opt(name).await?;
-            let is_mine = |found: &Deployment| found.labels().get(sample::LABEL) == Some(&me.name);
-            if there.as_ref().is_some_and(is_mine) {
+        let created = api.create(&PostParams::default(), &deployment).await;
+        if matches!(&created, Err(kube::Error::Api(why)) if why.code == 409) {
+            let existing = api.get_opt(name).await?;
+            let is_owned = |found: &Deployment| found.labels().get(sample::OWNER_LABEL) == Some(&owner.name);
+            if existing.as_ref().is_some_and(is_owned) {
                 return Ok(());
             }
         }
-        if let (Err(kube::Error::Api(why)), Some(about)) = (&made, reference(&me)) {
-            let note = format!("spec.sampleDeployment: Deployment {name} cannot be made: {}", why.message);
-            self.recorder.tell(&about, Severity::Warning, "SampleRefused", &note).await;
+        if let (Err(kube::Error::Api(why)), Some(about)) = (&created, reference(&owner)) {
+            let note = format!("spec.sampleDeployment: cannot create Deployment {name}: {}", why.message);
+            self.recorder.publish(&about, Severity::Warning, "SampleDeploymentFailed", &note).await;
         }
-        made.map(|_| ())
+        created.map(|_| ())
     }
 }
 

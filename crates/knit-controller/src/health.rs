@@ -1,8 +1,8 @@
-//! Health over plain HTTP, for the kubelet.
+//! Health endpoints over HTTP for the kubelet.
 //!
-//! *Alive* is a controller that answers: all of it runs on one thread, so that one that hangs does not. *Ready* is one that
-//! has reached the API server lately, and that has seen everything there is once it works; one that waits for the lease is
-//! ready to take it. Nothing restarts a controller because an API server is away.
+//! *Live* is a controller that responds: it runs on one thread, so a hung controller does not. *Ready* is one that has
+//! reached the API server recently, and whose watches have synced while it is the leader; a standby that waits for the
+//! lease is ready. An unavailable API server never restarts the controller.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -15,54 +15,54 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::lease::GIVE_UP;
+use crate::lease::RENEW_DEADLINE;
 
-/// What is known of a controller's health. Clones share it.
+/// The health of the controller. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<HealthState>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
-    /// When the API server last answered about the lease.
-    reached: Option<Instant>,
-    /// What is to be listed before anything is decided; none while another controller works.
-    missing: BTreeSet<String>,
+struct HealthState {
+    /// When the API server last responded about the lease.
+    reached_at: Option<Instant>,
+    /// Watches of the leader that have not synced.
+    unsynced: BTreeSet<String>,
 }
 
 impl Health {
-    /// The API server answered.
-    pub(crate) fn reached(&self) {
-        self.seen().reached = Some(Instant::now());
+    /// Records a response of the API server.
+    pub(crate) fn record_api_response(&self) {
+        self.state().reached_at = Some(Instant::now());
     }
 
-    /// What is still to be listed before anything is decided.
-    pub(crate) fn misses(&self, missing: BTreeSet<String>) {
-        self.seen().missing = missing;
+    /// Sets the watches that have not synced.
+    pub(crate) fn set_unsynced(&self, unsynced: BTreeSet<String>) {
+        self.state().unsynced = unsynced;
     }
 
-    /// Why the controller is not ready, in words; nothing if it is.
-    pub fn in_the_way(&self, now: Instant) -> Option<String> {
-        let seen = self.seen();
-        match seen.reached {
-            None => return Some("the API server was not reached yet".to_owned()),
-            Some(at) if now.duration_since(at) > GIVE_UP => {
-                let silent = now.duration_since(at).as_secs();
-                return Some(format!("the API server has not answered for {silent} s"));
+    /// Why the controller is not ready; `None` if it is.
+    pub fn not_ready_reason(&self, now: Instant) -> Option<String> {
+        let state = self.state();
+        match state.reached_at {
+            None => return Some("the API server has not been reached yet".to_owned()),
+            Some(at) if now.duration_since(at) > RENEW_DEADLINE => {
+                let seconds = now.duration_since(at).as_secs();
+                return Some(format!("no response from the API server for {seconds} s"));
             }
             Some(_) => {}
         }
-        let missing: Vec<&str> = seen.missing.iter().map(String::as_str).collect();
-        (!missing.is_empty()).then(|| format!("not listed yet: {}", missing.join(", ")))
+        let unsynced: Vec<&str> = state.unsynced.iter().map(String::as_str).collect();
+        (!unsynced.is_empty()).then(|| format!("watches have not synced: {}", unsynced.join(", ")))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, HealthState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Serves `/livez`, `/healthz` and `/readyz` for as long as the runtime lives.
+/// Serves `/livez`, `/healthz` and `/readyz` in the background.
 pub(crate) async fn serve(address: &str, health: Health) -> std::io::Result<()> {
     let listener = bind(address).await?;
     let routes = Router::new()
@@ -71,13 +71,13 @@ pub(crate) async fn serve(address: &str, health: Health) -> std::io::Result<()> 
         .route("/readyz", get(move || async move { ready(&health) }));
     tokio::spawn(async move {
         if let Err(why) = axum::serve(listener, routes).await {
-            tracing::error!(%why, "health is not served any more");
+            tracing::error!(%why, "the health endpoint failed");
         }
     });
     Ok(())
 }
 
-/// `:9477` is every address of the machine, of both families where it has them.
+/// Binds an address; `:9477` is every address of the machine, of both families if available.
 async fn bind(address: &str) -> std::io::Result<TcpListener> {
     let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) else {
         return TcpListener::bind(address).await;
@@ -89,7 +89,7 @@ async fn bind(address: &str) -> std::io::Result<TcpListener> {
 }
 
 fn ready(health: &Health) -> impl IntoResponse + use<> {
-    match health.in_the_way(Instant::now()) {
+    match health.not_ready_reason(Instant::now()) {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
@@ -104,41 +104,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_is_who_reached_the_api_server_lately_and_has_seen_everything() {
+    fn ready_requires_a_recent_response_and_synced_watches() {
         let health = Health::default();
         let now = Instant::now();
-        let why = |later: u64| health.in_the_way(now + Duration::from_secs(later)).unwrap_or_default();
-        assert_eq!(why(0), "the API server was not reached yet");
-        health.reached();
+        let why = |later: u64| health.not_ready_reason(now + Duration::from_secs(later)).unwrap_or_default();
+        assert_eq!(why(0), "the API server has not been reached yet");
+        health.record_api_response();
         assert_eq!(why(9), "");
-        assert!(why(12).starts_with("the API server has not answered for 1"), "{}", why(12));
-        health.misses(["Node".to_owned(), "Bridge".to_owned()].into());
-        assert_eq!(why(1), "not listed yet: Bridge, Node");
-        health.misses(BTreeSet::new());
+        assert!(why(12).starts_with("no response from the API server for 1"), "{}", why(12));
+        health.set_unsynced(["Node".to_owned(), "Bridge".to_owned()].into());
+        assert_eq!(why(1), "watches have not synced: Bridge, Node");
+        health.set_unsynced(BTreeSet::new());
         assert_eq!(why(1), "");
     }
 
     #[tokio::test]
-    async fn a_kubelet_is_told_in_its_own_words() {
+    async fn probes_return_http_status_codes() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
         let health = Health::default();
         serve(&address, health.clone()).await.unwrap();
-        let ask = async |path: &str| {
+        let get = async |path: &str| {
             let request = format!("GET {path} HTTP/1.1\r\nHost: knit\r\nConnection: close\r\n\r\n");
             let mut stream = TcpStream::connect(&address).unwrap();
-            let asked = move || {
+            let exchange = move || {
                 stream.write_all(request.as_bytes()).unwrap();
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).map(|_| answer).unwrap()
             };
-            tokio::task::spawn_blocking(asked).await.unwrap()
+            tokio::task::spawn_blocking(exchange).await.unwrap()
         };
-        assert!(ask("/livez").await.starts_with("HTTP/1.1 200"));
-        let answer = ask("/readyz").await;
-        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("was not reached yet"), "{answer}");
-        health.reached();
-        assert!(ask("/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(get("/livez").await.starts_with("HTTP/1.1 200"));
+        let answer = get("/readyz").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.contains("has not been reached yet"),
+            "{answer}"
+        );
+        health.record_api_response();
+        assert!(get("/readyz").await.starts_with("HTTP/1.1 200"));
     }
 }

@@ -1,4 +1,4 @@
-//! Which of several controllers works: the one that holds a Lease.
+//! Leader election by a Lease.
 
 use std::time::{Duration, Instant};
 
@@ -10,82 +10,89 @@ use tokio::time::{sleep, timeout};
 
 use crate::health::Health;
 
-/// A holder that was silent for so long has lost it.
-pub const DURATION: Duration = Duration::from_secs(15);
-/// How often the holder says that it is there, and others look.
-pub const RENEW: Duration = Duration::from_secs(3);
-/// A holder that could not say so for this long stops before others begin.
-pub const GIVE_UP: Duration = Duration::from_secs(10);
-/// The Lease.
+/// A holder that does not renew the lease for this long loses it.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// The interval of renewals and of acquisition attempts.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(3);
+/// A holder that cannot renew the lease for this long stops, before others can acquire it.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// The name of the Lease.
 const NAME: &str = "knit-controller";
 
-/// What a candidate does with a Lease.
+/// What a candidate does with the Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It takes it, or says that it still has it.
+pub enum LeaseDecision {
+    /// Acquire or renew it.
     Hold,
-    /// It waits.
+    /// Wait.
     Wait,
 }
 
-/// Decides by what is in the Lease and since when it has been so, by the candidate's own clock: clocks of others do not
-/// count.
-pub fn verdict(holder: Option<&str>, unchanged_for: Duration, me: &str) -> Verdict {
+/// Decides by the holder and by how long the Lease has been unchanged on the candidate's own clock; clocks of other
+/// machines are not compared.
+pub fn decide(holder: Option<&str>, unchanged_for: Duration, identity: &str) -> LeaseDecision {
     match holder {
-        Some(other) if !other.is_empty() && other != me && unchanged_for < DURATION => Verdict::Wait,
-        _ => Verdict::Hold,
+        Some(other) if !other.is_empty() && other != identity && unchanged_for < LEASE_DURATION => {
+            LeaseDecision::Wait
+        }
+        _ => LeaseDecision::Hold,
     }
 }
 
-/// One controller's way to the Lease.
+/// A candidate in the leader election.
 pub struct Election {
     api: Api<Lease>,
-    me: String,
+    identity: String,
     health: Health,
-    /// What was seen last, and when it was first seen so.
-    seen: Option<(Option<String>, Option<MicroTime>, Instant)>,
+    /// The last observed Lease, and since when it is unchanged.
+    observed: Option<(Option<String>, Option<MicroTime>, Instant)>,
 }
 
 impl Election {
     /// A candidate.
-    pub fn new(client: Client, namespace: &str, me: &str, health: Health) -> Self {
-        Self { api: Api::namespaced(client, namespace), me: me.to_owned(), health, seen: None }
+    pub fn new(client: Client, namespace: &str, identity: &str, health: Health) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            identity: identity.to_owned(),
+            health,
+            observed: None,
+        }
     }
 
-    /// Waits until the Lease is this candidate's.
-    pub async fn win(&mut self) {
+    /// Waits until this candidate acquires the Lease.
+    pub async fn acquire(&mut self) {
         loop {
             match self.try_hold().await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(why) => tracing::warn!(%why, "the lease cannot be asked for"),
+                Err(why) => tracing::warn!(%why, "cannot acquire the lease"),
             }
-            sleep(RENEW).await;
+            sleep(RENEW_INTERVAL).await;
         }
     }
 
-    /// Keeps the Lease, and returns when it is lost.
-    pub async fn keep(&mut self) {
+    /// Renews the Lease, and returns when it is lost.
+    pub async fn renew_until_lost(&mut self) {
         let mut renewed = Instant::now();
-        while renewed.elapsed() < GIVE_UP {
-            sleep(RENEW).await;
-            // An API server that only is slow must not hold up the decision to stop.
-            match timeout(RENEW, self.try_hold()).await {
+        while renewed.elapsed() < RENEW_DEADLINE {
+            sleep(RENEW_INTERVAL).await;
+            // A slow API server must not delay the decision to stop.
+            match timeout(RENEW_INTERVAL, self.try_hold()).await {
                 Ok(Ok(true)) => renewed = Instant::now(),
                 Ok(Ok(false)) => return,
-                Ok(Err(why)) => tracing::warn!(%why, "the lease could not be renewed"),
-                Err(_) => tracing::warn!("the API server takes too long to renew the lease"),
+                Ok(Err(why)) => tracing::warn!(%why, "cannot renew the lease"),
+                Err(_) => tracing::warn!("timeout while renewing the lease"),
             }
         }
     }
 
-    /// Gives it up, so that another need not wait.
+    /// Releases the Lease, so that another candidate need not wait.
     pub async fn release(&mut self) {
         let Ok(Some(mut lease)) = self.api.get_opt(NAME).await else { return };
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
-        if spec.holder_identity.as_deref() == Some(&self.me) {
+        if spec.holder_identity.as_deref() == Some(&self.identity) {
             spec.holder_identity = Some(String::new());
-            // It runs out by itself, only later.
+            // Otherwise it expires.
             let _ = self.api.replace(NAME, &PostParams::default(), &lease).await;
         }
     }
@@ -93,33 +100,33 @@ impl Election {
     async fn try_hold(&mut self) -> kube::Result<bool> {
         let now = Instant::now();
         let found = self.api.get_opt(NAME).await?;
-        self.health.reached();
+        self.health.record_api_response();
         let Some(mut lease) = found else {
             let mut lease = Lease::default();
             lease.metadata.name = Some(NAME.to_owned());
             lease.spec = Some(self.spec(0));
-            return taken(self.api.create(&PostParams::default(), &lease).await);
+            return is_acquired(self.api.create(&PostParams::default(), &lease).await);
         };
         let spec = lease.spec.clone().unwrap_or_default();
         let (holder, renewed) = (spec.holder_identity.clone(), spec.renew_time.clone());
-        let since = match &self.seen {
+        let since = match &self.observed {
             Some((was, at, since)) if *was == holder && *at == renewed => *since,
             _ => now,
         };
-        self.seen = Some((holder.clone(), renewed, since));
-        if verdict(holder.as_deref(), now - since, &self.me) == Verdict::Wait {
+        self.observed = Some((holder.clone(), renewed, since));
+        if decide(holder.as_deref(), now - since, &self.identity) == LeaseDecision::Wait {
             return Ok(false);
         }
-        let changes = i32::from(holder.as_deref() != Some(&self.me));
+        let changes = i32::from(holder.as_deref() != Some(&self.identity));
         lease.spec = Some(self.spec(spec.lease_transitions.unwrap_or_default() + changes));
-        // Whoever else does the same at this moment is refused: the version is part of the request.
-        taken(self.api.replace(NAME, &PostParams::default(), &lease).await)
+        // The resourceVersion makes concurrent attempts fail with a conflict.
+        is_acquired(self.api.replace(NAME, &PostParams::default(), &lease).await)
     }
 
     fn spec(&self, transitions: i32) -> LeaseSpec {
         LeaseSpec {
-            holder_identity: Some(self.me.clone()),
-            lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
             renew_time: Some(MicroTime(jiff::Timestamp::now())),
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
@@ -127,8 +134,8 @@ impl Election {
     }
 }
 
-/// Another one was faster.
-fn taken(result: kube::Result<Lease>) -> kube::Result<bool> {
+/// A conflict means that another candidate was faster.
+fn is_acquired(result: kube::Result<Lease>) -> kube::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(why)) if why.code == 409 => Ok(false),
@@ -141,12 +148,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_silent_holder_loses_it() {
+    fn only_an_expired_lease_is_acquired() {
         let (short, long) = (Duration::from_secs(14), Duration::from_secs(15));
-        assert_eq!(verdict(None, short, "me"), Verdict::Hold);
-        assert_eq!(verdict(Some(""), short, "me"), Verdict::Hold);
-        assert_eq!(verdict(Some("me"), short, "me"), Verdict::Hold);
-        assert_eq!(verdict(Some("other"), short, "me"), Verdict::Wait);
-        assert_eq!(verdict(Some("other"), long, "me"), Verdict::Hold);
+        assert_eq!(decide(None, short, "me"), LeaseDecision::Hold);
+        assert_eq!(decide(Some(""), short, "me"), LeaseDecision::Hold);
+        assert_eq!(decide(Some("me"), short, "me"), LeaseDecision::Hold);
+        assert_eq!(decide(Some("other"), short, "me"), LeaseDecision::Wait);
+        assert_eq!(decide(Some("other"), long, "me"), LeaseDecision::Hold);
     }
 }

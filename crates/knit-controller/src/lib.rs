@@ -1,26 +1,26 @@
-//! Knit for a whole cluster. What happens on a node is done by that node's agent; here is what no single node can say.
+//! The cluster controller. Agents apply objects on their nodes; the controller does what needs the whole cluster:
 //!
-//! - the status of an object, from what all agents say about pods and nodes ([`rollup`]);
-//! - finalizers, which go when no node has anything of an object any more;
+//! - the status of objects, aggregated from the reports of all agents ([`rollup`]);
+//! - finalizers, which are removed when no node uses an object any more;
 //! - `PodConfig.sampleDeployment`;
-//! - states of nodes and pods that are gone, and blocks of addresses of nodes that are;
-//! - labels of nodes, which say what each can offer to pods ([`labels`]);
-//! - and the end of it all ([`uninstall`]).
+//! - garbage collection of the states and address blocks of deleted nodes;
+//! - node labels with the features of each node ([`labels`]);
+//! - uninstallation ([`uninstall`]).
 //!
-//! What is decided is [`step`]: events in, effects out, with no I/O in it. [`run`] has the API server and the clock;
-//! [`health`] tells the kubelet how it is.
+//! [`step`] decides: events in, effects out, without I/O. [`run`] connects it to the API server and the clock;
+//! [`health`] serves the probes of the kubelet.
 
 mod blocks;
 mod effects;
 pub mod health;
-mod known;
 pub mod labels;
 pub mod lease;
 pub mod rollup;
 pub mod run;
 pub mod sample;
+mod state;
 pub mod step;
 pub mod uninstall;
 
-pub use known::{HeldBlock, Known, State};
+pub use state::{HeldBlock, State, TrackedObject};
 pub use step::{Effect, Event, step};

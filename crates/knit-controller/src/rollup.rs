@@ -1,4 +1,4 @@
-//! What became of an object everywhere, from what became of it in each pod and on each node.
+//! The status report of an object, aggregated from the reports of all pods and nodes.
 
 use knit_crds::Object;
 use knit_engine::ObjectKey;
@@ -7,107 +7,107 @@ use knit_model::problem::Problem;
 use knit_model::provenance::Dialect;
 use knit_model::report::{AppliedReport, BridgeReport, NodeReport, Phase, PodReport, Report};
 
-use crate::known::State;
+use crate::state::State;
 
-/// What became of an object, and how sure that is.
+/// The aggregated report of an object.
 #[derive(Clone, Debug)]
 pub struct RollUp {
-    /// What became of it.
+    /// The report.
     pub report: Report,
-    /// Some agent speaks of an older generation, or nobody speaks of the object at all: more will follow soon.
-    pub is_early: bool,
+    /// Whether a report is of an older generation, or there is no report yet: more follow soon.
+    pub is_incomplete: bool,
 }
 
-/// What agents say, put together.
+/// Aggregates the reports of agents.
 pub fn roll_up(state: &State, key: &ObjectKey, object: &Object) -> RollUp {
-    let me = object.object_ref();
-    let of_me = |applied: &AppliedReport| applied.object.uid == me.uid;
-    let (mut pods, mut ready, mut old) = (Vec::new(), true, 0);
+    let identity = object.object_ref();
+    let is_same = |applied: &AppliedReport| applied.object.uid == identity.uid;
+    let (mut pods, mut ready, mut outdated) = (Vec::new(), true, 0);
     let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     match object.intents(Dialect::Kubernetes) {
         Ok(translation) => warnings.extend(translation.warnings),
-        Err(refused) => problems.extend(refused.0),
+        Err(invalid) => problems.extend(invalid.0),
     }
     for (name, applied) in state.in_pods(key) {
         let applied = applied.report();
-        if !of_me(&applied) {
+        if !is_same(&applied) {
             continue;
         }
-        let is_old = applied.object.generation < me.generation;
-        old += usize::from(is_old);
-        ready &= applied.ready && !is_old;
+        let is_outdated = applied.object.generation < identity.generation;
+        outdated += usize::from(is_outdated);
+        ready &= applied.ready && !is_outdated;
         let AppliedReport { attached, interfaces, items, .. } = applied;
-        add(&mut problems, applied.problems);
-        add(&mut warnings, applied.warnings);
+        add_unique(&mut problems, applied.problems);
+        add_unique(&mut warnings, applied.warnings);
         let sandbox = SandboxId(format!("{}/{}", name.0, name.1));
         pods.push(PodReport { pod: name.1.clone(), sandbox, attached, interfaces, items });
     }
     let mut bridges: Vec<BridgeReport> = Vec::new();
     let mut nodes: Vec<NodeReport> = Vec::new();
     let on_nodes = state.on_nodes(key).map(|(node, applied)| (node, applied.report()));
-    for (node, applied) in on_nodes.filter(|(_, applied)| of_me(applied)) {
-        old += usize::from(applied.object.generation < me.generation);
+    for (node, applied) in on_nodes.filter(|(_, applied)| is_same(applied)) {
+        outdated += usize::from(applied.object.generation < identity.generation);
         if !applied.items.is_empty() {
             nodes.push(NodeReport { node: node.clone(), items: applied.items });
         }
-        add(&mut problems, applied.problems);
-        add(&mut warnings, applied.warnings);
-        add(&mut bridges, applied.bridges);
+        add_unique(&mut problems, applied.problems);
+        add_unique(&mut warnings, applied.warnings);
+        add_unique(&mut bridges, applied.bridges);
     }
-    let side = Side::of(key);
-    let nobody = pods.is_empty() && bridges.is_empty() && problems.is_empty();
-    let phase = phase(side, &pods, &bridges, &problems, ready && old == 0);
-    let report = Report { object: me, phase, bridges, pods, nodes, problems, warnings };
-    RollUp { report, is_early: old > 0 || (nobody && side != Side::Nowhere) }
+    let scope = Scope::of(key);
+    let is_unreported = pods.is_empty() && bridges.is_empty() && problems.is_empty();
+    let phase = phase(scope, &pods, &bridges, &problems, ready && outdated == 0);
+    let report = Report { object: identity, phase, bridges, pods, nodes, problems, warnings };
+    RollUp { report, is_incomplete: outdated > 0 || (is_unreported && scope != Scope::None) }
 }
 
-/// Where an object has something.
+/// Where an object is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum Scope {
     /// In pods.
     Pods,
     /// On nodes.
     Nodes,
-    /// It only opens or names something.
-    Nowhere,
+    /// Not applied itself: it only grants or names something.
+    None,
 }
 
-impl Side {
+impl Scope {
     fn of(key: &ObjectKey) -> Self {
         let kind = Object::kinds().iter().find(|kind| kind.kind == key.kind);
         match kind {
             Some(kind) if kind.pod_label.is_some() => Self::Pods,
             Some(kind) if kind.kind == "Bridge" => Self::Nodes,
-            _ => Self::Nowhere,
+            _ => Self::None,
         }
     }
 }
 
 fn phase(
-    side: Side,
+    scope: Scope,
     pods: &[PodReport],
     bridges: &[BridgeReport],
     problems: &[Problem],
     ready: bool,
 ) -> Phase {
-    let anything =
+    let is_partly_applied =
         pods.iter().any(|pod| !pod.interfaces.is_empty() || !pod.items.is_empty()) || !bridges.is_empty();
-    let stands = ready
+    let is_applied = ready
         && problems.is_empty()
-        && match side {
-            Side::Pods => !pods.is_empty(),
-            Side::Nodes => !bridges.is_empty(),
-            Side::Nowhere => true,
+        && match scope {
+            Scope::Pods => !pods.is_empty(),
+            Scope::Nodes => !bridges.is_empty(),
+            Scope::None => true,
         };
-    match (stands, anything || !problems.is_empty()) {
+    match (is_applied, is_partly_applied || !problems.is_empty()) {
         (true, _) => Phase::Configured,
         (false, true) => Phase::Configuring,
         (false, false) => Phase::Unset,
     }
 }
 
-/// Adds what is not there yet: the same on fifty nodes is told once.
-fn add<T: PartialEq>(to: &mut Vec<T>, more: Vec<T>) {
+/// Adds entries without duplicates: many nodes may report the same.
+fn add_unique<T: PartialEq>(to: &mut Vec<T>, more: Vec<T>) {
     for one in more {
         if !to.contains(&one) {
             to.push(one);

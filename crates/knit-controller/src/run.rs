@@ -1,4 +1,4 @@
-//! The controller as a program: watches in, effects out, for as long as it holds the lease.
+//! The controller process: watches in, effects out, while it holds the lease.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,91 +13,92 @@ use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::core::PartialObjectMeta;
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{Api, Client, Resource, ResourceExt};
-use knit_kube::{Recorder, Seen, follow, object_of, resource};
+use knit_kube::{EventRecorder, WatchUpdate, api_resource, parse_object};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use crate::effects::Hands;
+use crate::effects::Executor;
 use crate::health::{self, Health};
-use crate::known::HeldBlock;
 use crate::labels;
 use crate::lease::Election;
 use crate::sample;
+use crate::state::HeldBlock;
 use crate::{Effect, Event, State, step};
 
-/// News often come in groups: so long after the first everything is looked at.
-const GROUP: Duration = Duration::from_millis(20);
-/// While something waits, it is looked at this often.
-const WAITING: Duration = Duration::from_millis(250);
-/// While a node is gone that holds blocks of addresses, it is looked this often whether it has been gone for long.
-const GONE: Duration = Duration::from_secs(10);
-/// So many requests are under way at once.
-const AT_ONCE: usize = 16;
+/// The delay after the first update, so that updates that arrive together are reconciled together.
+const BATCH_DELAY: Duration = Duration::from_millis(20);
+/// The reconciliation interval while objects are pending.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// The reconciliation interval while blocks of deleted nodes await their expiry.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(10);
+/// The maximum number of concurrent requests.
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
-/// How the controller works.
+/// Options of the controller.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The kubeconfig; none: the pod's service account.
+    /// The kubeconfig; defaults to the service account of the pod.
     pub kubeconfig: Option<PathBuf>,
     /// The namespace of the lease.
     pub namespace: String,
-    /// Who this is among several: the pod's name.
+    /// The identity in the leader election: the pod's name.
     pub name: String,
-    /// What the pods of sample Deployments run: an image that sleeps when told `pause`.
+    /// The image of sample Deployments, which sleeps when run with `pause`.
     pub sample_image: String,
-    /// Where health is served; `:9477` is every address of the pod, empty is nowhere.
+    /// The address of the health endpoint; `:9477` is every address of the pod, empty disables it.
     pub health_addr: String,
 }
 
 /// Why the controller ends.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to an API server.
+    /// No API server is configured.
     #[error(transparent)]
     Api(#[from] knit_kube::Error),
-    /// The system refuses something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What.
+        /// The operation.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Another controller works now, or this one could not say that it is there.
-    #[error("the lease is lost: another controller works, or the API server is away")]
+    /// Another controller holds the lease, or it could not be renewed.
+    #[error("lost the lease: another controller is the leader, or the API server is unavailable")]
     LeaseLost,
 }
 
 /// Runs until SIGTERM or SIGINT, or until the lease is lost.
 pub fn run(options: Options) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|source| Error::System { what: "threads", source })?;
+    let runtime =
+        runtime.map_err(|source| Error::System { what: "cannot create the async runtime", source })?;
     runtime.block_on(serve(options))
 }
 
 async fn serve(options: Options) -> Result<(), Error> {
-    let failed = |source| Error::System { what: "signals", source };
+    let failed = |source| Error::System { what: "cannot handle signals", source };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let client = knit_kube::connect(options.kubeconfig.as_deref()).await?;
     let health = Health::default();
     if !options.health_addr.is_empty() {
         let served = health::serve(&options.health_addr, health.clone()).await;
-        served.map_err(|source| Error::System { what: "the address of health", source })?;
+        served.map_err(|source| Error::System { what: "cannot bind the health address", source })?;
     }
     let mut election = Election::new(client.clone(), &options.namespace, &options.name, health.clone());
-    let work = async {
-        tracing::info!(me = options.name, "waits for the lease");
-        election.win().await;
-        tracing::info!("holds the lease");
+    let lead = async {
+        tracing::info!(identity = options.name, "waiting for the lease");
+        election.acquire().await;
+        tracing::info!("acquired the lease");
         tokio::select! {
-            () = work(client, &options, &health) => {}
-            () = election.keep() => {}
+            () = reconcile_loop(client, &options, &health) => {}
+            () = election.renew_until_lost() => {}
         }
     };
     let ended = tokio::select! {
-        () = work => Err(Error::LeaseLost),
+        () = lead => Err(Error::LeaseLost),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -107,24 +108,24 @@ async fn serve(options: Options) -> Result<(), Error> {
     ended
 }
 
-/// Watches, decides and writes.
-async fn work(client: Client, options: &Options, health: &Health) {
+/// Watches, reconciles and writes.
+async fn reconcile_loop(client: Client, options: &Options, health: &Health) {
     let (events, mut incoming) = unbounded_channel();
     watch_all(&client, &events);
-    let recorder = Recorder::new(client.clone(), "knit-controller", &options.name);
-    let hands = Hands { client, recorder, image: options.sample_image.clone() };
+    let recorder = EventRecorder::new(client.clone(), "knit-controller", &options.name);
+    let executor = Executor { client, recorder, image: options.sample_image.clone() };
     let mut state = State::default();
-    health.misses(state.missing());
-    while hear(&mut state, &mut incoming).await {
-        health.misses(state.missing());
-        let effects = step(&mut state, Event::Look, now());
-        let jobs = effects.into_iter().map(|effect| {
+    health.set_unsynced(state.unsynced());
+    while next_updates(&mut state, &mut incoming).await {
+        health.set_unsynced(state.unsynced());
+        let effects = step(&mut state, Event::Reconcile, now());
+        let requests = effects.into_iter().map(|effect| {
             let object =
-                key_of(&effect).and_then(|key| state.objects.get(key)).map(|known| known.object.clone());
-            hands.carry_out(effect, object)
+                key_of(&effect).and_then(|key| state.objects.get(key)).map(|tracked| tracked.object.clone());
+            executor.execute(effect, object)
         });
-        let failed: Vec<Event> = futures_util::stream::iter(jobs)
-            .buffer_unordered(AT_ONCE)
+        let failed: Vec<Event> = futures_util::stream::iter(requests)
+            .buffer_unordered(MAX_CONCURRENT_REQUESTS)
             .filter_map(|one| async { one })
             .collect()
             .await;
@@ -136,24 +137,24 @@ async fn work(client: Client, options: &Options, health: &Health) {
 
 fn key_of(effect: &Effect) -> Option<&ObjectKey> {
     match effect {
-        Effect::MakeSample { key, .. } => Some(key),
+        Effect::CreateSample { key, .. } => Some(key),
         _ => None,
     }
 }
 
-/// Hears what has come, at least one thing, or waits as long as something that waits may take. Says whether to go on.
-async fn hear(state: &mut State, incoming: &mut UnboundedReceiver<Event>) -> bool {
-    let first = if state.is_waiting() {
-        timeout(WAITING, incoming.recv()).await.ok()
-    } else if state.waits_for_nodes() {
-        timeout(GONE, incoming.recv()).await.ok()
+/// Handles at least one update, or returns after the interval of pending work. Returns whether to continue.
+async fn next_updates(state: &mut State, incoming: &mut UnboundedReceiver<Event>) -> bool {
+    let first = if state.needs_reconcile() {
+        timeout(RETRY_INTERVAL, incoming.recv()).await.ok()
+    } else if state.has_missing_nodes() {
+        timeout(EXPIRY_INTERVAL, incoming.recv()).await.ok()
     } else {
         Some(incoming.recv().await)
     };
     match first {
         Some(Some(event)) => {
             step(state, event, now());
-            sleep(GROUP).await;
+            sleep(BATCH_DELAY).await;
         }
         Some(None) => return false,
         None => {}
@@ -169,80 +170,80 @@ fn watch_all(client: &Client, events: &UnboundedSender<Event>) {
         tokio::spawn(watch_kind(client.clone(), kind, events.clone()));
     }
     let pods = Api::<PodNetworkState>::all(client.clone());
-    watch(
+    spawn_watch(
         pods,
-        "pods' states",
+        "podnetworkstates",
         watcher::Config::default(),
         events,
         |state| {
             let name = (state.namespace().unwrap_or_default(), state.name_any());
             (name, state.status.unwrap_or_default())
         },
-        Event::Pods,
+        Event::PodStates,
     );
     let nodes = Api::<NodeNetwork>::all(client.clone());
-    watch(
+    spawn_watch(
         nodes,
-        "nodes' states",
+        "nodenetworks",
         watcher::Config::default(),
         events,
         |state| (state.name_any(), state.status.unwrap_or_default()),
-        Event::Nodes,
+        Event::NodeNetworks,
     );
     let blocks = Api::<PodAddressBlock>::all(client.clone());
-    watch(
+    spawn_watch(
         blocks,
-        "blocks",
+        "podaddressblocks",
         watcher::Config::default(),
         events,
         |block| (block.name_any(), HeldBlock { uid: block.uid().unwrap_or_default(), node: block.spec.node }),
         Event::Blocks,
     );
-    let alive = Api::<PartialObjectMeta<Node>>::all(client.clone());
-    let read = |node: PartialObjectMeta<Node>| (node.name_any(), labels::own(node.labels()));
-    watch(alive, "nodes", watcher::Config::default(), events, read, Event::Alive);
+    let cluster_nodes = Api::<PartialObjectMeta<Node>>::all(client.clone());
+    let read = |node: PartialObjectMeta<Node>| (node.name_any(), labels::owned(node.labels()));
+    spawn_watch(cluster_nodes, "nodes", watcher::Config::default(), events, read, Event::ClusterNodes);
     let samples = Api::<Deployment>::all(client.clone());
-    let labelled = watcher::Config::default().labels(sample::LABEL);
-    watch(
+    let labelled = watcher::Config::default().labels(sample::OWNER_LABEL);
+    spawn_watch(
         samples,
-        "sample Deployments",
+        "sample deployments",
         labelled,
         events,
         |deployment| {
-            let of = deployment.labels().get(sample::LABEL).cloned().unwrap_or_default();
+            let of = deployment.labels().get(sample::OWNER_LABEL).cloned().unwrap_or_default();
             ((deployment.namespace().unwrap_or_default(), deployment.name_any()), of)
         },
         Event::Samples,
     );
 }
 
-/// Watches one thing in the background, and tells it in the step's words.
-fn watch<K, T>(
+/// Watches a resource in the background, and sends its updates as events.
+fn spawn_watch<K, T>(
     api: Api<K>,
     what: &'static str,
     config: watcher::Config,
     events: &UnboundedSender<Event>,
     read: fn(K) -> T,
-    event: fn(Seen<T>) -> Event,
+    event: fn(WatchUpdate<T>) -> Event,
 ) where
     K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
     T: 'static,
 {
     let events = events.clone();
     tokio::spawn(async move {
-        follow(what, api, config, |seen| {
-            // Whoever hears may have ended; then this ends, too.
-            let _ = events.send(event(seen.map(read)));
+        knit_kube::watch(what, api, config, |update| {
+            // The receiver may be dropped during shutdown.
+            let _ = events.send(event(update.map(read)));
         })
         .await;
     });
 }
 
 async fn watch_kind(client: Client, kind: &'static KindInfo, events: UnboundedSender<Event>) {
-    let api: Api<DynamicObject> = Api::all_with(client, &resource(kind));
-    follow(&kind.plural, api, watcher::Config::default(), |seen| {
-        if let Some(seen) = seen.filter_map(|found| object_of(kind, &found)) {
-            let _ = events.send(Event::Objects(&kind.kind, Box::new(seen)));
+    let api: Api<DynamicObject> = Api::all_with(client, &api_resource(kind));
+    knit_kube::watch(&kind.plural, api, watcher::Config::default(), |update| {
+        if let Some(update) = update.filter_map(|found| parse_object(kind, &found)) {
+            let _ = events.send(Event::Objects(&kind.kind, Box::new(update)));
         }
     })
     .await;

@@ -1,40 +1,40 @@
-//! `PodConfig.sampleDeployment`: two unprivileged pods to try things with.
+//! `PodConfig.sampleDeployment`: a Deployment of two unprivileged pods.
 
 use knit_crds::Object;
 use serde_json::{Value, json};
 
-/// The label that says which PodConfig a sample Deployment belongs to.
-pub const LABEL: &str = "podconfig.opdev.io/sample-of";
+/// The label with the PodConfig of a sample Deployment.
+pub const OWNER_LABEL: &str = "podconfig.opdev.io/sample-of";
 
-/// The Deployment that a PodConfig asks for: its name.
-pub fn wanted(object: &Object) -> Option<String> {
+/// The name of the Deployment that a PodConfig requests.
+pub fn desired_name(object: &Object) -> Option<String> {
     let Object::PodConfig(config) = object else { return None };
     let sample = config.spec.sample_deployment.as_ref().filter(|sample| sample.create)?;
     sample.name.as_ref().map(|name| name.0.clone())
 }
 
-/// The Deployment. It goes with the object, and its pods may do nothing that any pod may not.
+/// The Deployment. The object owns it, and its pods are unprivileged.
 pub fn deployment(object: &Object, name: &str, image: &str) -> Value {
-    let me = object.object_ref();
-    let labels = json!({"app": name, "podconfig": me.name, LABEL: me.name});
+    let owner = object.object_ref();
+    let labels = json!({"app": name, "podconfig": owner.name, OWNER_LABEL: owner.name});
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {
             "name": name,
-            "namespace": me.namespace,
-            "labels": {"app": name, LABEL: me.name},
+            "namespace": owner.namespace,
+            "labels": {"app": name, OWNER_LABEL: owner.name},
             "ownerReferences": [{
                 "apiVersion": "podconfig.opdev.io/v1alpha1",
                 "kind": "PodConfig",
-                "name": me.name,
-                "uid": me.uid,
+                "name": owner.name,
+                "uid": owner.uid,
                 "controller": true,
             }],
         },
         "spec": {
             "replicas": 2,
-            "selector": {"matchLabels": {"app": name, LABEL: me.name}},
+            "selector": {"matchLabels": {"app": name, OWNER_LABEL: owner.name}},
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {

@@ -1,7 +1,7 @@
-//! One event in, effects out.
+//! The decisions of the controller: one event in, effects out.
 //!
-//! News only say which objects have to be looked at. [`Event::Look`] looks at them: what each should have is compared with
-//! what it has, and the difference is the effect. So the same news twice, or in another order, end in the same.
+//! Updates only mark objects as dirty. [`Event::Reconcile`] compares the desired with the observed state of dirty
+//! objects, and returns the difference as effects, so repeated or reordered updates have the same result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,259 +11,259 @@ use knit_crds::kinds::UsedCounts;
 use knit_crds::states::{AppliedObject, NodeNetworkStatus, PodNetworkStateStatus};
 use knit_crds::status::READY;
 use knit_engine::ObjectKey;
-use knit_kube::{Seen, Severity};
+use knit_kube::{Severity, WatchUpdate};
 use knit_model::provenance::ObjectRef;
-use knit_model::quota::Counts;
+use knit_model::quota::ResourceCounts;
 use serde_json::Value;
 
 use crate::blocks;
-use crate::known::{HeldBlock, Known, Name, State};
 use crate::labels::{self, Labels};
 use crate::rollup::{RollUp, roll_up};
 use crate::sample;
+use crate::state::{HeldBlock, Name, State, TrackedObject};
 
-/// Agents have this long to say something about a new generation before its status says that it waits for them.
-const EARLY: i64 = 1_000;
-/// An agent that is away has this long before an object goes without its word. It finds out when it is back.
-const LONGEST_FAREWELL: i64 = 30_000;
+/// How long a status waits for the reports of agents about a new generation, in milliseconds.
+const REPORT_GRACE_MS: i64 = 1_000;
+/// How long the deletion of an object waits for unavailable agents, in milliseconds. They clean up when they return.
+const FINALIZER_TIMEOUT_MS: i64 = 30_000;
 
-/// What was listed before anything is decided, beside all kinds.
+/// Resources that must have synced before anything is reconciled, besides all kinds.
 const PODS: &str = "PodNetworkState";
 const NODES: &str = "NodeNetwork";
 const ALIVE: &str = "Node";
 const SAMPLES: &str = "Deployment";
 const BLOCKS: &str = "PodAddressBlock";
-/// What every node says whether it has.
+/// The kind that affects the labels of every node.
 const UPLINKS: &str = "Uplink";
 
-/// What happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// News of the objects of a kind.
-    Objects(&'static str, Box<Seen<Object>>),
-    /// News of what agents say about pods.
-    Pods(Seen<(Name, PodNetworkStateStatus)>),
-    /// News of what agents say about nodes.
-    Nodes(Seen<(String, NodeNetworkStatus)>),
-    /// News of nodes, each with those of its labels that are Knit's.
-    Alive(Seen<(String, Labels)>),
-    /// News of sample Deployments, each with the PodConfig that it belongs to.
-    Samples(Seen<(Name, String)>),
-    /// News of blocks of addresses, by name.
-    Blocks(Seen<(String, HeldBlock)>),
-    /// Something about this object could not be written.
-    Failed(ObjectKey),
-    /// Labels of this node could not be written.
-    Unlabelled(String),
-    /// Everything that waits is to be looked at.
-    Look,
+    /// An update of the objects of a kind.
+    Objects(&'static str, Box<WatchUpdate<Object>>),
+    /// An update of PodNetworkStates.
+    PodStates(WatchUpdate<(Name, PodNetworkStateStatus)>),
+    /// An update of NodeNetworks.
+    NodeNetworks(WatchUpdate<(String, NodeNetworkStatus)>),
+    /// An update of nodes, each with its labels that Knit owns.
+    ClusterNodes(WatchUpdate<(String, Labels)>),
+    /// An update of sample Deployments, each with its PodConfig.
+    Samples(WatchUpdate<(Name, String)>),
+    /// An update of address blocks, by name.
+    Blocks(WatchUpdate<(String, HeldBlock)>),
+    /// A write of this object failed.
+    WriteFailed(ObjectKey),
+    /// A write of the labels of this node failed.
+    LabelWriteFailed(String),
+    /// Reconcile everything that is dirty.
+    Reconcile,
 }
 
-/// What is to be done.
+/// An effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Give an object this status.
+    /// Write the status of an object.
     WriteStatus(ObjectKey, Value),
-    /// Give an object these finalizers, unless it has changed since.
+    /// Set the finalizers of an object, unless it has changed since.
     SetFinalizers {
         /// The object.
         key: ObjectKey,
-        /// All of them.
+        /// All finalizers.
         finalizers: Vec<String>,
-        /// The version that this is about.
+        /// The resourceVersion that this is based on.
         version: String,
     },
-    /// Make the sample Deployment of a PodConfig.
-    MakeSample {
+    /// Create the sample Deployment of a PodConfig.
+    CreateSample {
         /// The PodConfig.
         key: ObjectKey,
         /// The Deployment.
         name: String,
     },
-    /// Delete a sample Deployment that its PodConfig does not ask for any more.
+    /// Delete a sample Deployment that its PodConfig no longer requests.
     DeleteSample(ObjectKey, Name),
-    /// Give a node these labels, and take away those without a value.
+    /// Set labels of a node, and remove those without a value.
     LabelNode {
         /// The node.
         node: String,
-        /// The labels that differ.
+        /// The changed labels.
         labels: BTreeMap<String, Option<String>>,
     },
-    /// Delete what was said about a node that is gone.
-    DeleteNodeState(String),
-    /// Delete a block of a node that is gone.
+    /// Delete the NodeNetwork of a deleted node.
+    DeleteNodeNetwork(String),
+    /// Delete an address block of a deleted node.
     DeleteBlock {
         /// Its name.
         name: String,
         /// Its uid.
         uid: String,
     },
-    /// Take back what nodes that are gone have claimed of a quota, unless it has changed since.
-    DropClaims {
+    /// Release the quota claims of deleted nodes, unless the quota has changed since.
+    ReleaseClaims {
         /// The quota.
         key: ObjectKey,
         /// The nodes.
         nodes: Vec<String>,
-        /// What is used without them.
+        /// The usage without them.
         used: UsedCounts,
-        /// The version that this is about.
+        /// The resourceVersion that this is based on.
         version: String,
     },
-    /// Say something about an object.
-    Tell {
+    /// Publish an Event about an object.
+    PublishEvent {
         /// The object.
         object: ObjectRef,
-        /// How bad it is.
+        /// The type of the Event.
         severity: Severity,
-        /// One stable word.
+        /// A stable CamelCase identifier.
         reason: String,
-        /// A sentence.
+        /// The message.
         note: String,
     },
 }
 
-/// Hears an event and says what is to be done. `now` is in milliseconds.
+/// Handles an event and returns the effects. `now` is in milliseconds.
 pub fn step(state: &mut State, event: Event, now: i64) -> Vec<Effect> {
     match event {
-        Event::Objects(kind, seen) => hear_objects(state, kind, *seen, now),
-        Event::Pods(seen) => hear_pods(state, seen),
-        Event::Nodes(seen) => hear_nodes(state, seen),
-        Event::Alive(seen) => hear_alive(state, seen),
-        Event::Samples(seen) => hear_samples(state, seen),
-        Event::Blocks(seen) => {
-            blocks::hear(state, seen);
-            state.listed.insert(BLOCKS.to_owned());
+        Event::Objects(kind, update) => handle_objects(state, kind, *update, now),
+        Event::PodStates(update) => handle_pod_states(state, update),
+        Event::NodeNetworks(update) => handle_node_networks(state, update),
+        Event::ClusterNodes(update) => handle_cluster_nodes(state, update),
+        Event::Samples(update) => handle_samples(state, update),
+        Event::Blocks(update) => {
+            blocks::handle(state, update);
+            state.synced.insert(BLOCKS.to_owned());
         }
-        Event::Failed(key) => {
-            // What it has is not known any more.
-            if let Some(known) = state.objects.get_mut(&key) {
-                known.object.forget_status();
-                known.asked = None;
+        Event::WriteFailed(key) => {
+            // The status in the cluster is unknown.
+            if let Some(tracked) = state.objects.get_mut(&key) {
+                tracked.object.clear_status();
+                tracked.finalizers_patched = None;
             }
             state.dirty.insert(key);
         }
-        // What it has is not known any more: the same labels once more do no harm.
-        Event::Unlabelled(node) => {
-            state.alive.entry(node.clone()).and_modify(Labels::clear);
-            state.unlabelled.insert(node);
+        // The labels in the cluster are unknown: write all of them again.
+        Event::LabelWriteFailed(node) => {
+            state.cluster_nodes.entry(node.clone()).and_modify(Labels::clear);
+            state.dirty_nodes.insert(node);
         }
-        Event::Look => return look(state, now),
+        Event::Reconcile => return reconcile(state, now),
     }
     Vec::new()
 }
 
-fn hear_objects(state: &mut State, kind: &'static str, seen: Seen<Object>, now: i64) {
+fn handle_objects(state: &mut State, kind: &'static str, update: WatchUpdate<Object>, now: i64) {
     if kind == UPLINKS {
-        state.unlabelled.extend(state.alive.keys().cloned());
+        state.dirty_nodes.extend(state.cluster_nodes.keys().cloned());
     }
-    match seen {
-        Seen::Listed(objects) => {
+    match update {
+        WatchUpdate::Listed(objects) => {
             let there: Vec<ObjectKey> =
                 objects.iter().map(|object| ObjectKey::of(&object.object_ref())).collect();
             state.objects.retain(|key, _| key.kind != kind || there.contains(key));
-            state.listed.insert(kind.to_owned());
-            objects.into_iter().for_each(|object| know(state, object, now));
+            state.synced.insert(kind.to_owned());
+            objects.into_iter().for_each(|object| track(state, object, now));
         }
-        Seen::Applied(object) => know(state, object, now),
-        Seen::Deleted(object) => {
+        WatchUpdate::Applied(object) => track(state, object, now),
+        WatchUpdate::Deleted(object) => {
             state.objects.remove(&ObjectKey::of(&object.object_ref()));
         }
     }
 }
 
-fn know(state: &mut State, object: Object, now: i64) {
-    let me = object.object_ref();
-    let key = ObjectKey::of(&me);
-    let old = state.objects.get(&key).filter(|old| old.object.object_ref().uid == me.uid);
-    let same = old.filter(|old| old.object.object_ref().generation == me.generation);
-    let is_going = object.metadata().deletion_timestamp.is_some();
-    let known = Known {
-        since: same.map_or(now, |old| old.since),
-        going_since: is_going.then(|| old.and_then(|old| old.going_since).unwrap_or(now)),
-        asked: old.and_then(|old| old.asked.clone()),
+fn track(state: &mut State, object: Object, now: i64) {
+    let identity = object.object_ref();
+    let key = ObjectKey::of(&identity);
+    let old = state.objects.get(&key).filter(|old| old.object.object_ref().uid == identity.uid);
+    let same = old.filter(|old| old.object.object_ref().generation == identity.generation);
+    let is_deleting = object.metadata().deletion_timestamp.is_some();
+    let tracked = TrackedObject {
+        generation_since: same.map_or(now, |old| old.generation_since),
+        deleting_since: is_deleting.then(|| old.and_then(|old| old.deleting_since).unwrap_or(now)),
+        finalizers_patched: old.and_then(|old| old.finalizers_patched.clone()),
         object,
     };
-    state.objects.insert(key.clone(), known);
+    state.objects.insert(key.clone(), tracked);
     state.dirty.insert(key);
 }
 
-fn hear_pods(state: &mut State, seen: Seen<(Name, PodNetworkStateStatus)>) {
+fn handle_pod_states(state: &mut State, update: WatchUpdate<(Name, PodNetworkStateStatus)>) {
     let mut put = |name: Name, new: Option<PodNetworkStateStatus>| {
         let old = match new.clone() {
-            Some(new) => state.pods.insert(name, new),
-            None => state.pods.remove(&name),
+            Some(new) => state.pod_states.insert(name, new),
+            None => state.pod_states.remove(&name),
         };
         let objects = old.into_iter().chain(new).flat_map(|pod| pod.objects);
         state.dirty.extend(objects.map(|object| key_of(&object)));
     };
-    match seen {
-        Seen::Applied((name, pod)) => put(name, Some(pod)),
-        Seen::Deleted((name, _)) => put(name, None),
-        Seen::Listed(pods) => {
-            state.pods = pods.into_iter().collect();
-            list(state, PODS);
+    match update {
+        WatchUpdate::Applied((name, pod)) => put(name, Some(pod)),
+        WatchUpdate::Deleted((name, _)) => put(name, None),
+        WatchUpdate::Listed(pods) => {
+            state.pod_states = pods.into_iter().collect();
+            mark_synced(state, PODS);
         }
     }
 }
 
-fn hear_nodes(state: &mut State, seen: Seen<(String, NodeNetworkStatus)>) {
+fn handle_node_networks(state: &mut State, update: WatchUpdate<(String, NodeNetworkStatus)>) {
     let mut put = |name: String, new: Option<NodeNetworkStatus>| {
-        state.unlabelled.insert(name.clone());
+        state.dirty_nodes.insert(name.clone());
         let old = match new.clone() {
-            Some(new) => state.nodes.insert(name, new),
-            None => state.nodes.remove(&name),
+            Some(new) => state.node_networks.insert(name, new),
+            None => state.node_networks.remove(&name),
         };
         let objects = old.into_iter().chain(new).flat_map(|node| node.objects);
         state.dirty.extend(objects.map(|object| key_of(&object)));
     };
-    match seen {
-        Seen::Applied((name, node)) => put(name, Some(node)),
-        Seen::Deleted((name, _)) => put(name, None),
-        Seen::Listed(nodes) => {
-            state.nodes = nodes.into_iter().collect();
-            state.unlabelled.extend(state.alive.keys().cloned());
-            list(state, NODES);
+    match update {
+        WatchUpdate::Applied((name, node)) => put(name, Some(node)),
+        WatchUpdate::Deleted((name, _)) => put(name, None),
+        WatchUpdate::Listed(nodes) => {
+            state.node_networks = nodes.into_iter().collect();
+            state.dirty_nodes.extend(state.cluster_nodes.keys().cloned());
+            mark_synced(state, NODES);
         }
     }
 }
 
-fn hear_alive(state: &mut State, seen: Seen<(String, Labels)>) {
-    match seen {
-        Seen::Applied((name, labels)) => {
-            let before = state.alive.insert(name.clone(), labels);
-            // A node's heartbeat is no news.
-            if before.as_ref() == state.alive.get(&name) {
+fn handle_cluster_nodes(state: &mut State, update: WatchUpdate<(String, Labels)>) {
+    match update {
+        WatchUpdate::Applied((name, labels)) => {
+            let before = state.cluster_nodes.insert(name.clone(), labels);
+            // Heartbeats do not change labels.
+            if before.as_ref() == state.cluster_nodes.get(&name) {
                 return;
             }
-            state.unlabelled.insert(name);
+            state.dirty_nodes.insert(name);
             if before.is_some() {
                 return;
             }
         }
-        Seen::Deleted((name, _)) => {
-            state.alive.remove(&name);
+        WatchUpdate::Deleted((name, _)) => {
+            state.cluster_nodes.remove(&name);
         }
-        Seen::Listed(nodes) => {
-            state.alive = nodes.into_iter().collect();
-            state.unlabelled.extend(state.alive.keys().cloned());
+        WatchUpdate::Listed(nodes) => {
+            state.cluster_nodes = nodes.into_iter().collect();
+            state.dirty_nodes.extend(state.cluster_nodes.keys().cloned());
         }
     }
-    list(state, ALIVE);
+    mark_synced(state, ALIVE);
 }
 
-fn hear_samples(state: &mut State, seen: Seen<(Name, String)>) {
-    let (names, of): (Vec<Name>, Vec<String>) = match seen {
-        Seen::Applied((name, of)) => {
+fn handle_samples(state: &mut State, update: WatchUpdate<(Name, String)>) {
+    let (names, of): (Vec<Name>, Vec<String>) = match update {
+        WatchUpdate::Applied((name, of)) => {
             state.samples.insert(name.clone(), of.clone());
             (vec![name], vec![of])
         }
-        Seen::Deleted((name, of)) => {
+        WatchUpdate::Deleted((name, of)) => {
             state.samples.remove(&name);
             (vec![name], vec![of])
         }
-        Seen::Listed(samples) => {
+        WatchUpdate::Listed(samples) => {
             state.samples = samples.into_iter().collect();
-            return list(state, SAMPLES);
+            return mark_synced(state, SAMPLES);
         }
     };
     for ((namespace, _), name) in names.into_iter().zip(of) {
@@ -271,9 +271,9 @@ fn hear_samples(state: &mut State, seen: Seen<(Name, String)>) {
     }
 }
 
-/// A list may tell of anything.
-fn list(state: &mut State, what: &str) {
-    state.listed.insert(what.to_owned());
+/// A full list may change any object.
+fn mark_synced(state: &mut State, what: &str) {
+    state.synced.insert(what.to_owned());
     state.dirty.extend(state.objects.keys().cloned());
 }
 
@@ -283,94 +283,93 @@ fn key_of(object: &AppliedObject) -> ObjectKey {
 }
 
 impl State {
-    /// What was not listed yet. Before all of it was, nothing is decided.
-    pub fn missing(&self) -> BTreeSet<String> {
+    /// Resources that have not synced. Nothing is reconciled before all have.
+    pub fn unsynced(&self) -> BTreeSet<String> {
         let others = [PODS, NODES, ALIVE, SAMPLES, BLOCKS].into_iter();
         let needed = Object::kinds().iter().map(|kind| kind.kind.as_str()).chain(others);
-        needed.filter(|what| !self.listed.contains(*what)).map(str::to_owned).collect()
+        needed.filter(|what| !self.synced.contains(*what)).map(str::to_owned).collect()
     }
 }
 
-fn look(state: &mut State, now: i64) -> Vec<Effect> {
-    if !state.missing().is_empty() {
+fn reconcile(state: &mut State, now: i64) -> Vec<Effect> {
+    if !state.unsynced().is_empty() {
         return Vec::new();
     }
     let mut effects = Vec::new();
     for key in std::mem::take(&mut state.dirty) {
-        look_at(state, &key, now, &mut effects);
+        reconcile_object(state, &key, now, &mut effects);
     }
-    let gone = state.nodes.keys().filter(|name| !state.alive.contains_key(*name));
-    effects.extend(gone.map(|name| Effect::DeleteNodeState(name.clone())));
-    effects.extend(blocks::of_gone_nodes(state, now));
-    effects.extend(labels::differences(state));
+    let gone = state.node_networks.keys().filter(|name| !state.cluster_nodes.contains_key(*name));
+    effects.extend(gone.map(|name| Effect::DeleteNodeNetwork(name.clone())));
+    effects.extend(blocks::delete_expired(state, now));
+    effects.extend(labels::reconcile(state));
     effects
 }
 
-fn look_at(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effect>) {
-    let Some(known) = state.objects.get(key) else { return };
-    if let Some(since) = known.going_since {
+fn reconcile_object(state: &mut State, key: &ObjectKey, now: i64, effects: &mut Vec<Effect>) {
+    let Some(tracked) = state.objects.get(key) else { return };
+    if let Some(since) = tracked.deleting_since {
         let is_used = state.in_pods(key).next().is_some() || state.on_nodes(key).next().is_some();
-        let is_late = now - since >= LONGEST_FAREWELL;
-        if is_used && !is_late {
+        let is_overdue = now - since >= FINALIZER_TIMEOUT_MS;
+        if is_used && !is_overdue {
             state.dirty.insert(key.clone());
             return;
         }
         if is_used {
-            let note =
-                "some agent did not answer in time: it takes back what it has when it is back".to_owned();
-            effects.push(tell(&known.object, Severity::Warning, "AgentAway", note));
+            let note = "timeout while waiting for an agent: it cleans up when it returns".to_owned();
+            effects.push(publish_event(&tracked.object, Severity::Warning, "AgentUnavailable", note));
         }
         effects.extend(finalizers(state, key, false));
         return;
     }
     effects.extend(finalizers(state, key, true));
-    let Some(known) = state.objects.get(key) else { return };
-    samples(state, key, &known.object, effects);
-    effects.extend(drop_claims(state, key, &known.object));
-    let RollUp { report, is_early } = roll_up(state, key, &known.object);
-    if is_early && now - known.since < EARLY {
+    let Some(tracked) = state.objects.get(key) else { return };
+    samples(state, key, &tracked.object, effects);
+    effects.extend(release_claims(state, key, &tracked.object));
+    let RollUp { report, is_incomplete } = roll_up(state, key, &tracked.object);
+    if is_incomplete && now - tracked.generation_since < REPORT_GRACE_MS {
         state.dirty.insert(key.clone());
         return;
     }
     let time = Timestamp::from_millisecond(now).unwrap_or_default();
-    let Some(known) = state.objects.get_mut(key) else { return };
-    let before = condition(&known.object);
-    if !known.object.update_status(&report, time) {
+    let Some(tracked) = state.objects.get_mut(key) else { return };
+    let before = condition(&tracked.object);
+    if !tracked.object.update_status(&report, time) {
         return;
     }
-    let mut status = known.object.to_value()["status"].clone();
-    if let (Object::NetworkQuota(_), Some(fields)) = (&known.object, status.as_object_mut()) {
-        // These are the agents' to write.
+    let mut status = tracked.object.to_value()["status"].clone();
+    if let (Object::NetworkQuota(_), Some(fields)) = (&tracked.object, status.as_object_mut()) {
+        // Agents write these fields.
         fields.retain(|field, _| field != "claims" && field != "used");
     }
     effects.push(Effect::WriteStatus(key.clone(), status));
-    let after = condition(&known.object);
-    // How many pods it is by now is in the status; what is in the way, and that nothing is any more, is told.
-    let is_told = |after: &(String, String, String)| {
+    let after = condition(&tracked.object);
+    // The number of pods is in the status; problems and their resolution are Events.
+    let is_published = |after: &(String, String, String)| {
         before.as_ref().is_some_and(|before| before == after || (after.0 == "True" && before.0 == "True"))
     };
-    if let Some((status, reason, note)) = after.filter(|after| !is_told(after)) {
-        // Nobody asks to be told that nothing has begun.
+    if let Some((status, reason, note)) = after.filter(|after| !is_published(after)) {
+        // The initial states are not Events.
         let severity = match (status.as_str(), reason.as_str()) {
             ("True", _) => Severity::Normal,
             (_, "NoPods" | "Unset" | "Configuring") => return,
             _ => Severity::Warning,
         };
-        effects.push(tell(&known.object, severity, &reason, note));
+        effects.push(publish_event(&tracked.object, severity, &reason, note));
     }
 }
 
-/// A node that is gone uses nothing any more.
-fn drop_claims(state: &State, key: &ObjectKey, object: &Object) -> Option<Effect> {
+/// Releases the claims of deleted nodes.
+fn release_claims(state: &State, key: &ObjectKey, object: &Object) -> Option<Effect> {
     let Object::NetworkQuota(quota) = object else { return None };
     let claims = &quota.status.as_ref()?.claims;
-    let (alive, gone): (Vec<_>, Vec<_>) =
-        claims.iter().partition(|(node, _)| state.alive.contains_key(*node));
+    let (current, gone): (Vec<_>, Vec<_>) =
+        claims.iter().partition(|(node, _)| state.cluster_nodes.contains_key(*node));
     if gone.is_empty() {
         return None;
     }
-    let used = alive.into_iter().fold(Counts::default(), |all, (_, one)| all + Counts::from(*one));
-    Some(Effect::DropClaims {
+    let used = current.into_iter().fold(ResourceCounts::default(), |all, (_, one)| all + ResourceCounts::from(*one));
+    Some(Effect::ReleaseClaims {
         key: key.clone(),
         nodes: gone.into_iter().map(|(node, _)| node.clone()).collect(),
         used: used.into(),
@@ -379,12 +378,12 @@ fn drop_claims(state: &State, key: &ObjectKey, object: &Object) -> Option<Effect
 }
 
 fn condition(object: &Object) -> Option<(String, String, String)> {
-    let ready = object.overview()?.condition(READY)?;
+    let ready = object.common_status()?.condition(READY)?;
     Some((ready.status.clone(), ready.reason.clone(), ready.message.clone()))
 }
 
-fn tell(object: &Object, severity: Severity, reason: &str, note: String) -> Effect {
-    Effect::Tell { object: object.object_ref(), severity, reason: reason.to_owned(), note }
+fn publish_event(object: &Object, severity: Severity, reason: &str, note: String) -> Effect {
+    Effect::PublishEvent { object: object.object_ref(), severity, reason: reason.to_owned(), note }
 }
 
 /// The finalizer of a kind, if it has one.
@@ -396,39 +395,39 @@ pub fn finalizer(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// Has the object carry its kind's finalizer, or not.
-fn finalizers(state: &mut State, key: &ObjectKey, wanted: bool) -> Option<Effect> {
+/// Adds or removes the kind's finalizer.
+fn finalizers(state: &mut State, key: &ObjectKey, desired: bool) -> Option<Effect> {
     let mine = finalizer(&key.kind)?;
-    let known = state.objects.get_mut(key)?;
-    let metadata = known.object.metadata();
+    let tracked = state.objects.get_mut(key)?;
+    let metadata = tracked.object.metadata();
     let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
-    if finalizers.iter().any(|one| one == mine) == wanted {
+    if finalizers.iter().any(|one| one == mine) == desired {
         return None;
     }
-    if wanted {
+    if desired {
         finalizers.push(mine.to_owned());
     } else {
         finalizers.retain(|one| one != mine);
     }
     let version = metadata.resource_version.clone().unwrap_or_default();
-    if known.asked.replace(version.clone()).as_ref() == Some(&version) {
+    if tracked.finalizers_patched.replace(version.clone()).as_ref() == Some(&version) {
         return None;
     }
     Some(Effect::SetFinalizers { key: key.clone(), finalizers, version })
 }
 
-/// Has a PodConfig have exactly the Deployment that it asks for.
+/// Creates the requested sample Deployment, and deletes others of the object.
 fn samples(state: &State, key: &ObjectKey, object: &Object, effects: &mut Vec<Effect>) {
     if key.kind != "PodConfig" {
         return;
     }
-    let wanted = sample::wanted(object);
+    let desired = sample::desired_name(object);
     let mine = |(name, of): &(&Name, &String)| name.0 == key.namespace && **of == key.name;
-    let surplus = state.samples.iter().filter(mine).filter(|(name, _)| Some(&name.1) != wanted.as_ref());
+    let surplus = state.samples.iter().filter(mine).filter(|(name, _)| Some(&name.1) != desired.as_ref());
     effects.extend(surplus.map(|(name, _)| Effect::DeleteSample(key.clone(), name.clone())));
-    if let Some(name) = wanted
+    if let Some(name) = desired
         && !state.samples.contains_key(&(key.namespace.clone(), name.clone()))
     {
-        effects.push(Effect::MakeSample { key: key.clone(), name });
+        effects.push(Effect::CreateSample { key: key.clone(), name });
     }
 }

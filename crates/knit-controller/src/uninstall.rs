@@ -1,5 +1,5 @@
-//! `knit uninstall`: objects first, so that agents take back what they made; then Knit itself. Nothing is waited for longer
-//! than was asked, and no finalizer is left behind.
+//! `knit uninstall`: deletes the objects first, so that agents roll back their changes, and then Knit itself. It waits
+//! no longer than the timeout, and removes all finalizers.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -13,10 +13,10 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use knit_crds::states::{NodeNetwork, PodNetworkState};
 use knit_crds::{KindInfo, Object};
+use knit_kube::api_resource;
 use knit_kube::kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use knit_kube::kube::core::GroupVersionKind;
 use knit_kube::kube::{self, Api, Client, Resource, ResourceExt};
-use knit_kube::resource;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -24,48 +24,53 @@ use tokio::time::{Instant, sleep};
 use crate::labels;
 use crate::step::finalizer;
 
-/// What Knit's own manifests are labelled with.
+/// The label selector of Knit's own manifests.
 const LABEL: &str = "app.kubernetes.io/part-of=knit";
-/// How often is looked whether agents are done.
-const AGAIN: Duration = Duration::from_millis(250);
+/// The poll interval while agents roll back.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Removes everything of Knit's from a cluster. `say` is told what is done.
-pub async fn uninstall(client: Client, patience: Duration, mut say: impl FnMut(String)) -> kube::Result<()> {
+/// Removes everything of Knit from a cluster. `report` is called for each step.
+pub async fn uninstall(
+    client: Client,
+    timeout: Duration,
+    mut report: impl FnMut(String),
+) -> kube::Result<()> {
     for kind in Object::kinds() {
         let gone = delete_objects(&client, kind).await?;
         if gone > 0 {
-            say(format!("{gone} {} deleted", kind.plural));
+            report(format!("{gone} {} deleted", kind.plural));
         }
     }
-    if agents_let_go(&client, patience).await? {
-        say("nodes and pods are as they were".to_owned());
+    if wait_for_agents(&client, timeout).await? {
+        report("nodes and pods are restored".to_owned());
     } else {
-        say(format!(
-            "some agent did not answer within {} s: what it made stays until its node is restarted",
-            patience.as_secs()
+        report(format!(
+            "timeout after {} s while waiting for an agent: its changes stay until its node restarts",
+            timeout.as_secs()
         ));
     }
     for kind in Object::kinds() {
-        free_objects(&client, kind).await?;
+        remove_finalizers(&client, kind).await?;
     }
-    remove(Api::<Namespace>::all(client.clone()), "namespace", &mut say).await?;
+    remove(Api::<Namespace>::all(client.clone()), "namespace", &mut report).await?;
     for kind in ["MutatingAdmissionPolicyBinding", "MutatingAdmissionPolicy"] {
-        remove(placement(&client, kind), &kind.to_lowercase(), &mut say).await?;
+        remove(placement(&client, kind), &kind.to_lowercase(), &mut report).await?;
     }
     let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(client.clone());
-    remove(bindings, "validatingadmissionpolicybinding", &mut say).await?;
+    remove(bindings, "validatingadmissionpolicybinding", &mut report).await?;
     let policies = Api::<ValidatingAdmissionPolicy>::all(client.clone());
-    remove(policies, "validatingadmissionpolicy", &mut say).await?;
-    remove(Api::<ClusterRoleBinding>::all(client.clone()), "clusterrolebinding", &mut say).await?;
-    remove(Api::<ClusterRole>::all(client.clone()), "clusterrole", &mut say).await?;
-    // A controller that is still about to end may not put them back any more.
+    remove(policies, "validatingadmissionpolicy", &mut report).await?;
+    remove(Api::<ClusterRoleBinding>::all(client.clone()), "clusterrolebinding", &mut report).await?;
+    remove(Api::<ClusterRole>::all(client.clone()), "clusterrole", &mut report).await?;
+    // Last, because a controller that still runs would add them again.
     unlabel_nodes(&client).await?;
-    remove(Api::<CustomResourceDefinition>::all(client.clone()), "customresourcedefinition", &mut say).await
+    remove(Api::<CustomResourceDefinition>::all(client.clone()), "customresourcedefinition", &mut report)
+        .await
 }
 
-/// All objects of a kind; none where the kind is not installed.
+/// All objects of a kind; none if the kind is not installed.
 async fn objects(client: &Client, kind: &KindInfo) -> kube::Result<Vec<DynamicObject>> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &api_resource(kind));
     match api.list(&ListParams::default()).await {
         Err(kube::Error::Api(why)) if why.code == 404 => Ok(Vec::new()),
         listed => Ok(listed?.items),
@@ -74,8 +79,8 @@ async fn objects(client: &Client, kind: &KindInfo) -> kube::Result<Vec<DynamicOb
 
 fn api(client: &Client, kind: &KindInfo, object: &DynamicObject) -> Api<DynamicObject> {
     match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource(kind)),
-        None => Api::all_with(client.clone(), &resource(kind)),
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &api_resource(kind)),
+        None => Api::all_with(client.clone(), &api_resource(kind)),
     }
 }
 
@@ -83,14 +88,14 @@ async fn delete_objects(client: &Client, kind: &KindInfo) -> kube::Result<usize>
     let found = objects(client, kind).await?;
     for object in &found {
         let gone = api(client, kind, object).delete(&object.name_any(), &DeleteParams::default()).await;
-        there_or_not(gone.map(|_| ()))?;
+        ignore_not_found(gone.map(|_| ()))?;
     }
     Ok(found.len())
 }
 
-/// Waits until no agent says that it has anything of an object.
-async fn agents_let_go(client: &Client, patience: Duration) -> kube::Result<bool> {
-    let end = Instant::now() + patience;
+/// Waits until no agent reports an object.
+async fn wait_for_agents(client: &Client, timeout: Duration) -> kube::Result<bool> {
+    let deadline = Instant::now() + timeout;
     let pods: Api<PodNetworkState> = Api::all(client.clone());
     let nodes: Api<NodeNetwork> = Api::all(client.clone());
     loop {
@@ -102,14 +107,14 @@ async fn agents_let_go(client: &Client, patience: Duration) -> kube::Result<bool
         if in_pods + on_nodes == 0 {
             return Ok(true);
         }
-        if Instant::now() >= end {
+        if Instant::now() >= deadline {
             return Ok(false);
         }
-        sleep(AGAIN).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Where the kind is not installed there is none.
+/// A kind that is not installed counts as empty.
 fn count(found: kube::Result<usize>) -> kube::Result<usize> {
     match found {
         Err(kube::Error::Api(why)) if why.code == 404 => Ok(0),
@@ -117,8 +122,8 @@ fn count(found: kube::Result<usize>) -> kube::Result<usize> {
     }
 }
 
-/// Takes Knit's finalizer from objects that still have it: nobody will any more.
-async fn free_objects(client: &Client, kind: &KindInfo) -> kube::Result<()> {
+/// Removes Knit's finalizer from objects that still have it.
+async fn remove_finalizers(client: &Client, kind: &KindInfo) -> kube::Result<()> {
     let Some(mine) = finalizer(&kind.kind) else { return Ok(()) };
     for object in objects(client, kind).await? {
         if !object.finalizers().iter().any(|one| one == mine) {
@@ -126,46 +131,46 @@ async fn free_objects(client: &Client, kind: &KindInfo) -> kube::Result<()> {
         }
         let others: Vec<&String> = object.finalizers().iter().filter(|one| *one != mine).collect();
         let patch = json!({"metadata": {"finalizers": others}});
-        let freed = api(client, kind, &object)
+        let patched = api(client, kind, &object)
             .patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
             .await;
-        there_or_not(freed.map(|_| ()))?;
+        ignore_not_found(patched.map(|_| ()))?;
     }
     Ok(())
 }
 
-/// Deletes what is labelled as Knit's; nothing where the API server does not know the kind.
-async fn remove<K>(api: Api<K>, kind: &str, say: &mut impl FnMut(String)) -> kube::Result<()>
+/// Deletes resources with Knit's label; none if the API server does not support the kind.
+async fn remove<K>(api: Api<K>, kind: &str, report: &mut impl FnMut(String)) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let there = match api.list(&ListParams::default().labels(LABEL)).await {
+    let found = match api.list(&ListParams::default().labels(LABEL)).await {
         Err(kube::Error::Api(why)) if why.code == 404 => return Ok(()),
-        there => there?,
+        found => found?,
     };
-    for name in there.items.iter().map(ResourceExt::name_any) {
-        there_or_not(api.delete(&name, &DeleteParams::default()).await.map(|_| ()))?;
-        say(format!("{kind}/{name} deleted"));
+    for name in found.items.iter().map(ResourceExt::name_any) {
+        ignore_not_found(api.delete(&name, &DeleteParams::default()).await.map(|_| ()))?;
+        report(format!("{kind}/{name} deleted"));
     }
     Ok(())
 }
 
-/// Policies that put pods where their networks are. Older API servers do not know them.
+/// Mutating admission policies for pod placement, which older API servers do not support.
 fn placement(client: &Client, kind: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
     Api::all_with(client.clone(), &ApiResource::from_gvk(&kind))
 }
 
-/// Takes Knit's labels from all nodes.
+/// Removes Knit's labels from all nodes.
 async fn unlabel_nodes(client: &Client) -> kube::Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     for node in api.list_metadata(&ListParams::default()).await? {
         let labels: BTreeMap<String, ()> =
-            labels::own(node.labels()).into_keys().map(|key| (key, ())).collect();
+            labels::owned(node.labels()).into_keys().map(|key| (key, ())).collect();
         if !labels.is_empty() {
             let patch = json!({"metadata": {"labels": labels}});
             let params = PatchParams::default();
-            there_or_not(
+            ignore_not_found(
                 api.patch_metadata(&node.name_any(), &params, &Patch::Merge(&patch)).await.map(|_| ()),
             )?;
         }
@@ -173,8 +178,8 @@ async fn unlabel_nodes(client: &Client) -> kube::Result<()> {
     Ok(())
 }
 
-/// What is gone already is gone.
-fn there_or_not(result: kube::Result<()>) -> kube::Result<()> {
+/// Ignores not found.
+fn ignore_not_found(result: kube::Result<()>) -> kube::Result<()> {
     match result {
         Err(kube::Error::Api(why)) if why.code == 404 => Ok(()),
         other => other,

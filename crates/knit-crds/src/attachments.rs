@@ -1,8 +1,9 @@
-//! NetworkAttachmentDefinitions, and pods that name them in an annotation: the language of the Network Plumbing Working Group's
-//! de facto standard, which Multus speaks.
+//! NetworkAttachmentDefinitions (NADs) and the pod annotation that references them: the de facto standard of the
+//! Network Plumbing Working Group, which Multus implements.
 //!
-//! What a pod asks for becomes intents for that pod and no other. Types of plugins that are a kind of Knit's become that kind;
-//! others run as plugins, if the node's administrator lets them. What cannot be is told entry by entry, and the others stand.
+//! Each entry of the annotation becomes intents for that pod only. CNI plugin types with an equivalent kind become that
+//! kind; other plugins run as a CNI chain if the node's administrator allows them. Each entry is validated on its own,
+//! and a rejected entry does not affect the others.
 
 mod addresses;
 mod annotation;
@@ -19,92 +20,92 @@ use knit_model::provenance::{Dialect, ObjectRef};
 use knit_model::{IfName, Provenance};
 use serde::{Deserialize, Serialize};
 
-pub use plugins::Plugins;
-pub use status::{First, status};
+pub use plugins::AllowedPlugins;
+pub use status::{PrimaryInterfaceInfo, network_status};
 
 use self::annotation::Selection;
 use self::config::Config;
 
-/// The annotation by which a pod names networks.
+/// The annotation with which a pod requests networks.
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
-/// The annotation that says what a pod has.
+/// The annotation with the networks of a pod.
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
-/// The group of definitions.
+/// The API group of NetworkAttachmentDefinitions.
 pub const GROUP: &str = "k8s.cni.cncf.io";
-/// Their version.
+/// Their API version.
 pub const VERSION: &str = "v1";
 /// Their kind.
 pub const KIND: &str = "NetworkAttachmentDefinition";
-/// Their kind in addresses.
+/// Their plural name.
 pub const PLURAL: &str = "network-attachment-definitions";
 
-/// A pod asks for at most this many networks.
-const MOST: usize = crate::MAX_INTERFACES;
+/// The maximum number of networks in an annotation.
+const MAX_NETWORKS: usize = crate::MAX_INTERFACES;
 
-/// What a pod's annotation asks for.
+/// The translation of a pod's annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Networks {
-    /// What is asked for, and what cannot be, in the annotation's order.
+pub struct PodAttachments {
+    /// The intents, including rejected entries, in the annotation's order.
     pub intents: Vec<Intent>,
-    /// What will not be as one would expect.
+    /// Fields that are ignored or behave unexpectedly.
     pub warnings: Vec<String>,
     /// The networks, in the annotation's order.
     pub attachments: Vec<Attachment>,
 }
 
-/// One network that a pod names.
+/// One network of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The definition, as `namespace/name`.
     pub name: String,
-    /// The interface.
+    /// The interface name.
     pub interface: String,
-    /// The configuration that was read; none while there is no such definition.
+    /// The CNI configuration; `None` while the definition does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
 }
 
-/// What went wrong with one entry: a reason and a sentence.
-type Refusal = (Reason, String);
+/// Why an entry is rejected: a reason and a message.
+type EntryError = (Reason, String);
 
-fn invalid(message: impl Into<String>) -> Refusal {
+fn invalid(message: impl Into<String>) -> EntryError {
     (Reason::InvalidValue, message.into())
 }
 
-/// What a pod's annotation asks for, with the definitions that there are: the configuration of one by its namespace and name.
+/// Translates a pod's annotation. `definition` returns the CNI configuration of a definition by namespace and name.
 pub fn translate(
     pod: &ObjectRef,
     annotation: &str,
     definition: impl Fn(&str, &str) -> Option<String>,
-    plugins: &Plugins,
-) -> Networks {
-    let mut networks = Networks::default();
+    plugins: &AllowedPlugins,
+) -> PodAttachments {
+    let mut networks = PodAttachments::default();
     let origin = |index: usize| Provenance {
         dialect: Dialect::Annotation,
         object: Some(pod.clone()),
         field: format!("annotations[{NETWORKS}][{index}]"),
         call: None,
     };
-    let refused = |origin: Provenance, (reason, message): Refusal| {
+    let rejected = |origin: Provenance, (reason, message): EntryError| {
         let problem = Problem { field: origin.field.clone(), reason, message };
-        let refused = RejectedIntent { pods: Selector::pod(pod.uid.as_str()), problem };
-        Intent { origin, spec: IntentSpec::Rejected(Box::new(refused)) }
+        let intent = RejectedIntent { pods: Selector::pod(pod.uid.as_str()), problem };
+        Intent { origin, spec: IntentSpec::Rejected(Box::new(intent)) }
     };
     let selections = match annotation::parse(annotation, &pod.namespace) {
         Ok(selections) => selections,
         Err(why) => {
             let origin = Provenance { field: format!("annotations[{NETWORKS}]"), ..origin(0) };
-            networks.intents.push(refused(origin, invalid(why)));
+            networks.intents.push(rejected(origin, invalid(why)));
             return networks;
         }
     };
     let mut names: BTreeSet<IfName> = BTreeSet::new();
     for (index, selection) in selections.into_iter().enumerate() {
         let origin = origin(index);
-        let wants = selection.map_err(invalid).and_then(|selection| {
+        let translated = selection.map_err(invalid).and_then(|selection| {
             let interface = interface(&selection, index)?;
             if !names.insert(interface.clone()) {
-                let message = format!("interface {interface} is asked for twice in this annotation");
+                let message = format!("interface {interface} must be unique in the annotation");
                 return Err((Reason::Conflict, message));
             }
             let config = definition(&selection.namespace, &selection.name);
@@ -114,31 +115,31 @@ pub fn translate(
                 config: config.clone(),
             });
             let title = selection.title();
-            let config = config.ok_or_else(|| (Reason::NotFound, format!("there is no {KIND} {title}")))?;
+            let config = config.ok_or_else(|| (Reason::NotFound, format!("{KIND} {title} not found")))?;
             let entry = Entry { pod, selection: &selection, interface: &interface };
-            let made = entry.want(&config, plugins);
-            made.map_err(|(reason, message)| (reason, format!("{KIND} {title}: {message}")))
+            let translated = entry.translate(&config, plugins);
+            translated.map_err(|(reason, message)| (reason, format!("{KIND} {title}: {message}")))
         });
-        match wants {
-            Ok((want, warnings)) => {
+        match translated {
+            Ok((spec, warnings)) => {
                 let warnings = warnings.into_iter().map(|warning| format!("{}: {warning}", origin.field));
                 networks.warnings.extend(warnings);
-                networks.intents.push(Intent { origin, spec: want });
+                networks.intents.push(Intent { origin, spec });
             }
-            Err(refusal) => networks.intents.push(refused(origin, refusal)),
+            Err(error) => networks.intents.push(rejected(origin, error)),
         }
     }
     networks
 }
 
-/// The interface's name: what the entry says, or `net` and its place.
-fn interface(selection: &Selection, index: usize) -> Result<IfName, Refusal> {
-    if index >= MOST {
-        return Err(invalid(format!("a pod has at most {MOST} networks of its annotation")));
+/// The interface name: the entry's, or `net` and its position.
+fn interface(selection: &Selection, index: usize) -> Result<IfName, EntryError> {
+    if index >= MAX_NETWORKS {
+        return Err(invalid(format!("the annotation must have at most {MAX_NETWORKS} networks")));
     }
     match &selection.interface {
         Some(name) if ["eth0", "lo"].contains(&name.as_str()) => {
-            Err(invalid(format!("interface {name} is the pod's own, and no network's of its annotation")))
+            Err(invalid(format!("interface must not be {name}, which is reserved")))
         }
         Some(name) => IfName::new(name).map_err(|why| invalid(why.to_string())),
         None => IfName::new(format!("net{}", index + 1)).map_err(|why| invalid(why.to_string())),
@@ -153,12 +154,16 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// What it asks for, and what will not be as one would expect.
-    fn want(&self, config: &str, plugins: &Plugins) -> Result<(IntentSpec, Vec<String>), Refusal> {
+    /// The intent of the entry, and warnings.
+    fn translate(
+        &self,
+        config: &str,
+        plugins: &AllowedPlugins,
+    ) -> Result<(IntentSpec, Vec<String>), EntryError> {
         let config = Config::parse(config, &self.selection.name).map_err(invalid)?;
         match config.single().filter(|plugin| kinds::is_known(plugin.kind())) {
-            Some(plugin) => self.kind(plugin),
-            None => self.chain(&config, plugins).map(|want| (want, self.not_for_plugins())),
+            Some(plugin) => self.equivalent_kind(plugin),
+            None => self.plugin_chain(&config, plugins).map(|spec| (spec, self.plugin_chain_warnings())),
         }
     }
 }

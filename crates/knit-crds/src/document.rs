@@ -1,4 +1,4 @@
-//! YAML as a tree that knows its lines, so that a mistake is shown where it was made.
+//! A YAML tree with source locations, so that errors are reported with their line.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
-/// Where something was written; 0 is nowhere.
+/// A location in the source text; line 0 is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLocation {
     /// The line, from 1.
     pub line: u64,
     /// The column, from 1.
     pub column: u64,
 }
 
-/// A value with its place.
+/// A value with its location.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    pub(crate) place: Place,
+    pub(crate) location: SourceLocation,
     pub(crate) content: Content,
 }
 
@@ -34,8 +34,8 @@ pub(crate) enum Content {
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) key: String,
-    /// Where the key stands.
-    pub(crate) place: Place,
+    /// The location of the key.
+    pub(crate) location: SourceLocation,
     pub(crate) value: Node,
 }
 
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Its text, if it is one.
+    /// Its text, if it is a string.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar(Value::String(text)) => Some(text),
@@ -56,33 +56,33 @@ impl Node {
         }
     }
 
-    /// Whether it is nothing: `null`, `~`, or an empty document.
+    /// Whether it is null: `null`, `~`, or an empty document.
     pub(crate) fn is_null(&self) -> bool {
         matches!(self.content, Content::Scalar(Value::Null))
     }
 
-    /// What it is, in a word.
-    pub(crate) fn type_word(&self) -> &'static str {
+    /// Its type, for messages.
+    pub(crate) fn type_name(&self) -> &'static str {
         match &self.content {
             Content::Map(_) => "a map",
             Content::List(_) => "a list",
-            Content::Scalar(Value::Null) => "nothing",
+            Content::Scalar(Value::Null) => "null",
             Content::Scalar(Value::Bool(_)) => "a boolean",
-            Content::Scalar(Value::Number(number)) if number.is_f64() => "a fraction",
-            Content::Scalar(Value::Number(_)) => "a whole number",
-            Content::Scalar(_) => "a text",
+            Content::Scalar(Value::Number(number)) if number.is_f64() => "a float",
+            Content::Scalar(Value::Number(_)) => "an integer",
+            Content::Scalar(_) => "a string",
         }
     }
 
-    /// The value without places. A field that is null is a field that is left out.
+    /// The value without locations. A null field is the same as an absent field.
     pub(crate) fn value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
             Content::List(list) => list.iter().map(Self::value).collect(),
             Content::Map(fields) => {
-                let stated = fields.iter().filter(|field| !field.value.is_null());
+                let present = fields.iter().filter(|field| !field.value.is_null());
                 Value::Object(
-                    stated.map(|field| (field.key.clone(), field.value.value())).collect::<Map<_, _>>(),
+                    present.map(|field| (field.key.clone(), field.value.value())).collect::<Map<_, _>>(),
                 )
             }
         }
@@ -92,11 +92,11 @@ impl Node {
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Content>::deserialize(from)?;
-        Ok(Self { place: Place::of(&spanned), content: spanned.value })
+        Ok(Self { location: SourceLocation::of(&spanned), content: spanned.value })
     }
 }
 
-impl Place {
+impl SourceLocation {
     fn of<T>(spanned: &Spanned<T>) -> Self {
         let location = spanned.referenced;
         Self { line: location.line(), column: location.column() }
@@ -131,7 +131,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Content, E> {
-        let number = Number::from_f64(value).ok_or_else(|| E::custom("a number must be finite"))?;
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("must be a finite number"))?;
         Ok(Content::Scalar(number.into()))
     }
 
@@ -163,7 +163,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
         let mut fields = Vec::new();
         while let Some(key) = from.next_key::<Spanned<String>>()? {
             let value = from.next_value()?;
-            fields.push(Field { place: Place::of(&key), key: key.value, value });
+            fields.push(Field { location: SourceLocation::of(&key), key: key.value, value });
         }
         Ok(Content::Map(fields))
     }

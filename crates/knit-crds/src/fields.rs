@@ -1,7 +1,7 @@
-//! The values that fields hold: each with its schema, the rules that an API server checks, and the same rules in words.
+//! Field values: each with its schema, the CEL rules of the API server, and the same checks in Rust.
 //!
-//! A value is kept as it was written, so that an object from a newer version, or one with a bad value, can still be read,
-//! shown and reported on; `read` gives the model's value, or a problem with the field's path.
+//! A value is stored as it was written, so that an object from a newer version or with an invalid value can still be
+//! parsed, shown and reported; `read` returns the model's value, or adds a problem with the field's path.
 
 mod address;
 mod key;
@@ -13,20 +13,20 @@ mod socket;
 pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
 pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
-pub(crate) use link::{is_object_name, object_name_sentence};
+pub(crate) use link::{invalid_object_name, is_object_name};
 pub use number::{
     DefaultVlan, EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, PrefixLength, Priority,
     QueueLength, Seconds, SkbPriority, StpPriority, TableId, TagPriority, Tos, Ttl, UserId, VlanId,
     VlanRange, Vni, VrfTable, Weight,
 };
 pub use remote::Remote;
-pub(crate) use remote::{FarEnd, local_over_ipv6, same_family};
+pub(crate) use remote::{RemoteEndpoint, local_over_ipv6, same_family};
 pub use socket::{ProtocolText, SocketName};
 
 use schemars::{Schema, json_schema};
 use serde_json::{Value, json};
 
-/// Declares values: a name, what it holds, and its schema.
+/// Declares value types: a name, the inner type, and the schema.
 macro_rules! values {
     ($($(#[$doc:meta])* $name:ident($inner:ty) = $schema:expr;)*) => {$(
         $(#[$doc])*
@@ -51,28 +51,28 @@ macro_rules! values {
 }
 pub(crate) use values;
 
-/// A rule of an API server: an expression that must hold, and the sentence when it does not.
+/// A CEL rule: an expression that must be true, and the message if it is not.
 pub(crate) type Rule<'a> = (&'a str, &'a str);
 
-/// A text of at most this many characters. The bound is what keeps the cost of rules in an API server's budget.
-pub(crate) fn text(longest: u32, rules: &[Rule<'_>]) -> Schema {
-    json_schema!({ "type": "string", "maxLength": longest, "x-kubernetes-validations": rule_list(rules) })
+/// A string of at most this many characters. The limit bounds the cost of the CEL rules.
+pub(crate) fn text(max_length: u32, rules: &[Rule<'_>]) -> Schema {
+    json_schema!({ "type": "string", "maxLength": max_length, "x-kubernetes-validations": rule_list(rules) })
 }
 
-/// A whole number within bounds, which are said in the rule's sentence.
-pub(crate) fn number(smallest: i64, largest: i64, sentence: &str) -> Schema {
-    number_with(smallest, largest, sentence, &[])
+/// An integer within bounds, which the message contains.
+pub(crate) fn number(min: i64, max: i64, message: &str) -> Schema {
+    number_with(min, max, message, &[])
 }
 
-/// The same, with more rules.
-pub(crate) fn number_with(smallest: i64, largest: i64, sentence: &str, more: &[Rule<'_>]) -> Schema {
-    let format = if largest > i64::from(i32::MAX) { "int64" } else { "int32" };
-    let rule = format!("self >= {smallest} && self <= {largest}");
-    let rules = rule_list(&[&[(rule.as_str(), sentence)], more].concat());
+/// [`number`] with additional rules.
+pub(crate) fn number_with(min: i64, max: i64, message: &str, more: &[Rule<'_>]) -> Schema {
+    let format = if max > i64::from(i32::MAX) { "int64" } else { "int32" };
+    let rule = format!("self >= {min} && self <= {max}");
+    let rules = rule_list(&[&[(rule.as_str(), message)], more].concat());
     json_schema!({ "type": "integer", "format": format, "x-kubernetes-validations": rules })
 }
 
-/// Rules as the schema has them.
+/// Rules as `x-kubernetes-validations`.
 pub(crate) fn rule_list(rules: &[Rule<'_>]) -> Value {
     rules.iter().map(|(rule, message)| json!({ "rule": rule, "message": message })).collect()
 }

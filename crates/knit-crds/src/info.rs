@@ -1,51 +1,51 @@
-//! What programs need to know of each kind: how it is spelled, and where it lives.
+//! Metadata of each kind: names, scope and printer columns.
 
 use std::sync::LazyLock;
 
-use crate::kinds::{Kind, Object};
+use crate::kinds::{Object, ResourceKind};
 
-/// A kind as a command line knows it.
+/// Metadata of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindInfo {
     /// The kind.
     pub kind: String,
     /// Its API group.
     pub group: String,
-    /// Its version.
+    /// Its API version.
     pub version: String,
-    /// One of them, in lower case.
+    /// The singular name, in lower case.
     pub singular: String,
-    /// Many of them, in lower case.
+    /// The plural name, in lower case.
     pub plural: String,
-    /// Short words for it.
+    /// Short names.
     pub short_names: Vec<String>,
-    /// Whether its objects live in a namespace.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
-    /// Whether it is the admin's to write.
-    pub for_admins: bool,
-    /// The label of the pods that an object without `spec.selector` is for.
+    /// Whether only administrators may write it.
+    pub admin_only: bool,
+    /// The label that selects pods for an object without `spec.selector`.
     pub pod_label: Option<&'static str>,
-    /// The columns of a list of its objects.
+    /// The printer columns.
     pub columns: Vec<Column>,
 }
 
-/// A column in a list of objects, as `kubectl get` shows it.
+/// A printer column, as shown by `kubectl get`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its head.
+    /// Its heading.
     pub name: &'static str,
-    /// What it holds: `string`, `integer`, `boolean` or `date`.
+    /// The type of its values: `string`, `integer`, `boolean` or `date`.
     pub type_: &'static str,
-    /// Where the value is, such as `.spec.mtu`.
+    /// The JSONPath of the value, such as `.spec.mtu`.
     pub path: &'static str,
-    /// Whether it is shown only when more is asked for.
+    /// Whether it is shown only with `-o wide`.
     pub wide: bool,
 }
 
-static KINDS: LazyLock<Vec<KindInfo>> = LazyLock::new(crate::kinds::facts);
+static KINDS: LazyLock<Vec<KindInfo>> = LazyLock::new(crate::kinds::kind_infos);
 
 impl KindInfo {
-    pub(crate) fn of<K: Kind>() -> Self {
+    pub(crate) fn of<K: ResourceKind>() -> Self {
         let resource = K::api_resource();
         Self {
             singular: resource.kind.to_lowercase(),
@@ -55,21 +55,22 @@ impl KindInfo {
             plural: resource.plural,
             short_names: K::shortnames().iter().map(ToString::to_string).collect(),
             namespaced: K::NAMESPACED,
-            for_admins: K::FOR_ADMINS,
+            admin_only: K::ADMIN_ONLY,
             pod_label: K::POD_LABEL,
             columns: crate::schema::columns::<K>(),
         }
     }
 
-    /// `group/version`, as objects say it.
+    /// `group/version`, the `apiVersion` of its objects.
     pub fn api_version(&self) -> String {
         format!("{}/{}", self.group, self.version)
     }
 
-    /// Whether a person means this kind: its name, plural or a short name, in any case, with or without the group.
-    pub fn is_meant_by(&self, word: &str) -> bool {
-        let word = word.to_lowercase();
-        let name = word.strip_suffix(&format!(".{}", self.group)).unwrap_or(&word);
+    /// Whether a name refers to this kind: its singular, plural or a short name, in any case, with or without the
+    /// group.
+    pub fn matches_name(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        let name = name.strip_suffix(&format!(".{}", self.group)).unwrap_or(&name);
         name == self.singular || name == self.plural || self.short_names.iter().any(|short| short == name)
     }
 }
@@ -80,9 +81,9 @@ impl Object {
         &KINDS
     }
 
-    /// The kind that a person means.
-    pub fn find_kind(word: &str) -> Option<&'static KindInfo> {
-        KINDS.iter().find(|kind| kind.is_meant_by(word))
+    /// The kind with this singular, plural or short name.
+    pub fn find_kind(name: &str) -> Option<&'static KindInfo> {
+        KINDS.iter().find(|kind| kind.matches_name(name))
     }
 }
 
@@ -91,23 +92,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_found_by_any_of_its_words() {
-        for word in ["PodConfig", "podconfig", "podconfigs", "pcfg", "podconfigs.podconfig.opdev.io"] {
-            assert_eq!(Object::find_kind(word).map(|kind| kind.kind.as_str()), Some("PodConfig"), "{word}");
+    fn a_kind_is_found_by_any_of_its_names() {
+        for name in ["PodConfig", "podconfig", "podconfigs", "pcfg", "podconfigs.podconfig.opdev.io"] {
+            assert_eq!(Object::find_kind(name).map(|kind| kind.kind.as_str()), Some("PodConfig"), "{name}");
         }
         assert_eq!(Object::find_kind("pod"), None);
     }
 
     #[test]
-    fn no_two_kinds_share_a_word() {
-        let mut words: Vec<&str> = Vec::new();
+    fn the_names_of_kinds_are_unique() {
+        let mut names: Vec<&str> = Vec::new();
         for kind in Object::kinds() {
-            words.extend([kind.singular.as_str(), kind.plural.as_str()]);
-            words.extend(kind.short_names.iter().map(String::as_str));
+            names.extend([kind.singular.as_str(), kind.plural.as_str()]);
+            names.extend(kind.short_names.iter().map(String::as_str));
         }
-        let all = words.len();
-        words.sort_unstable();
-        words.dedup();
-        assert_eq!(words.len(), all, "{words:?}");
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all, "{names:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! What every kind that makes an interface has: addresses, the common fields of a link, routes and rules.
+//! Fields that all interfaces have: addresses, link attributes, routes and rules.
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{InterfaceIntent, Limits, NameRule, Selector};
+use knit_model::intent::{InterfaceIntent, BandwidthLimits, NameRule, Selector};
 use knit_model::link::{Attrs, Kind, Veth};
 use knit_model::{IfName, Problems};
 use schemars::JsonSchema;
@@ -14,57 +14,58 @@ use crate::fields::{
 };
 use crate::routing::{PodRule, RouteEntry};
 
-/// Fields of an interface in the pod, whatever its kind. All of them change on the living interface.
+/// InterfaceFields are the fields of a pod interface of any type. All of them are updated in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InterfaceFields {
-    /// The address range of the network, such as `192.168.100.0/24`, or several separated by commas, such as
-    /// `192.168.100.0/24,fd00:100::/64`. Each pod gets one free address of each. Default: no address.
+    /// cidr is the subnet of the network, such as `192.168.100.0/24`, or up to 4 subnets separated by commas, such as
+    /// `192.168.100.0/24,fd00:100::/64`. Each pod gets a free address of each. Mutually exclusive with network.
+    /// Defaults to no address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
-    /// A VirtualNetwork of the same namespace whose subnets are meant, in place of `cidr`.
+    /// network is the name of a VirtualNetwork in this namespace whose subnets are used. Mutually exclusive with cidr.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<ObjectName>,
-    /// Addresses by value with their prefix length, beside those of `cidr`. Every pod that matches gets the same ones,
-    /// so they make sense with one pod.
+    /// addresses lists static addresses with prefix length, in addition to those of cidr. Every selected pod gets the
+    /// same addresses, so use it with one pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16, "x-kubernetes-list-type" = "set"))]
     pub addresses: Vec<AddressText>,
-    /// The largest packet, in bytes, 68 to 65535. Default: the network's, or what the kernel gives to the kind.
+    /// mtu is the MTU in bytes, 68 to 65535. Defaults to the MTU of network, or to the kernel's default for the link
+    /// type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// The hardware address, such as `02:00:00:00:00:01`. Default: a stable one for each pod. Every pod that matches
-    /// gets the same one, so it makes sense with one pod.
+    /// hardwareAddr is the hardware address, such as `02:00:00:00:00:01`. Every selected pod gets the same address, so
+    /// use it with one pod. Defaults to a stable address for each pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<HardwareAddr>,
-    /// How many packets may wait. Default: the kernel's (usually 1000).
+    /// txQLen is the transmit queue length in packets. Defaults to the kernel's (usually 1000).
     #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
     pub tx_q_len: Option<QueueLength>,
-    /// A text for people, at most 255 bytes, as `ip link show` prints it.
+    /// alias is the interface alias, at most 255 bytes, as shown by `ip link show`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alias: Option<AliasText>,
-    /// The link group. Default: 0.
+    /// group is the link group. Defaults to 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<LinkGroup>,
-    /// Whether it takes packets that are for others. Default: false.
+    /// promisc enables promiscuous mode. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promisc: Option<bool>,
-    /// Whether it takes all multicast packets. Default: false.
+    /// allMulticast receives all multicast packets. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_multicast: Option<bool>,
-    /// Whether it does multicast at all. Default: true.
+    /// multicast enables multicast. Defaults to true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multicast: Option<bool>,
-    /// Whether it answers and asks by ARP. Default: true.
+    /// arp enables ARP. Defaults to true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arp: Option<bool>,
-    /// A VRF of the pod, by the name of the interface (or prefix) of a Vrf: this interface is a port of it, and its
-    /// routes are in the VRF's table. A port that changes its VRF loses its connections, the interface stays.
-    /// Default: none.
+    /// vrf is the name or name prefix of a VRF in the pod that the interface is a port of. Its routes are in the table
+    /// of the VRF. Changing it keeps the interface but interrupts its connections. Defaults to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrf: Option<InterfaceName>,
-    /// Routers of default routes through this interface, at most one of each family. Default: no default route, so
-    /// that the pod's first interface keeps it.
+    /// gateways lists the next hops of default routes through this interface, at most one of each address family.
+    /// Defaults to no default route, so that the primary interface of the pod keeps it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 2,
@@ -72,41 +73,40 @@ pub struct InterfaceFields {
         "x-kubernetes-validations" = rule_list(&crate::rules::GATEWAYS),
     ))]
     pub gateways: Vec<IpText>,
-    /// Routes in the pod.
+    /// routes lists routes in the pod, at most 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub routes: Vec<RouteEntry>,
-    /// Policy rules in the pod.
+    /// rules lists policy routing rules in the pod, at most 32.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "atomic"))]
     pub rules: Vec<PodRule>,
-    /// Whether it answers ARP for addresses that are reached through other interfaces. Default: false.
+    /// proxyArp answers ARP requests for addresses that are reached through other interfaces. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_arp: Option<bool>,
-    /// Whether it answers neighbour discovery (IPv6) for addresses that are reached elsewhere. Default: false.
+    /// proxyNdp answers IPv6 neighbour solicitations for proxied addresses. Defaults to false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy_ndp: Option<bool>,
-    /// Sysctls of the interface by family and name, such as `ipv4/rp_filter: "2"`.
+    /// sysctls sets sysctls of the interface by family and name, such as `ipv4/rp_filter: "2"`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "sysctl_schema")]
     pub sysctls: BTreeMap<String, String>,
 }
 
 impl InterfaceFields {
-    /// The fields as the model has them; what only the kind knows is left empty.
+    /// The fields as an intent; the fields of the link type are left at their defaults.
     pub(crate) fn read(&self, path: &str, problems: &mut Problems) -> InterfaceIntent {
         let at = |field: &str| format!("{path}.{field}");
         if self.cidr.is_some() && self.network.is_some() {
-            problems.invalid(at("network"), "`network` stands in place of `cidr`: state one of them");
+            problems.invalid(at("network"), "cidr and network must not both be set");
         }
         let mut sysctls = read_sysctls(&self.sysctls, &at("sysctls"), problems);
-        for (stated, field, name) in
+        for (value, field, name) in
             [(self.proxy_arp, "proxyArp", "ipv4/proxy_arp"), (self.proxy_ndp, "proxyNdp", "ipv6/proxy_ndp")]
         {
-            let Some(stated) = stated else { continue };
-            if sysctls.insert(name.to_owned(), u8::from(stated).to_string()).is_some() {
-                problems
-                    .invalid(at(field), format!("the same is said in sysctls as {name}: state one of them"));
+            let Some(value) = value else { continue };
+            if sysctls.insert(name.to_owned(), u8::from(value).to_string()).is_some() {
+                problems.invalid(at(field), format!("must be unset if sysctls contains {name}"));
             }
         }
         InterfaceIntent {
@@ -126,8 +126,8 @@ impl InterfaceFields {
             rules: each(&self.rules, &at("rules"), |rule, at| rule.read(at, problems)),
             gateways: self.gateways(&at("gateways"), problems),
             sysctls,
-            limits: Limits::default(),
-            defined: None,
+            limits: BandwidthLimits::default(),
+            definition: None,
         }
     }
 
@@ -160,7 +160,7 @@ impl InterfaceFields {
                 let family = if ipv4 { "IPv4" } else { "IPv6" };
                 problems.invalid(
                     field,
-                    format!("more than one {family} router: use `routes` with metrics or next hops"),
+                    format!("must contain at most one {family} address: use routes with metrics or nextHops"),
                 );
             }
         }
@@ -168,12 +168,12 @@ impl InterfaceFields {
     }
 }
 
-/// Reads every entry of a list, with the entry's path.
+/// Reads every entry of a list with its path.
 pub(crate) fn each<T, U>(list: &[T], field: &str, mut read: impl FnMut(&T, &str) -> Option<U>) -> Vec<U> {
     list.iter().enumerate().filter_map(|(index, entry)| read(entry, &format!("{field}[{index}]"))).collect()
 }
 
-/// The name of an interface whose kind has one object of its own: exactly one of the two fields says it.
+/// The interface name of a kind that describes one interface: exactly one of the two fields must be set.
 pub(crate) fn read_name(
     exact: Option<&InterfaceName>,
     prefix: Option<&NamePrefix>,
@@ -197,29 +197,31 @@ pub(crate) fn read_name(
     }
 }
 
-/// The sentence of the first of [`RULES`].
-const ONE_NAME: &str = "state exactly one of `interfaceName` and `namePrefix`";
+const ONE_NAME: &str = "exactly one of interfaceName and namePrefix must be set";
 
-/// The API server's rules for a kind that makes one interface.
+/// CEL rules of the kinds that describe one interface.
 const RULES: [Rule<'_>; 3] = [
     ("has(self.interfaceName) != has(self.namePrefix)", ONE_NAME),
     (
         "!has(self.interfaceName) || !(self.interfaceName in ['eth0', 'lo'])",
-        "`lo` is the pod's loopback and `eth0` its first interface, which a PrimaryNetwork changes: take another name",
+        "interfaceName must not be `lo` or `eth0`: use a PrimaryNetwork to change the primary interface",
     ),
-    ("!has(self.cidr) || !has(self.network)", "`network` stands in place of `cidr`: state one of them"),
+    ("!has(self.cidr) || !has(self.network)", "cidr and network must not both be set"),
 ];
 
-/// The same with more, as the schema has them.
+/// [`RULES`] and additional ones, as `x-kubernetes-validations`.
 pub(crate) fn rules_with(more: &[Rule<'_>]) -> serde_json::Value {
     rule_list(&[&RULES[..], more].concat())
 }
 
 fn reserved(name: &IfName, field: &str, problems: &mut Problems) {
     match name.as_str() {
-        "lo" => problems.invalid(field, "`lo` is the pod's loopback"),
+        "lo" => problems.invalid(field, "must not be `lo`, the loopback interface"),
         "eth0" => {
-            problems.invalid(field, "`eth0` is the pod's first interface: a PrimaryNetwork changes it");
+            problems.invalid(
+                field,
+                "must not be `eth0`, the primary interface: use a PrimaryNetwork to change it",
+            );
         }
         _ => {}
     }
@@ -232,30 +234,30 @@ pub(crate) fn read_sysctls(
     problems: &mut Problems,
 ) -> BTreeMap<String, String> {
     for (name, value) in sysctls {
-        let word = |word: &str| {
-            !word.is_empty()
-                && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
         };
         let known = name
             .split_once('/')
-            .is_some_and(|(family, name)| matches!(family, "ipv4" | "ipv6" | "mpls") && word(name));
+            .is_some_and(|(family, name)| matches!(family, "ipv4" | "ipv6" | "mpls") && is_name(name));
         if !known {
             problems.invalid(
                 format!("{field}[{}]", name.escape_debug()),
-                "a sysctl of an interface is named by family and name, such as `ipv4/rp_filter` or `ipv6/accept_ra`",
+                "must be a family and a name, such as `ipv4/rp_filter` or `ipv6/accept_ra`",
             );
         }
         if value.is_empty() || value.len() > 64 || value.contains(char::is_control) {
             problems.invalid(
                 format!("{field}[{}]", name.escape_debug()),
-                "a value is one line of 1 to 64 characters",
+                "must be one line of 1 to 64 characters",
             );
         }
     }
     sysctls.clone()
 }
 
-/// The schema of sysctls: names are checked where they can be, so that a typing mistake is seen at once.
+/// Names are checked in the schema, so that mistakes are rejected by the API server.
 pub(crate) fn sysctl_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
@@ -263,7 +265,7 @@ pub(crate) fn sysctl_schema(_: &mut schemars::SchemaGenerator) -> schemars::Sche
         "additionalProperties": { "type": "string", "maxLength": 64 },
         "x-kubernetes-validations": rule_list(&[(
             "self.all(name, name.matches('^(ipv4|ipv6|mpls)/[a-z0-9_]+$'))",
-            "a sysctl of an interface is named by family and name, such as `ipv4/rp_filter` or `ipv6/accept_ra`",
+            "must be a family and a name, such as `ipv4/rp_filter` or `ipv6/accept_ra`",
         )]),
     })
 }

@@ -31,15 +31,15 @@ pub use bridge::{Bridge, BridgeSpec};
 pub use dummy::{Dummy, DummySpec};
 pub use egressgateway::{EgressGateway, EgressGatewaySpec, EgressGatewayStatus};
 pub use extension::{Extension, ExtensionSpec};
-pub use geneve::{Df, Geneve, GeneveSpec};
-pub use gre::{Carries, Gre, GreSpec};
+pub use geneve::{DontFragment, Geneve, GeneveSpec};
+pub use gre::{Gre, GrePayload, GreSpec};
 pub use hostdevice::{HostDevice, HostDeviceSpec};
-pub use iptunnel::{Inner, IpTunnel, IpTunnelSpec, TunnelMode};
+pub use iptunnel::{InnerProtocol, IpTunnel, IpTunnelSpec, TunnelMode};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
-pub use macvlan::{Macvlan, MacvlanSpec, Mode};
+pub use macvlan::{Macvlan, MacvlanMode, MacvlanSpec};
 pub use networkquota::{NetworkQuota, NetworkQuotaSpec, NetworkQuotaStatus, UsedCounts};
 pub use podaddresspool::{PodAddressPool, PodAddressPoolSpec};
-pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, TaggedInterface};
+pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, VlanAttachment};
 pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNetworkConfigSpec};
 pub use podroute::{PodRoute, PodRouteSpec};
 pub use podsocket::{PodSocket, PodSocketSpec, SocketEntry, SocketType};
@@ -51,7 +51,7 @@ pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
 pub use vlan::{EgressPriority, IngressPriority, Vlan, VlanProtocol, VlanSpec};
 pub use vrf::{Vrf, VrfSpec};
 pub use vxlan::{Vxlan, VxlanSpec};
-pub use wireguard::{Peer, WireGuard, WireGuardSpec};
+pub use wireguard::{WireGuard, WireGuardPeerSpec, WireGuardSpec};
 
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -66,35 +66,35 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::info::KindInfo;
-use crate::status::{Overview, Status};
+use crate::status::{CommonStatus, Status};
 use crate::translate::{Translation, Translator};
 
-/// The namespace of an object that names none, as with kubectl.
+/// The namespace of an object without one, as with kubectl.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
-/// What a kind says about itself, beside its fields.
-pub trait Kind:
+/// What every kind defines besides its fields.
+pub trait ResourceKind:
     Resource<DynamicType = ()> + CustomResourceExt + HasStatus<Status: Status> + Serialize + DeserializeOwned
 {
-    /// Whether objects of this kind live in a namespace.
+    /// Whether objects of this kind are namespaced.
     const NAMESPACED: bool = true;
 
-    /// Whether it is the admin's to write, though it lives in a tenant's namespace.
-    const FOR_ADMINS: bool = !Self::NAMESPACED;
+    /// Whether only administrators may write it, although it may be namespaced.
+    const ADMIN_ONLY: bool = !Self::NAMESPACED;
 
-    /// The label of the pods that an object without `spec.selector` is for; its value is the object's name.
+    /// The label that selects pods for an object without `spec.selector`; its value is the object's name.
     const POD_LABEL: Option<&'static str> = None;
 
-    /// The kind's own columns in a list of objects; all kinds have more in common.
+    /// Printer columns of this kind, in addition to those of all kinds.
     const COLUMNS: &'static [Column] = &[];
 
-    /// Tells everything that the object asks for, and everything that is wrong with it.
+    /// Adds the intents of the object and all validation problems.
     fn declare(&self, to: &mut Translator);
 
-    /// What may not become of an object that exists. The same is said to an API server in the schema.
+    /// Validates an update. The schema contains the same rules for the API server.
     fn check_change(&self, _old: &Self, _problems: &mut Problems) {}
 
-    /// Which object this is.
+    /// The reference to this object.
     fn identity(&self) -> ObjectRef {
         let meta = self.meta();
         let namespace = meta.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE);
@@ -107,20 +107,20 @@ pub trait Kind:
         }
     }
 
-    /// What the object asks for, or everything that is wrong with it.
+    /// The intents of the object, or all validation problems.
     fn intents(&self, dialect: Dialect) -> Result<Translation, Problems> {
         let mut translator = Translator::new(self.identity(), dialect);
         self.declare(&mut translator);
         translator.finish()
     }
 
-    /// The status that follows from what became of the object. Times change only where the status does.
+    /// The status for a report. Timestamps change only with the condition status.
     fn status_for(&self, report: &Report, previous: Option<&Self::Status>, now: Timestamp) -> Self::Status {
         Self::Status::from_report(report, Self::POD_LABEL, previous, now)
     }
 }
 
-/// Builds [`Object`] and what goes over all kinds from the list of kinds.
+/// Builds [`Object`] and the functions over all kinds.
 macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
         /// An object of any kind.
@@ -131,18 +131,18 @@ macro_rules! kinds {
             $($kind($kind),)*
         }
 
-        /// The definition of every kind, in the order of the list.
+        /// The CustomResourceDefinition of every kind, in the order of the list.
         pub fn definitions() -> Vec<CustomResourceDefinition> {
             vec![$(crate::schema::definition::<$kind>()),*]
         }
 
-        /// What programs need to know of every kind, in the order of the list.
-        pub(crate) fn facts() -> Vec<KindInfo> {
+        /// The metadata of every kind, in the order of the list.
+        pub(crate) fn kind_infos() -> Vec<KindInfo> {
             vec![$(KindInfo::of::<$kind>()),*]
         }
 
         impl Object {
-            /// The object of this kind that a value describes; `None` if there is no such kind.
+            /// Deserializes an object of this kind; `None` for an unknown kind.
             pub(crate) fn from_value(kind: &str, value: Value) -> Option<Result<Self, serde_json::Error>> {
                 $(if kind == stringify!($kind) {
                     return Some(serde_json::from_value(value).map(Self::$kind));
@@ -155,7 +155,7 @@ macro_rules! kinds {
                 match self { $(Self::$kind(object) => object.meta(),)* }
             }
 
-            /// Its metadata, to be changed.
+            /// Its metadata, mutable.
             pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
                 match self { $(Self::$kind(object) => object.meta_mut(),)* }
             }
@@ -165,22 +165,22 @@ macro_rules! kinds {
                 match self { $(Self::$kind(_) => stringify!($kind),)* }
             }
 
-            /// Which object it is.
+            /// The reference to this object.
             pub fn object_ref(&self) -> ObjectRef {
                 match self { $(Self::$kind(object) => object.identity(),)* }
             }
 
-            /// What it asks for, or everything that is wrong with it.
+            /// Its intents, or all validation problems.
             pub fn intents(&self, dialect: Dialect) -> Result<Translation, Problems> {
                 match self { $(Self::$kind(object) => object.intents(dialect),)* }
             }
 
-            /// How far it is, by its status.
-            pub fn overview(&self) -> Option<&Overview> {
-                match self { $(Self::$kind(object) => object.status().map(Status::overview),)* }
+            /// The part of its status that all kinds have.
+            pub fn common_status(&self) -> Option<&CommonStatus> {
+                match self { $(Self::$kind(object) => object.status().map(Status::common),)* }
             }
 
-            /// Puts the status in that follows from a report. Says whether it is another one than before.
+            /// Updates the status from a report. Returns whether it changed.
             pub fn update_status(&mut self, report: &Report, now: Timestamp) -> bool {
                 match self { $(Self::$kind(object) => {
                     let status = object.status_for(report, object.status(), now);
@@ -190,17 +190,17 @@ macro_rules! kinds {
                 })* }
             }
 
-            /// Takes the status out, when what it is in the cluster is not known.
-            pub fn forget_status(&mut self) {
+            /// Clears the status, when the status in the cluster is not known.
+            pub fn clear_status(&mut self) {
                 match self { $(Self::$kind(object) => *object.status_mut() = None,)* }
             }
 
-            /// What may not become of an object that exists.
+            /// Validates an update of this object.
             pub fn check_change(&self, old: &Self) -> Problems {
                 let mut problems = Problems::default();
                 match (self, old) {
                     $((Self::$kind(new), Self::$kind(old)) => new.check_change(old, &mut problems),)*
-                    _ => problems.invalid("kind", "an object does not change its kind"),
+                    _ => problems.invalid("kind", "kind is immutable"),
                 }
                 problems
             }

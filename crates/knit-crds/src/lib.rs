@@ -1,8 +1,8 @@
 //! The Kubernetes kinds of Knit: their schemas, validation, translation into intents, and status.
 //!
 //! The same types are read from an API server and from files. A kind is one file below `kinds/` and one line in a list;
-//! it says its fields, and how they become [intents](knit_model::intent). What an object's fields hold is in [`fields`],
-//! where each value has its schema, the API server's rules, and the same rules in words.
+//! it defines its fields and their translation into [intents](knit_model::intent). Field values are in [`fields`]: each
+//! has its schema, its CEL rules, and the same checks in Rust.
 
 pub mod attachments;
 mod document;
@@ -23,14 +23,14 @@ mod structure;
 mod sysctls;
 mod translate;
 
-pub use document::Place;
+pub use document::SourceLocation;
 pub use info::{Column, KindInfo};
 pub use interface::InterfaceFields;
-pub use kinds::{Kind, Object, definitions as crds};
+pub use kinds::{Object, ResourceKind, definitions as crds};
 pub use link_type::{LinkDetails, LinkMode, LinkType};
 pub use object::{ParseError, ParseErrors};
 pub use port::PortVlan;
-pub use routing::{Family, NeighbourEntry, PodNextHop, PodRule, Reach, RouteEntry, RouteType};
+pub use routing::{AddressFamily, NeighbourEntry, PodNextHop, PodRouteScope, PodRule, RouteEntry, RouteType};
 pub use schema::manifests;
 pub use selector::{LabelCondition, LabelOperator, PodSelector};
 pub use sysctls::check as check_sysctl;

@@ -1,46 +1,47 @@
-//! Objects from YAML or JSON, and back.
+//! Parsing objects from YAML or JSON, and serializing them.
 
 use std::fmt;
 
 use serde_json::Value;
 
-use crate::document::{Content, Node, Place};
-use crate::fields::{is_object_name, object_name_sentence};
+use crate::document::{Content, Node, SourceLocation};
+use crate::fields::{invalid_object_name, is_object_name};
 use crate::kinds::Object;
 use crate::structure;
 
-/// Why a document is no object of Knit's.
+/// An error in a document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ParseError {
-    /// Where in the text.
-    pub place: Place,
-    /// The field, such as `spec.links[1].mtu`; empty when it is the whole document.
+    /// The location in the text.
+    pub location: SourceLocation,
+    /// The field, such as `spec.links[1].mtu`; empty for the whole document.
     pub field: String,
-    /// The sentence for people.
+    /// The error message.
     pub message: String,
 }
 
-/// Everything that is wrong with a text.
+/// All errors of a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ParseErrors(pub Vec<ParseError>);
 
 impl Object {
-    /// The one object that a text holds.
+    /// Parses a text that contains exactly one object.
     pub fn parse(text: &str) -> Result<Self, ParseErrors> {
         let mut objects = Self::parse_all(text)?;
         match objects.len() {
             1 => Ok(objects.remove(0)),
             count => Err(ParseErrors(vec![error(
-                Place::default(),
+                SourceLocation::default(),
                 "",
-                format!("expected one object, there are {count}"),
+                format!("must contain exactly one object, got {count}"),
             )])),
         }
     }
 
-    /// Every object of a text: documents are separated by `---`, empty ones are skipped, a `List` gives its items.
+    /// Parses all objects of a text: documents are separated by `---`, empty ones are skipped, and a `List` yields its
+    /// items.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, ParseErrors> {
-        // `n`, `on` and `yes` are texts: an interface may be called so, and only `true` and `false` are booleans.
+        // YAML 1.2 booleans only: `n`, `on` and `yes` are valid interface names.
         let options = serde_saphyr::options! { strict_booleans: true };
         let documents: Vec<Node> = serde_saphyr::from_multiple_with_options(text, options)
             .map_err(|failure| ParseErrors(vec![syntax(&failure)]))?;
@@ -48,7 +49,7 @@ impl Object {
         for node in documents.iter().filter(|node| !node.is_null()).flat_map(items) {
             match read(node) {
                 Ok(object) => objects.push(object),
-                Err(mut wrong) => errors.append(&mut wrong),
+                Err(mut found) => errors.append(&mut found),
             }
         }
         if errors.is_empty() { Ok(objects) } else { Err(ParseErrors(errors)) }
@@ -56,7 +57,7 @@ impl Object {
 
     /// The object as YAML.
     pub fn to_yaml(&self) -> String {
-        serde_saphyr::to_string(self).expect("an object is plain data")
+        serde_saphyr::to_string(self).expect("an object is serializable")
     }
 }
 
@@ -79,75 +80,78 @@ fn read(document: &Node) -> Result<Object, Vec<ParseError>> {
     }
     match Object::from_value(kind, document.value()) {
         Some(Ok(object)) => Ok(object),
-        Some(Err(failure)) => Err(vec![error(document.place, "", failure.to_string())]),
-        None => Err(vec![error(document.place, "kind", format!("kind `{kind}` is not known"))]),
+        Some(Err(failure)) => Err(vec![error(document.location, "", failure.to_string())]),
+        None => Err(vec![error(document.location, "kind", format!("unknown kind `{kind}`"))]),
     }
 }
 
-/// The kind, if it is one of Knit's and of a version that this program knows.
+/// The kind, if it is a known kind of a supported version.
 fn kind_of(document: &Node) -> Result<&'static str, ParseError> {
     if !matches!(document.content, Content::Map(_)) {
         let message = format!(
-            "expected an object with `apiVersion`, `kind` and `metadata`, this is {}",
-            document.type_word()
+            "must be an object with `apiVersion`, `kind` and `metadata`, got {}",
+            document.type_name()
         );
-        return Err(error(document.place, "", message));
+        return Err(error(document.location, "", message));
     }
     let text = |field: &'static str| {
         let node = document.field(field);
         let text = node.and_then(Node::text);
-        text.zip(node).ok_or_else(|| error(document.place, field, format!("`{field}` is missing")))
+        text.zip(node).ok_or_else(|| error(document.location, field, format!("{field} must be set")))
     };
     let (kind, kind_node) = text("kind")?;
     let Some(info) = Object::kinds().iter().find(|info| info.kind == kind) else {
         let known: Vec<&str> = Object::kinds().iter().map(|info| info.kind.as_str()).collect();
-        let message = format!("kind `{}` is not known, there are {}", kind.escape_debug(), known.join(", "));
-        return Err(error(kind_node.place, "kind", message));
+        let message = format!("unknown kind `{}`, must be one of {}", kind.escape_debug(), known.join(", "));
+        return Err(error(kind_node.location, "kind", message));
     };
     let (version, version_node) = text("apiVersion")?;
     if version != info.api_version() {
-        let message = format!("a {kind} is of {}, not of `{}`", info.api_version(), version.escape_debug());
-        return Err(error(version_node.place, "apiVersion", message));
+        let message =
+            format!("must be {} for a {kind}, got `{}`", info.api_version(), version.escape_debug());
+        return Err(error(version_node.location, "apiVersion", message));
     }
     Ok(&info.kind)
 }
 
 fn check_name(document: &Node, errors: &mut Vec<ParseError>) {
     match document.field("metadata").and_then(|metadata| metadata.field("name")) {
-        None => errors.push(error(document.place, "metadata.name", "the object needs a name")),
+        None => errors.push(error(document.location, "metadata.name", "must be set")),
         Some(node) => {
             let name = node.text().unwrap_or_default();
             if node.text().is_some() && !is_object_name(name) {
-                errors.push(error(node.place, "metadata.name", object_name_sentence(name)));
+                errors.push(error(node.location, "metadata.name", invalid_object_name(name)));
             }
         }
     }
 }
 
-fn error(place: Place, field: &str, message: impl Into<String>) -> ParseError {
-    ParseError { place, field: field.to_owned(), message: message.into() }
+fn error(location: SourceLocation, field: &str, message: impl Into<String>) -> ParseError {
+    ParseError { location, field: field.to_owned(), message: message.into() }
 }
 
-/// A text that is no YAML. The parser says the place again behind its words, and draws the text below them.
+/// A YAML syntax error. The parser repeats the location after its message and quotes the text below it.
 fn syntax(failure: &serde_saphyr::Error) -> ParseError {
-    let place =
-        failure.location().map(|at| Place { line: at.line(), column: at.column() }).unwrap_or_default();
+    let location = failure
+        .location()
+        .map(|at| SourceLocation { line: at.line(), column: at.column() })
+        .unwrap_or_default();
     let bare = failure.without_snippet();
     let message = match bare {
-        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => format!("`{key}` is there twice"),
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => format!("duplicate key `{key}`"),
         _ => {
-            let words = bare.to_string();
-            let first = words.lines().next().unwrap_or_default();
+            let text = bare.to_string();
+            let first = text.lines().next().unwrap_or_default();
             first.split(" at line ").next().unwrap_or_default().to_owned()
         }
     };
-    ParseError { place, field: String::new(), message }
+    ParseError { location, field: String::new(), message }
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place.line > 0 {
-            write!(out, "line {}: ", self.place.line)?;
+        if self.location.line > 0 {
+            write!(out, "line {}: ", self.location.line)?;
         }
         if !self.field.is_empty() {
             write!(out, "{}: ", self.field)?;
@@ -168,12 +172,12 @@ impl fmt::Display for ParseErrors {
 impl Object {
     /// The object as JSON.
     pub fn to_value(&self) -> Value {
-        serde_json::to_value(self).expect("an object is plain data")
+        serde_json::to_value(self).expect("an object is serializable")
     }
 }
 
 impl Object {
-    /// The object that a stored manifest describes; `None` if it is not one of Knit's.
+    /// Parses a stored manifest; `None` if it is not an object of Knit.
     pub fn from_manifest(manifest: &Value) -> Option<Self> {
         let kind = manifest.get("kind")?.as_str()?;
         Self::from_value(kind, manifest.clone())?.ok()

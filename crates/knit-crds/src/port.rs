@@ -1,4 +1,4 @@
-//! VLANs of a port of a bridge, as objects say them.
+//! VLAN membership of a bridge port.
 
 use knit_model::Problems;
 use knit_model::intent::BridgePortIntent;
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 use crate::fields::{Rule, VlanId, VlanRange, rule_list};
 use crate::interface::each;
 
-/// VLANs of a port: `access` for one that knows nothing of tags, or `trunk` for one that carries several.
+/// PortVlan is the VLAN membership of a bridge port: exactly one of access and trunk must be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rule_list(&RULES)))]
 pub struct PortVlan {
-    /// The one VLAN of the port, 1 to 4094. Its packets have no tag on this side of the bridge.
+    /// access is the only VLAN of the port, 1 to 4094. Its packets are untagged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<VlanId>,
-    /// In place of `access`: the VLANs whose packets pass with a tag, such as `"100"` or `200-300`.
+    /// trunk lists the VLANs whose packets are tagged, such as `"100"` or `200-300`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 128, "x-kubernetes-list-type" = "set"))]
     pub trunk: Vec<VlanRange>,
-    /// Beside `trunk`: the VLAN of packets without a tag. Default: they are dropped.
+    /// native is the VLAN of untagged packets of a trunk. Defaults to none: untagged packets are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native: Option<VlanId>,
 }
 
-const ONE: &str = "state exactly one of `access` and `trunk`";
-const BESIDE: &str = "`native` stands beside `trunk`: a port with `access` has one VLAN only";
+const ACCESS_OR_TRUNK: &str = "exactly one of access and trunk must be set";
+const NATIVE_NEEDS_TRUNK: &str = "native must be unset if access is set";
 const RULES: [Rule<'_>; 2] = [
-    ("has(self.access) != (has(self.trunk) && self.trunk.size() > 0)", ONE),
-    ("!has(self.native) || !has(self.access)", BESIDE),
+    ("has(self.access) != (has(self.trunk) && self.trunk.size() > 0)", ACCESS_OR_TRUNK),
+    ("!has(self.native) || !has(self.access)", NATIVE_NEEDS_TRUNK),
 ];
 
 impl PortVlan {
@@ -41,7 +41,7 @@ impl PortVlan {
         match (&self.access, self.trunk.is_empty()) {
             (Some(id), true) => {
                 if self.native.is_some() {
-                    problems.invalid(at("native"), BESIDE);
+                    problems.invalid(at("native"), NATIVE_NEEDS_TRUNK);
                 }
                 let id = id.read(at("access"), problems)?;
                 Some(BridgePortIntent { native: Some(id), tagged: VlanSet::default() })
@@ -50,7 +50,7 @@ impl PortVlan {
                 Some(BridgePortIntent { native: Some(native.unwrap_or(0)), tagged: VlanSet::new(tagged) })
             }
             _ => {
-                problems.invalid(field, ONE);
+                problems.invalid(field, ACCESS_OR_TRUNK);
                 None
             }
         }

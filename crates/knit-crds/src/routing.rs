@@ -1,7 +1,7 @@
-//! Routes, policy rules and neighbours in a pod, as the kinds have them.
+//! Routes, policy rules and neighbours in a pod.
 
 use knit_model::intent::{NextHopIntent, RouteIntent};
-use knit_model::route::{Action, MAIN_TABLE, RouteScope};
+use knit_model::route::{RouteAction, MAIN_TABLE, RouteScope};
 use knit_model::{IfName, Neighbour, Problems, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,75 +11,79 @@ use crate::fields::{
 };
 use crate::rules;
 
-/// A route in the pod. Changing a field changes the route in place; taking the entry away takes the route away.
+/// RouteEntry is a route in the pod. It is updated in place and removed with the entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[
     ("!has(self.nextHops) || size(self.nextHops) == 0 || (!has(self.via) && !has(self.dev))",
-     "name one next hop with `via` and `dev`, or several with `nextHops`, not both"),
+     "nextHops must be unset if via or dev is set"),
     ("!has(self.type) || self.type == 'forward' || (!has(self.via) && !has(self.dev) && (!has(self.nextHops) || size(self.nextHops) == 0))",
-     "a route that drops packets has no next hop"),
+     "via, dev and nextHops must be unset unless type is forward"),
     rules::ONLINK,
     rules::SAME_FAMILY_ROUTE,
 ])))]
 pub struct RouteEntry {
-    /// Where packets go: a prefix such as `10.0.0.0/8`. `0.0.0.0/0` and `::/0` are the default routes.
+    /// to is the destination prefix, such as `10.0.0.0/8`. `0.0.0.0/0` and `::/0` are default routes.
     pub to: PrefixText,
-    /// The router's address. Left out: the destination is directly on the interface.
+    /// via is the address of the next hop. Defaults to none: the destination is on-link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<IpText>,
-    /// The interface of the pod that packets leave by. Default: the interface that this object makes or changes; for a
-    /// PodRoute, the interface whose network has the router.
+    /// dev is the outgoing interface. Defaults to the interface of this object, or for a PodRoute to the interface
+    /// whose network contains the next hop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<InterfaceName>,
-    /// Take the router to be on the interface even if no address of the interface says so. Default: false.
+    /// onlink treats the next hop as directly reachable through the interface, even if no address of the interface
+    /// matches. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onlink: Option<bool>,
-    /// Several next hops that share the load, in place of `via` and `dev`.
+    /// nextHops lists the next hops of a multipath route, at most 16. Mutually exclusive with via and dev.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 16, "x-kubernetes-list-type" = "atomic"))]
     pub next_hops: Vec<PodNextHop>,
-    /// What becomes of packets. Default: `forward`.
+    /// type is the type of the route: `forward`, `blackhole`, `unreachable` or `prohibit`. Defaults to `forward`.
     #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
     pub action: Option<RouteType>,
-    /// The routing table of the pod. Default: 254, the main table; for a VRF and its ports 254 is the VRF's own table.
+    /// table is the routing table. Defaults to 254, the main table; for a VRF and its ports, 254 is the table of the
+    /// VRF.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<TableId>,
-    /// The smallest metric wins among routes to the same destination. Default: the kernel's (0, or 1024 for IPv6).
+    /// metric is the priority among routes to the same destination; the smallest wins. Defaults to the kernel's (0 for
+    /// IPv4, 1024 for IPv6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<Metric>,
-    /// The source address of packets that the pod itself sends. Default: the kernel chooses.
+    /// src is the preferred source address. Defaults to the kernel's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub src: Option<IpText>,
-    /// How far the destination is. Default: `link` without a router, `global` with one.
+    /// scope is the scope of the destination: `global`, `link` or `host`. Defaults to `link` without a next hop and
+    /// `global` with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Reach>,
-    /// The largest packet on this route, in bytes. Default: the interface's.
+    pub scope: Option<PodRouteScope>,
+    /// mtu is the MTU of the route in bytes. Defaults to the MTU of the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
 }
 
-/// One of several next hops.
+/// PodNextHop is one next hop of a multipath route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[rules::ONLINK])))]
 pub struct PodNextHop {
-    /// The router's address. Left out: the destination is directly on the interface.
+    /// via is the address of the next hop. Defaults to none: the destination is on-link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<IpText>,
-    /// The interface of the pod. Default: the interface that this object makes or changes; for a PodRoute, the interface
-    /// whose network has the router.
+    /// dev is the outgoing interface. Defaults to the interface of this object, or for a PodRoute to the interface
+    /// whose network contains the next hop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<InterfaceName>,
-    /// Its share of the load, 1 to 256. Default: 1.
+    /// weight is the share of the next hop, 1 to 256. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<Weight>,
-    /// Take the router to be on the interface even if no address says so. Default: false.
+    /// onlink treats the next hop as directly reachable through the interface. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onlink: Option<bool>,
 }
 
-/// What becomes of packets on a route.
+/// RouteType is the type of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -90,75 +94,76 @@ pub enum RouteType {
     Prohibit,
 }
 
-/// How far a destination is.
+/// PodRouteScope is the scope of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Reach {
+pub enum PodRouteScope {
     Global,
     Link,
     Host,
 }
 
-/// A policy rule in the pod: which table a packet's route is looked up in.
+/// PodRule is a policy routing rule in the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&rules::POLICY)))]
 pub struct PodRule {
-    /// Rules are asked in this order, the smallest first.
+    /// priority orders the rules; the smallest is evaluated first.
     pub priority: Priority,
-    /// Packets from this prefix. Default: from anywhere.
+    /// from matches the source prefix. Defaults to any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PrefixText>,
-    /// Packets to this prefix. Default: to anywhere.
+    /// to matches the destination prefix. Defaults to any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<PrefixText>,
-    /// Packets that came in by this interface of the pod.
+    /// iif matches the incoming interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iif: Option<InterfaceName>,
-    /// Packets of the pod that are bound to this interface.
+    /// oif matches the outgoing interface of packets from sockets bound to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oif: Option<InterfaceName>,
-    /// Packets with this mark.
+    /// fwmark matches the firewall mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fwmark: Option<Mark>,
-    /// Which bits of the mark count. Default: all.
+    /// fwmask is the mask of fwmark. Requires fwmark. Defaults to all bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fwmask: Option<Mark>,
-    /// The table to look in.
+    /// table is the routing table to look up.
     pub table: TableId,
-    /// The family, when neither `from` nor `to` says it. Default: `ipv4`.
+    /// family is the address family if neither from nor to is set: `ipv4` or `ipv6`. Defaults to `ipv4`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub family: Option<Family>,
+    pub family: Option<AddressFamily>,
 }
 
-/// A neighbour of the pod that is not found out but said, or an address that an interface answers for.
+/// NeighbourEntry is a permanent neighbour, or an address that the interface proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[
-    ("has(self.hardwareAddr) != (has(self.proxy) && self.proxy)", ONE_ANSWER),
+    ("has(self.hardwareAddr) != (has(self.proxy) && self.proxy)", HARDWARE_ADDR_OR_PROXY),
 ])))]
 pub struct NeighbourEntry {
-    /// The neighbour's address.
+    /// address is the address of the neighbour.
     pub address: IpText,
-    /// The interface of the pod, or the prefix that an object asks for it with.
+    /// dev is the name or name prefix of the interface in the pod.
     pub dev: InterfaceName,
-    /// Where packets for it go, such as `02:00:00:00:00:01`.
+    /// hardwareAddr is the hardware address of the neighbour, such as `02:00:00:00:00:01`. Exactly one of hardwareAddr
+    /// and proxy must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<HardwareAddr>,
-    /// In place of `hardwareAddr`: the interface answers ARP or neighbour discovery for this address. Default: false.
+    /// proxy answers ARP requests or neighbour solicitations for the address on the interface. Exactly one of
+    /// hardwareAddr and proxy must be set. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<bool>,
 }
 
-const ONE_ANSWER: &str =
-    "a neighbour has a `hardwareAddr`, or the interface answers for it with `proxy: true`";
+const HARDWARE_ADDR_OR_PROXY: &str = "exactly one of hardwareAddr and proxy: true must be set";
 
-/// An address family.
+/// AddressFamily is an address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Family {
+pub enum AddressFamily {
     Ipv4,
     Ipv6,
 }
@@ -168,15 +173,15 @@ impl RouteEntry {
         let before = problems.0.len();
         let at = |field: &str| format!("{path}.{field}");
         let action = match self.action {
-            None | Some(RouteType::Forward) => Action::Forward,
-            Some(RouteType::Blackhole) => Action::Blackhole,
-            Some(RouteType::Unreachable) => Action::Unreachable,
-            Some(RouteType::Prohibit) => Action::Prohibit,
+            None | Some(RouteType::Forward) => RouteAction::Forward,
+            Some(RouteType::Blackhole) => RouteAction::Blackhole,
+            Some(RouteType::Unreachable) => RouteAction::Unreachable,
+            Some(RouteType::Prohibit) => RouteAction::Prohibit,
         };
         let scope = self.scope.map(|scope| match scope {
-            Reach::Global => RouteScope::Global,
-            Reach::Link => RouteScope::Link,
-            Reach::Host => RouteScope::Host,
+            PodRouteScope::Global => RouteScope::Global,
+            PodRouteScope::Link => RouteScope::Link,
+            PodRouteScope::Host => RouteScope::Host,
         });
         let to = self.to.read(at("to"), problems);
         let table = self.table.as_ref().map_or(Some(MAIN_TABLE), |table| table.read(at("table"), problems));
@@ -184,27 +189,24 @@ impl RouteEntry {
         let via = self.hops(path, action, problems);
         let source = self.src.as_ref().and_then(|src| src.read(at("src"), problems));
         let mtu = self.mtu.as_ref().and_then(|mtu| mtu.read(at("mtu"), problems));
-        let want = RouteIntent { to: to?, action, via, table: table?, metric: metric?, source, scope, mtu };
-        // The rest is the model's to say; the name stands for whatever the interface will be called.
-        let stand_in = IfName::new("eth0").expect("a valid name");
-        want.on(&stand_in).check(path, problems);
-        (problems.0.len() == before).then_some(want)
+        let route = RouteIntent { to: to?, action, via, table: table?, metric: metric?, source, scope, mtu };
+        // The model validates the rest; the interface name is a placeholder.
+        let placeholder = IfName::new("eth0").expect("a valid name");
+        route.to_route(&placeholder).check(path, problems);
+        (problems.0.len() == before).then_some(route)
     }
 
-    fn hops(&self, path: &str, action: Action, problems: &mut Problems) -> Vec<NextHopIntent> {
-        let stated = self.via.is_some() || self.dev.is_some();
-        if stated && !self.next_hops.is_empty() {
-            problems.invalid(
-                format!("{path}.nextHops"),
-                "name one next hop with `via` and `dev`, or several with `nextHops`, not both",
-            );
+    fn hops(&self, path: &str, action: RouteAction, problems: &mut Problems) -> Vec<NextHopIntent> {
+        let has_hop = self.via.is_some() || self.dev.is_some();
+        if has_hop && !self.next_hops.is_empty() {
+            problems.invalid(format!("{path}.nextHops"), "nextHops must be unset if via or dev is set");
         }
         if !self.next_hops.is_empty() {
             let read =
                 |(index, hop): (usize, &PodNextHop)| hop.read(&format!("{path}.nextHops[{index}]"), problems);
             return self.next_hops.iter().enumerate().map(read).collect();
         }
-        if action != Action::Forward && !stated {
+        if action != RouteAction::Forward && !has_hop {
             return Vec::new();
         }
         let single =
@@ -217,7 +219,7 @@ impl PodNextHop {
     fn read(&self, path: &str, problems: &mut Problems) -> NextHopIntent {
         let at = |field: &str| format!("{path}.{field}");
         if self.onlink == Some(true) && self.via.is_none() {
-            problems.invalid(at("onlink"), "`onlink` is about a router: name it with `via`");
+            problems.invalid(at("onlink"), "via must be set if onlink is true");
         }
         NextHopIntent {
             gateway: self.via.as_ref().and_then(|via| via.read(at("via"), problems)),
@@ -233,14 +235,14 @@ impl PodRule {
         let before = problems.0.len();
         let at = |field: &str| format!("{path}.{field}");
         if self.fwmask.is_some() && self.fwmark.is_none() {
-            problems.invalid(at("fwmask"), "a mask needs the mark that it is for: state `fwmark`");
+            problems.invalid(at("fwmask"), "fwmark must be set if fwmask is set");
         }
         let mark = self.fwmark.as_ref().and_then(|mark| mark.read(at("fwmark"), problems));
         let mask = self.fwmask.as_ref().and_then(|mask| mask.read(at("fwmask"), problems));
         let from = self.from.as_ref().and_then(|from| from.read(at("from"), problems));
         let to = self.to.as_ref().and_then(|to| to.read(at("to"), problems));
         let ipv6 = match (from.or(to), self.family) {
-            (_, Some(family)) => family == Family::Ipv6,
+            (_, Some(family)) => family == AddressFamily::Ipv6,
             (Some(prefix), None) => prefix.addr().is_ipv6(),
             (None, None) => false,
         };
@@ -267,7 +269,7 @@ impl NeighbourEntry {
         let at = |field: &str| format!("{path}.{field}");
         let mac = self.hardware_addr.as_ref().map(|mac| mac.read(at("hardwareAddr"), problems));
         if mac.is_some() == (self.proxy == Some(true)) {
-            problems.invalid(path, ONE_ANSWER);
+            problems.invalid(path, HARDWARE_ADDR_OR_PROXY);
         }
         let (address, link) =
             (self.address.read(at("address"), problems), self.dev.read(at("dev"), problems));

@@ -1,53 +1,53 @@
-//! Which pods an object is for: those with the kind's own label, or those that `spec.selector` matches.
+//! Pod selection: the kind's own label, or `spec.selector`.
 
 use std::collections::BTreeMap;
 
 use knit_model::Problems;
-use knit_model::intent::{Expression, Operator, Selector};
+use knit_model::intent::{LabelRequirement, RequirementOperator, Selector};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A label's value has at most this many characters; an object's name may have more.
+/// The maximum length of a label value; object names may be longer.
 pub const MAX_LABEL_VALUE: usize = 63;
 
-/// Pods of the object's namespace, by their labels. All conditions must hold.
+/// PodSelector selects pods of the object's namespace by their labels. All conditions must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
     "(has(self.matchLabels) && size(self.matchLabels) > 0) || (has(self.matchExpressions) && size(self.matchExpressions) > 0)",
-    "an empty selector would mean no pod: name a label, or leave the selector out",
+    "selector must not be empty: set matchLabels or matchExpressions, or remove it",
 )])))]
 pub struct PodSelector {
-    /// Labels that a pod must have with exactly these values.
+    /// matchLabels maps label keys to required values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub match_labels: BTreeMap<String, String>,
-    /// More conditions on labels.
+    /// matchExpressions lists label requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "atomic"))]
     pub match_expressions: Vec<LabelCondition>,
 }
 
-/// A condition on one label.
+/// LabelCondition is a requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
     "(self.operator in ['In', 'NotIn']) == (has(self.values) && size(self.values) > 0)",
-    "`In` and `NotIn` need values, `Exists` and `DoesNotExist` have none",
+    "values must be set for In and NotIn, and unset for Exists and DoesNotExist",
 )])))]
 pub struct LabelCondition {
-    /// The label's key.
+    /// key is the label key.
     #[schemars(extend("maxLength" = 317))]
     pub key: String,
-    /// `In` and `NotIn` compare with `values`; `Exists` and `DoesNotExist` only ask whether the label is there.
+    /// operator is `In` or `NotIn`, which compare with values, or `Exists` or `DoesNotExist`, which test for the label.
     pub operator: LabelOperator,
-    /// The values of `In` and `NotIn`.
+    /// values lists the values of `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub values: Vec<String>,
 }
 
-/// Kubernetes' operators on labels.
+/// LabelOperator is an operator of a label requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs)]
 pub enum LabelOperator {
@@ -62,16 +62,16 @@ impl PodSelector {
         if self.match_labels.is_empty() && self.match_expressions.is_empty() {
             problems.invalid(
                 field,
-                "an empty selector would mean no pod: name a label, or leave the selector out",
+                "selector must not be empty: set matchLabels or matchExpressions, or remove it",
             );
         }
         for (index, condition) in self.match_expressions.iter().enumerate() {
             let compares = matches!(condition.operator, LabelOperator::In | LabelOperator::NotIn);
             if compares == condition.values.is_empty() {
-                let message = if compares { "needs values to compare with" } else { "has no values" };
+                let message = if compares { "must be set" } else { "must be unset" };
                 problems.invalid(
                     format!("{field}.matchExpressions[{index}].values"),
-                    format!("operator {:?} {message}", condition.operator),
+                    format!("{message} for operator {:?}", condition.operator),
                 );
             }
         }
@@ -81,13 +81,13 @@ impl PodSelector {
 }
 
 impl LabelCondition {
-    fn model(&self) -> Expression {
+    fn model(&self) -> LabelRequirement {
         let operator = match self.operator {
-            LabelOperator::In => Operator::In,
-            LabelOperator::NotIn => Operator::NotIn,
-            LabelOperator::Exists => Operator::Exists,
-            LabelOperator::DoesNotExist => Operator::DoesNotExist,
+            LabelOperator::In => RequirementOperator::In,
+            LabelOperator::NotIn => RequirementOperator::NotIn,
+            LabelOperator::Exists => RequirementOperator::Exists,
+            LabelOperator::DoesNotExist => RequirementOperator::DoesNotExist,
         };
-        Expression { key: self.key.clone(), operator, values: self.values.clone() }
+        LabelRequirement { key: self.key.clone(), operator, values: self.values.clone() }
     }
 }

@@ -1,8 +1,8 @@
-//! PodNetworkState and NodeNetwork: what Knit says about a pod and a node; PodAddressBlock: what a node holds of a range. Nobody
-//! asks for anything with them.
+//! PodNetworkState and NodeNetwork: the observed state of a pod and of a node; PodAddressBlock: a block of addresses
+//! held by a node. Agents write these kinds; they contain no intents.
 //!
-//! An agent writes both in one request each, so these kinds have no status subresource. From them the controller reads
-//! what became of an object everywhere.
+//! An agent writes PodNetworkState and NodeNetwork in one request each, so these kinds have no status subresource. The
+//! controller aggregates the status of objects from them.
 
 mod block;
 mod counters;
@@ -19,19 +19,19 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use block::COLUMNS as BLOCK_COLUMNS;
 pub use block::{PodAddressBlock, PodAddressBlockSpec};
-pub use counters::{InterfaceCounters, PodCounters, WayCounters};
+pub use counters::{DirectionCounters, InterfaceCounters, PodCounters};
 pub(crate) use node::COLUMNS as NODE_COLUMNS;
 pub use node::{
     KernelState, LinkSupport, NetworkCapacity, NodeNetwork, NodeNetworkSpec, NodeNetworkStatus, UplinkState,
 };
 
 use crate::info::Column;
-use crate::status::{attached_of, attached_schema, attached_word};
+use crate::status::{attached_name, attached_schema, parse_attached};
 
 /// The label by which an agent finds the states that it wrote.
 pub const NODE_LABEL: &str = "podnetwork.opdev.io/node";
 
-/// Nothing is asked for.
+/// PodNetworkStateSpec is empty: the object only reports state.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -40,176 +40,176 @@ pub const NODE_LABEL: &str = "podnetwork.opdev.io/node";
     namespaced,
     status = "PodNetworkStateStatus",
     derive = "PartialEq",
-    doc = "Everything of Knit's that applies to one pod: who asked for it, what stands, and what is in the way. Written by the agent of the pod's node; it goes with the pod.",
+    doc = "PodNetworkState is the observed state of Knit's networks in one pod: the objects that apply to it, what is applied, and problems. It is written by the agent of the pod's node and deleted with the pod.",
     shortname = "pns"
 )]
 pub struct PodNetworkStateSpec {}
 
-/// What one pod has.
+/// PodNetworkStateStatus is the observed state of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodNetworkStateStatus {
-    /// The pod's node.
+    /// node is the name of the pod's node.
     pub node: String,
-    /// The pod's uid.
+    /// podUID is the UID of the pod.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
-    /// The id of the pod's sandbox, as the container runtime gave it.
+    /// sandbox is the ID of the pod's sandbox, as assigned by the container runtime.
     pub sandbox: String,
-    /// Whether everything that applies to the pod stands.
+    /// ready is true if everything that applies to the pod is applied.
     pub ready: bool,
-    /// How many interfaces Knit added to or changed on the pod.
+    /// interfaces is the number of interfaces that Knit added to or changed in the pod.
     pub interfaces: u32,
-    /// When the counters of interfaces were read.
+    /// countedAt is the time at which the interface counters were read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counted_at: Option<Time>,
-    /// What each object asked for, and what became of it.
+    /// objects lists the objects that apply to the pod, each with what is applied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub objects: Vec<AppliedObject>,
 }
 
-/// What became of one object in one place.
+/// AppliedObject is the state of one object in a pod or on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedObject {
-    /// The object's kind; `Attachment` for what a container runtime asked for by a call, `Pod` for what the pod's own annotation
-    /// asks for.
+    /// kind is the kind of the object; `Attachment` for a request of the container runtime, `Pod` for the pod's own
+    /// annotation.
     pub kind: String,
-    /// Its namespace; empty for a cluster-wide object.
+    /// namespace is the namespace of the object; empty for a cluster-scoped object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Its name.
+    /// name is the name of the object.
     pub name: String,
-    /// Its uid.
+    /// uid is the UID of the object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The generation of its spec that this is about.
+    /// generation is the generation of the spec that is applied.
     #[serde(default)]
     pub generation: i64,
-    /// Whether all of it stands here.
+    /// ready is true if the object is completely applied here.
     pub ready: bool,
-    /// When the pod got it: `BeforeContainers` (the container runtime told of the pod by NRI, and waited), `WhileRunning` (Knit
-    /// saw the pod in the API, when containers may have run already) or `ByCall` (a runtime asked for it through CNI, or a
-    /// client of KNI). Nothing on a node, and while the pod has nothing of it.
+    /// attached is when it was applied to the pod: `BeforeContainers` (before the containers started, by NRI),
+    /// `WhileRunning` (containers may have been running) or `ByCall` (by a CNI or KNI call). Unset on a node, and while
+    /// nothing is applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "attached_schema")]
     pub attached: Option<String>,
-    /// Interfaces.
+    /// interfaces lists the interfaces of the object in the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub interfaces: Vec<InterfaceState>,
-    /// Routes, rules, neighbours and sysctls; of the cluster's network, how pods of other nodes are reached.
+    /// items lists routes, rules, neighbours and sysctls; for the cluster network, how pods on other nodes are reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub items: Vec<ItemState>,
-    /// Bridges on the node.
+    /// bridges lists the bridges of the object on the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub bridges: Vec<NodeBridge>,
-    /// What is in the way.
+    /// problems lists what prevents the object from being applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub problems: Vec<ProblemState>,
-    /// What works, but not as one might expect.
+    /// warnings lists fields that are ignored or behave unexpectedly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub warnings: Vec<String>,
 }
 
-/// One interface of a pod.
+/// InterfaceState is the observed state of one interface of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InterfaceState {
-    /// The object's field that asked for it.
+    /// field is the field of the object that the interface is from.
     pub field: String,
-    /// Its name in the pod.
+    /// name is the name of the interface in the pod.
     pub name: String,
-    /// Its kind.
+    /// linkType is the type of the interface.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub link_type: String,
-    /// Its addresses.
+    /// addresses lists its addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub addresses: Vec<String>,
-    /// Its hardware address.
+    /// hardwareAddr is its hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<String>,
-    /// Its MTU.
+    /// mtu is its MTU in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// The end on the node.
+    /// peer is the name of the host end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// What it, or its end on the node, is a port of.
+    /// master is the bridge that the interface or its host end is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// The VRF of the pod that it is a port of.
+    /// vrf is the VRF in the pod that the interface is a port of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// What else there is to know, such as VLANs or a tunnel's public key.
+    /// details lists further properties, such as VLANs or the public key of a tunnel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub details: Vec<Detail>,
-    /// What went through it since it was made, when it was last read.
+    /// counters are the traffic counters since the interface was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<InterfaceCounters>,
-    /// Whether it stands.
+    /// ready is true if the interface is completely applied.
     pub ready: bool,
 }
 
-/// One thing to know of an interface.
+/// Detail is a property of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Detail {
-    /// What.
+    /// name is the name of the property.
     pub name: String,
-    /// Its value.
+    /// value is the value of the property.
     pub value: String,
 }
 
-/// A route, rule, neighbour or sysctl.
+/// ItemState is the observed state of a route, rule, neighbour or sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ItemState {
-    /// The object's field that asked for it.
+    /// field is the field of the object that the item is from.
     pub field: String,
-    /// What it is.
+    /// what describes the item, such as `route 10.9.0.0/16 via 10.1.0.1 dev net1`.
     pub what: String,
-    /// Whether it stands.
+    /// ready is true if the item is applied.
     pub ready: bool,
 }
 
-/// A bridge on a node.
+/// NodeBridge is the observed state of a bridge on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeBridge {
-    /// The namespace of those who asked for it, where that is not said elsewhere.
+    /// namespace is the namespace that the bridge belongs to; empty if the enclosing object has one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// The name that was asked for.
+    /// asked is the requested name of the bridge.
     pub asked: String,
-    /// The name that it has.
+    /// name is the actual name of the bridge.
     pub name: String,
-    /// Its addresses.
+    /// addresses lists its addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub addresses: Vec<String>,
 }
 
-/// Something in the way.
+/// ProblemState is a problem that prevents an object from being applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemState {
-    /// The object's field that it is about; empty if it is the whole object.
+    /// field is the field of the object; empty for the whole object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
-    /// A stable word.
+    /// reason is a stable CamelCase identifier.
     pub reason: String,
-    /// A sentence for people.
+    /// message is a human-readable description.
     pub message: String,
 }
 
 impl PodNetworkStateStatus {
-    /// What there is to say about a pod.
+    /// The status of a pod.
     pub fn of(state: &PodState, node: &str) -> Self {
         let objects: Vec<AppliedObject> = state.objects.iter().map(AppliedObject::of).collect();
         let interfaces = objects.iter().map(|object| object.interfaces.len()).sum::<usize>();
@@ -226,7 +226,7 @@ impl PodNetworkStateStatus {
 }
 
 impl AppliedObject {
-    /// What became of an object, as an API server keeps it.
+    /// Converts a report.
     pub fn of(applied: &AppliedReport) -> Self {
         let ObjectRef { kind, namespace, name, uid, generation } = applied.object.clone();
         Self {
@@ -236,7 +236,7 @@ impl AppliedObject {
             uid,
             generation,
             ready: applied.ready,
-            attached: applied.attached.map(attached_word),
+            attached: applied.attached.map(attached_name),
             interfaces: applied.interfaces.iter().map(InterfaceState::of).collect(),
             items: applied.items.iter().map(ItemState::of).collect(),
             bridges: applied.bridges.iter().map(NodeBridge::of).collect(),
@@ -245,7 +245,7 @@ impl AppliedObject {
         }
     }
 
-    /// The same in the model's words. What cannot be read, because a newer agent wrote it, is left out.
+    /// Converts to a report. Values of a newer agent that cannot be parsed are left out.
     pub fn report(&self) -> AppliedReport {
         AppliedReport {
             object: ObjectRef {
@@ -256,7 +256,7 @@ impl AppliedObject {
                 generation: self.generation,
             },
             ready: self.ready,
-            attached: self.attached.as_deref().and_then(attached_of),
+            attached: self.attached.as_deref().and_then(parse_attached),
             interfaces: self.interfaces.iter().filter_map(InterfaceState::report).collect(),
             items: self.items.iter().map(ItemState::report).collect(),
             bridges: self.bridges.iter().filter_map(NodeBridge::report).collect(),
@@ -270,8 +270,8 @@ impl InterfaceState {
     fn of(link: &InterfaceReport) -> Self {
         let text = |name: &knit_model::IfName| name.to_string();
         let vlans =
-            link.vlans.iter().flat_map(PortVlans::shown).map(|(name, value)| (name.to_owned(), value));
-        let shown = link.shown.iter().map(|(name, value)| (name.clone(), value.clone()));
+            link.vlans.iter().flat_map(PortVlans::details).map(|(name, value)| (name.to_owned(), value));
+        let shown = link.details.iter().map(|(name, value)| (name.clone(), value.clone()));
         Self {
             field: link.field.clone(),
             name: link.name.to_string(),
@@ -299,10 +299,10 @@ impl InterfaceState {
             mtu: self.mtu,
             peer: name(&self.peer),
             master: name(&self.master),
-            // They are among the details, in words.
+            // VLANs are among the details, as text.
             vlans: None,
             vrf: name(&self.vrf),
-            shown: self.details.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
+            details: self.details.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
             limited: false,
             ready: self.ready,
         })
@@ -311,22 +311,22 @@ impl InterfaceState {
 
 impl ItemState {
     fn of(item: &ItemReport) -> Self {
-        Self { field: item.field.clone(), what: item.what.clone(), ready: item.ready }
+        Self { field: item.field.clone(), what: item.description.clone(), ready: item.ready }
     }
 
     fn report(&self) -> ItemReport {
         let Self { field, what, ready } = self.clone();
-        ItemReport { field, what, links: Vec::new(), ready }
+        ItemReport { field, description: what, links: Vec::new(), ready }
     }
 }
 
 impl NodeBridge {
-    /// A bridge, as an API server keeps it.
+    /// Converts a report.
     pub fn of(bridge: &BridgeReport) -> Self {
         let addresses = bridge.addresses.iter().map(ToString::to_string).collect();
         Self {
             namespace: String::new(),
-            asked: bridge.asked.clone(),
+            asked: bridge.requested.clone(),
             name: bridge.name.to_string(),
             addresses,
         }
@@ -335,7 +335,7 @@ impl NodeBridge {
     fn report(&self) -> Option<BridgeReport> {
         let addresses = self.addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let name = self.name.parse().ok()?;
-        Some(BridgeReport { asked: self.asked.clone(), name, addresses, default_vlan: None })
+        Some(BridgeReport { requested: self.asked.clone(), name, addresses, default_vlan: None })
     }
 }
 
@@ -349,7 +349,7 @@ impl ProblemState {
         let reason = serde_json::from_value(serde_json::Value::String(self.reason.clone()));
         Problem {
             field: self.field.clone(),
-            reason: reason.unwrap_or(Reason::KernelRefused),
+            reason: reason.unwrap_or(Reason::KernelError),
             message: self.message.clone(),
         }
     }
@@ -359,7 +359,7 @@ pub(crate) const fn column(name: &'static str, type_: &'static str, path: &'stat
     Column { name, type_, path, wide: false }
 }
 
-/// The columns of a list of pods' states.
+/// Printer columns of PodNetworkState.
 pub(crate) const POD_COLUMNS: &[Column] = &[
     column("Node", "string", ".status.node"),
     column("Interfaces", "integer", ".status.interfaces"),

@@ -1,7 +1,6 @@
-//! Checks a document against a kind's schema as an API server would: unknown fields, wrong types, missing fields.
+//! Validates a document against a kind's schema like the API server: unknown fields, wrong types, missing fields.
 //!
-//! Values are not judged here: a bad value is reported by the translation, in its own words, from whatever language the
-//! object came in.
+//! Values are validated by the translation, which is shared by all input dialects.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -9,11 +8,11 @@ use std::sync::LazyLock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::document::{Content, Node, Place};
+use crate::document::{Content, Node, SourceLocation};
 use crate::kinds::definitions;
 use crate::object::ParseError;
 
-/// The schema of each kind, with the fields of `metadata`, which an API server knows by itself.
+/// The schema of each kind, with the fields of `metadata`, which are built into the API server.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let metadata = schemars::generate::SchemaSettings::openapi3()
         .with(|settings| settings.inline_subschemas = true)
@@ -22,7 +21,7 @@ static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let schema = |definition: k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition| {
         let version = definition.spec.versions.into_iter().next().and_then(|version| version.schema);
         let mut schema = serde_json::to_value(version.and_then(|schema| schema.open_api_v3_schema))
-            .expect("a schema is plain data");
+            .expect("a schema is serializable");
         schema["properties"]["metadata"] = metadata.as_value().clone();
         for field in ["apiVersion", "kind"] {
             schema["properties"][field] = serde_json::json!({ "type": "string" });
@@ -32,30 +31,30 @@ static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     definitions().into_iter().map(schema).collect()
 });
 
-/// Everything about the document that does not fit the kind's schema.
+/// All violations of the kind's schema.
 pub(crate) fn check(kind: &str, document: &Node) -> Vec<ParseError> {
-    let mut check = Check { errors: Vec::new() };
+    let mut check = SchemaCheck { errors: Vec::new() };
     if let Some(schema) = SCHEMAS.get(kind) {
         check.node(document, schema, "");
     }
     check.errors
 }
 
-struct Check {
+struct SchemaCheck {
     errors: Vec<ParseError>,
 }
 
-impl Check {
-    fn say(&mut self, place: Place, field: &str, message: impl Into<String>) {
-        self.errors.push(ParseError { place, field: field.to_owned(), message: message.into() });
+impl SchemaCheck {
+    fn error(&mut self, location: SourceLocation, field: &str, message: impl Into<String>) {
+        self.errors.push(ParseError { location, field: field.to_owned(), message: message.into() });
     }
 
     fn node(&mut self, node: &Node, schema: &Value, path: &str) {
         let expected = match schema["type"].as_str() {
             Some("object") => "a map",
             Some("array") => "a list",
-            Some("string") => "a text",
-            Some("integer") => "a whole number",
+            Some("string") => "a string",
+            Some("integer") => "an integer",
             Some("boolean") => "a boolean",
             _ => return,
         };
@@ -66,18 +65,17 @@ impl Check {
                     self.node(entry, &schema["items"], &format!("{path}[{index}]"));
                 }
             }
-            (Content::Scalar(value), _) if node.type_word() == expected => {
-                self.choice(node.place, value, schema, path);
+            (Content::Scalar(value), _) if node.type_name() == expected => {
+                self.choice(node.location, value, schema, path);
             }
-            (Content::Scalar(value), "a text") if !value.is_null() => {
-                let message =
-                    format!("expected a text, this is {}: write it as \"{value}\"", node.type_word());
-                self.say(node.place, path, message);
+            (Content::Scalar(value), "a string") if !value.is_null() => {
+                let message = format!("must be a string, got {}: quote it as \"{value}\"", node.type_name());
+                self.error(node.location, path, message);
             }
             (Content::Scalar(Value::String(_)), "a boolean") => {
-                self.say(node.place, path, "expected a boolean, this is a text: write true or false");
+                self.error(node.location, path, "must be true or false, got a string");
             }
-            _ => self.say(node.place, path, format!("expected {expected}, this is {}", node.type_word())),
+            _ => self.error(node.location, path, format!("must be {expected}, got {}", node.type_name())),
         }
     }
 
@@ -88,41 +86,45 @@ impl Check {
             let known = schema["properties"].get(&field.key).or_else(|| schema.get("additionalProperties"));
             match known {
                 Some(known) => self.node(&field.value, known, &inner),
-                None => self.say(field.place, &inner, unknown(&field.key, schema)),
+                None => self.error(field.location, &inner, unknown(&field.key, schema)),
             }
         }
         for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if node.field(required).is_none_or(Node::is_null) {
-                self.say(node.place, path, format!("`{required}` is missing"));
+                self.error(node.location, path, format!("{required} must be set"));
             }
         }
     }
 
-    fn choice(&mut self, place: Place, value: &Value, schema: &Value, path: &str) {
+    fn choice(&mut self, location: SourceLocation, value: &Value, schema: &Value, path: &str) {
         let Some(choices) = schema["enum"].as_array() else { return };
         if !choices.contains(value) {
-            let words: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
+            let allowed: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
             let given = value.as_str().unwrap_or_default();
-            self.say(place, path, format!("`{}` is not one of {}", given.escape_debug(), words.join(", ")));
+            self.error(
+                location,
+                path,
+                format!("must be one of {}, got `{}`", allowed.join(", "), given.escape_debug()),
+            );
         }
     }
 }
 
-/// The sentence for an unknown field: with the field that was probably meant, or with those that there are.
+/// The message for an unknown field: with the closest known field, or with all of them.
 fn unknown(key: &str, schema: &Value) -> String {
     let known: Vec<&String> =
         schema["properties"].as_object().map(|map| map.keys().collect()).unwrap_or_default();
     let near = known.iter().filter(|name| distance(key, name) <= 2).min_by_key(|name| distance(key, name));
     match near {
-        Some(name) => format!("unknown field, is `{name}` meant?"),
+        Some(name) => format!("unknown field, did you mean `{name}`?"),
         None => {
             let names: Vec<&str> = known.iter().map(|name| name.as_str()).collect();
-            format!("unknown field, there are {}", names.join(", "))
+            format!("unknown field, must be one of {}", names.join(", "))
         }
     }
 }
 
-/// How many letters one has to change to get from one word to another; a change of case is none.
+/// The Levenshtein distance of two names, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) =
         (a.to_lowercase().chars().collect(), b.to_lowercase().chars().collect());
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_distance_of_words() {
+    fn distance_ignores_case() {
         assert_eq!(distance("linkType", "linktype"), 0);
         assert_eq!(distance("lnkType", "linkType"), 1);
         assert_eq!(distance("", "abc"), 3);

@@ -1,13 +1,13 @@
-//! The sysctls that a tenant may set in a pod: those about routing that the pod's own network namespace has to itself.
-//! Whatever could reach beyond the pod, fill a log, or take away what Knit or others gave is not on the list.
+//! Sysctls that a tenant may set in a pod: those about routing that are namespaced to the pod's network namespace.
+//! Sysctls that affect the node, fill the log or override settings of Knit are not allowed.
 
 use knit_model::intent::SysctlIntent;
 
-/// A name and the smallest and largest value.
-type Safe = (&'static str, i64, i64);
+/// A name with the minimum and maximum value.
+type AllowedSysctl = (&'static str, i64, i64);
 
 /// `net.ipv4.conf.<interface or all>.<name>`.
-const IPV4: &[Safe] = &[
+const IPV4: &[AllowedSysctl] = &[
     ("accept_local", 0, 1),
     ("accept_redirects", 0, 1),
     ("arp_accept", 0, 2),
@@ -32,7 +32,7 @@ const IPV4: &[Safe] = &[
 ];
 
 /// `net.ipv6.conf.<interface or all>.<name>`.
-const IPV6: &[Safe] = &[
+const IPV6: &[AllowedSysctl] = &[
     ("accept_dad", 0, 2),
     ("accept_ra", 0, 2),
     ("accept_ra_defrtr", 0, 1),
@@ -52,8 +52,8 @@ const IPV6: &[Safe] = &[
     ("use_tempaddr", 0, 2),
 ];
 
-/// Of the whole pod, by their full names.
-const POD: &[Safe] = &[
+/// Sysctls of the whole pod, by their full names.
+const POD: &[AllowedSysctl] = &[
     ("net.ipv4.fib_multipath_hash_policy", 0, 2),
     ("net.ipv4.fib_multipath_use_neigh", 0, 1),
     ("net.ipv4.fwmark_reflect", 0, 1),
@@ -68,20 +68,20 @@ const POD: &[Safe] = &[
     ("net.ipv6.ip_nonlocal_bind", 0, 1),
 ];
 
-/// Whether a tenant may set a sysctl, by its name such as `net.ipv4.conf.net1.rp_filter`, to this value; or why not.
+/// Validates a sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, and its value.
 pub fn check(name: &str, value: &str) -> Result<(), String> {
     read(name, value).map(drop)
 }
 
-/// A sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, with its value; or why it is refused.
+/// Parses a sysctl by its name, such as `net.ipv4.conf.net1.rp_filter`, and its value.
 pub(crate) fn read(name: &str, value: &str) -> Result<SysctlIntent, String> {
     if name == "net.ipv4.conf.all.forwarding" {
-        return Err("forwarding of the whole pod is `net.ipv4.ip_forward`".to_owned());
+        return Err("use `net.ipv4.ip_forward` for forwarding of the whole pod".to_owned());
     }
-    let (link, key, (_, smallest, largest)) = find(name)?;
+    let (link, key, (_, min, max)) = find(name)?;
     let number: i64 =
-        value.parse().ok().filter(|number| (smallest..=largest).contains(number)).ok_or_else(|| {
-            format!("`{}` is no value of it: a number from {smallest} to {largest}", value.escape_debug())
+        value.parse().ok().filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+            format!("must be a number between {min} and {max}, got `{}`", value.escape_debug())
         })?;
     let link = link
         .map(|link| link.parse())
@@ -90,19 +90,19 @@ pub(crate) fn read(name: &str, value: &str) -> Result<SysctlIntent, String> {
     Ok(SysctlIntent { link, key, value: number.to_string() })
 }
 
-fn find(name: &str) -> Result<(Option<&str>, String, Safe), String> {
+fn find(name: &str) -> Result<(Option<&str>, String, AllowedSysctl), String> {
     if let Some(safe) = POD.iter().find(|(safe, ..)| *safe == name) {
         return Ok((None, name.replace('.', "/"), *safe));
     }
     for (family, list) in [("ipv4", IPV4), ("ipv6", IPV6)] {
         let of_family = name.strip_prefix("net.").and_then(|rest| rest.strip_prefix(family));
-        // An interface's name may have dots, a sysctl's has none.
+        // Interface names may contain dots, sysctl names do not.
         let Some((link, last)) = of_family.and_then(|rest| rest.strip_prefix(".conf.")?.rsplit_once('.'))
         else {
             continue;
         };
         if link == "default" {
-            return Err("it would change interfaces that come later, whoever makes them: name the interface, or `all`".to_owned());
+            return Err("`default` affects interfaces that are created later: use the name of the interface, or `all`".to_owned());
         }
         if let Some(safe) = list.iter().find(|(safe, ..)| *safe == last) {
             return Ok(match link {
@@ -111,7 +111,7 @@ fn find(name: &str) -> Result<(Option<&str>, String, Safe), String> {
             });
         }
     }
-    Err("it is not on the list of sysctls that are safe in a pod, see docs/kinds/podroute.md".to_owned())
+    Err("not an allowed sysctl: see the list of safe sysctls in docs/kinds/podroute.md".to_owned())
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sysctl_of_the_list_is_read() {
+    fn allowed_sysctls_are_parsed() {
         let path = |name: &str| read(name, "1").map(|sysctl| sysctl.path());
         assert_eq!(path("net.ipv4.ip_forward").unwrap(), "net/ipv4/ip_forward");
         assert_eq!(path("net.ipv4.conf.net1.7.rp_filter").unwrap(), "net/ipv4/conf/net1.7/rp_filter");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_the_list_is_refused_in_words() {
+    fn other_sysctls_are_rejected() {
         for name in [
             "kernel.core_pattern",
             "net.core.somaxconn",
@@ -135,26 +135,26 @@ mod tests {
             "net.ipv4.conf.rp_filter",
             "",
         ] {
-            assert!(read(name, "1").unwrap_err().contains("not on the list"), "{name}");
+            assert!(read(name, "1").unwrap_err().contains("not an allowed sysctl"), "{name}");
         }
         assert!(read("net.ipv4.conf.a/../b.rp_filter", "1").is_err());
-        assert!(read("net.ipv4.conf.default.rp_filter", "1").unwrap_err().contains("come later"));
+        assert!(read("net.ipv4.conf.default.rp_filter", "1").unwrap_err().contains("created later"));
         assert_eq!(
             read("net.ipv4.conf.all.forwarding", "1").unwrap_err(),
-            "forwarding of the whole pod is `net.ipv4.ip_forward`"
+            "use `net.ipv4.ip_forward` for forwarding of the whole pod"
         );
         assert_eq!(
             read("net.ipv4.ip_forward", "on").unwrap_err(),
-            "`on` is no value of it: a number from 0 to 1"
+            "must be a number between 0 and 1, got `on`"
         );
         assert_eq!(
             read("net.ipv4.ip_forward", "2").unwrap_err(),
-            "`2` is no value of it: a number from 0 to 1"
+            "must be a number between 0 and 1, got `2`"
         );
     }
 
     #[test]
-    fn the_page_has_the_list() {
+    fn the_documentation_lists_all_allowed_sysctls() {
         let page = include_str!("../../../docs/kinds/podroute.md");
         for (name, ..) in [IPV4, IPV6, POD].concat() {
             assert!(page.contains(&format!("`{name}`")), "{name}");

@@ -1,4 +1,4 @@
-//! From an object to intents: what it asks for in the model's words, or everything that is wrong with it.
+//! Translation of an object into intents, or into all validation problems.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,34 @@ use knit_model::{Problems, Provenance};
 use crate::interface::InterfaceFields;
 use crate::selector::{MAX_LABEL_VALUE, PodSelector};
 
-/// One object makes at most this many interfaces in a pod.
+/// The maximum number of interfaces of one object in a pod.
 pub const MAX_INTERFACES: usize = 32;
 
-/// What an object asks for.
+/// The intents of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Translation {
-    /// Its intents, in the object's order.
+    /// The intents, in the object's order.
     pub intents: Vec<Intent>,
-    /// What is asked for and will not happen, or not as one would expect.
+    /// Fields that are ignored or behave unexpectedly.
     pub warnings: Vec<String>,
 }
 
-/// Collects an object's intents, and everything that is wrong with it, to the end of the object.
+/// Collects the intents and all problems of an object.
 #[derive(Debug)]
 pub struct Translator {
     origin: Provenance,
-    /// Everything that is wrong so far.
+    /// The problems so far.
     pub(crate) problems: Problems,
     translation: Translation,
-    /// Names of interfaces so far, and the field that says each.
+    /// Names of interfaces so far, each with its field.
     names: BTreeMap<String, String>,
 }
 
-/// One interface of an object, with what the kinds spell differently already read.
-pub(crate) struct Entry<'a> {
+/// One interface of an object, with the fields that kinds spell differently already parsed.
+pub(crate) struct InterfaceEntry<'a> {
     /// The path of the entry.
     pub(crate) path: &'a str,
-    /// Its name, and the field that says it.
+    /// Its name, and the field that contains it.
     pub(crate) name: Option<(NameRule, String)>,
     pub(crate) pods: Selector,
     pub(crate) kind: LinkKind,
@@ -47,10 +47,10 @@ pub(crate) struct Entry<'a> {
     pub(crate) fields: &'a InterfaceFields,
 }
 
-/// A NIC that is lent goes back with all that its mark can hold, which is no text of any length.
-pub(crate) const NO_ALIAS: &str = "the alias of a NIC is the admin's: it cannot be changed here";
+/// The mark of a moved NIC stores its original settings, and has no space for an alias.
+pub(crate) const NO_ALIAS: &str = "alias must be unset: the alias of a NIC cannot be changed";
 
-/// The article of a kind's name.
+/// The article of a link type, for messages.
 pub(crate) fn article(kind: &str) -> &'static str {
     if kind.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
 }
@@ -66,27 +66,27 @@ impl Translator {
         }
     }
 
-    /// The object's own name.
+    /// The object's name.
     pub(crate) fn object_name(&self) -> &str {
         self.origin.object.as_ref().map_or("", |object| &object.name)
     }
 
-    /// The language that the object came in.
+    /// The input dialect of the object.
     pub(crate) fn dialect(&self) -> Dialect {
         self.origin.dialect
     }
 
-    /// Asks for something, said in this field.
-    pub(crate) fn want(&mut self, field: &str, want: IntentSpec) {
-        self.translation.intents.push(Intent { origin: self.origin.at(field), spec: want });
+    /// Adds an intent of this field.
+    pub(crate) fn intent(&mut self, field: &str, spec: IntentSpec) {
+        self.translation.intents.push(Intent { origin: self.origin.at(field), spec });
     }
 
-    /// Says that something will not be as one would expect.
+    /// Adds a warning about this field.
     pub(crate) fn warn(&mut self, field: &str, message: &str) {
         self.translation.warnings.push(format!("{field}: {message}"));
     }
 
-    /// The pods that are meant: those of the selector if there is one, or those with the kind's label and the object's name.
+    /// The selected pods: those of the selector if there is one, or those with the kind's label and the object's name.
     pub(crate) fn pods(&mut self, label: &str, selector: Option<&PodSelector>) -> Selector {
         if let Some(selector) = selector {
             return selector.read("spec.selector", &mut self.problems);
@@ -94,7 +94,7 @@ impl Translator {
         let name = self.object_name().to_owned();
         if name.len() > MAX_LABEL_VALUE {
             let message = format!(
-                "the name has {} characters, but the label {label} takes at most {MAX_LABEL_VALUE}: use spec.selector",
+                "must be at most {MAX_LABEL_VALUE} characters to be a value of the label {label}, got {}: set spec.selector",
                 name.len()
             );
             self.problems.invalid("metadata.name", message);
@@ -102,43 +102,45 @@ impl Translator {
         Selector::label(label, name)
     }
 
-    /// Asks for an interface.
-    pub(crate) fn interface(&mut self, entry: Entry<'_>) {
-        self.ask(entry, None, None);
+    /// Adds an interface.
+    pub(crate) fn interface(&mut self, entry: InterfaceEntry<'_>) {
+        self.add_interface(entry, None, None);
     }
 
-    /// Asks for an interface with an end on the node, and for the VLANs of that end.
-    pub(crate) fn port(&mut self, entry: Entry<'_>, port: Option<BridgePortIntent>) {
-        self.ask(entry, None, port);
+    /// Adds an interface with a host end, and the VLANs of that end.
+    pub(crate) fn port(&mut self, entry: InterfaceEntry<'_>, port: Option<BridgePortIntent>) {
+        self.add_interface(entry, None, port);
     }
 
-    /// Asks for an interface whose far end is in another pod, if one is named.
-    pub(crate) fn tunnel(&mut self, entry: Entry<'_>, remote_pod: Option<String>) {
-        self.ask(entry, remote_pod, None);
+    /// Adds a tunnel, whose remote endpoint may be a pod.
+    pub(crate) fn tunnel(&mut self, entry: InterfaceEntry<'_>, remote_pod: Option<String>) {
+        self.add_interface(entry, remote_pod, None);
     }
 
-    fn ask(&mut self, entry: Entry<'_>, remote_pod: Option<String>, port: Option<BridgePortIntent>) {
-        let Entry { path, name, pods, kind, parent, master, fields } = entry;
+    fn add_interface(
+        &mut self,
+        entry: InterfaceEntry<'_>,
+        remote_pod: Option<String>,
+        port: Option<BridgePortIntent>,
+    ) {
+        let InterfaceEntry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
         if read.attrs.mac.is_some() && !kind.has_own_mac() {
             let message =
-                format!("{} {} has no hardware address of its own", article(kind.name()), kind.name());
+                format!("must be unset: {} {} has no hardware address", article(kind.name()), kind.name());
             self.problems.invalid(format!("{path}.hardwareAddr"), message);
         }
         if read.attrs.alias.is_some() && matches!(kind, LinkKind::HostDevice(_)) {
             self.problems.invalid(format!("{path}.alias"), NO_ALIAS);
         }
-        // A pair's master is on the node, its VRF in the pod; for others both would be in the pod.
+        // The master of a veth is on the node, its VRF in the pod; for other link types both are in the pod.
         if read.vrf.is_some() && master.is_some() && !matches!(kind, LinkKind::Veth(_)) {
-            self.problems.invalid(
-                format!("{path}.vrf"),
-                "an interface is a port of one thing: `master` or `vrf`, not both",
-            );
+            self.problems.invalid(format!("{path}.vrf"), "master and vrf must not both be set");
         }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
-        let want = InterfaceIntent { pods, name, kind, parent, master, remote_pod, port, ..read };
-        self.want(path, IntentSpec::Interface(Box::new(want)));
+        let intent = InterfaceIntent { pods, name, kind, parent, master, remote_pod, port, ..read };
+        self.intent(path, IntentSpec::Interface(Box::new(intent)));
     }
 
     fn claim_name(&mut self, name: &NameRule, field: String) {
@@ -147,17 +149,17 @@ impl Translator {
             NameRule::Prefix(prefix) => format!("{prefix}<number>"),
         };
         if let Some(first) = self.names.get(&key) {
-            let message = format!("interface {key} is asked for twice: {first} has the name already");
+            let message = format!("interface names must be unique: {key} is used by {first}");
             self.problems.add(field, Reason::Conflict, message);
             return;
         }
         self.names.insert(key, field);
     }
 
-    /// Refuses more interfaces than one object may have.
+    /// Rejects more interfaces than one object may have.
     pub(crate) fn count_interfaces(&mut self, field: &str, count: usize) {
         if count > MAX_INTERFACES {
-            let message = format!("{count} interfaces in one object, at most {MAX_INTERFACES} are allowed");
+            let message = format!("must have at most {MAX_INTERFACES} interfaces, got {count}");
             self.problems.invalid(field, message);
         }
     }

@@ -1,4 +1,4 @@
-//! The runtime's socket, and what is asked there.
+//! The client of the runtime's socket.
 
 #[cfg(test)]
 mod tests;
@@ -19,38 +19,38 @@ use crate::proto::{
     PodSandboxState, PodSandboxStateValue, PodSandboxStatus, PodSandboxStatusRequest, VersionRequest,
 };
 
-/// Where runtimes listen: containerd, then CRI-O.
-pub const SOCKETS: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
+/// The default sockets of containerd and CRI-O.
+pub const DEFAULT_SOCKETS: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
 
-/// How long the runtime may take for an answer.
-const DEADLINE: Duration = Duration::from_secs(10);
-/// A list of all sandboxes of a full node is far smaller.
-const MAX_ANSWER: usize = 16 << 20;
+/// The timeout of a call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum size of a response, far above a list of all sandboxes of a full node.
+const MAX_RESPONSE: usize = 16 << 20;
 
-/// Why the runtime did not answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to it.
+    /// The connection failed.
     #[error("container runtime at {socket}: cannot connect ({source}): is it running?")]
     Connect {
         /// Its socket.
         socket: PathBuf,
-        /// What happened.
+        /// The cause.
         source: tonic::transport::Error,
     },
-    /// It refused.
+    /// The runtime returned an error.
     #[error("container runtime at {socket}: {call}: {}", .status.message())]
-    Refused {
+    Call {
         /// Its socket.
         socket: PathBuf,
-        /// What was asked.
+        /// The method.
         call: &'static str,
-        /// Its answer.
+        /// The gRPC status.
         status: Box<Status>,
     },
-    /// It answered without what CRI demands.
+    /// The response lacks a required field.
     #[error("container runtime at {socket}: sandbox {sandbox}: {why}")]
-    Unclear {
+    InvalidResponse {
         /// Its socket.
         socket: PathBuf,
         /// The sandbox.
@@ -60,9 +60,9 @@ pub enum Error {
     },
 }
 
-/// A sandbox that runs.
+/// A running sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct RunningSandbox {
     /// Its id.
     pub id: String,
     /// The pod's uid.
@@ -71,129 +71,137 @@ pub struct Listed {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// How often the pod's sandbox was made before.
+    /// The number of earlier sandboxes of the pod.
     pub attempt: u32,
 }
 
-/// Who holds a sandbox's network.
+/// The process that holds a sandbox's network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Process {
-    /// This process does.
+pub enum SandboxProcess {
+    /// This process.
     Pid(u32),
-    /// The sandbox uses the node's own network.
+    /// The sandbox uses the host network.
     Host,
-    /// The sandbox runs no more, or no process is known yet.
+    /// The sandbox is not running, or has no process yet.
     None,
 }
 
-/// A container runtime. Clones share a connection.
+/// A client of a container runtime. Clones share a connection.
 #[derive(Clone, Debug)]
-pub struct Runtime {
+pub struct RuntimeClient {
     socket: PathBuf,
     client: RuntimeServiceClient<Channel>,
 }
 
-/// A stream that says that something of the runtime's changed.
+/// A stream of container events.
 #[derive(Debug)]
-pub struct Events {
+pub struct ContainerEvents {
     socket: PathBuf,
     stream: Streaming<ContainerEventResponse>,
 }
 
-impl Runtime {
-    /// Connects to a runtime, and asks it for its name and version.
+impl RuntimeClient {
+    /// Connects to a runtime. Returns its name and version.
     pub async fn connect(socket: &Path) -> Result<(Self, String), Error> {
         let path = socket.to_owned();
         let connector = tower::service_fn(move |_| {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
-        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(DEADLINE);
+        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CALL_TIMEOUT);
         let channel = endpoint
             .connect_with_connector(connector)
             .await
             .map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
-        let client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+        let client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE);
         let mut runtime = Self { socket: socket.to_owned(), client };
-        let asked = runtime.client.version(timed(VersionRequest { version: "v1".to_owned() })).await;
-        let version = asked.map_err(|status| runtime.refused("Version", status))?.into_inner();
+        let result = runtime.client.version(with_timeout(VersionRequest { version: "v1".to_owned() })).await;
+        let version = result.map_err(|status| runtime.call_error("Version", status))?.into_inner();
         Ok((runtime, format!("{} {}", version.runtime_name, version.runtime_version)))
     }
 
-    /// Sandboxes that run.
-    pub async fn running(&mut self) -> Result<Vec<Listed>, Error> {
+    /// Running sandboxes.
+    pub async fn running_sandboxes(&mut self) -> Result<Vec<RunningSandbox>, Error> {
         let state = PodSandboxStateValue { state: PodSandboxState::SandboxReady.into() };
         let filter = PodSandboxFilter { id: String::new(), state: Some(state) };
-        let asked = self.client.list_pod_sandbox(timed(ListPodSandboxRequest { filter: Some(filter) })).await;
-        let items = asked.map_err(|status| self.refused("ListPodSandbox", status))?.into_inner().items;
+        let result =
+            self.client.list_pod_sandbox(with_timeout(ListPodSandboxRequest { filter: Some(filter) })).await;
+        let items = result.map_err(|status| self.call_error("ListPodSandbox", status))?.into_inner().items;
         let listed = items.into_iter().filter(|item| item.state() == PodSandboxState::SandboxReady);
         let listed = listed.filter_map(|item| {
             let metadata = item.metadata?;
             let (uid, namespace, name) = (metadata.uid, metadata.namespace, metadata.name);
-            Some(Listed { id: item.id, uid, namespace, name, attempt: metadata.attempt })
+            Some(RunningSandbox { id: item.id, uid, namespace, name, attempt: metadata.attempt })
         });
         Ok(listed.collect())
     }
 
-    /// The process that holds a sandbox's network namespace: the sandbox's own, or that of any of its containers.
-    pub async fn process(&mut self, sandbox: &str) -> Result<Process, Error> {
+    /// The process that holds a sandbox's network namespace: the sandbox's own, or that of one of its containers.
+    pub async fn sandbox_process(&mut self, sandbox: &str) -> Result<SandboxProcess, Error> {
         let request = PodSandboxStatusRequest { pod_sandbox_id: sandbox.to_owned(), verbose: true };
-        let answer = match self.client.pod_sandbox_status(timed(request)).await {
+        let answer = match self.client.pod_sandbox_status(with_timeout(request)).await {
             Ok(answer) => answer.into_inner(),
-            Err(status) if status.code() == Code::NotFound => return Ok(Process::None),
-            Err(status) => return Err(self.refused("PodSandboxStatus", status)),
+            Err(status) if status.code() == Code::NotFound => return Ok(SandboxProcess::None),
+            Err(status) => return Err(self.call_error("PodSandboxStatus", status)),
         };
-        let Some(status) = answer.status else { return Err(self.unclear(sandbox, "it has no status")) };
+        let Some(status) = answer.status else {
+            return Err(self.invalid_response(sandbox, "the response has no status"));
+        };
         if status.state() != PodSandboxState::SandboxReady {
-            return Ok(Process::None);
+            return Ok(SandboxProcess::None);
         }
-        if is_host(&status) {
-            return Ok(Process::Host);
+        if uses_host_network(&status) {
+            return Ok(SandboxProcess::Host);
         }
         match info::pid(&answer.info) {
-            Some(pid) => Ok(Process::Pid(pid)),
-            None => self.process_of_containers(sandbox).await,
+            Some(pid) => Ok(SandboxProcess::Pid(pid)),
+            None => self.container_process(sandbox).await,
         }
     }
 
-    async fn process_of_containers(&mut self, sandbox: &str) -> Result<Process, Error> {
+    async fn container_process(&mut self, sandbox: &str) -> Result<SandboxProcess, Error> {
         let state = Some(ContainerStateValue { state: ContainerState::ContainerRunning.into() });
         let filter = ContainerFilter { state, pod_sandbox_id: sandbox.to_owned() };
-        let asked = self.client.list_containers(timed(ListContainersRequest { filter: Some(filter) })).await;
+        let result =
+            self.client.list_containers(with_timeout(ListContainersRequest { filter: Some(filter) })).await;
         let containers =
-            asked.map_err(|status| self.refused("ListContainers", status))?.into_inner().containers;
+            result.map_err(|status| self.call_error("ListContainers", status))?.into_inner().containers;
         for container in containers {
             let request = ContainerStatusRequest { container_id: container.id, verbose: true };
-            // A container may end while it is asked about; another one has the same namespace.
-            let Ok(answer) = self.client.container_status(timed(request)).await else { continue };
+            // A container may exit meanwhile; the others share the namespace.
+            let Ok(answer) = self.client.container_status(with_timeout(request)).await else { continue };
             if let Some(pid) = info::pid(&answer.into_inner().info) {
-                return Ok(Process::Pid(pid));
+                return Ok(SandboxProcess::Pid(pid));
             }
         }
-        Ok(Process::None)
+        Ok(SandboxProcess::None)
     }
 
-    /// Asks to be told about changes. A runtime that cannot tell says so.
-    pub async fn events(&mut self) -> Result<Events, Error> {
-        let asked = self.client.get_container_events(Request::new(GetEventsRequest {})).await;
-        let stream = asked.map_err(|status| self.refused("GetContainerEvents", status))?.into_inner();
-        Ok(Events { socket: self.socket.clone(), stream })
+    /// Opens the event stream. Not all runtimes support it.
+    pub async fn events(&mut self) -> Result<ContainerEvents, Error> {
+        let result = self.client.get_container_events(Request::new(GetEventsRequest {})).await;
+        let stream = result.map_err(|status| self.call_error("GetContainerEvents", status))?.into_inner();
+        Ok(ContainerEvents { socket: self.socket.clone(), stream })
     }
 
-    fn refused(&self, call: &'static str, status: Status) -> Error {
-        Error::Refused { socket: self.socket.clone(), call, status: Box::new(status) }
+    fn call_error(&self, call: &'static str, status: Status) -> Error {
+        Error::Call { socket: self.socket.clone(), call, status: Box::new(status) }
     }
 
-    fn unclear(&self, sandbox: &str, why: &str) -> Error {
-        Error::Unclear { socket: self.socket.clone(), sandbox: sandbox.to_owned(), why: why.to_owned() }
+    fn invalid_response(&self, sandbox: &str, why: &str) -> Error {
+        Error::InvalidResponse {
+            socket: self.socket.clone(),
+            sandbox: sandbox.to_owned(),
+            why: why.to_owned(),
+        }
     }
 }
 
-impl Events {
-    /// Waits for the next change. `None`: the runtime ended the stream.
+impl ContainerEvents {
+    /// Waits for the next event; `None` when the runtime ends the stream.
     pub async fn next(&mut self) -> Result<Option<()>, Error> {
         let next = self.stream.message().await;
-        let next = next.map_err(|status| Error::Refused {
+        let next = next.map_err(|status| Error::Call {
             socket: self.socket.clone(),
             call: "GetContainerEvents",
             status: Box::new(status),
@@ -202,14 +210,14 @@ impl Events {
     }
 }
 
-fn is_host(status: &PodSandboxStatus) -> bool {
+fn uses_host_network(status: &PodSandboxStatus) -> bool {
     let namespaces = status.linux.as_ref().and_then(|linux| linux.namespaces.as_ref());
     let options = namespaces.and_then(|namespaces| namespaces.options.as_ref());
     options.is_some_and(|options| options.network() == NamespaceMode::Node)
 }
 
-fn timed<T>(message: T) -> Request<T> {
+fn with_timeout<T>(message: T) -> Request<T> {
     let mut request = Request::new(message);
-    request.set_timeout(DEADLINE);
+    request.set_timeout(CALL_TIMEOUT);
     request
 }

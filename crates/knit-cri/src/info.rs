@@ -1,10 +1,10 @@
-//! What runtimes tell beside CRI's own fields: a JSON text below the key `info`, by which people debug.
+//! Verbose runtime information beyond the CRI fields: a JSON text under the key `info`.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// The key that containerd and CRI-O both use.
+/// The key that containerd and CRI-O use.
 const KEY: &str = "info";
 
 #[derive(Deserialize)]
@@ -13,8 +13,8 @@ struct Info {
     pid: u32,
 }
 
-/// The process that holds the namespaces; `None` if the runtime names none. A CRI-O without infra containers has none for
-/// a sandbox, only for its containers.
+/// The process that holds the namespaces; `None` if the runtime reports none. CRI-O without infra containers reports
+/// none for a sandbox, only for its containers.
 pub(crate) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
     let info: Info = serde_json::from_str(info.get(KEY)?).ok()?;
     (info.pid > 0).then_some(info.pid)
@@ -24,23 +24,23 @@ pub(crate) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn said(text: &str) -> BTreeMap<String, String> {
+    fn info(text: &str) -> BTreeMap<String, String> {
         BTreeMap::from([(KEY.to_owned(), text.to_owned())])
     }
 
     #[test]
-    fn the_process_is_read_from_what_each_runtime_says() {
+    fn the_pid_is_parsed_from_the_info_of_each_runtime() {
         // As containerd writes it for a sandbox, shortened.
         let containerd = r#"{"pid":2841804,"processStatus":"running","netNamespaceClosed":false,"image":"registry.k8s.io/pause:3.10.2","runtimeHandler":"","runtimeType":"io.containerd.runc.v2"}"#;
-        assert_eq!(pid(&said(containerd)), Some(2_841_804));
-        // As CRI-O writes it for a container, shortened: written after its documentation, not recorded from one.
+        assert_eq!(pid(&info(containerd)), Some(2_841_804));
+        // As CRI-O documents it for a container, shortened; not recorded from a running CRI-O.
         let crio =
             r#"{"sandboxID":"5a7b","pid":4711,"runtimeSpec":{"ociVersion":"1.2.0"},"privileged":false}"#;
-        assert_eq!(pid(&said(crio)), Some(4_711));
+        assert_eq!(pid(&info(crio)), Some(4_711));
         // A CRI-O sandbox without infra container.
-        assert_eq!(pid(&said(r#"{"image":"","pid":0}"#)), None);
-        assert_eq!(pid(&said(r#"{"runtimeSpec":{}}"#)), None);
-        assert_eq!(pid(&said("no JSON")), None);
+        assert_eq!(pid(&info(r#"{"image":"","pid":0}"#)), None);
+        assert_eq!(pid(&info(r#"{"runtimeSpec":{}}"#)), None);
+        assert_eq!(pid(&info("no JSON")), None);
         assert_eq!(pid(&BTreeMap::new()), None);
     }
 }

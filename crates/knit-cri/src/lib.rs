@@ -1,7 +1,6 @@
-//! Running pods as the container runtime knows them, by CRI v1 (containerd, CRI-O).
+//! CRI v1 client (containerd, CRI-O): running pod sandboxes and the processes that hold their network namespaces.
 //!
-//! Knit asks three things: which sandboxes run, which process holds a sandbox's namespaces, and to be told when that may
-//! have changed. It never asks the runtime to do anything.
+//! It only reads: it lists running sandboxes, resolves the process of a sandbox, and streams container events.
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, reason = "generated")]
 mod proto {
@@ -11,4 +10,4 @@ mod proto {
 mod client;
 mod info;
 
-pub use client::{Error, Events, Listed, Process, Runtime, SOCKETS};
+pub use client::{ContainerEvents, DEFAULT_SOCKETS, Error, RunningSandbox, RuntimeClient, SandboxProcess};

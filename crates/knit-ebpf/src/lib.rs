@@ -1,9 +1,9 @@
-//! Knit's eBPF programs, as `clang` made them of `redirect.c` in this build: TCP between pods goes past the bridge, the routes and
-//! the packet filter. `docs/data-path.md` says which packets that are.
+//! eBPF fast path: the object file that clang compiles from `redirect.c`. TCP between pods bypasses the bridge, the routes and
+//! the packet filter; `docs/data-path.md` describes which packets.
 //!
-//! Only bytes are here. `knit-kernel` loads them, and knows the layout of the maps.
+//! This crate only embeds the object. `knit-kernel` loads it and defines the layout of the maps.
 
-/// The object file, in the alignment that whoever reads it needs.
+/// The object file, aligned for ELF parsers.
 pub static OBJECT: &[u8] = &ALIGNED.0;
 
 #[repr(align(8))]

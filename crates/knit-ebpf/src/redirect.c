@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two programs that hand TCP packets on past the bridge, the routes and the packet filter. Every other packet goes on as if they
-// were not there.
+// Fast path for TCP between pods: two tc programs that redirect packets past the bridge, the routes and the packet filter. All
+// other packets take the slow path unchanged.
 //
-// `redirect` is at the host's end of a pod's pair. What the pod sends to another one of the node goes straight into that pod;
-// what it sends to a pod of another node, by a link that both nodes are on, straight to that link. `arrive` is at such a link: what
-// comes from a pod of that node to one of this node goes straight into the pod.
+// `from_pod` is attached to the host end of a pod's veth pair. Packets to another pod of the node are redirected into that pod;
+// packets to a pod of another node on a common link are redirected to that link. `from_node` is attached to such a link: packets
+// from a pod of that node to a pod of this node are redirected into the pod.
 //
-// What is taken has to be from a pod's own hardware address and address, to the hardware address and the address of another pod
-// (or, on its way to another node, of the bridge). And nobody may have translated the connection on this node: the packet filter
-// sees nothing of what is taken, so an answer to a translated packet would never be translated back. Therefore a connection is
-// known from its first packet on:
+// A redirected packet must have the source MAC and IP address of its pod (anti-spoofing), and the destination MAC and IP address of
+// another pod (or, on its way to another node, the MAC address of the bridge). And the connection must not be translated (NAT) on
+// this node: conntrack does not see redirected packets, so a reply to a translated packet would never be translated back.
+// Therefore connections are tracked from their first packet:
 //
-// - a SYN to a pod's own address opens it (OPENING, with its sequence number);
-// - the SYN+ACK that answers this very SYN makes it OPEN; only from then on packets of the other side are taken, but for the
-//   RST that refuses this very SYN;
-// - a SYN+ACK that answers another one (whose destination was translated on its way) makes the pair of ports FOREIGN: neither
-//   side's packets are taken, and a SYN goes the long way too, where the packet filter gives it another port if need be.
+// - a SYN to a pod address opens a connection (OPENING, with its sequence number);
+// - the SYN+ACK that acknowledges this SYN makes it OPEN; only from then on packets of the responder are redirected, except for the
+//   RST that rejects this SYN;
+// - a SYN+ACK that acknowledges another SYN (whose destination was translated) makes the 4-tuple TRANSLATED: neither direction is
+//   redirected, and a SYN takes the slow path too, where conntrack assigns another port if necessary.
 //
-// A pod has one connection for a pair of addresses and ports, so its SYN+ACK says whose they are, whatever is known from before.
+// A pod has one connection per 4-tuple, so its SYN+ACK determines the state, whatever was recorded before.
 //
-// No packet can go round in circles: what comes from another node goes into a pod or the long way. So hop limits stay as they are.
+// Packets cannot loop: a packet from another node goes into a pod or takes the slow path. So hop limits are not decremented.
 
-// A few definitions of the kernel's interface to programs (linux/bpf.h, linux/pkt_cls.h), so that no headers are needed.
+// Definitions of the kernel interface (linux/bpf.h, linux/pkt_cls.h), so that no headers are needed.
 typedef unsigned char __u8;
 typedef unsigned short __u16;
 typedef unsigned int __u32;
@@ -39,9 +39,9 @@ struct bpf_map_def {
 
 enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_LRU_HASH = 9, MAP_LPM_TRIE = 11 };
 enum { NO_PREALLOC = 1 };
-enum { BY_NAME = 1 };
-enum { GO_ON = -1 };
-enum { TO_THIS_HOST = 0 };
+enum { PIN_BY_NAME = 1 };
+enum { TC_NEXT = -1 };
+enum { PACKET_HOST = 0 };
 
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
@@ -51,7 +51,7 @@ static long (*redirect_neigh)(__u32 link, const void *hop, int length, __u64 fla
 static long (*redirect_peer)(__u32 link, __u64 flags) = (void *)155;
 
 #define SECTION(name) __attribute__((section(name), used))
-#define ALWAYS static inline __attribute__((always_inline))
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define NET16(number) __builtin_bswap16(number)
@@ -62,71 +62,71 @@ static long (*redirect_peer)(__u32 link, __u64 flags) = (void *)155;
 #endif
 
 struct address {
-	__u32 words[4]; // an IPv4 address is mapped into IPv6
+	__u32 words[4]; // IPv4 addresses are mapped (::ffff:0:0/96)
 };
 
-// Where a pod is.
+// Location of a pod.
 struct port {
-	__u32 link; // the host's end of its pair
-	__u8 mac[8]; // the pod's end, then two zeros
+	__u32 link; // host end of its veth pair
+	__u8 mac[8]; // of the pod end, zero-padded
 };
 
-// Addresses that begin with the same bits.
+// An address range, as key of a longest prefix match.
 struct range {
 	__u32 bits;
 	struct address address;
 };
 
-// The next hop on the way to a range, as the kernel wants it.
-struct hop {
+// A next hop (struct bpf_redir_neigh).
+struct neigh {
 	__u32 family; // 2: IPv4, 10: IPv6
-	__u32 words[4]; // an IPv4 address is the first
+	__u32 words[4]; // an IPv4 address uses the first word
 };
 
-// The way to pods of another node.
-struct way {
-	__u32 link; // of this host
-	struct hop hop;
+// Route to pods of another node.
+struct route {
+	__u32 link; // egress link
+	struct neigh next_hop;
 };
 
 struct flow {
-	struct address from, to; // `from` opened it
+	struct address from, to; // `from` is the initiator
 	__u16 from_port, to_port;
 };
 
-enum state { OPENING = 1, OPEN = 2, FOREIGN = 3 };
+enum connection_state { OPENING = 1, OPEN = 2, TRANSLATED = 3 };
 
-struct known {
+struct connection {
 	__u32 state;
 	__u32 sequence; // of the SYN
 };
 
 struct bpf_map_def SECTION("maps") ports = {
 	.type = MAP_HASH, .key_size = sizeof(struct address), .value_size = sizeof(struct port),
-	.max_entries = 4096, .pinning = BY_NAME,
+	.max_entries = 4096, .pinning = PIN_BY_NAME,
 };
 
 struct bpf_map_def SECTION("maps") flows = {
-	.type = MAP_LRU_HASH, .key_size = sizeof(struct flow), .value_size = sizeof(struct known),
-	.max_entries = 65536, .pinning = BY_NAME,
+	.type = MAP_LRU_HASH, .key_size = sizeof(struct flow), .value_size = sizeof(struct connection),
+	.max_entries = 65536, .pinning = PIN_BY_NAME,
 };
 
-// Ranges of other nodes' pods.
-struct bpf_map_def SECTION("maps") ways = {
-	.type = MAP_LPM_TRIE, .key_size = sizeof(struct range), .value_size = sizeof(struct way),
-	.max_entries = 65536, .map_flags = NO_PREALLOC, .pinning = BY_NAME,
+// Routes by pod ranges of other nodes.
+struct bpf_map_def SECTION("maps") remote_ranges = {
+	.type = MAP_LPM_TRIE, .key_size = sizeof(struct range), .value_size = sizeof(struct route),
+	.max_entries = 65536, .map_flags = NO_PREALLOC, .pinning = PIN_BY_NAME,
 };
 
-// The hardware address of the bridge, which is the next hop of its pods; then two zeros.
+// MAC address of the bridge, the gateway of its pods; zero-padded.
 struct bpf_map_def SECTION("maps") bridge = {
 	.type = MAP_ARRAY, .key_size = sizeof(__u32), .value_size = 8,
-	.max_entries = 1, .pinning = BY_NAME,
+	.max_entries = 1, .pinning = PIN_BY_NAME,
 };
 
-// How many packets were taken, on each CPU.
-struct bpf_map_def SECTION("maps") taken = {
+// Number of redirected packets, per CPU.
+struct bpf_map_def SECTION("maps") redirected = {
 	.type = MAP_PERCPU_ARRAY, .key_size = sizeof(__u32), .value_size = sizeof(__u64),
-	.max_entries = 1, .pinning = BY_NAME,
+	.max_entries = 1, .pinning = PIN_BY_NAME,
 };
 
 struct ethernet {
@@ -157,10 +157,10 @@ struct tcp {
 };
 
 enum { FIN = 1, SYN = 2, RST = 4, ACK = 16, TCP = 6 };
-enum { LONGEST = sizeof(struct ethernet) + sizeof(struct ipv6) + sizeof(struct tcp) };
-enum { SHORTEST = sizeof(struct ethernet) + sizeof(struct ipv4) + sizeof(struct tcp) };
+enum { MAX_HEADERS = sizeof(struct ethernet) + sizeof(struct ipv6) + sizeof(struct tcp) };
+enum { MIN_HEADERS = sizeof(struct ethernet) + sizeof(struct ipv4) + sizeof(struct tcp) };
 
-ALWAYS int is_mac(const __u8 *one, const __u8 *other)
+ALWAYS_INLINE int mac_equal(const __u8 *one, const __u8 *other)
 {
 	int differ = 0;
 	for (int at = 0; at < 6; at++)
@@ -168,170 +168,170 @@ ALWAYS int is_mac(const __u8 *one, const __u8 *other)
 	return differ == 0;
 }
 
-ALWAYS struct address mapped(__u32 address)
+ALWAYS_INLINE struct address ipv4_mapped(__u32 address)
 {
 	struct address all = { { 0, 0, NET32(0xffff), address } };
 	return all;
 }
 
-ALWAYS struct flow turned(const struct flow *flow)
+ALWAYS_INLINE struct flow reversed(const struct flow *flow)
 {
 	struct flow other = { flow->to, flow->from, flow->to_port, flow->from_port };
 	return other;
 }
 
-// Whether this acknowledges that very SYN, which may carry data (TCP Fast Open).
-ALWAYS int answers(const struct tcp *tcp, const struct known *known)
+// Whether the segment acknowledges the SYN of the connection, which may carry data (TCP Fast Open).
+ALWAYS_INLINE int acknowledges_syn(const struct tcp *tcp, const struct connection *connection)
 {
-	return NET32(tcp->acknowledged) - known->sequence - 1 <= 0xffff;
+	return NET32(tcp->acknowledged) - connection->sequence - 1 <= 0xffff;
 }
 
-// Whether the packet of a flow may be taken. Remembers what it says of the flow.
-ALWAYS int is_direct(const struct flow *flow, const struct tcp *tcp)
+// Whether a packet of the flow may be redirected. Updates the state of the connection.
+ALWAYS_INLINE int may_redirect(const struct flow *flow, const struct tcp *tcp)
 {
 	__u8 flags = tcp->flags;
 	if ((flags & (SYN | ACK)) == SYN) {
-		struct known opening = { OPENING, NET32(tcp->sequence) };
-		struct known *known = map_lookup(&flows, flow);
-		if (known && known->state == FOREIGN)
+		struct connection opening = { OPENING, NET32(tcp->sequence) };
+		struct connection *connection = map_lookup(&flows, flow);
+		if (connection && connection->state == TRANSLATED)
 			return 0;
-		// One that has been answered stays open: what comes may be a stray one, and the other side has packets on their way.
-		if (known && known->state == OPEN)
+		// An open connection stays open: the SYN may be a stray one, and the peer has packets in flight.
+		if (connection && connection->state == OPEN)
 			opening.state = OPEN;
 		map_update(&flows, flow, &opening, 0);
 		return 1;
 	}
-	struct flow back = turned(flow);
+	struct flow reverse = reversed(flow);
 	if ((flags & (SYN | ACK)) == (SYN | ACK)) {
-		struct known *known = map_lookup(&flows, &back);
-		if (known && known->state != FOREIGN && answers(tcp, known)) {
-			known->state = OPEN;
+		struct connection *connection = map_lookup(&flows, &reverse);
+		if (connection && connection->state != TRANSLATED && acknowledges_syn(tcp, connection)) {
+			connection->state = OPEN;
 			return 1;
 		}
-		struct known foreign = { FOREIGN, 0 };
-		map_update(&flows, &back, &foreign, 0);
+		struct connection translated = { TRANSLATED, 0 };
+		map_update(&flows, &reverse, &translated, 0);
 		return 0;
 	}
-	struct known *known = map_lookup(&flows, flow);
-	if (known)
-		return known->state != FOREIGN;
-	known = map_lookup(&flows, &back);
-	if (!known)
+	struct connection *connection = map_lookup(&flows, flow);
+	if (connection)
+		return connection->state != TRANSLATED;
+	connection = map_lookup(&flows, &reverse);
+	if (!connection)
 		return 0;
-	__u32 state = known->state;
-	if (state == FOREIGN && (flags & (FIN | RST)))
-		map_delete(&flows, &back);
-	// Nobody listens there. The packet filter saw no SYN, and would drop the answer as one to nothing.
+	__u32 state = connection->state;
+	if (state == TRANSLATED && (flags & (FIN | RST)))
+		map_delete(&flows, &reverse);
+	// Connection refused. Conntrack has not parsed the SYN, and the packet filter would drop the RST as invalid.
 	if (state == OPENING && (flags & RST) && (flags & ACK))
-		return answers(tcp, known);
+		return acknowledges_syn(tcp, connection);
 	return state == OPEN;
 }
 
-// The packet, if it is TCP of a kind that is taken, with its flow.
-struct seen {
+// A parsed TCP packet.
+struct parsed {
 	struct ethernet *ethernet;
 	struct tcp *tcp;
 	struct flow flow;
 };
 
-ALWAYS int look(struct __sk_buff *packet, struct seen *seen)
+ALWAYS_INLINE int parse(struct __sk_buff *packet, struct parsed *parsed)
 {
-	if (packet->vlan_present || packet->len < SHORTEST)
+	if (packet->vlan_present || packet->len < MIN_HEADERS)
 		return 0;
 	void *data = (void *)(long)packet->data, *end = (void *)(long)packet->data_end;
-	if (data + LONGEST > end) {
-		pull_data(packet, packet->len < LONGEST ? packet->len : LONGEST);
+	if (data + MAX_HEADERS > end) {
+		pull_data(packet, packet->len < MAX_HEADERS ? packet->len : MAX_HEADERS);
 		data = (void *)(long)packet->data;
 		end = (void *)(long)packet->data_end;
 	}
-	if (data + SHORTEST > end)
+	if (data + MIN_HEADERS > end)
 		return 0;
-	seen->ethernet = data;
-	if (seen->ethernet->protocol == NET16(0x0800)) {
+	parsed->ethernet = data;
+	if (parsed->ethernet->protocol == NET16(0x0800)) {
 		struct ipv4 *ip = data + sizeof(struct ethernet);
-		// Neither options nor fragments.
+		// No options, no fragments.
 		if (ip->version_and_length != 0x45 || (ip->fragment & NET16(0x3fff)) || ip->protocol != TCP)
 			return 0;
-		seen->flow.from = mapped(ip->from);
-		seen->flow.to = mapped(ip->to);
-		seen->tcp = (void *)(ip + 1);
-	} else if (seen->ethernet->protocol == NET16(0x86dd)) {
+		parsed->flow.from = ipv4_mapped(ip->from);
+		parsed->flow.to = ipv4_mapped(ip->to);
+		parsed->tcp = (void *)(ip + 1);
+	} else if (parsed->ethernet->protocol == NET16(0x86dd)) {
 		struct ipv6 *ip = data + sizeof(struct ethernet);
-		if (data + LONGEST > end || ip->next != TCP)
+		if (data + MAX_HEADERS > end || ip->next != TCP)
 			return 0;
-		seen->flow.from = ip->from;
-		seen->flow.to = ip->to;
-		seen->tcp = (void *)(ip + 1);
+		parsed->flow.from = ip->from;
+		parsed->flow.to = ip->to;
+		parsed->tcp = (void *)(ip + 1);
 	} else {
 		return 0;
 	}
-	seen->flow.from_port = seen->tcp->from;
-	seen->flow.to_port = seen->tcp->to;
+	parsed->flow.from_port = parsed->tcp->from;
+	parsed->flow.to_port = parsed->tcp->to;
 	return 1;
 }
 
-ALWAYS struct way *way_to(const struct address *address)
+ALWAYS_INLINE struct route *route_to(const struct address *address)
 {
 	struct range all = { 128, *address };
-	return map_lookup(&ways, &all);
+	return map_lookup(&remote_ranges, &all);
 }
 
-ALWAYS __u8 *mac_of_bridge(void)
+ALWAYS_INLINE __u8 *bridge_mac(void)
 {
 	__u32 first = 0;
 	return map_lookup(&bridge, &first);
 }
 
-ALWAYS void count(void)
+ALWAYS_INLINE void count_redirect(void)
 {
 	__u32 first = 0;
-	__u64 *all = map_lookup(&taken, &first);
-	if (all)
-		++*all;
+	__u64 *packets = map_lookup(&redirected, &first);
+	if (packets)
+		++*packets;
 }
 
-SECTION("classifier") int redirect(struct __sk_buff *packet)
+SECTION("classifier") int from_pod(struct __sk_buff *packet)
 {
-	struct seen seen = { 0 };
-	if (!look(packet, &seen))
-		return GO_ON;
-	// Nobody speaks in another's name; what the packet filter makes of such a packet is its own affair.
-	struct port *from = map_lookup(&ports, &seen.flow.from);
-	if (!from || from->link != packet->ifindex || !is_mac(from->mac, seen.ethernet->from))
-		return GO_ON;
-	struct port *to = map_lookup(&ports, &seen.flow.to);
+	struct parsed parsed = { 0 };
+	if (!parse(packet, &parsed))
+		return TC_NEXT;
+	// Anti-spoofing: packets with a foreign source address are left to nftables.
+	struct port *from = map_lookup(&ports, &parsed.flow.from);
+	if (!from || from->link != packet->ifindex || !mac_equal(from->mac, parsed.ethernet->from))
+		return TC_NEXT;
+	struct port *to = map_lookup(&ports, &parsed.flow.to);
 	if (to) {
-		if (to->link == from->link || !is_mac(to->mac, seen.ethernet->to) || !is_direct(&seen.flow, seen.tcp))
-			return GO_ON;
-		count();
+		if (to->link == from->link || !mac_equal(to->mac, parsed.ethernet->to) || !may_redirect(&parsed.flow, parsed.tcp))
+			return TC_NEXT;
+		count_redirect();
 		return redirect_peer(to->link, 0);
 	}
-	struct way *way = way_to(&seen.flow.to);
-	__u8 *mac = mac_of_bridge();
-	if (!way || !mac || !is_mac(mac, seen.ethernet->to) || !is_direct(&seen.flow, seen.tcp))
-		return GO_ON;
-	count();
-	struct hop hop = way->hop;
-	return redirect_neigh(way->link, &hop, sizeof(hop), 0);
+	struct route *route = route_to(&parsed.flow.to);
+	__u8 *mac = bridge_mac();
+	if (!route || !mac || !mac_equal(mac, parsed.ethernet->to) || !may_redirect(&parsed.flow, parsed.tcp))
+		return TC_NEXT;
+	count_redirect();
+	struct neigh next_hop = route->next_hop;
+	return redirect_neigh(route->link, &next_hop, sizeof(next_hop), 0);
 }
 
-SECTION("classifier") int arrive(struct __sk_buff *packet)
+SECTION("classifier") int from_node(struct __sk_buff *packet)
 {
-	struct seen seen = { 0 };
-	if (packet->pkt_type != TO_THIS_HOST || !look(packet, &seen))
-		return GO_ON;
-	struct port *to = map_lookup(&ports, &seen.flow.to);
+	struct parsed parsed = { 0 };
+	if (packet->pkt_type != PACKET_HOST || !parse(packet, &parsed))
+		return TC_NEXT;
+	struct port *to = map_lookup(&ports, &parsed.flow.to);
 	if (!to)
-		return GO_ON;
-	// Only by the link that answers leave by.
-	struct way *way = way_to(&seen.flow.from);
-	__u8 *mac = mac_of_bridge();
-	if (!way || way->link != packet->ifindex || !mac || !is_direct(&seen.flow, seen.tcp))
-		return GO_ON;
-	__builtin_memcpy(seen.ethernet->to, to->mac, 6);
-	__builtin_memcpy(seen.ethernet->from, mac, 6);
-	count();
+		return TC_NEXT;
+	// Only on the link that replies are sent on.
+	struct route *route = route_to(&parsed.flow.from);
+	__u8 *mac = bridge_mac();
+	if (!route || route->link != packet->ifindex || !mac || !may_redirect(&parsed.flow, parsed.tcp))
+		return TC_NEXT;
+	__builtin_memcpy(parsed.ethernet->to, to->mac, 6);
+	__builtin_memcpy(parsed.ethernet->from, mac, 6);
+	count_redirect();
 	return redirect_peer(to->link, 0);
 }
 
-char licence[] SECTION("license") = "Apache-2.0";
+char LICENSE[] SECTION("license") = "Apache-2.0";

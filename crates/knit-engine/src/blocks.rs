@@ -1,13 +1,13 @@
-//! Blocks: of a range that nodes share, each node gives addresses of its own blocks alone.
+//! Blocks: each node leases addresses of a shared range only from blocks that it holds.
 //!
-//! A block is claimed by creating an object with its name: the API server's uniqueness is the lock, and nobody hands
-//! anything out. Ranges of objects from files are this node's alone and have no blocks. What always holds: an address is
-//! given anew only from a block that was heard to be this node's, and that it has not begun to give back.
+//! A node claims a block by creating an object with the block's name: the API server's name uniqueness is the lock,
+//! and there is no central allocator. Ranges of local objects are private to the node and have no blocks. Invariant: a
+//! new address is leased only from a block that is confirmed to be this node's and is not being returned.
 //!
-//! Of a network that is one on all nodes, the last quarter of each range is in no block: addresses there are asked for by value, and
-//! each is claimed alone, so that a pod takes its address along to another node.
+//! In overlay networks the last quarter of each range is in no block: these addresses are for fixed requests, and each
+//! is claimed individually, so that a pod keeps its address on another node.
 //!
-//! What is this node's is remembered, so that a node with room gives addresses while no API server answers.
+//! Held blocks are persistent, so that a node can lease addresses while the API server is down.
 
 mod names;
 
@@ -15,88 +15,89 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, Split, overlaps};
+use knit_ipam::{Pool, BlockLayout, overlaps};
 use serde::{Deserialize, Serialize};
 
 use crate::event::Unit;
 
-/// So many blocks that were given back are remembered, which is more than go while a list is on its way.
-const MOST_RETURNED: usize = 256;
+/// How many returned blocks are remembered: more than can be returned while a list request is in flight.
+const MAX_RETURNED: usize = 256;
 
-/// A range of a network that nodes share.
+/// A shared range of a network.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolKey {
-    /// The network's id, as leases have it.
+    /// The network's id in leases.
     pub network: String,
     /// The range.
     pub range: IpNet,
 }
 
-/// A block that there is.
+/// An existing block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// The name of its object.
     pub name: String,
-    /// The uid of its object: a name may be given back and taken again.
+    /// The uid of its object: a name may be returned and claimed again.
     pub uid: String,
-    /// The range that it is a part of, as its object has it.
+    /// The range that it belongs to, as stated in its object.
     pub pool: String,
     /// Its addresses.
     pub cidr: IpNet,
     /// The node that holds it.
     pub node: String,
     /// Whether that is this node.
-    pub mine: bool,
+    pub is_local: bool,
 }
 
-/// News of blocks.
+/// A change of blocks, or a result of a [`BlockRequest`].
 #[derive(Clone, Debug)]
-pub enum News {
-    /// All blocks that there are, as of one moment.
+pub enum BlockEvent {
+    /// The complete list of blocks.
     Listed(Vec<Block>),
-    /// A block is there: this node's or another's.
+    /// A block exists, held by this or another node.
     Applied(Block),
-    /// A block is gone.
+    /// A block was deleted.
     Deleted {
         /// Its name.
         name: String,
         /// Its uid.
         uid: String,
     },
-    /// A block cannot be claimed so far. It is tried again.
-    Refused {
+    /// A block could not be claimed. The host retries.
+    ClaimFailed {
         /// Its name.
         name: String,
-        /// Why.
-        why: String,
+        /// The error.
+        error: String,
     },
-    /// A block was given back, as asked.
+    /// A block was returned as requested.
     Returned {
         /// Its name.
         name: String,
     },
-    /// A while has passed: what is empty for so long goes back.
-    Reviewed,
-    /// This node takes its pods' ranges from pools, if there are any.
-    Pooled {
-        /// The node's name. Each node begins to look elsewhere, so that they do not race for the same block.
+    /// A review timer fired: blocks that were empty since the last review are returned.
+    ReviewDue,
+    /// This node takes the ranges of its pods from pools, if there are any.
+    UsePools {
+        /// The node's name. It determines where the search for a free block starts, so that nodes do not race for the
+        /// same one.
         node: String,
     },
 }
 
-/// What the host is asked to do with a block.
+/// A request to the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Create it for this node, and tell whose it is then.
+pub enum BlockRequest {
+    /// Create the block for this node, then report its actual holder.
     Claim {
         /// Its name.
         name: String,
-        /// The range that it is a part of.
+        /// The range that it belongs to.
         pool: String,
         /// Its addresses.
         cidr: IpNet,
     },
-    /// Delete it, if it is still the one with this uid, and tell when it is gone.
+    /// Delete the block if it still has this uid, then report it.
     Return {
         /// Its name.
         name: String,
@@ -107,101 +108,101 @@ pub enum Order {
 
 /// What a unit waits for in one range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wait {
-    /// How many addresses it lacks.
+pub(crate) struct BlockWait {
+    /// The number of missing addresses.
     pub(crate) addresses: usize,
-    /// Blocks that are not this node's though the unit has an address of them.
+    /// Blocks that this node does not hold although the unit uses an address of them.
     pub(crate) strays: BTreeSet<u128>,
-    /// Addresses that are asked for by value and so are of no use to it.
+    /// Addresses reserved for fixed requests, which it cannot use.
     pub(crate) reserved: Vec<IpNet>,
-    /// Addresses that it asks for by value, each of which a node claims alone.
-    pub(crate) alone: BTreeSet<IpAddr>,
-    /// Blocks of a pool that it needs, because they have an address that is asked for by value.
+    /// Fixed addresses that are claimed individually.
+    pub(crate) single_addresses: BTreeSet<IpAddr>,
+    /// Blocks of a pool that contain its fixed addresses.
     pub(crate) blocks: BTreeSet<IpNet>,
 }
 
-/// A claim that has not been answered.
+/// A claim in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct PendingClaim {
     pub(crate) pool: PoolKey,
-    /// Why it takes so long.
-    pub(crate) late: Option<String>,
+    /// Why it failed so far.
+    pub(crate) error: Option<String>,
 }
 
-/// What is known about blocks.
+/// The state of all blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blocks {
-    /// This node's, by name.
+    /// This node's blocks, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) mine: BTreeMap<String, Block>,
-    /// Other nodes', by name.
+    pub(crate) local: BTreeMap<String, Block>,
+    /// Other nodes' blocks, by name.
     #[serde(skip)]
-    pub(crate) others: BTreeMap<String, Block>,
-    /// Whether all blocks were told since the program began. Before that nothing is claimed.
+    pub(crate) remote: BTreeMap<String, Block>,
+    /// Whether the block watch has synced since the start. Before that nothing is claimed.
     #[serde(skip)]
-    pub(crate) listed: bool,
-    /// This node's name, where its pods' ranges are blocks of pools. See [`crate::pools`].
+    pub(crate) has_synced: bool,
+    /// This node's name, if its pod ranges are blocks of pools. See [`crate::pools`].
     #[serde(skip)]
-    pub(crate) pooled: Option<String>,
-    /// Claims under way, by name.
+    pub(crate) pool_node: Option<String>,
+    /// Claims in flight, by name.
     #[serde(skip)]
-    pub(crate) claims: BTreeMap<String, Claim>,
-    /// Names of blocks that are being given back.
+    pub(crate) claims: BTreeMap<String, PendingClaim>,
+    /// Names of blocks that are being returned.
     #[serde(skip)]
     pub(crate) returning: BTreeSet<String>,
-    /// Uids of blocks that were given back, the last ones: a list, and what a watch tells after it, may be older than that. It is
-    /// remembered, since a deletion may be under way when the program ends.
+    /// Uids of recently returned blocks: list and watch results may be older than the return. Persistent, since a
+    /// deletion may be in flight when the program ends.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(crate) returned: VecDeque<String>,
-    /// Blocks of this node's that were empty when it was last looked.
+    /// This node's blocks that were empty at the last review.
     #[serde(skip)]
     pub(crate) idle: BTreeSet<String>,
-    /// Blocks of pools that were claimed because a pod asked, and for how many looks they stay though nobody came.
+    /// Pool blocks that were claimed for a pod, with the number of reviews for which they stay while empty.
     #[serde(skip)]
-    pub(crate) kept: BTreeMap<String, u32>,
+    pub(crate) retained: BTreeMap<String, u32>,
     /// What units wait for.
     #[serde(skip)]
-    pub(crate) waits: BTreeMap<Unit, BTreeMap<PoolKey, Wait>>,
+    pub(crate) waits: BTreeMap<Unit, BTreeMap<PoolKey, BlockWait>>,
 }
 
 impl Blocks {
-    /// What is remembered.
-    pub(crate) fn remembered(&self) -> Self {
-        Self { mine: self.mine.clone(), returned: self.returned.clone(), ..Self::default() }
+    /// The persistent part.
+    pub(crate) fn persistent(&self) -> Self {
+        Self { local: self.local.clone(), returned: self.returned.clone(), ..Self::default() }
     }
 
-    /// A block goes back, and is not this node's any more, whatever is heard of it.
+    /// Remembers a returned block: later watch events for it are ignored.
     pub(crate) fn remember_returned(&mut self, uid: Option<String>) {
         self.returned.extend(uid);
-        if self.returned.len() > MOST_RETURNED {
+        if self.returned.len() > MAX_RETURNED {
             self.returned.pop_front();
         }
     }
 
-    /// Whether all blocks were told since the program began.
-    pub fn is_listed(&self) -> bool {
-        self.listed
+    /// Whether the block watch has synced since the start.
+    pub fn has_synced(&self) -> bool {
+        self.has_synced
     }
 
-    /// Whether there is anything to give back one day.
+    /// Whether this node holds any block.
     pub fn has_any(&self) -> bool {
-        !self.mine.is_empty()
+        !self.local.is_empty()
     }
 
-    /// Whether a claim of this block is under way.
+    /// Whether a claim of this block is in flight.
     pub fn is_claiming(&self, name: &str) -> bool {
         self.claims.contains_key(name)
     }
 
-    /// Units that wait for a block, and no reason is known why that should take long.
-    pub fn soon(&self) -> impl Iterator<Item = &Unit> {
-        let is_soon = |pool: &PoolKey| {
+    /// Units that wait for claims that have not failed so far.
+    pub fn units_awaiting_claim(&self) -> impl Iterator<Item = &Unit> {
+        let is_claiming_all = |pool: &PoolKey| {
             let mut claims = self.claims.values().filter(|claim| claim.pool == *pool).peekable();
-            claims.peek().is_some() && claims.all(|claim| claim.late.is_none())
+            claims.peek().is_some() && claims.all(|claim| claim.error.is_none())
         };
         let waiting = self.waits.iter().filter(move |(_, waits)| {
-            let mut lacking = waits.iter().filter(|(_, wait)| wait.addresses > 0).peekable();
-            lacking.peek().is_some() && lacking.all(|(pool, _)| is_soon(pool))
+            let mut short = waits.iter().filter(|(_, wait)| wait.addresses > 0).peekable();
+            short.peek().is_some() && short.all(|(pool, _)| is_claiming_all(pool))
         });
         waiting.map(|(unit, _)| unit)
     }
@@ -209,71 +210,71 @@ impl Blocks {
     /// This node's blocks of a range.
     pub fn own(&self, pool: &PoolKey) -> Vec<IpNet> {
         let title = pool.title();
-        let of_pool = self.mine.values().filter(|block| block.pool == title && !block.is_alone());
-        // Whatever else an object may say: a block is the one that its name says.
+        let of_pool = self.local.values().filter(|block| block.pool == title && !block.is_single_address());
+        // The name decides, whatever else the object contains.
         let named = of_pool.filter(|block| block.pool_key().as_ref() == Some(pool));
         named.map(|block| block.cidr).collect()
     }
 
-    /// Whether nobody is known to hold or to want the block with this name.
+    /// Whether the block with this name is neither held, nor claimed, nor being returned.
     pub(crate) fn is_free(&self, name: &str) -> bool {
-        !self.mine.contains_key(name)
-            && !self.others.contains_key(name)
+        !self.local.contains_key(name)
+            && !self.remote.contains_key(name)
             && !self.claims.contains_key(name)
             && !self.returning.contains(name)
     }
 
-    /// Blocks that nobody holds and that have an address to give, in order.
+    /// Free blocks with usable addresses, in order.
     pub(crate) fn free(&self, pool: &PoolKey, gives: &Pool) -> impl Iterator<Item = (u128, IpNet)> {
-        let rivals = self.rivals(pool);
-        let blocks = Split::of(pool.range).blocks();
+        let remote_blocks = self.remote_blocks(pool);
+        let blocks = BlockLayout::default_for(pool.range).blocks();
         blocks.filter(move |(index, block)| {
             self.is_free(&pool.block_name(*index))
-                && !rivals.iter().any(|rival| overlaps(*rival, *block))
+                && !remote_blocks.iter().any(|remote| overlaps(*remote, *block))
                 && has_any(gives, *block)
         })
     }
 
-    /// What other nodes hold of the network: its ranges may overlap each other.
-    fn rivals(&self, pool: &PoolKey) -> Vec<IpNet> {
+    /// Blocks of other nodes in the network, whose ranges may overlap.
+    fn remote_blocks(&self, pool: &PoolKey) -> Vec<IpNet> {
         let is_of_network = |other: &&Block| {
             let rest = other.pool.strip_prefix(&pool.network).and_then(|rest| rest.strip_prefix('/'));
             rest.is_some_and(|rest| rest.parse::<IpNet>().is_ok())
         };
-        self.others.values().filter(is_of_network).map(|other| other.cidr).collect()
+        self.remote.values().filter(is_of_network).map(|other| other.cidr).collect()
     }
 
-    /// How many blocks with addresses to give other nodes hold.
-    pub(crate) fn held_by_others(&self, pool: &PoolKey, gives: &Pool) -> usize {
-        let rivals = self.rivals(pool);
+    /// How many blocks with usable addresses other nodes hold.
+    pub(crate) fn count_remote(&self, pool: &PoolKey, gives: &Pool) -> usize {
+        let remote_blocks = self.remote_blocks(pool);
         let is_theirs = |(_, block): &(u128, IpNet)| {
-            has_any(gives, *block) && rivals.iter().any(|rival| overlaps(*rival, *block))
+            has_any(gives, *block) && remote_blocks.iter().any(|remote| overlaps(*remote, *block))
         };
-        Split::of(pool.range).blocks().filter(is_theirs).count()
+        BlockLayout::default_for(pool.range).blocks().filter(is_theirs).count()
     }
 
-    /// Whether a block of this range may still become this node's.
-    pub(crate) fn is_open(&self, pool: &PoolKey, gives: &Pool) -> bool {
+    /// Whether this node may still get a block of this range.
+    pub(crate) fn may_grow(&self, pool: &PoolKey, gives: &Pool) -> bool {
         let is_returning = || {
-            let mut names = (0..Split::of(pool.range).count()).map(|index| pool.block_name(index));
+            let mut names = (0..BlockLayout::default_for(pool.range).count()).map(|index| pool.block_name(index));
             names.any(|name| self.returning.contains(&name))
         };
-        !self.listed
+        !self.has_synced
             || self.claims.values().any(|claim| claim.pool == *pool)
             || self.free(pool, gives).next().is_some()
             || is_returning()
     }
 
-    /// A range as this node sees it: of which it has addresses, or could claim them.
+    /// The part of a range from which this node can lease or claim addresses.
     pub fn reachable(&self, pool: &Pool) -> Pool {
         let key = PoolKey::of(pool);
         let mut blocks = self.own(&key);
         blocks.extend(self.free(&key, pool).map(|(_, block)| block));
-        pool.clone().of_blocks(blocks)
+        pool.clone().with_blocks(blocks)
     }
 }
 
-/// Whether a block has an address to give at all: the bridge's and the broadcast address may be all it has.
+/// Whether a block has any usable address besides the gateway and broadcast addresses.
 fn has_any(gives: &Pool, block: IpNet) -> bool {
-    gives.clone().of_blocks(vec![block]).total() > 0
+    gives.clone().with_blocks(vec![block]).total() > 0
 }

@@ -1,7 +1,7 @@
-//! Calls: what someone asks for and waits for, and what is answered.
+//! Calls: requests of callers that wait for a result.
 //!
-//! A call is a dialect like any other: an attach puts attachments into desired, and differs from a written object only
-//! in who waits for the report. What a call left in the state outlives it; the call itself does not.
+//! An attach adds attachments to the desired state, exactly as a written object adds intents; the only difference is
+//! that a caller waits for the report. Attachments outlive the call that created them.
 
 mod device;
 pub(crate) mod ranges;
@@ -11,108 +11,109 @@ use std::fmt;
 use std::net::IpAddr;
 
 use knit_ipam::Time;
-use knit_model::intent::{InterfaceIntent, Limits, RouteIntent};
+use knit_model::intent::{InterfaceIntent, BandwidthLimits, RouteIntent};
 use knit_model::link::{Attrs, Tap};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
-use knit_model::sandbox::Instance;
+use knit_model::sandbox::SandboxInstance;
 use knit_model::{IfName, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
-pub use device::Device;
-pub use ranges::RangeWish;
+pub use device::RequestedDevice;
+pub use ranges::RangeRequest;
 
 use crate::state::ObjectKey;
 
-/// The kind under which attachments appear among the askers of things.
-pub const ATTACHMENT: &str = "Attachment";
+/// The object kind under which attachments are listed as requesters.
+pub const ATTACHMENT_KIND: &str = "Attachment";
 
-/// What [`Asked::sticky`] is where pods of one name have one address after the other.
+/// The value of [`InterfaceRequest::sticky`] that keeps addresses by pod name.
 pub const STICKY_BY_POD: &str = "true";
 
-/// The name of a call: it stands in logs, errors, the journal and provenance.
+/// The id of a call, as it appears in logs, errors, the journal and provenance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CallId(pub String);
 
-/// One interface of one sandbox, asked for by a call.
+/// One interface of one sandbox that a call attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// Its name there.
+    /// The interface's name.
     pub interface: IfName,
     /// The namespace of its network.
     pub tenant: String,
-    /// Its network; empty when the caller describes a link of its own that is on none.
+    /// Its network; empty for a link that the caller describes itself and that is on no network.
     pub network: String,
-    /// The attachment as an asker.
+    /// The attachment as a requester.
     pub object: ObjectKey,
-    /// Who asked, in which call.
-    pub why: Provenance,
-    /// What was asked for.
-    pub asked: Asked,
-    /// What is kept for whoever asks about it.
+    /// The call that requested it.
+    pub origin: Provenance,
+    /// The request.
+    pub request: InterfaceRequest,
+    /// Metadata for queries.
     #[serde(default)]
-    pub notes: Notes,
-    /// When it was asked for.
+    pub metadata: AttachmentMetadata,
+    /// When it was requested.
     pub since: Time,
-    /// The number of the call that asked.
+    /// The ticket of the call.
     #[serde(default)]
     pub ticket: u64,
-    /// Whether it ever stood: only then was whoever asked told so. What never did is not made up for after a restart.
+    /// Whether it was ever ready, so that the caller was told. An attachment that never was is removed after a
+    /// restart.
     #[serde(default)]
-    pub stood: bool,
+    pub was_ready: bool,
 }
 
-/// What an attach says about one interface.
+/// What an attach requests for one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
-    /// Fields of the link that are stated: MTU, MAC, queue.
+pub struct InterfaceRequest {
+    /// Explicit link attributes: MTU, MAC, queue length.
     #[serde(default)]
     pub attrs: Attrs,
-    /// Addresses that are asked for by value, each in a range of the network.
+    /// Fixed addresses, each within a range of the network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The name under which its addresses are kept: the next attachment of the namespace with this name gets them on this node,
-    /// if they are free. [`STICKY_BY_POD`] is the pod's own name, empty is none.
+    /// The name under which its addresses are kept: the next attachment in the namespace with the same name gets them
+    /// on this node if they are free. [`STICKY_BY_POD`] means the pod's name, empty means none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sticky: String,
-    /// Where in the network's ranges its addresses are looked for: one of each set, the ranges of a set in their order. A
-    /// range of the network that no set speaks of gives one as it does otherwise.
+    /// Address sets that narrow the network's ranges: one address from each set, its ranges tried in order. Ranges of
+    /// the network that no set covers give an address as usual.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sets: Vec<Vec<RangeWish>>,
-    /// Routes through it beside the default; on a network, one without a router goes through the network's.
+    pub sets: Vec<Vec<RangeRequest>>,
+    /// Additional routes through the interface; on a network, a route without a gateway uses the network's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<RouteIntent>,
-    /// Its sysctls by their last words, such as `ipv4/rp_filter`.
+    /// Its sysctls by their relative names, such as `ipv4/rp_filter`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sysctls: BTreeMap<String, String>,
-    /// A link that the caller describes, in place of one on a network; it has addresses, routes and sysctls of its own.
+    /// A link that the caller describes itself instead of naming a network, with its addresses, routes and sysctls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Box<InterfaceIntent>>,
-    /// The device that `link`, a host-device, is to be the NIC of.
+    /// The device whose NIC `link`, a host-device, is to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<Device>,
-    /// Whether the default routes go through this interface.
+    pub device: Option<RequestedDevice>,
+    /// Whether the default routes use this interface.
     #[serde(default)]
     pub default_route: bool,
-    /// Ports of the node that lead to ports of the pod.
+    /// Host ports that are mapped to ports of the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortMapping>,
-    /// How fast packets may come and go. A later attach may change it.
-    #[serde(default, skip_serializing_if = "Limits::is_empty")]
-    pub limits: Limits,
+    /// Bandwidth limits. A later attach may change them.
+    #[serde(default, skip_serializing_if = "BandwidthLimits::is_empty")]
+    pub limits: BandwidthLimits,
 }
 
-/// What a call says that the interface itself does not show.
+/// Data of a call that is not part of the interface itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Notes {
-    /// The pod's name servers, search domains and resolver options.
-    #[serde(default, skip_serializing_if = "Dns::is_empty")]
-    pub dns: Dns,
-    /// A name under which a collection finds what the call made.
+pub struct AttachmentMetadata {
+    /// The pod's DNS configuration.
+    #[serde(default, skip_serializing_if = "DnsConfig::is_empty")]
+    pub dns: DnsConfig,
+    /// A group name by which garbage collection selects attachments.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// Annotations of the call.
@@ -120,9 +121,9 @@ pub struct Notes {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a pod's resolver is told.
+/// A pod's DNS resolver configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dns {
+pub struct DnsConfig {
     /// Name servers.
     pub servers: Vec<String>,
     /// Search domains.
@@ -131,7 +132,7 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// A port of the node that leads to a port of the pod.
+/// A host port that is mapped to a port of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// `tcp`, `udp` or `sctp`.
@@ -140,39 +141,39 @@ pub struct PortMapping {
     pub container_port: u16,
     /// The node's port.
     pub host_port: u16,
-    /// Only on this address of the node; all when left out.
+    /// Restricts the mapping to this address of the node; all addresses if absent.
     pub host_ip: Option<IpAddr>,
 }
 
-/// A call that attaches interfaces to one sandbox: all of them, or none.
+/// A request to attach interfaces to one sandbox: all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attach {
+pub struct AttachRequest {
     /// The call.
     pub call: CallId,
-    /// The language it came in.
+    /// The API through which it came in.
     pub dialect: Dialect,
-    /// Which sandbox.
-    pub sandbox: Wished,
-    /// Which interfaces, on which networks; an empty network is the cluster's.
-    pub interfaces: Vec<(IfName, String, Asked)>,
-    /// What to keep with each.
-    pub notes: Notes,
-    /// An interface that is attached already is an error, not the answer.
+    /// The sandbox.
+    pub sandbox: SandboxRequest,
+    /// The interfaces with their networks; an empty network is the cluster network.
+    pub interfaces: Vec<(IfName, String, InterfaceRequest)>,
+    /// Metadata of each attachment.
+    pub metadata: AttachmentMetadata,
+    /// Fail if an interface is attached already, instead of returning it.
     pub fail_if_present: bool,
-    /// A number that no other call of this node has: callers may use an id twice.
+    /// A number that is unique on this node: callers may reuse call ids.
     pub ticket: u64,
-    /// When the caller began, on the machine's clock since boot; 0 when it does not say.
-    pub began: u64,
+    /// When the caller started, in time since boot; 0 if unknown.
+    pub started_at: u64,
 }
 
-/// A sandbox as a call describes it.
+/// The sandbox of an attach, as the caller describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wished {
+pub struct SandboxRequest {
     /// Its id.
     pub id: String,
-    /// Where its namespace is; empty when the sandbox is known already, and for a virtual machine.
+    /// The path of its network namespace; empty for a known sandbox and for a virtual machine.
     pub netns: String,
-    /// It is a virtual machine, whose taps are made so.
+    /// The tap parameters, if it is a virtual machine.
     pub machine: Option<Tap>,
     /// The pod's name.
     pub pod: String,
@@ -184,64 +185,64 @@ pub struct Wished {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A call that detaches interfaces.
+/// A request to detach interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detach {
+pub struct DetachRequest {
     /// The call.
     pub call: CallId,
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// Where the caller thinks its namespace is; empty when it does not say.
+    /// The path at which the caller expects its network namespace; empty if unknown.
     pub netns: String,
-    /// What of it.
-    pub which: Which,
-    /// Forget the sandbox with its last interface that a call attached.
-    pub forget: bool,
-    /// When the caller began, on the machine's clock since boot; 0 when it does not say.
-    pub began: u64,
+    /// What to detach.
+    pub scope: DetachScope,
+    /// Forget the sandbox together with its last attachment.
+    pub forget_sandbox: bool,
+    /// When the caller started, in time since boot; 0 if unknown.
+    pub started_at: u64,
 }
 
-/// What of a sandbox is detached.
+/// What a detach removes from a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum DetachScope {
     /// These interfaces.
-    These(BTreeSet<IfName>),
-    /// All that calls attached; what objects ask for stays.
-    Called,
-    /// Everything: the sandbox is forgotten.
+    Interfaces(BTreeSet<IfName>),
+    /// All attachments; interfaces requested by objects stay.
+    Attached,
+    /// Everything, and forget the sandbox.
     All,
-    /// Everything, and the namespace goes too if Knit made it.
+    /// Everything, including the network namespace if Knit created it.
     Sandbox,
 }
 
-/// A call that takes back everything of sandboxes that are not alive.
+/// A request to garbage-collect everything of sandboxes that are not alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collect {
+pub struct GcRequest {
     /// The call.
     pub call: CallId,
-    /// What is alive: an interface of a sandbox, or all of it.
-    pub living: BTreeSet<(SandboxId, Option<IfName>)>,
-    /// Only what calls of this group attached; empty is every group.
+    /// What is alive: an interface of a sandbox, or the whole sandbox.
+    pub alive: BTreeSet<(SandboxId, Option<IfName>)>,
+    /// Restricts the collection to attachments of this group; empty means all groups.
     pub group: String,
 }
 
-/// What was collected of one sandbox.
+/// What was garbage-collected of one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collected {
+pub struct GcResult {
     /// The sandbox.
     pub sandbox: SandboxId,
     /// The pod's namespace and name.
     pub pod: (String, String),
-    /// Its interfaces that went.
+    /// The removed interfaces.
     pub interfaces: Vec<IfName>,
-    /// The addresses that they had.
+    /// Their addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A network namespace that Knit made for whoever has none.
+/// A network namespace that Knit created for a pod that had none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Domain {
-    /// Where it is.
+pub struct ManagedNetns {
+    /// Its path.
     pub path: String,
     /// The pod's name.
     pub pod: String,
@@ -251,78 +252,78 @@ pub struct Domain {
     pub uid: String,
 }
 
-/// What became of a network namespace that Knit makes and removes.
+/// The outcome of creating or removing a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DomainDone {
-    /// It is there.
-    Made,
-    /// It is gone; which life of a sandbox it was, if it was there.
-    Removed(Option<Instance>),
+pub enum NetnsOutcome {
+    /// It exists.
+    Created,
+    /// It is gone; the sandbox instance that it was, if it existed.
+    Removed(Option<SandboxInstance>),
 }
 
-/// What was found where a call says that a namespace is.
+/// What is known of the network namespace of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Which life of a sandbox it is.
-    pub instance: Instance,
-    /// The process that holds it, or a number that stands for it.
+pub struct NetnsInfo {
+    /// The sandbox instance.
+    pub instance: SandboxInstance,
+    /// The process that holds it, or a number derived from the path.
     pub number: u32,
 }
 
-/// What a call is answered.
+/// The result of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Everything that was asked for is attached.
+pub enum CallResult {
+    /// All requested interfaces are attached.
     Attached {
         /// The sandbox.
         sandbox: Box<Sandbox>,
-        /// Its interfaces that the call named, each with what became of it.
+        /// The interfaces of the call with their reports.
         interfaces: Vec<(Attachment, InterfaceReport)>,
     },
-    /// It is detached, or never was attached.
+    /// The interfaces are detached, or never were attached.
     Detached,
-    /// This was not alive, and is gone.
-    Collected(Vec<Collected>),
-    /// Plugins made the interface.
-    Chained,
-    /// The namespace is there.
-    Domain(Domain),
+    /// What was garbage-collected.
+    Collected(Vec<GcResult>),
+    /// CNI plugins attached the interface.
+    ChainAttached,
+    /// The network namespace exists.
+    Netns(ManagedNetns),
     /// The extension is registered.
     Registered {
         /// Its name.
         name: String,
         /// Its generation.
         generation: u64,
-        /// The new token counts; otherwise the one from before.
+        /// Whether the new token applies, rather than the previous one.
         new_token: bool,
         /// Whether this call changed anything.
         changed: bool,
     },
-    /// The extension is not registered any more.
+    /// The extension was removed.
     Removed {
-        /// Whether it was.
+        /// Whether it was registered.
         was_there: bool,
     },
-    /// Nothing of what was asked for is there.
+    /// The call failed and was rolled back.
     Failed(Problem),
 }
 
 impl Attachment {
-    /// The name under which an attachment appears among the askers of things.
+    /// The key under which an attachment is listed as a requester.
     pub fn key(namespace: &str, sandbox: &SandboxId, interface: &IfName) -> ObjectKey {
         let name = format!("{sandbox}/{interface}");
-        ObjectKey { kind: ATTACHMENT.to_owned(), namespace: namespace.to_owned(), name }
+        ObjectKey { kind: ATTACHMENT_KIND.to_owned(), namespace: namespace.to_owned(), name }
     }
 
-    /// How fast it may be. Of a pod's first interface its annotations have the last word, since they may change while it
-    /// runs.
-    pub fn limits(&self, sandbox: &Sandbox) -> Limits {
-        sandbox.annotated.filter(|_| self.asked.default_route).unwrap_or(self.asked.limits)
+    /// The effective bandwidth limits. On a pod's primary interface the pod's annotations take precedence, since they
+    /// may change while it runs.
+    pub fn limits(&self, sandbox: &Sandbox) -> BandwidthLimits {
+        sandbox.annotated_limits.filter(|_| self.request.default_route).unwrap_or(self.request.limits)
     }
 }
 
-impl Dns {
-    /// Whether nothing is said.
+impl DnsConfig {
+    /// Whether nothing is configured.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

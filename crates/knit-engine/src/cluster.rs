@@ -1,5 +1,5 @@
-//! The network that a call means when it names none. It is an object like any other, which Knit writes itself; so it is
-//! known from what was written down, before anyone is asked.
+//! The cluster network, the default network of calls. It is an object that Knit writes itself, so it is known from the
+//! journal before the API server is reachable.
 
 use ipnet::IpNet;
 use knit_model::IfName;
@@ -10,38 +10,43 @@ use serde_json::json;
 
 use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
 
-/// The namespace of what Knit brings along.
+/// The namespace of Knit's own objects.
 pub const NAMESPACE: &str = "knit-system";
 /// The network's name.
 pub const NAME: &str = "cluster-network";
 /// The kind of its object.
 pub const KIND: &str = "VirtualNetwork";
-/// The annotation in which its manifest says how it goes on from the node.
-pub const WAYS: &str = "knit.opdev.io/ways";
+/// The annotation of its manifest with the node routes.
+pub const NODE_ROUTES_ANNOTATION: &str = "knit.opdev.io/ways";
 
-/// The network that every pod is on unless it says otherwise. The node routes to it.
+/// The cluster network, which every pod is on by default. The node has routes to it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterNetwork<'a> {
     /// The network.
     pub network: &'a NetworkIntent,
     /// Its bridge on the node.
     pub bridge: &'a IfName,
-    /// How it goes on from there.
-    pub ways: Option<&'a NodeRoutesIntent>,
+    /// How pods on other nodes are reached.
+    pub node_routes: Option<&'a NodeRoutesIntent>,
 }
 
-/// The object's identity.
+/// The key of its object.
 pub fn key() -> ObjectKey {
     ObjectKey { kind: KIND.to_owned(), namespace: NAMESPACE.to_owned(), name: NAME.to_owned() }
 }
 
-/// What leases have as the network's id.
+/// The network's id in leases.
 pub fn network_id() -> String {
     format!("{NAMESPACE}/network/{NAME}")
 }
 
-/// The object of the network with these ranges, and how it goes on from this node. Knit writes it itself.
-pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRoutesIntent) -> StoredObject {
+/// The object of the cluster network with these ranges and node routes.
+pub fn object(
+    ranges: &[IpNet],
+    bridge: &IfName,
+    mtu: Option<u32>,
+    node_routes: &NodeRoutesIntent,
+) -> StoredObject {
     let object = ObjectRef {
         kind: KIND.to_owned(),
         namespace: NAMESPACE.to_owned(),
@@ -56,7 +61,7 @@ pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRo
         call: None,
     };
     let network =
-        NetworkIntent { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu, span: None };
+        NetworkIntent { name: NAME.to_owned(), ranges: ranges.to_vec(), isolated: false, mtu, overlay: None };
     let attrs = Attrs { mtu, ..Attrs::default() };
     let on_node = BridgeIntent {
         name: bridge.clone(),
@@ -70,10 +75,10 @@ pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRo
         Intent { origin: origin("spec.subnets"), spec: IntentSpec::Bridge(on_node) },
     ];
     let mut annotations = json!({ "knit.opdev.io/bridge": bridge });
-    if *ways != NodeRoutesIntent::default() {
-        annotations[WAYS] = json!(ways).to_string().into();
-        let origin = origin(&format!("metadata.annotations[{WAYS}]"));
-        intents.push(Intent { origin, spec: IntentSpec::NodeRoutes(ways.clone()) });
+    if *node_routes != NodeRoutesIntent::default() {
+        annotations[NODE_ROUTES_ANNOTATION] = json!(node_routes).to_string().into();
+        let origin = origin(&format!("metadata.annotations[{NODE_ROUTES_ANNOTATION}]"));
+        intents.push(Intent { origin, spec: IntentSpec::NodeRoutes(node_routes.clone()) });
     }
     let mut spec = json!({ "subnets": ranges });
     if let Some(mtu) = mtu {
@@ -95,7 +100,7 @@ pub fn object(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, ways: &NodeRo
 }
 
 impl State {
-    /// The cluster's network, if there is one.
+    /// The cluster network, if there is one.
     pub fn cluster(&self) -> Option<ClusterNetwork<'_>> {
         let intents = &self.objects.get(&key())?.intents;
         let network = intents.iter().find_map(|intent| match &intent.spec {
@@ -106,21 +111,21 @@ impl State {
             IntentSpec::Bridge(bridge) => Some(&bridge.name),
             _ => None,
         })?;
-        let ways = intents.iter().find_map(|intent| match &intent.spec {
-            IntentSpec::NodeRoutes(ways) => Some(ways),
+        let node_routes = intents.iter().find_map(|intent| match &intent.spec {
+            IntentSpec::NodeRoutes(node_routes) => Some(node_routes),
             _ => None,
         });
-        Some(ClusterNetwork { network, bridge, ways })
+        Some(ClusterNetwork { network, bridge, node_routes })
     }
 }
 
 impl ClusterNetwork<'_> {
-    /// Whether these names are the network's.
+    /// Whether this is the cluster network.
     pub fn is(&self, namespace: &str, name: &str) -> bool {
         namespace == NAMESPACE && name == NAME
     }
 
-    /// Its bridge.
+    /// The key of its bridge.
     pub fn bridge_key(&self) -> BridgeKey {
         BridgeKey { namespace: NAMESPACE.to_owned(), name: self.bridge.clone() }
     }

@@ -1,4 +1,4 @@
-//! What the engine hears, what it asks for, and what it remembers.
+//! The engine's inputs ([`Event`]), outputs ([`Effect`]) and journal records ([`Record`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,479 +8,482 @@ use std::sync::Arc;
 use knit_ipam::Time;
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
-use knit_model::quota::Counts;
+use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, Block};
-use crate::call::{Answer, Attach, Attachment, CallId, Collect, Detach, Domain, DomainDone, Found};
-use crate::chain::{Chain, ChainKey, Chained, Verb};
-use crate::extension::{Invocation, Outcome, Receipt, Registered, Told};
-use crate::extensions::{ReceiptsEnded, Registration, Removal};
-use crate::forward::Forwarding;
+use crate::call::{
+    AttachRequest, Attachment, CallId, CallResult, DetachRequest, GcRequest, ManagedNetns, NetnsInfo,
+    NetnsOutcome,
+};
+use crate::extension::{Invocation, InvocationOutcome, InvocationResult, Receipt, RegisteredExtension};
+use crate::extensions::{ExtensionRegistration, ExtensionRemoval, ReceiptsEnded};
 use crate::namespaces::Namespaces;
-use crate::sockets::{Listener, Offered};
-use crate::spans::Underlay;
-use crate::state::{BridgeKey, HeldKey, LeaseTaken, Made, ObjectKey, StoredObject};
+use crate::overlay::Underlay;
+use crate::packet_filter::PacketFilter;
+use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
+use crate::sockets::{ListenerResult, SocketListener};
+use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, StoredObject, UnitState};
 
-/// What is changed as one transaction: it holds, or it is taken back.
+/// The scope of one transaction: a change of a unit is applied completely or rolled back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// A bridge of the node. Comes before the sandboxes in this order, because they need it.
+    /// A bridge on the node. Sorts before sandboxes because they depend on it.
     Bridge(BridgeKey),
-    /// Everything of one sandbox.
+    /// Everything that belongs to one sandbox.
     Sandbox(SandboxId),
-    /// The ways to the pods of other nodes. They need the bridge of the cluster's network; no sandbox needs them.
+    /// Routes, tunnels and rules to the pods of other nodes. They depend on the bridge of the cluster network; no
+    /// sandbox depends on them.
     NodeRoutes,
 }
 
-/// What happened.
+/// An input of the engine.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// An object was written.
+    /// An object was created or updated.
     ObjectApplied(StoredObject),
-    /// An object was removed.
+    /// An object was deleted.
     ObjectDeleted(ObjectKey),
     /// A sandbox appeared, or its labels changed.
-    SandboxSeen(Sandbox),
+    SandboxUpdated(Sandbox),
     /// A sandbox is gone.
-    SandboxGone(SandboxId),
-    /// The first container of a sandbox is about to be started: what stands now was there before it.
-    Starting(SandboxId),
-    /// The kernel was looked at, as asked for a unit.
+    SandboxRemoved(SandboxId),
+    /// The first container of a sandbox is about to start: everything ready by now was attached before it.
+    ContainersStarting(SandboxId),
+    /// The kernel state requested for a unit.
     Observed {
         /// The unit.
         unit: Unit,
-        /// What was seen.
-        seen: NetState,
-        /// The keys that were asked for, those that are there.
-        keys: Keys,
+        /// The observed state.
+        observed: NetState,
+        /// The requested keys that exist.
+        keys: PublicKeys,
     },
-    /// A plan was carried out, or was taken back.
-    Applied(Applied),
-    /// This node may use so much of a quota that holds for all nodes together.
-    Allowed {
+    /// A plan was applied or rolled back.
+    PlanApplied(PlanResult),
+    /// This node was granted a share of a cluster-wide quota.
+    QuotaGranted {
         /// The quota.
         quota: ObjectKey,
-        /// What was claimed for this node.
-        counts: Counts,
+        /// What this node has claimed of it.
+        counts: ResourceCounts,
     },
-    /// News of blocks of ranges that nodes share.
-    Blocks(blocks::News),
-    /// What admins say about namespaces: this, and nothing about any other.
+    /// A change of the blocks of shared ranges.
+    Blocks(blocks::BlockEvent),
+    /// The complete set of options that admins set on namespaces.
     Namespaces(Namespaces),
-    /// These nodes are well, and no others.
-    Nodes(BTreeSet<String>),
-    /// Pods of a namespace have these addresses on other nodes, and no others.
-    Elsewhere {
+    /// The complete set of Ready nodes.
+    ReadyNodes(BTreeSet<String>),
+    /// The complete set of addresses that pods of a namespace have on other nodes.
+    RemotePods {
         /// The namespace.
         namespace: String,
         /// The addresses.
         addresses: BTreeSet<IpAddr>,
     },
-    /// What the tunnels of networks that are one on all nodes lie on.
+    /// The addresses that overlay tunnels run over.
     Underlay(Underlay),
-    /// Everything is to be compared with the kernel again.
+    /// Compare everything with the kernel.
     Resync,
-    /// Someone wants interfaces, and waits.
-    AttachRequested(Box<Attach>),
-    /// Someone wants interfaces to go, and waits.
-    DetachRequested(Detach),
-    /// Someone says which sandboxes are alive, and waits until the others are gone.
-    CollectRequested(Collect),
-    /// Someone wants a network namespace, and waits.
-    DomainRequested {
+    /// A caller requests interfaces and waits for the result.
+    AttachRequested(Box<AttachRequest>),
+    /// A caller requests the removal of interfaces and waits for the result.
+    DetachRequested(DetachRequest),
+    /// A caller lists the sandboxes that are alive and waits until the others are removed.
+    GcRequested(GcRequest),
+    /// A caller requests a network namespace and waits for the result.
+    NetnsRequested {
         /// The call.
         call: CallId,
-        /// Which.
-        domain: Domain,
+        /// The requested namespace.
+        netns: ManagedNetns,
     },
-    /// Someone wants a network namespace that Knit made to go, and waits.
-    DomainUnwanted {
+    /// A caller requests the removal of a network namespace that Knit created and waits for the result.
+    NetnsRemovalRequested {
         /// The call.
         call: CallId,
-        /// Where it is.
+        /// Its path.
         path: String,
     },
-    /// A namespace was looked at, as asked for a call.
-    Inspected {
+    /// The result of [`Effect::InspectNetns`].
+    NetnsInspected {
         /// The call.
         call: CallId,
-        /// What was found, or why it is none.
-        found: Result<Found, Problem>,
+        /// What is at the path, or why it is not a network namespace.
+        result: Result<NetnsInfo, Problem>,
     },
-    /// A namespace was made or removed, as asked for a call.
-    DomainDone {
+    /// The result of [`Effect::CreateNetns`] or [`Effect::RemoveNetns`].
+    NetnsDone {
         /// The call.
         call: CallId,
-        /// What became of it.
-        result: Result<DomainDone, Problem>,
+        /// The outcome.
+        result: Result<NetnsOutcome, Problem>,
     },
-    /// Whoever made a call does not wait any more.
+    /// The caller no longer waits for a call.
     CallCancelled {
         /// The call.
         call: CallId,
-        /// Its number, if it was an attach: whoever asked may have gone just before the answer came.
+        /// The ticket of the attach, if it was one: the caller may have disconnected just before the result was sent.
         ticket: u64,
     },
-    /// Ports of the node were opened and closed as asked, or could not be.
-    Forwarded(Result<(), Problem>),
-    /// Ports of the node are to be opened and closed anew, whatever was asked before.
-    Reforward,
-    /// Sockets are offered as asked, or cannot be.
-    Offered(Vec<Offered>),
-    /// Someone wants an extension to be registered, or to be another, and waits.
-    ExtensionWanted(Box<Registration>),
-    /// Someone wants an extension to be removed, and waits.
-    ExtensionUnwanted(Removal),
-    /// An extension was called as asked, and this came of it.
-    Invoked {
-        /// The id of the call.
+    /// The packet filter was applied, or failed to apply.
+    PacketFilterApplied(Result<(), Problem>),
+    /// Apply the packet filter again, even if nothing changed.
+    PacketFilterResync,
+    /// The result of [`Effect::OfferSockets`].
+    SocketsOffered(Vec<ListenerResult>),
+    /// A caller registers or updates an extension and waits for the result.
+    ExtensionRegistrationRequested(Box<ExtensionRegistration>),
+    /// A caller removes an extension and waits for the result.
+    ExtensionRemovalRequested(ExtensionRemoval),
+    /// The result of [`Effect::InvokeExtension`].
+    ExtensionInvoked {
+        /// The id of the invocation.
         id: String,
-        /// What it answered, or why it did not.
-        told: Told,
+        /// What the extension returned, or why it failed.
+        result: InvocationResult,
     },
-    /// Time has passed, and something that extensions have to be told may be due.
-    Woken,
-    /// These units are to be compared with the kernel, and repaired where they differ.
-    Compare(BTreeSet<Unit>),
-    /// Networks that chains of plugins make, by name: these and no others.
-    ChainsConfigured(BTreeMap<String, Chain>),
-    /// Plugins were run, as asked: the result of an ADD, or why it failed.
-    ChainDone {
-        /// For this interface.
+    /// A timer fired: notifications of extensions may be due.
+    NotificationTimer,
+    /// Compare these units with the kernel and repair drift.
+    ResyncUnits(BTreeSet<Unit>),
+    /// The complete set of networks that CNI plugin chains provide, by name.
+    PluginChainsConfigured(BTreeMap<String, PluginChain>),
+    /// The result of [`Effect::RunPluginChain`]: the output of an ADD, or why it failed.
+    PluginChainDone {
+        /// The interface.
         key: ChainKey,
-        /// What they were run for.
-        verb: Verb,
-        /// What came of it.
+        /// The CNI command that was run.
+        command: CniCommand,
+        /// The outcome.
         result: Result<String, Problem>,
     },
-    /// The program began anew: nobody who called before waits any more.
+    /// The program restarted: no earlier caller waits any more.
     Restarted,
 }
 
-/// How a plan ended.
+/// The outcome of applying a plan.
 #[derive(Clone, Debug)]
-pub struct Applied {
-    /// The unit it was for.
+pub struct PlanResult {
+    /// The unit of the plan.
     pub unit: Unit,
-    /// Whether it holds.
-    pub result: Result<(), Failure>,
+    /// Whether the plan was applied.
+    pub result: Result<(), ApplyFailure>,
 }
 
-/// Why a plan does not hold.
+/// Why a plan was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// In words, with a stable reason.
+pub struct ApplyFailure {
+    /// The error, with a stable reason.
     pub problem: Problem,
-    /// Whether everything was taken back.
-    pub taken_back: bool,
-    /// The kind of link that the kernel does not have, where that is the reason.
-    pub lacks: Option<Lack>,
+    /// Whether the rollback was complete.
+    pub rolled_back: bool,
+    /// The link kind that the kernel does not support, if that is the cause.
+    pub unsupported: Option<UnsupportedKind>,
 }
 
-/// A kind of link that the kernel does not have.
+/// A link kind that the kernel does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
-    /// The kernel's word for the kind.
+pub struct UnsupportedKind {
+    /// The kernel's name of the kind.
     pub kind: String,
-    /// The same for people, with the option that it was built without.
-    pub words: String,
+    /// An explanation that names the missing kernel option.
+    pub message: String,
 }
 
-/// What the host is asked to do, in order.
+/// Work for the host, to be executed in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Write this down before going on.
+    /// Write the record to the journal before executing the next effect.
     Journal(Record),
-    /// Look at the kernel and answer with [`Event::Observed`].
+    /// Observe the kernel and reply with [`Event::Observed`].
     Observe {
         /// For this unit.
         unit: Unit,
-        /// What to look at.
-        look: Look,
+        /// What to observe.
+        request: ObserveRequest,
     },
-    /// Carry out the plan and answer with [`Event::Applied`].
+    /// Apply the plan and reply with [`Event::PlanApplied`].
     Apply {
         /// For this unit.
         unit: Unit,
         /// The plan.
         plan: Arc<Plan>,
     },
-    /// What is known about these objects has changed.
-    Changed(BTreeSet<ObjectKey>),
-    /// Look at the namespace at this path and answer with [`Event::Inspected`].
-    Inspect {
+    /// The reports of these objects have changed.
+    ObjectsChanged(BTreeSet<ObjectKey>),
+    /// Inspect the network namespace at this path and reply with [`Event::NetnsInspected`].
+    InspectNetns {
         /// For this call.
         call: CallId,
-        /// Where.
+        /// The path.
         path: String,
     },
-    /// Make this namespace unless it is there, and answer with [`Event::DomainDone`].
-    MakeDomain {
+    /// Create this network namespace unless it exists and reply with [`Event::NetnsDone`].
+    CreateNetns {
         /// For this call.
         call: CallId,
-        /// Where.
+        /// The path.
         path: String,
     },
-    /// Remove this namespace and answer with [`Event::DomainDone`].
-    RemoveDomain {
+    /// Remove this network namespace and reply with [`Event::NetnsDone`].
+    RemoveNetns {
         /// For this call.
         call: CallId,
-        /// Where.
+        /// The path.
         path: String,
     },
-    /// Have these ports of the node lead to pods, and no others, and answer with [`Event::Forwarded`].
-    Forward(Forwarding),
-    /// Offer these sockets to pods, and no others, and answer with [`Event::Offered`].
-    Offer(Vec<Listener>),
-    /// Call this extension within its deadline and answer with [`Event::Invoked`].
-    Invoke(Box<Invocation>),
-    /// Run the plugins of a chain and answer with [`Event::ChainDone`].
-    RunChain {
-        /// What for.
-        verb: Verb,
-        /// The interface, with everything that plugins are told.
-        chained: Box<Chained>,
+    /// Replace the packet filter with this one and reply with [`Event::PacketFilterApplied`].
+    ApplyPacketFilter(PacketFilter),
+    /// Replace the sockets offered to pods with these and reply with [`Event::SocketsOffered`].
+    OfferSockets(Vec<SocketListener>),
+    /// Invoke this extension within its deadline and reply with [`Event::ExtensionInvoked`].
+    InvokeExtension(Box<Invocation>),
+    /// Run the plugins of a chain and reply with [`Event::PluginChainDone`].
+    RunPluginChain {
+        /// The CNI command.
+        command: CniCommand,
+        /// The interface, with all parameters of the plugins.
+        interface: Box<ChainedInterface>,
     },
-    /// Claim a block, or give it back.
-    Block(blocks::Order),
-    /// Tell whoever made the call.
-    Answer {
+    /// Claim or return a block.
+    Block(blocks::BlockRequest),
+    /// Send the result of a call to its caller.
+    Respond {
         /// The call.
         call: CallId,
-        /// The answer.
-        answer: Answer,
+        /// The result.
+        result: CallResult,
     },
 }
 
-/// What to look at in the kernel.
+/// Which parts of the kernel state to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// This sandbox, wholly.
+pub struct ObserveRequest {
+    /// This sandbox, completely.
     pub sandbox: Option<SandboxId>,
-    /// Nothing of the sandbox is known, and nothing wanted there needs more than links, addresses and routes: the rest of
-    /// it matters only if a link or a route there has Knit's mark.
+    /// The sandbox is new and needs only links, addresses and routes: the rest is observed only if a link or route
+    /// there carries Knit's mark.
     pub is_new: bool,
-    /// Only links, here and on the host: nothing else can change.
+    /// Only links, in the sandbox and on the host: nothing else can change.
     pub links_only: bool,
-    /// These links of the host, with their addresses and routes.
+    /// These host links, with their addresses and routes.
     pub host_links: BTreeSet<IfName>,
-    /// These links of the host, only to see whether they are there and what their MTU is: something sits on them.
-    pub host_parents: BTreeSet<IfName>,
-    /// These links of the host, only for Knit's routes through them to other nodes.
-    pub ways: BTreeSet<IfName>,
-    /// Whether Knit's routes to other nodes that lead nowhere are of interest: no link has them.
-    pub dead_ends: bool,
-    /// The ports of this link of the host, to see whether others use it.
+    /// These host links, only for their existence and MTU: they are lower devices of other links.
+    pub lower_links: BTreeSet<IfName>,
+    /// These host links, only for Knit's routes to other nodes.
+    pub route_links: BTreeSet<IfName>,
+    /// Whether to observe Knit's unreachable routes to other nodes, which have no link.
+    pub unreachable_routes: bool,
+    /// The ports of this host link, to detect foreign ports.
     pub ports_of: Option<IfName>,
-    /// NICs with these marks, wherever on the host they came to lie.
-    pub lent: BTreeSet<OwnerId>,
-    /// Whether the VLANs of bridges and their ports are of interest.
+    /// NICs with these owner marks, under whatever name they have on the host.
+    pub moved_devices: BTreeSet<OwnerId>,
+    /// Whether to observe VLANs of bridges and their ports.
     pub vlans: bool,
-    /// Whether the host's rules are of interest.
+    /// Whether to observe the host's routing rules.
     pub host_rules: bool,
-    /// Whether the neighbours of the host's links are of interest.
+    /// Whether to observe the neighbours of host links.
     pub host_neighbours: bool,
-    /// Sysctls of the sandbox by path.
+    /// Sysctls of the sandbox, by path.
     pub sysctls: BTreeSet<String>,
-    /// Secret keys: which public key belongs to each. One that Knit makes on the node is made if it is missing.
+    /// Secret keys whose public key is needed. A key that Knit generates on the node is generated if missing.
     pub keys: BTreeSet<KeyRef>,
 }
 
-/// Secret keys by where they come from: what is known of each is the public key that belongs to it, or why it cannot be
-/// used. One that is not there is not among them.
-pub type Keys = BTreeMap<KeyRef, Result<PublicKey, NoKey>>;
+/// The public key of each secret key, or why it cannot be used. A key that does not exist is absent.
+pub type PublicKeys = BTreeMap<KeyRef, Result<PublicKey, KeyError>>;
 
 /// Why a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoKey {
-    /// A stable word.
+pub struct KeyError {
+    /// A stable reason.
     pub reason: Reason,
-    /// A sentence that names the key and never holds any of it.
-    pub why: String,
+    /// An explanation that names the key and never contains key material.
+    pub message: String,
 }
 
-/// A change of [`crate::State`]. The list of all of them is Knit's memory.
+/// A change of [`crate::State`]. The journal is the list of all records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Record {
-    /// An object was written.
+    /// An object was created or updated.
     ObjectApplied(Box<StoredObject>),
-    /// An object was removed.
+    /// An object was deleted.
     ObjectDeleted(ObjectKey),
     /// A sandbox appeared or changed.
-    SandboxSeen(Sandbox),
-    /// A sandbox is gone; its leases are free, those of interfaces that are still there once these are cut off.
-    SandboxGone {
+    SandboxUpdated(Sandbox),
+    /// A sandbox is gone. Its leases are released; those of interfaces that still exist follow when these are removed.
+    SandboxRemoved {
         /// The sandbox.
         id: SandboxId,
         /// When.
         at: Time,
     },
-    /// The first container of a sandbox is started, and this stood before it, by the object that asked and its field.
-    Started(SandboxId, BTreeSet<(ObjectKey, String)>),
-    /// The intent to change a unit: from here until [`Record::Ended`] the kernel may be in between.
-    Began(Box<Began>),
-    /// The unit's change holds, or was taken back.
-    Ended(Box<Ended>),
-    /// A person changed objects in one go; what they were before.
+    /// The first container of a sandbox starts; the (object, field) pairs that were ready before it.
+    ContainersStarted(SandboxId, BTreeSet<(ObjectKey, String)>),
+    /// A change of a unit starts: until [`Record::ChangeEnded`] the kernel may be in an intermediate state.
+    ChangeStarted(Box<ChangeStarted>),
+    /// The change of a unit was applied or rolled back.
+    ChangeEnded(Box<ChangeEnded>),
+    /// A user changed objects in one operation; their previous versions.
     Revision(Revision),
-    /// The newest revision was taken back.
-    Undone,
-    /// A call asks for an interface.
+    /// The latest revision was undone.
+    RevisionUndone,
+    /// A call attaches an interface.
     Attached(Box<Attachment>),
-    /// No call asks for it any more.
+    /// A call detaches an interface.
     Detached {
         /// The sandbox.
         sandbox: SandboxId,
         /// The interface.
         interface: IfName,
-        /// The call that says so.
+        /// The call.
         call: CallId,
     },
-    /// Which networks chains of plugins make.
-    Chains(BTreeMap<String, Chain>),
-    /// Plugins are about to be run for an interface: from here on there may be something to take away.
-    Chained(Box<Chained>),
-    /// They made it.
-    ChainStands {
+    /// The networks that CNI plugin chains provide.
+    PluginChains(BTreeMap<String, PluginChain>),
+    /// Plugins are about to run ADD for an interface: from here on a DEL may be necessary.
+    ChainAddStarted(Box<ChainedInterface>),
+    /// The ADD succeeded.
+    ChainAddDone {
         /// The sandbox.
         sandbox: SandboxId,
         /// The interface.
         interface: IfName,
-        /// What they answered, as JSON.
+        /// The CNI result, as JSON.
         result: String,
     },
-    /// They are to take it away.
-    ChainLeaves {
+    /// Plugins are to run DEL.
+    ChainDelStarted {
         /// The sandbox.
         sandbox: SandboxId,
         /// The interface.
         interface: IfName,
     },
-    /// They took it away.
-    ChainGone {
+    /// The DEL succeeded.
+    ChainDelDone {
         /// The sandbox.
         sandbox: SandboxId,
         /// The interface.
         interface: IfName,
     },
-    /// A call asks for a network namespace.
-    Domain(Domain),
-    /// It is gone.
-    DomainGone {
-        /// Where it was.
+    /// A call requests a network namespace. Written before it is created.
+    NetnsRequested(ManagedNetns),
+    /// The network namespace is gone.
+    NetnsRemoved {
+        /// Its path.
         path: String,
-        /// Which life of a sandbox it was, so that what comes late for it is refused.
-        instance: Option<knit_model::sandbox::Instance>,
+        /// The sandbox instance that it was, to reject late calls.
+        instance: Option<knit_model::sandbox::SandboxInstance>,
     },
-    /// An extension is registered, or is another than before.
-    ExtensionRegistered(Box<Registered>),
-    /// An extension is not registered any more.
+    /// An extension was registered or updated.
+    ExtensionRegistered(Box<RegisteredExtension>),
+    /// An extension was removed.
     ExtensionRemoved {
         /// Its name.
         name: String,
-        /// The call that says so.
+        /// The call.
         call: CallId,
     },
-    /// An extension is about to be called for a pod: from here on it may have acted.
+    /// An extension is about to be invoked for a pod: from here on it may have acted.
     ExtensionCalled {
-        /// The pod, as it is told to the extension.
+        /// The pod, as passed to the extension.
         sandbox: Box<Sandbox>,
         /// The receipt, which has no outcome yet.
         receipt: Box<Receipt>,
     },
-    /// An extension answered, or failed.
+    /// An extension returned or failed.
     ExtensionAnswered {
         /// The pod.
         sandbox: SandboxId,
-        /// The id of the call.
+        /// The id of the invocation.
         id: String,
-        /// What came of it.
-        outcome: Outcome,
+        /// The outcome.
+        outcome: InvocationOutcome,
         /// When.
         at: Time,
     },
-    /// Receipts ended, because what they are about is gone, or an attach that called extensions was answered.
+    /// Receipts ended because their interfaces are gone, or an attach that invoked extensions was completed.
     ReceiptsEnded(Box<ReceiptsEnded>),
-    /// An extension has acknowledged what it was owed.
-    ExtensionTold {
-        /// The id of the call.
+    /// An extension acknowledged a notification.
+    ExtensionNotified {
+        /// The id of the invocation.
         id: String,
     },
-    /// A block is this node's.
+    /// This node holds a block.
     BlockClaimed(Box<Block>),
-    /// A block is not this node's any more, or is about to be given back.
-    BlockGone {
+    /// This node no longer holds a block, or is about to return it.
+    BlockReleased {
         /// Its name.
         name: String,
-        /// Its uid, if it is given back: it is not this node's again, whatever is heard of it.
+        /// Its uid, if it is being returned: later watch events with this uid are ignored.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         returned: Option<String>,
     },
-    /// What admins say about namespaces.
+    /// Options that admins set on namespaces.
     Namespaces(Namespaces),
-    /// What the tunnels of networks that are one on all nodes lie on.
+    /// The addresses that overlay tunnels run over.
     Underlay(Underlay),
-    /// The node that has the addresses of each gateway, by the gateway's name.
-    Active(BTreeMap<String, String>),
-    /// Pods of a namespace that may leave by this node came and went on others.
-    Elsewhere {
+    /// The active node of each egress gateway, by the gateway's name.
+    ActiveGateways(BTreeMap<String, String>),
+    /// Addresses on other nodes changed of pods whose egress may go through this node.
+    RemotePods {
         /// The namespace.
         namespace: String,
-        /// Addresses that none of them has any more.
+        /// Addresses that no pod has any more.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        gone: Vec<IpAddr>,
-        /// Addresses that are new.
+        removed: Vec<IpAddr>,
+        /// New addresses.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        come: Vec<IpAddr>,
+        added: Vec<IpAddr>,
     },
 }
 
-/// One change of objects by a person, and how to take it back.
+/// One change of objects by a user, and how to undo it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision {
-    /// What was done, in words.
+    /// A description of the change.
     pub what: String,
     /// When.
     pub at: Time,
-    /// Each object that changed, as it was before; `None` if it was not there.
+    /// The previous version of each changed object; `None` if it is new.
     pub before: Vec<(ObjectKey, Option<Box<StoredObject>>)>,
 }
 
-/// The intent to change a unit.
+/// The start of a change of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Began {
+pub struct ChangeStarted {
     /// The unit.
     pub unit: Unit,
-    /// What will be done.
+    /// The plan.
     pub plan: Arc<Plan>,
-    /// Addresses taken for it.
-    pub leases: Vec<LeaseTaken>,
-    /// Old values of links that Knit does not own, to be given back one day.
-    #[serde(with = "knit_model::pairs")]
-    pub held: BTreeMap<HeldKey, serde_json::Value>,
+    /// Addresses leased for it.
+    pub leases: Vec<NewLease>,
+    /// Original values of fields that Knit does not own, to be restored later.
+    #[serde(with = "knit_model::serde_pairs")]
+    pub original_values: BTreeMap<OriginalValueKey, serde_json::Value>,
 }
 
-/// How a unit's change ended.
+/// The end of a change of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct ChangeEnded {
     /// The unit.
     pub unit: Unit,
-    /// What the unit has now; `None` when the change was taken back and it has what it had before.
-    pub made: Option<Made>,
-    /// What stands in the way, by object.
+    /// The resulting state; `None` when the change was rolled back to the previous state.
+    pub unit_state: Option<UnitState>,
+    /// Problems by object.
     pub problems: Vec<(ObjectKey, Problem)>,
-    /// Old values that were given back.
-    pub given_back: Vec<HeldKey>,
+    /// Original values that were restored.
+    pub restored: Vec<OriginalValueKey>,
     /// When.
     pub at: Time,
 }
 
 impl Unit {
-    /// The sandbox that it is everything of.
+    /// The sandbox of this unit.
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Sandbox(id) => Some(id),

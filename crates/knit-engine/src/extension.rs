@@ -1,8 +1,8 @@
-//! Extensions: someone else's programs that take part in every attach.
+//! Extensions: external programs that take part in every attach.
 //!
-//! An extension is registered under a name. From then on every attach that its selector means calls it, in order, before
-//! and after the kernel is changed, and tells it afterwards when interfaces have gone. What it did for a pod is a
-//! [`Receipt`]; what it has still to be told is [`Owed`].
+//! Every attach that matches the selector of a registered extension invokes it, in order, before and after the kernel
+//! is changed, and notifies it when interfaces are removed. A [`Receipt`] records each invocation for a pod; a
+//! [`PendingNotification`] is a notification that was not acknowledged yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::CallId;
 
-/// When an extension is called.
+/// When an extension is invoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum HookPhase {
     /// Before anything is changed for an attach.
     BeforeAttach,
-    /// When the interfaces stand, before the attach is answered.
+    /// When the interfaces are ready, before the attach is completed.
     AfterAttach,
-    /// When interfaces are gone, or an attach was taken back. Nobody waits for it.
+    /// After interfaces were removed or an attach was rolled back. Asynchronous.
     AfterDetach,
 }
 
@@ -30,183 +30,183 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailPolicy {
-    /// The attach fails and is taken back.
+    /// The attach fails and is rolled back.
     #[default]
     Fail,
-    /// The attach goes on; the receipt says so.
+    /// The attach continues; the receipt records the failure.
     Ignore,
 }
 
-/// The service that an extension speaks.
+/// The gRPC service of an extension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Speaks {
+pub enum ExtensionProtocol {
     /// `knit.v1.Extension`.
     #[default]
     Knit,
-    /// `kni.KNIX`, which knows only what comes after an attach.
+    /// `kni.KNIX`, which is invoked only after an attach.
     Knix,
 }
 
-/// What an extension says of itself when it registers.
+/// The registration of an extension.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtensionSpec {
-    /// Its name. Who registers it again makes a new generation of it.
+    /// Its name. Registering it again creates a new generation.
     pub name: String,
-    /// The smallest is called first; equals by name.
+    /// Extensions are invoked in ascending order, then by name.
     pub order: i32,
     /// The unix socket that it listens on.
     pub socket: String,
-    /// When it is called.
-    pub phases: BTreeSet<Phase>,
-    /// Only pods of these namespaces; of all when empty.
+    /// The phases in which it is invoked.
+    pub phases: BTreeSet<HookPhase>,
+    /// Restricts it to pods of these namespaces; empty means all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub namespaces: BTreeSet<String>,
-    /// Only pods with all of these labels.
+    /// Restricts it to pods with all of these labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// What its failure means.
+    /// The failure policy.
     #[serde(default)]
     pub fail: FailPolicy,
-    /// How many milliseconds a call may take.
+    /// The timeout of an invocation in milliseconds.
     pub deadline: u64,
-    /// The service that it speaks.
+    /// The gRPC service.
     #[serde(default)]
-    pub speaks: Speaks,
+    pub protocol: ExtensionProtocol,
 }
 
-/// An extension that is registered. It stays so until it, or an admin, says otherwise.
+/// A registered extension. It stays registered until it or an admin removes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registered {
-    /// What it said of itself.
+pub struct RegisteredExtension {
+    /// The registration.
     pub spec: ExtensionSpec,
-    /// Which registration: every change gets a higher number, also after a removal.
+    /// The generation: every change gets a higher number, also after a removal.
     pub generation: u64,
-    /// The digest of the token that a change or a removal has to show.
+    /// The digest of the token that authorises changes and the removal.
     pub digest: String,
     /// When.
     pub since: Time,
 }
 
-/// One call of an extension for one pod, from the moment before it was made.
+/// One invocation of an extension for one pod. Recorded before the invocation starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// The id of the call.
+    /// The id of the invocation.
     pub id: String,
     /// The extension.
     pub extension: String,
     /// Its generation.
     pub generation: u64,
-    /// When it was called.
-    pub phase: Phase,
-    /// The interfaces that it was called for, each with the number of the attach that brought it.
+    /// The phase.
+    pub phase: HookPhase,
+    /// The interfaces, each with the ticket of the attach that created it.
     pub interfaces: Vec<(IfName, u64)>,
-    /// The attach that called it.
+    /// The attach.
     pub attach: CallId,
-    /// The attach's number.
+    /// The attach's ticket.
     pub ticket: u64,
-    /// When it was called, and then when it answered.
+    /// When it was invoked, then when it returned.
     pub at: Time,
-    /// What came of it; nothing while it is under way.
+    /// The outcome; `None` while it is in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
-    /// An earlier try may have done something.
+    pub outcome: Option<InvocationOutcome>,
+    /// Whether an earlier attempt may have had an effect.
     #[serde(default)]
     pub touched: bool,
 }
 
-/// What came of a call of an extension.
+/// The outcome of an invocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// It did its part, and says this to those after it.
+pub enum InvocationOutcome {
+    /// It succeeded and returned this data for later extensions.
     Done(BTreeMap<String, String>),
-    /// It failed, and the attach went on without it.
-    Ignored(NotDone),
+    /// It failed, and the failure was ignored.
+    Ignored(InvocationError),
     /// It failed, and so did the attach.
-    Failed(NotDone),
+    Failed(InvocationError),
 }
 
-/// Why an extension did not do its part.
+/// Why an invocation failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotDone {
-    /// In words.
-    pub why: String,
-    /// Whether the call may have reached it. If not, it has nothing to undo.
+pub struct InvocationError {
+    /// The error message.
+    pub message: String,
+    /// Whether the request may have reached the extension. If not, there is nothing to undo.
     pub reached: bool,
 }
 
-/// What an extension has still to be told: interfaces that it took part in are gone.
+/// A notification that interfaces were removed, not acknowledged yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owed {
-    /// The id of the call, the same each time it is tried.
+pub struct PendingNotification {
+    /// The id of the invocation, the same on every attempt.
     pub id: String,
     /// The extension.
     pub extension: String,
     /// The pod, as it was.
     pub sandbox: Sandbox,
-    /// What is gone.
-    pub interfaces: Vec<Went>,
-    /// The extension's own receipts for it.
+    /// The removed interfaces.
+    pub interfaces: Vec<RemovedInterface>,
+    /// The extension's receipts for them.
     pub receipts: Vec<Receipt>,
-    /// Since when.
+    /// When the interfaces were removed.
     pub since: Time,
 }
 
-/// An interface that is gone.
+/// An interface of an invocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Went {
+pub struct RemovedInterface {
     /// Its name.
     pub name: IfName,
-    /// The addresses that it had, if it ever stood.
+    /// Its addresses, if it was ever ready.
     pub addresses: Vec<IpNet>,
 }
 
-/// A call of an extension that the host is asked to make.
+/// An invocation for the host to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
     /// Its id.
     pub id: String,
-    /// Whom to call.
+    /// The extension to invoke.
     pub to: ExtensionSpec,
     /// Its generation.
     pub generation: u64,
-    /// When.
-    pub phase: Phase,
+    /// The phase.
+    pub phase: HookPhase,
     /// The attach that it belongs to.
     pub attach: CallId,
     /// The pod.
     pub sandbox: Sandbox,
-    /// The interfaces that it is about: those to come, those that stand, or those that are gone.
-    pub interfaces: Vec<Went>,
-    /// What extensions before it returned for the same attach; after a detach, what it returned itself.
+    /// The interfaces: to be attached, attached, or removed, depending on the phase.
+    pub interfaces: Vec<RemovedInterface>,
+    /// Receipts of earlier extensions for the same attach; after a detach, the extension's own receipts.
     pub earlier: Vec<Receipt>,
 }
 
-/// What an extension answered, or why it did not.
-pub type Told = Result<BTreeMap<String, String>, NotDone>;
+/// The data that an extension returned, or the error.
+pub type InvocationResult = Result<BTreeMap<String, String>, InvocationError>;
 
 impl ExtensionSpec {
     /// Whether it takes part in attaches of this pod.
-    pub fn means(&self, sandbox: &Sandbox) -> bool {
+    pub fn selects(&self, sandbox: &Sandbox) -> bool {
         (self.namespaces.is_empty() || self.namespaces.contains(&sandbox.namespace))
             && self.labels.iter().all(|(key, value)| sandbox.labels.get(key) == Some(value))
     }
 }
 
 impl Receipt {
-    /// Whether the extension did its part.
+    /// Whether the invocation succeeded.
     pub fn is_done(&self) -> bool {
-        matches!(self.outcome, Some(Outcome::Done(_)))
+        matches!(self.outcome, Some(InvocationOutcome::Done(_)))
     }
 
     /// What the extension returned.
     pub fn data(&self) -> Option<&BTreeMap<String, String>> {
-        if let Some(Outcome::Done(data)) = &self.outcome { Some(data) } else { None }
+        if let Some(InvocationOutcome::Done(data)) = &self.outcome { Some(data) } else { None }
     }
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for HookPhase {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::BeforeAttach => "before-attach",

@@ -1,6 +1,6 @@
-//! What is remembered about extensions: who is registered, what each did for which pod, and what it has still to be told.
+//! The state of extensions: registrations, receipts, and pending notifications.
 
-mod owed;
+mod notifications;
 mod registry;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,181 +13,193 @@ use serde::{Deserialize, Serialize};
 
 use crate::call::CallId;
 use crate::event::Record;
-use crate::extension::{NotDone, Outcome, Owed, Phase, Receipt, Registered};
+use crate::extension::{
+    HookPhase, InvocationError, InvocationOutcome, PendingNotification, Receipt, RegisteredExtension,
+};
 use crate::state::{ObjectKey, State};
 
-pub(crate) use owed::{settle, settle_stale, tell, told, went, woken};
-pub use registry::{Registration, Removal};
+pub(crate) use notifications::{
+    end_receipts, end_stale_receipts, notified, notify, removed_interface, send_due,
+};
+pub use registry::{ExtensionRegistration, ExtensionRemoval};
 pub(crate) use registry::{register, remove};
 
-/// The registry, the receipts and what is owed.
+/// Registrations, receipts and pending notifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extensions {
-    registered: BTreeMap<String, Registered>,
-    /// The highest generation ever given.
+    registered: BTreeMap<String, RegisteredExtension>,
+    /// The highest generation so far.
     generation: u64,
-    /// How many calls were made.
-    calls: u64,
-    visits: BTreeMap<SandboxId, Visit>,
-    owed: BTreeMap<String, Owed>,
-    /// Sandboxes of which something went. Not remembered: after a start all are looked at.
+    /// How many invocations were made.
+    call_count: u64,
+    by_sandbox: BTreeMap<SandboxId, SandboxReceipts>,
+    pending_notifications: BTreeMap<String, PendingNotification>,
+    /// Sandboxes from which interfaces were removed. Not persistent: after a start all are checked.
     #[serde(skip)]
     pub(crate) stale: BTreeSet<SandboxId>,
-    /// Calls that the host was asked to make, by their ids.
+    /// Invocations in flight, by id.
     #[serde(skip)]
-    pub(crate) flying: BTreeMap<String, Flying>,
-    /// What was owed and could not be told yet.
+    pub(crate) in_flight: BTreeMap<String, InFlightInvocation>,
+    /// Backoff of failed notifications.
     #[serde(skip)]
     pub(crate) retries: BTreeMap<String, Retry>,
 }
 
-/// What extensions did for one sandbox.
+/// The receipts of one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Visit {
-    /// The sandbox as it was told to them.
+struct SandboxReceipts {
+    /// The sandbox, as passed to the extensions.
     sandbox: Sandbox,
     receipts: Vec<Receipt>,
-    /// Attaches, by their numbers, that called extensions and were not answered yet.
+    /// Tickets of attaches that invoked extensions and are not completed.
     open: BTreeSet<u64>,
 }
 
-/// A call that is under way.
+/// An invocation in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Flying {
+pub(crate) struct InFlightInvocation {
     pub(crate) extension: String,
     pub(crate) generation: u64,
     pub(crate) sandbox: SandboxId,
-    pub(crate) phase: Phase,
+    pub(crate) phase: HookPhase,
     /// The attach that waits for it.
     pub(crate) waits: Option<CallId>,
 }
 
-/// When something owed is tried again.
+/// When a notification is sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     tries: u32,
     at: Time,
 }
 
-/// Receipts of a sandbox that ended, with what follows from that.
+/// Receipts of a sandbox that ended, and the resulting notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiptsEnded {
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// Interfaces that are gone, each with the number of the attach that brought it.
+    /// Removed interfaces, each with the ticket of the attach that created it.
     pub gone: Vec<(IfName, u64)>,
-    /// Attaches that are still under way.
+    /// Attaches in progress.
     pub open: BTreeSet<u64>,
-    /// What extensions have to be told.
-    pub owed: Vec<Owed>,
+    /// Notifications to send.
+    pub notifications: Vec<PendingNotification>,
 }
 
 impl Extensions {
-    /// All that are registered, in the order in which they are called.
-    pub fn in_order(&self) -> Vec<&Registered> {
-        let mut all: Vec<&Registered> = self.registered.values().collect();
+    /// All registered extensions, in the order of invocation.
+    pub fn in_order(&self) -> Vec<&RegisteredExtension> {
+        let mut all: Vec<&RegisteredExtension> = self.registered.values().collect();
         all.sort_by_key(|one| (one.spec.order, one.spec.name.as_str()));
         all
     }
 
-    /// One of them.
-    pub fn get(&self, name: &str) -> Option<&Registered> {
+    /// A registered extension.
+    pub fn get(&self, name: &str) -> Option<&RegisteredExtension> {
         self.registered.get(name)
     }
 
-    /// Everything that extensions did for a sandbox, in the order in which they were called.
+    /// The receipts of a sandbox, in the order of invocation.
     pub fn receipts(&self, id: &SandboxId) -> impl Iterator<Item = &Receipt> {
-        self.visits.get(id).into_iter().flat_map(|visit| &visit.receipts)
+        self.by_sandbox.get(id).into_iter().flat_map(|entry| &entry.receipts)
     }
 
-    /// What extensions have still to be told.
-    pub fn owed(&self) -> impl Iterator<Item = &Owed> {
-        self.owed.values()
+    /// Notifications that are not acknowledged yet.
+    pub fn pending_notifications(&self) -> impl Iterator<Item = &PendingNotification> {
+        self.pending_notifications.values()
     }
 
-    /// Whether an attach called extensions and was not answered.
+    /// Whether an attach invoked extensions and is not completed.
     pub(crate) fn is_open(&self, id: &SandboxId, ticket: u64) -> bool {
-        self.visits.get(id).is_some_and(|visit| visit.open.contains(&ticket))
+        self.by_sandbox.get(id).is_some_and(|entry| entry.open.contains(&ticket))
     }
 
-    /// Attaches of one sandbox that called extensions and were not answered.
+    /// The attaches of one sandbox that invoked extensions and are not completed.
     pub(crate) fn open_of(&self, id: &SandboxId) -> impl Iterator<Item = u64> {
-        self.visits.get(id).into_iter().flat_map(|visit| visit.open.iter().copied())
+        self.by_sandbox.get(id).into_iter().flat_map(|entry| entry.open.iter().copied())
     }
 
-    /// Attaches that called extensions and were not answered.
+    /// All attaches that invoked extensions and are not completed.
     pub(crate) fn open(&self) -> Vec<(SandboxId, u64)> {
-        let all = self.visits.iter();
-        all.flat_map(|(id, visit)| visit.open.iter().map(|ticket| (id.clone(), *ticket))).collect()
+        let all = self.by_sandbox.iter();
+        all.flat_map(|(id, entry)| entry.open.iter().map(|ticket| (id.clone(), *ticket))).collect()
     }
 
-    /// Sandboxes that extensions did something for.
-    pub(crate) fn visited(&self) -> Vec<SandboxId> {
-        self.visits.keys().cloned().collect()
+    /// Sandboxes with receipts.
+    pub(crate) fn sandboxes_with_receipts(&self) -> Vec<SandboxId> {
+        self.by_sandbox.keys().cloned().collect()
     }
 
-    /// What this extension has still to be told about this sandbox, the oldest first.
-    pub(crate) fn owed_to(&self, extension: &str, id: &SandboxId) -> Option<&Owed> {
-        let mine = self.owed.values().filter(|owed| owed.extension == extension && owed.sandbox.id == *id);
-        mine.min_by_key(|owed| (owed.since, owed.id.as_str()))
+    /// The oldest pending notification of this extension for this sandbox.
+    pub(crate) fn oldest_notification(
+        &self,
+        extension: &str,
+        id: &SandboxId,
+    ) -> Option<&PendingNotification> {
+        let mine = self
+            .pending_notifications
+            .values()
+            .filter(|notification| notification.extension == extension && notification.sandbox.id == *id);
+        mine.min_by_key(|notification| (notification.since, notification.id.as_str()))
     }
 
-    /// Whether this extension is being called for this sandbox.
+    /// Whether this extension is being invoked for this sandbox.
     pub(crate) fn is_called(&self, extension: &str, id: &SandboxId) -> bool {
-        self.flying.values().any(|flying| flying.extension == extension && flying.sandbox == *id)
+        self.in_flight.values().any(|in_flight| in_flight.extension == extension && in_flight.sandbox == *id)
     }
 
-    /// An id that no call had before, also none from before the state was lost.
-    pub(crate) fn next_id(&self, now: Time, beyond: u64) -> String {
-        format!("{:x}-{}", now.0, self.calls + beyond)
+    /// An id that is unique even if the state is lost.
+    pub(crate) fn next_id(&self, now: Time, offset: u64) -> String {
+        format!("{:x}-{}", now.0, self.call_count + offset)
     }
 
-    /// What is remembered: without what is only known while the program runs.
-    pub(crate) fn remembered(&self) -> Self {
-        Self { stale: BTreeSet::new(), flying: BTreeMap::new(), retries: BTreeMap::new(), ..self.clone() }
+    /// The persistent part.
+    pub(crate) fn persistent(&self) -> Self {
+        Self { stale: BTreeSet::new(), in_flight: BTreeMap::new(), retries: BTreeMap::new(), ..self.clone() }
     }
 
-    /// Something of a sandbox went: its receipts are looked at.
-    pub(crate) fn notice(&mut self, record: &Record) {
+    /// Marks a sandbox whose interfaces were removed.
+    pub(crate) fn mark_stale(&mut self, record: &Record) {
         if let Record::Detached { sandbox: id, .. }
-        | Record::ChainLeaves { sandbox: id, .. }
-        | Record::SandboxGone { id, .. } = record
+        | Record::ChainDelStarted { sandbox: id, .. }
+        | Record::SandboxRemoved { id, .. } = record
         {
             self.stale.insert(id.clone());
         }
     }
 
-    pub(crate) fn registered(&mut self, one: &Registered) {
+    pub(crate) fn registered(&mut self, one: &RegisteredExtension) {
         self.generation = self.generation.max(one.generation);
         let name = &one.spec.name;
-        if !one.spec.phases.contains(&Phase::AfterDetach) {
-            self.owed.retain(|_, owed| owed.extension != *name);
+        if !one.spec.phases.contains(&HookPhase::AfterDetach) {
+            self.pending_notifications.retain(|_, notification| notification.extension != *name);
         }
         self.registered.insert(name.clone(), one.clone());
     }
 
     pub(crate) fn removed(&mut self, name: &str) {
         self.registered.remove(name);
-        self.owed.retain(|_, owed| owed.extension != name);
-        // One that comes under the same name later is another: it did nothing yet.
-        for visit in self.visits.values_mut() {
-            visit.receipts.retain(|receipt| receipt.extension != name);
+        self.pending_notifications.retain(|_, notification| notification.extension != name);
+        // An extension registered later under the same name is a different one.
+        for entry in self.by_sandbox.values_mut() {
+            entry.receipts.retain(|receipt| receipt.extension != name);
         }
-        self.visits.retain(|_, visit| !visit.receipts.is_empty() || !visit.open.is_empty());
+        self.by_sandbox.retain(|_, entry| !entry.receipts.is_empty() || !entry.open.is_empty());
     }
 
-    /// An extension is about to be called. A try before this one that came to nothing is part of it.
+    /// Records an invocation that is about to start. It replaces earlier failed attempts.
     pub(crate) fn called(&mut self, sandbox: &Sandbox, receipt: &Receipt) {
-        self.calls += 1;
-        let new = || Visit { sandbox: sandbox.clone(), receipts: Vec::new(), open: BTreeSet::new() };
-        let visit = self.visits.entry(sandbox.id.clone()).or_insert_with(new);
-        visit.sandbox = sandbox.clone();
-        visit.open.insert(receipt.ticket);
+        self.call_count += 1;
+        let new =
+            || SandboxReceipts { sandbox: sandbox.clone(), receipts: Vec::new(), open: BTreeSet::new() };
+        let entry = self.by_sandbox.entry(sandbox.id.clone()).or_insert_with(new);
+        entry.sandbox = sandbox.clone();
+        entry.open.insert(receipt.ticket);
         let mut receipt = receipt.clone();
-        let open = &visit.open;
+        let open = &entry.open;
         let is_earlier = |old: &Receipt| {
             let same = |pair| receipt.interfaces.contains(pair);
-            // Another attach that is under way goes by its own receipts.
+            // Other attaches in progress have their own receipts.
             let is_over = old.ticket == receipt.ticket || !open.contains(&old.ticket);
             old.extension == receipt.extension
                 && old.phase == receipt.phase
@@ -195,40 +207,42 @@ impl Extensions {
                 && is_over
                 && old.interfaces.iter().all(same)
         };
-        let touched = visit.receipts.iter().filter(|old| is_earlier(old)).any(|old| old.may_have_acted());
-        visit.receipts.retain(|old| !is_earlier(old));
+        let touched = entry.receipts.iter().filter(|old| is_earlier(old)).any(|old| old.may_have_acted());
+        entry.receipts.retain(|old| !is_earlier(old));
         receipt.touched = touched;
-        visit.receipts.push(receipt);
+        entry.receipts.push(receipt);
     }
 
-    pub(crate) fn answered(&mut self, id: &SandboxId, call: &str, outcome: &Outcome, at: Time) {
-        let Some(visit) = self.visits.get_mut(id) else { return };
-        if let Some(receipt) = visit.receipts.iter_mut().find(|receipt| receipt.id == call) {
+    pub(crate) fn answered(&mut self, id: &SandboxId, call: &str, outcome: &InvocationOutcome, at: Time) {
+        let Some(entry) = self.by_sandbox.get_mut(id) else { return };
+        if let Some(receipt) = entry.receipts.iter_mut().find(|receipt| receipt.id == call) {
             receipt.outcome = Some(outcome.clone());
             receipt.at = at;
         }
-        // One that failed before it was reached leaves nothing to undo and nothing to show.
-        visit.receipts.retain(|receipt| {
-            receipt.id != call || receipt.may_have_acted() || !matches!(outcome, Outcome::Failed(_))
+        // An extension that was not reached has nothing to undo.
+        entry.receipts.retain(|receipt| {
+            receipt.id != call || receipt.may_have_acted() || !matches!(outcome, InvocationOutcome::Failed(_))
         });
     }
 
     pub(crate) fn ended(&mut self, ended: &ReceiptsEnded) {
-        self.calls += ended.owed.len() as u64;
-        self.owed.extend(ended.owed.iter().map(|owed| (owed.id.clone(), owed.clone())));
-        let Some(visit) = self.visits.get_mut(&ended.sandbox) else { return };
-        visit.open.clone_from(&ended.open);
-        for receipt in &mut visit.receipts {
+        self.call_count += ended.notifications.len() as u64;
+        self.pending_notifications.extend(
+            ended.notifications.iter().map(|notification| (notification.id.clone(), notification.clone())),
+        );
+        let Some(entry) = self.by_sandbox.get_mut(&ended.sandbox) else { return };
+        entry.open.clone_from(&ended.open);
+        for receipt in &mut entry.receipts {
             receipt.interfaces.retain(|pair| !ended.gone.contains(pair));
         }
-        visit.receipts.retain(|receipt| !receipt.interfaces.is_empty());
-        if visit.receipts.is_empty() && visit.open.is_empty() {
-            self.visits.remove(&ended.sandbox);
+        entry.receipts.retain(|receipt| !receipt.interfaces.is_empty());
+        if entry.receipts.is_empty() && entry.open.is_empty() {
+            self.by_sandbox.remove(&ended.sandbox);
         }
     }
 
-    pub(crate) fn is_told(&mut self, id: &str) {
-        self.owed.remove(id);
+    pub(crate) fn notification_sent(&mut self, id: &str) {
+        self.pending_notifications.remove(id);
     }
 }
 
@@ -236,36 +250,37 @@ impl Receipt {
     /// Whether the extension may have something to undo.
     pub(crate) fn may_have_acted(&self) -> bool {
         let reached = match &self.outcome {
-            None | Some(Outcome::Done(_)) => true,
-            Some(Outcome::Ignored(NotDone { reached, .. }) | Outcome::Failed(NotDone { reached, .. })) => {
-                *reached
-            }
+            None | Some(InvocationOutcome::Done(_)) => true,
+            Some(
+                InvocationOutcome::Ignored(InvocationError { reached, .. })
+                | InvocationOutcome::Failed(InvocationError { reached, .. }),
+            ) => *reached,
         };
         reached || self.touched
     }
 }
 
 impl State {
-    /// The extensions that objects require, each with the object that does.
+    /// The extensions that objects require, each with the requiring object.
     pub fn required_extensions(&self) -> BTreeMap<&str, &ObjectKey> {
         let mut required = BTreeMap::new();
         for (key, object) in &self.objects {
             for intent in &object.intents {
-                if let IntentSpec::RequiredExtensions(want) = &intent.spec {
-                    required.extend(want.required.iter().map(|name| (name.as_str(), key)));
+                if let IntentSpec::RequiredExtensions(spec) = &intent.spec {
+                    required.extend(spec.required.iter().map(|name| (name.as_str(), key)));
                 }
             }
         }
         required
     }
 
-    /// Required extensions that are not registered: no pod may come while there is one.
+    /// Required extensions that are not registered: attaches fail while there is one.
     pub fn missing_extensions(&self) -> Vec<(&str, &ObjectKey)> {
         let required = self.required_extensions().into_iter();
         required.filter(|(name, _)| self.extensions.get(name).is_none()).collect()
     }
 
-    /// Why an attach is refused, when a required extension is missing.
+    /// Rejects an attach if a required extension is missing.
     pub(crate) fn check_required(&self) -> Result<(), Problem> {
         match self.missing_extensions().first() {
             None => Ok(()),
@@ -277,16 +292,16 @@ impl State {
         }
     }
 
-    /// Why a pod that is attached counts as attached without this extension; nothing if the extension took part, or was
-    /// not meant to.
+    /// Why a pod counts as attached without this extension; `None` if the extension took part or does not select the
+    /// pod.
     pub fn without_extension(&self, id: &SandboxId, name: &str) -> Option<String> {
         let sandbox = self.sandboxes.get(id)?;
         let spec = self.extensions.get(name).map(|one| &one.spec);
-        if spec.is_some_and(|spec| !spec.means(sandbox)) {
+        if spec.is_some_and(|spec| !spec.selects(sandbox)) {
             return None;
         }
-        let attaches = |phase: &&Phase| **phase != Phase::AfterDetach;
-        // What counts is the last moment before the attach was answered.
+        let attaches = |phase: &&HookPhase| **phase != HookPhase::AfterDetach;
+        // The last phase before the attach is completed decides.
         let phase = spec.and_then(|spec| spec.phases.iter().rfind(attaches).copied());
         let mine = || {
             let all = self.extensions.receipts(id).filter(|receipt| receipt.extension == name);
@@ -296,24 +311,29 @@ impl State {
             mine()
                 .any(|receipt| receipt.is_done() && receipt.interfaces.contains(&(interface.clone(), ticket)))
         };
-        let own = self.called.of(id).filter(|there| there.stood);
-        let own = own.map(|there| (&there.interface, there.ticket, there.since));
-        let chained = self.called.all_chained().filter(|there| there.sandbox == *id && there.stands());
-        let chained = chained.map(|there| (&there.interface, there.ticket, there.since));
+        let own = self.attachments.of(id).filter(|attachment| attachment.was_ready);
+        let own = own.map(|attachment| (&attachment.interface, attachment.ticket, attachment.since));
+        let chained = self
+            .attachments
+            .all_chained()
+            .filter(|attachment| attachment.sandbox == *id && attachment.is_ready());
+        let chained = chained.map(|attachment| (&attachment.interface, attachment.ticket, attachment.since));
         let (_, _, since) = own.chain(chained).find(|(name, ticket, _)| !has(name, *ticket))?;
-        let said = mine().find_map(|receipt| match &receipt.outcome {
-            Some(Outcome::Ignored(not)) => Some(format!("it failed and was ignored: {}", not.why)),
+        let ignored = mine().find_map(|receipt| match &receipt.outcome {
+            Some(InvocationOutcome::Ignored(not)) => {
+                Some(format!("it failed and was ignored: {}", not.message))
+            }
             _ => None,
         });
         let before = || match self.extensions.get(name) {
-            Some(one) if there_before(one, since) => "it was attached before the extension was registered",
+            Some(one) if attached_before(one, since) => "it was attached before the extension was registered",
             Some(_) => "the extension did not take part",
             None => "the extension is not registered",
         };
-        Some(said.unwrap_or_else(|| before().to_owned()))
+        Some(ignored.unwrap_or_else(|| before().to_owned()))
     }
 }
 
-fn there_before(one: &Registered, since: Time) -> bool {
+fn attached_before(one: &RegisteredExtension, since: Time) -> bool {
     since <= one.since
 }

@@ -1,42 +1,45 @@
-//! What Knit decides, with no I/O in it: events in, effects out.
+//! Knit's decisions as a pure state machine: events in, effects out, no I/O.
 //!
-//! A host (the standalone command, the agent, a simulation) feeds [`Event`]s to [`step`] and carries out the
-//! [`Effect`]s. The engine never sees a clock, a socket or a file. All of its memory is [`State`], and `State` changes
-//! only by [`Record`]s, which the host journals: replaying them gives the same state again.
+//! A host (the standalone command, the agent, a simulation) passes [`Event`]s to [`step`] and executes the
+//! [`Effect`]s. The engine has no access to clocks, sockets or files. [`State`] holds everything it remembers and
+//! changes only through [`Record`]s, which the host journals: replaying the records reproduces the state.
 //!
-//! What a cluster tells (pods, sandboxes, objects) becomes events in [`pods`] and [`objects`]; what admins say about
-//! namespaces is read in [`namespaces`].
+//! [`pods`] and [`objects`] turn watch results (pods, sandboxes, objects) into events; [`namespaces`] reads the labels
+//! that admins set on namespaces.
 
-pub mod annotated;
+pub mod address_capacity;
+pub mod attachments;
 pub mod blocks;
 pub mod call;
-pub mod called;
-mod calls;
-pub mod chain;
 pub mod cluster;
 pub mod egress;
 pub mod event;
 pub mod extension;
 pub mod extensions;
-pub mod forward;
-pub mod made;
 pub mod namespaces;
 pub mod objects;
+pub mod overlay;
+pub mod packet_filter;
+mod pending_calls;
+pub mod plugin_chain;
+pub mod pod_annotations;
+pub mod pod_start;
 pub mod pods;
 pub mod pools;
 pub mod quota;
 pub mod reports;
 mod resolve;
-pub mod room;
 pub mod sockets;
-pub mod spans;
-pub mod starting;
 pub mod state;
-mod states;
+mod status;
 mod step;
+pub mod unit_state;
 
-pub use call::{Answer, Attach, Attachment, CallId, Detach};
-pub use called::Called;
-pub use event::{Applied, Effect, Event, Failure, Keys, Lack, Look, NoKey, Record, Revision, Unit};
+pub use attachments::Attachments;
+pub use call::{AttachRequest, Attachment, CallId, CallResult, DetachRequest};
+pub use event::{
+    ApplyFailure, Effect, Event, KeyError, ObserveRequest, PlanResult, PublicKeys, Record, Revision, Unit,
+    UnsupportedKind,
+};
 pub use state::{ObjectKey, Settings, State, StoredObject};
 pub use step::step;

@@ -1,5 +1,4 @@
-//! What admins say about the pods of a namespace: by labels of the Namespace itself, which those who only work in it cannot
-//! write.
+//! Options of namespaces, set by admins as labels of the Namespace, which its tenants cannot write.
 
 use std::collections::BTreeMap;
 
@@ -9,66 +8,70 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::state::{ObjectKey, State};
 
-/// The label that grants a namespace's pods to speak in the name of others, with the value `off`.
+/// The label that allows pods of a namespace to spoof source addresses, with the value `off`.
 pub const ANTI_SPOOFING: &str = "knit.opdev.io/anti-spoofing";
-/// The label that chooses whether a namespace's pods have their node's address outside of the cluster.
+/// The label that selects whether pods of a namespace are masqueraded.
 pub const MASQUERADE: &str = "knit.opdev.io/masquerade";
-/// So many namespaces are part of what there is to say about a node.
-const MOST: usize = 100;
+/// How many namespaces are part of a node's status.
+const MAX_REPORTED_NAMESPACES: usize = 100;
 
-/// Namespaces that something is said about, by name.
-pub type Namespaces = BTreeMap<String, Terms>;
+/// Options by namespace, where any is set.
+pub type Namespaces = BTreeMap<String, NamespaceOptions>;
 
-/// What is said about the pods of one namespace.
+/// The options of one namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Terms {
-    /// Whether they may speak in the name of others.
-    pub unguarded: bool,
-    /// Whether they have their node's address outside of the cluster; `None`: as their pool or the agent says.
+pub struct NamespaceOptions {
+    /// Whether its pods may spoof source addresses.
+    pub allow_spoofing: bool,
+    /// Whether its pods are masqueraded; `None`: as configured for the pool or the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masquerade: Option<bool>,
 }
 
-impl Terms {
-    /// What these labels of a namespace say, and a sentence for each that says nothing. A word that is not known grants
-    /// nothing.
+impl NamespaceOptions {
+    /// Reads the labels of a namespace, with a warning for each invalid value. Invalid values grant nothing.
     pub fn of(labels: &BTreeMap<String, String>) -> (Self, Vec<String>) {
-        let mut sentences = Vec::new();
+        let mut warnings = Vec::new();
         let mut is_on = |label: &str| match labels.get(label)?.as_str() {
             "on" => Some(true),
             "off" => Some(false),
             other => {
-                sentences
-                    .push(format!("label {label}: `{other}` is neither `on` nor `off`, and changes nothing"));
+                warnings.push(format!("label {label}: `{other}` is neither `on` nor `off`, and is ignored"));
                 None
             }
         };
-        let terms = Self { unguarded: is_on(ANTI_SPOOFING) == Some(false), masquerade: is_on(MASQUERADE) };
-        (terms, sentences)
+        let options =
+            Self { allow_spoofing: is_on(ANTI_SPOOFING) == Some(false), masquerade: is_on(MASQUERADE) };
+        (options, warnings)
     }
 
-    /// Whether anything is said.
+    /// Whether no option is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl State {
-    /// What is said about the namespace of a sandbox's pod.
-    pub(crate) fn terms_of(&self, id: &SandboxId) -> Terms {
+    /// The options of the namespace of a sandbox's pod.
+    pub(crate) fn namespace_options(&self, id: &SandboxId) -> NamespaceOptions {
         let namespace = self.sandboxes.get(id).map(|sandbox| &sandbox.namespace);
         namespace.and_then(|namespace| self.namespaces.get(namespace)).copied().unwrap_or_default()
     }
 
-    /// What was granted that a person would not expect, for whoever looks at the cluster's network.
-    pub(crate) fn granted(&self, key: &ObjectKey) -> impl Iterator<Item = String> {
-        let is_guarded =
-            self.cluster().and_then(|cluster| cluster.ways).is_some_and(|ways| ways.anti_spoofing);
+    /// Warnings about namespaces that may spoof, for the status of the cluster network.
+    pub(crate) fn spoofing_warnings(&self, key: &ObjectKey) -> impl Iterator<Item = String> {
+        let is_guarded = self
+            .cluster()
+            .and_then(|cluster| cluster.node_routes)
+            .is_some_and(|node_routes| node_routes.anti_spoofing);
         let is_asked = *key == cluster::key() && is_guarded;
-        let unguarded = self.namespaces.iter().filter(move |(_, terms)| is_asked && terms.unguarded);
-        unguarded.take(MOST).map(|(name, _)| {
-            format!("pods of namespace {name} may speak in the name of others: it has the label {ANTI_SPOOFING}: off")
+        let allow_spoofing =
+            self.namespaces.iter().filter(move |(_, options)| is_asked && options.allow_spoofing);
+        allow_spoofing.take(MAX_REPORTED_NAMESPACES).map(|(name, _)| {
+            format!(
+                "pods of namespace {name} may spoof source addresses: it has the label {ANTI_SPOOFING}: off"
+            )
         })
     }
 }
@@ -77,21 +80,23 @@ impl State {
 mod tests {
     use super::*;
 
-    fn terms(labels: &[(&str, &str)]) -> (Terms, Vec<String>) {
-        Terms::of(&labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    fn options(labels: &[(&str, &str)]) -> (NamespaceOptions, Vec<String>) {
+        NamespaceOptions::of(
+            &labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        )
     }
 
     #[test]
     fn only_the_known_words_say_something() {
-        let none = Terms::default();
-        assert_eq!(terms(&[("team", "blue")]), (none, vec![]));
-        assert_eq!(terms(&[(ANTI_SPOOFING, "on")]), (none, vec![]));
-        let unguarded = Terms { unguarded: true, masquerade: Some(true) };
-        assert_eq!(terms(&[(ANTI_SPOOFING, "off"), (MASQUERADE, "on")]), (unguarded, vec![]));
-        let kept = Terms { masquerade: Some(false), ..none };
-        assert_eq!(terms(&[(MASQUERADE, "off")]), (kept, vec![]));
-        let (said, why) = terms(&[(ANTI_SPOOFING, "false"), (MASQUERADE, "")]);
-        assert_eq!((said, why.len()), (none, 2), "{why:?}");
-        assert!(why[0].contains("knit.opdev.io/anti-spoofing: `false`"), "{why:?}");
+        let none = NamespaceOptions::default();
+        assert_eq!(options(&[("team", "blue")]), (none, vec![]));
+        assert_eq!(options(&[(ANTI_SPOOFING, "on")]), (none, vec![]));
+        let allow_spoofing = NamespaceOptions { allow_spoofing: true, masquerade: Some(true) };
+        assert_eq!(options(&[(ANTI_SPOOFING, "off"), (MASQUERADE, "on")]), (allow_spoofing, vec![]));
+        let excluded = NamespaceOptions { masquerade: Some(false), ..none };
+        assert_eq!(options(&[(MASQUERADE, "off")]), (excluded, vec![]));
+        let (options_read, warnings) = options(&[(ANTI_SPOOFING, "false"), (MASQUERADE, "")]);
+        assert_eq!((options_read, warnings.len()), (none, 2), "{warnings:?}");
+        assert!(warnings[0].contains("knit.opdev.io/anti-spoofing: `false`"), "{warnings:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Objects that someone else keeps: what their news mean depends on what is known.
+//! Objects of an API server: turns list and watch results into events.
 
 use std::collections::BTreeSet;
 
@@ -7,38 +7,37 @@ use knit_model::provenance::Dialect;
 use crate::event::Event;
 use crate::state::{ObjectKey, State, StoredObject};
 
-/// News of objects from an API server.
+/// A list or watch result.
 #[derive(Clone, Debug)]
-pub enum News {
-    /// All objects of a kind, as of one moment.
+pub enum ObjectEvent {
+    /// The complete list of objects of a kind.
     Listed {
         /// The kind.
         kind: String,
-        /// Those that can be used.
+        /// Valid objects.
         objects: Vec<StoredObject>,
-        /// Those that are there and cannot be used: what they asked for before stays.
-        refused: Vec<ObjectKey>,
+        /// Existing objects that are invalid: their previous version stays in effect.
+        rejected: Vec<ObjectKey>,
     },
-    /// An object was written.
+    /// An object was created or updated.
     Applied(Box<StoredObject>),
-    /// An object is gone, or is about to go.
+    /// An object was deleted, or is being deleted.
     Deleted(ObjectKey),
 }
 
-impl News {
-    /// What has to be heard. News that tell nothing new give no event, so that a repeated list costs nothing.
+impl ObjectEvent {
+    /// The resulting events. Unchanged objects give no event, so that a repeated list is cheap.
     pub fn events(self, state: &State) -> Vec<Event> {
         match self {
-            Self::Listed { kind, objects, refused } => {
-                let there: BTreeSet<ObjectKey> =
-                    objects.iter().map(StoredObject::key).chain(refused).collect();
+            Self::Listed { kind, objects, rejected } => {
+                let keys: BTreeSet<ObjectKey> =
+                    objects.iter().map(StoredObject::key).chain(rejected).collect();
                 let known = state.objects.iter();
-                let gone = known.filter(|(key, object)| {
-                    key.kind == kind && is_from_the_api(object) && !there.contains(*key)
-                });
+                let gone = known
+                    .filter(|(key, object)| key.kind == kind && is_from_api(object) && !keys.contains(*key));
                 let mut events: Vec<Event> = gone.map(|(key, _)| Event::ObjectDeleted(key.clone())).collect();
-                let news = objects.into_iter().filter(|object| is_new(state, object));
-                events.extend(news.map(Event::ObjectApplied));
+                let changed = objects.into_iter().filter(|object| is_new(state, object));
+                events.extend(changed.map(Event::ObjectApplied));
                 events
             }
             Self::Applied(object) if is_new(state, &object) => vec![Event::ObjectApplied(*object)],
@@ -49,15 +48,15 @@ impl News {
     }
 }
 
-/// The spec of an object changes with its generation only. An old list may come after a newer change.
+/// A spec changes only with its generation. An old list may arrive after a newer watch event.
 fn is_new(state: &State, object: &StoredObject) -> bool {
     state.objects.get(&object.key()).is_none_or(|known| {
         known.object.uid != object.object.uid || known.object.generation < object.object.generation
     })
 }
 
-/// Whether an object is the API server's to take away: the cluster's network, say, is Knit's own.
-fn is_from_the_api(object: &StoredObject) -> bool {
+/// Whether the object belongs to the API server: the cluster network, for example, belongs to Knit.
+fn is_from_api(object: &StoredObject) -> bool {
     object.intents.iter().all(|intent| intent.origin.dialect == Dialect::Kubernetes)
 }
 
@@ -87,17 +86,17 @@ mod tests {
         }
     }
 
-    fn words(events: &[Event]) -> Vec<String> {
-        let word = |event: &Event| match event {
+    fn changes(events: &[Event]) -> Vec<String> {
+        let change = |event: &Event| match event {
             Event::ObjectApplied(object) => format!("+{}.{}", object.object.name, object.object.generation),
             Event::ObjectDeleted(key) => format!("-{}", key.name),
             other => format!("{other:?}"),
         };
-        events.iter().map(word).collect()
+        events.iter().map(change).collect()
     }
 
-    fn listed(objects: Vec<StoredObject>, refused: Vec<ObjectKey>) -> News {
-        News::Listed { kind: "PodConfig".to_owned(), objects, refused }
+    fn listed(objects: Vec<StoredObject>, rejected: Vec<ObjectKey>) -> ObjectEvent {
+        ObjectEvent::Listed { kind: "PodConfig".to_owned(), objects, rejected }
     }
 
     #[test]
@@ -108,7 +107,7 @@ mod tests {
         }
         let list =
             listed(vec![object("same", "1", 3), object("newer", "2", 2), object("first", "4", 1)], vec![]);
-        assert_eq!(words(&list.events(&state)), ["-gone", "+newer.2", "+first.1"]);
+        assert_eq!(changes(&list.events(&state)), ["-gone", "+newer.2", "+first.1"]);
     }
 
     #[test]
@@ -117,17 +116,17 @@ mod tests {
         let known = object("broken", "1", 1);
         let key = known.key();
         state.record(&Record::ObjectApplied(Box::new(known)));
-        assert_eq!(words(&listed(vec![], vec![key]).events(&state)), [""; 0]);
+        assert_eq!(changes(&listed(vec![], vec![key]).events(&state)), [""; 0]);
     }
 
     #[test]
     fn old_news_are_none_and_a_name_made_again_is_new() {
         let mut state = State::default();
         state.record(&Record::ObjectApplied(Box::new(object("a", "1", 5))));
-        let applied = |object| words(&News::Applied(Box::new(object)).events(&state));
+        let applied = |object| changes(&ObjectEvent::Applied(Box::new(object)).events(&state));
         assert_eq!(applied(object("a", "1", 4)), [""; 0]);
         assert_eq!(applied(object("a", "1", 5)), [""; 0]);
         assert_eq!(applied(object("a", "2", 1)), ["+a.1"]);
-        assert_eq!(words(&News::Deleted(object("b", "1", 1).key()).events(&state)), [""; 0]);
+        assert_eq!(changes(&ObjectEvent::Deleted(object("b", "1", 1).key()).events(&state)), [""; 0]);
     }
 }

@@ -1,59 +1,60 @@
-//! Pools: where nodes take their pods' ranges from, when the cluster's network is Knit's and its admin made pools.
+//! Pools: the source of pod ranges of nodes, if Knit is the cluster network and an admin created pools.
 //!
-//! A node claims whole blocks of a pool, as [`crate::blocks`] are claimed: by creating an object with the block's name. Each block
-//! is a range of the cluster's network on this node. The next one is claimed while there still is room in the last, so that a
-//! pod seldom waits for it; a block without pods goes back while the others have room enough.
+//! A node claims whole blocks of a pool in the same way as [`crate::blocks`]. Each block is a range of the cluster
+//! network on this node. The next block is claimed while the last one still has free addresses, so that pods rarely
+//! wait; an empty block is returned while the others have enough free addresses.
 //!
-//! Pods of a namespace that pools name take from those alone. A node takes a first block of such a pool when a pod asks for it.
+//! Pods of a namespace that is named by pools use only those pools. A node claims the first block of such a pool when
+//! a pod needs it.
 
-mod keep;
+mod reconcile;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, Split};
+use knit_ipam::{Pool, BlockLayout};
 use knit_model::intent::{AddressPoolIntent, IntentSpec};
 
-pub(crate) use self::keep::{keep, looked, next_free, spared};
+pub(crate) use self::reconcile::{count_review, next_free, reconcile, retained_blocks};
 use crate::blocks::{Block, PoolKey};
 use crate::cluster;
 use crate::state::{ObjectKey, State};
 
-/// The kind of a pool's object.
+/// The kind of pool objects.
 pub const KIND: &str = "PodAddressPool";
 
-/// The ranges of the cluster's network, as pools and blocks are.
+/// The pod ranges of the cluster network, from pools and blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges {
-    /// This node's, those that give addresses first.
+pub struct PodRanges {
+    /// This node's ranges, in the order in which they are used.
     pub own: Vec<IpNet>,
-    /// Those of other nodes, by their names.
+    /// Ranges of other nodes, by node name.
     pub others: BTreeMap<String, Vec<IpNet>>,
     /// The pools.
     pub pools: Vec<IpNet>,
-    /// Pools of a family that this node has no block of yet.
-    pub waits: Vec<String>,
+    /// Pools from which this node has no block yet.
+    pub pending_pools: Vec<String>,
 }
 
-/// The name of a pool's block; `None` if this is none of its blocks.
+/// The name of a pool's block; `None` if it is not a block of the pool.
 pub(crate) fn block_name(pool: &PoolKey, block: IpNet) -> Option<String> {
-    let split = Split::into_blocks(pool.range, block.prefix_len()).filter(|_| block.trunc() == block)?;
+    let split = BlockLayout::into_blocks(pool.range, block.prefix_len()).filter(|_| block.trunc() == block)?;
     Some(format!("{}-{:x}", pool.network, split.index_of(block.network())?))
 }
 
-/// How a pool is split.
-fn split(pool: &AddressPoolIntent) -> Option<Split> {
-    Split::into_blocks(pool.range, pool.block)
+/// How a pool is split into blocks.
+fn split(pool: &AddressPoolIntent) -> Option<BlockLayout> {
+    BlockLayout::into_blocks(pool.range, pool.block)
 }
 
-/// How many addresses for pods each block of a pool has.
-fn each(pool: &AddressPoolIntent) -> u128 {
+/// How many pod addresses each block of a pool has.
+fn addresses_per_block(pool: &AddressPoolIntent) -> u128 {
     let first = split(pool).and_then(|split| split.block(0));
     first.map_or(0, |block| Pool::with_gateway("", block).total())
 }
 
-/// The pool as blocks are of it.
+/// The key of a pool.
 pub(crate) fn key(pool: &AddressPoolIntent) -> PoolKey {
     PoolKey { network: pool.name.clone(), range: pool.range.trunc() }
 }
@@ -62,7 +63,7 @@ fn is_ipv6(range: &IpNet) -> bool {
     range.addr().is_ipv6()
 }
 
-/// Whether pods of every namespace that no pool names take from it.
+/// Whether the pool serves all namespaces that no pool names.
 fn is_open(pool: &AddressPoolIntent) -> bool {
     pool.namespaces.is_empty()
 }
@@ -79,30 +80,29 @@ impl State {
         pools.filter(move |pool| is_ipv6(&pool.range) == ipv6)
     }
 
-    /// The pools of a family that pods of a namespace take from: those that name it, and if there are none, those that name
-    /// no namespace at all.
+    /// The pools of a family for pods of a namespace: those that name it, otherwise those that name no namespace.
     pub(crate) fn pools_for(&self, namespace: &str, ipv6: bool) -> Vec<&AddressPoolIntent> {
         let names_it = |pool: &&AddressPoolIntent| pool.namespaces.iter().any(|one| one == namespace);
         let named: Vec<&AddressPoolIntent> = self.pools(ipv6).filter(names_it).collect();
         if named.is_empty() { self.pools(ipv6).filter(|pool| is_open(pool)).collect() } else { named }
     }
 
-    /// The pool that has this address, and which of its blocks.
+    /// The pool and block of an address.
     pub(crate) fn pool_of(&self, address: IpAddr) -> Option<(&AddressPoolIntent, IpNet)> {
         let mut pools = self.pools(address.is_ipv6());
         let pool = pools.find(|pool| pool.range.contains(&address))?;
         Some((pool, split(pool)?.block_of(address)?))
     }
 
-    /// Whether pods of a range have their node's address outside of the cluster, if the range's pool says so.
-    pub(crate) fn pool_masquerades(&self, range: IpNet) -> Option<bool> {
+    /// Whether pods of a range are masqueraded, if its pool defines it.
+    pub(crate) fn pool_masquerade(&self, range: IpNet) -> Option<bool> {
         self.pools(is_ipv6(&range)).find(|pool| pool.range.contains(&range))?.masquerade
     }
 
-    /// This node's blocks of pools.
+    /// This node's blocks of all pools.
     fn own_pool_blocks(&self, ipv6: bool) -> impl Iterator<Item = &Block> {
         let of_pool = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_pod_address_pool());
-        self.blocks.mine.values().filter(move |block| is_ipv6(&block.cidr) == ipv6).filter(of_pool)
+        self.blocks.local.values().filter(move |block| is_ipv6(&block.cidr) == ipv6).filter(of_pool)
     }
 
     /// This node's blocks of these pools.
@@ -112,33 +112,33 @@ impl State {
         own.filter(|block| titles.contains(&block.pool)).collect()
     }
 
-    /// How many addresses these blocks still have.
-    pub(crate) fn room<'a>(&self, blocks: impl IntoIterator<Item = &'a Block>) -> u128 {
+    /// The number of free addresses in these blocks.
+    pub(crate) fn free_addresses<'a>(&self, blocks: impl IntoIterator<Item = &'a Block>) -> u128 {
         let network = cluster::network_id();
         let pools = blocks.into_iter().map(|block| Pool::with_gateway(&network, block.cidr));
         let pools: Vec<Pool> = pools.collect();
         self.leases.capacity_of(&network, &pools).free
     }
 
-    /// How many addresses no node has taken yet, of pools that name no namespace.
-    pub fn untaken(&self, ipv6: bool) -> u128 {
-        let is_taken = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_pod_address_pool());
+    /// The number of unclaimed addresses in pools that name no namespace.
+    pub fn unclaimed(&self, ipv6: bool) -> u128 {
+        let is_name_taken = |block: &&Block| block.pool_key().is_some_and(|pool| pool.is_pod_address_pool());
         let held: Vec<&Block> =
-            self.blocks.others.values().chain(self.blocks.mine.values()).filter(is_taken).collect();
-        let untaken = |pool: &AddressPoolIntent| {
+            self.blocks.remote.values().chain(self.blocks.local.values()).filter(is_name_taken).collect();
+        let unclaimed = |pool: &AddressPoolIntent| {
             let title = key(pool).title();
             let taken = held.iter().filter(|block| block.pool == title).count() as u128;
-            let count = split(pool).map_or(0, Split::count);
-            count.saturating_sub(taken).saturating_mul(each(pool))
+            let count = split(pool).map_or(0, BlockLayout::count);
+            count.saturating_sub(taken).saturating_mul(addresses_per_block(pool))
         };
-        self.pools(ipv6).filter(|pool| is_open(pool)).map(untaken).fold(0, u128::saturating_add)
+        self.pools(ipv6).filter(|pool| is_open(pool)).map(unclaimed).fold(0, u128::saturating_add)
     }
 
-    /// The ranges of the cluster's network, on this node and on others. `given` are those that the cluster gave the node: they
-    /// count in a family where every pool names namespaces, or that has none. A range that is neither any more stays while a
-    /// pod has an address of it.
-    pub fn ranges(&self, given: &[IpNet]) -> Ranges {
-        let (mut own, mut waits) = (Vec::new(), Vec::new());
+    /// The pod ranges of the cluster network on this and other nodes. `given` are the node's pod CIDRs: they are used
+    /// for a family without pools, or whose pools all name namespaces. A range that is no longer configured stays
+    /// while a pod uses it.
+    pub fn ranges(&self, given: &[IpNet]) -> PodRanges {
+        let (mut own, mut pending_pools) = (Vec::new(), Vec::new());
         for ipv6 in [false, true] {
             let first = self.pools(ipv6).find(|pool| is_open(pool));
             if first.is_none() {
@@ -148,7 +148,7 @@ impl State {
             blocks.sort_unstable();
             let named: Vec<&AddressPoolIntent> = self.pools(ipv6).filter(|pool| !is_open(pool)).collect();
             if self.own_blocks_of(&named).len() == blocks.len() {
-                waits.extend(first.map(|pool| pool.name.clone()));
+                pending_pools.extend(first.map(|pool| pool.name.clone()));
             }
             own.append(&mut blocks);
         }
@@ -159,7 +159,7 @@ impl State {
         let overlaps = |range: &IpNet| new.iter().any(|one| knit_ipam::overlaps(*one, *range));
         own.extend(before.into_iter().filter(|range| !overlaps(range) && in_use(range)));
         let mut others: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
-        for block in self.blocks.others.values() {
+        for block in self.blocks.remote.values() {
             if block.pool_key().is_some_and(|pool| pool.is_pod_address_pool()) {
                 others.entry(block.node.clone()).or_default().push(block.cidr);
             }
@@ -168,11 +168,11 @@ impl State {
         let held = self.own_pool_blocks(false).chain(self.own_pool_blocks(true));
         let pools: BTreeSet<IpNet> =
             held.filter_map(|block| Some(block.pool_key()?.range)).chain(pools).collect();
-        Ranges { own, others, pools: pools.into_iter().collect(), waits }
+        PodRanges { own, others, pools: pools.into_iter().collect(), pending_pools }
     }
 
-    /// Whether a range of the cluster's network gives addresses to new pods of a namespace: it is a block that this node holds
-    /// of a pool of theirs, or of no pool where no pool is theirs alone.
+    /// Whether new pods of a namespace get addresses from this range: it is a block of one of their pools, or of no
+    /// pool if no pool names the namespace.
     pub(crate) fn gives(&self, range: IpNet, pools: &[IpNet], namespace: &str) -> bool {
         if pools.is_empty() {
             return true;
@@ -184,17 +184,17 @@ impl State {
         self.own_blocks_of(&theirs).iter().any(|block| block.cidr == range)
     }
 
-    /// Of these ranges of the cluster's network, those that give addresses to pods of namespaces that no pool names.
-    pub fn open_ranges(&self, ranges: &[IpNet]) -> Vec<IpNet> {
+    /// The ranges that serve namespaces that no pool names.
+    pub fn shared_ranges(&self, ranges: &[IpNet]) -> Vec<IpNet> {
         let named = self.pools(false).chain(self.pools(true)).filter(|pool| !is_open(pool));
         let named: Vec<IpNet> = named.map(|pool| pool.range).collect();
         let is_theirs = |range: &&IpNet| named.iter().any(|pool| pool.contains(*range));
         ranges.iter().filter(|range| !is_theirs(range)).copied().collect()
     }
 
-    /// Whether a block of these pools is about to become this node's.
-    pub(crate) fn is_taking(&self, pools: &[&AddressPoolIntent]) -> bool {
+    /// Whether a claim of a block of these pools is in flight, or may be.
+    pub(crate) fn is_claiming_from(&self, pools: &[&AddressPoolIntent]) -> bool {
         let is_of = |claimed: &PoolKey| pools.iter().any(|pool| key(pool) == *claimed);
-        !self.blocks.listed || self.blocks.claims.values().any(|claim| is_of(&claim.pool))
+        !self.blocks.has_synced || self.blocks.claims.values().any(|claim| is_of(&claim.pool))
     }
 }

@@ -1,4 +1,4 @@
-//! What became of each object, read from the state.
+//! Reports of objects, derived from the state.
 
 use knit_model::Sandbox;
 use knit_model::intent::IntentSpec;
@@ -9,19 +9,23 @@ use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
 
 impl State {
-    /// What became of an object on this node.
+    /// The report of an object on this node.
     pub fn report(&self, key: &ObjectKey) -> Option<Report> {
         let stored = self.objects.get(key)?;
         let pods = self.pods(key, stored);
         let bridges = self.bridges(key, stored);
         let problems = self.problems_of(key);
         let mut warnings = stored.warnings.clone();
-        for made in self.made.values() {
+        for unit_state in self.units.values() {
             warnings.extend(
-                made.warnings.iter().filter(|(object, _)| object == key).map(|(_, warning)| warning.clone()),
+                unit_state
+                    .warnings
+                    .iter()
+                    .filter(|(object, _)| object == key)
+                    .map(|(_, warning)| warning.clone()),
             );
         }
-        warnings.extend(self.granted(key));
+        warnings.extend(self.spoofing_warnings(key));
         let phase = phase(stored, &pods, &bridges, &problems);
         Some(Report {
             object: stored.object.clone(),
@@ -38,13 +42,13 @@ impl State {
         let mut pods: Vec<PodReport> = self
             .sandboxes
             .values()
-            .filter(|sandbox| is_meant(stored, sandbox))
+            .filter(|sandbox| selects_pod(stored, sandbox))
             .map(|sandbox| {
-                let made = self.made.get(&Unit::Sandbox(sandbox.id.clone()));
-                let interfaces = made.into_iter().flat_map(|made| &made.interfaces);
+                let unit_state = self.units.get(&Unit::Sandbox(sandbox.id.clone()));
+                let interfaces = unit_state.into_iter().flat_map(|unit_state| &unit_state.interfaces);
                 let interfaces = interfaces.filter(|(object, _)| object == key);
                 let interfaces: Vec<_> = interfaces.map(|(_, interface)| interface.clone()).collect();
-                let items = made.into_iter().flat_map(|made| &made.items);
+                let items = unit_state.into_iter().flat_map(|unit_state| &unit_state.items);
                 let items = items.filter(|(object, _)| object == key).map(|(_, item)| item.clone());
                 let items: Vec<_> = items.chain(self.socket_items(stored, sandbox)).collect();
                 let attached = self.attached(&sandbox.id, key, &interfaces, &items);
@@ -58,16 +62,16 @@ impl State {
 
     pub(crate) fn bridges(&self, key: &ObjectKey, stored: &StoredObject) -> Vec<BridgeReport> {
         let names = stored.intents.iter().filter_map(|intent| match &intent.spec {
-            IntentSpec::Bridge(want) => Some((key.namespace.as_str(), want.name.clone())),
-            IntentSpec::Interface(want) => {
-                Some((want.tenant(&key.namespace), want.master.as_ref()?.parse().ok()?))
+            IntentSpec::Bridge(spec) => Some((key.namespace.as_str(), spec.name.clone())),
+            IntentSpec::Interface(spec) => {
+                Some((spec.tenant(&key.namespace), spec.master.as_ref()?.parse().ok()?))
             }
             _ => None,
         });
         let mut bridges: Vec<BridgeReport> = Vec::new();
         for (namespace, name) in names {
             let unit = Unit::Bridge(BridgeKey { namespace: namespace.to_owned(), name });
-            let bridge = self.made.get(&unit).and_then(|made| made.bridge.clone());
+            let bridge = self.units.get(&unit).and_then(|unit_state| unit_state.bridge.clone());
             bridges.extend(bridge.filter(|bridge| !bridges.contains(bridge)));
         }
         bridges
@@ -95,16 +99,16 @@ impl State {
     }
 }
 
-/// Whether any of the object's entries means this sandbox.
-pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
+/// Whether any intent of the object selects this sandbox.
+pub(crate) fn selects_pod(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     let namespace = &stored.object.namespace;
     stored.intents.iter().any(|intent| match &intent.spec {
-        IntentSpec::Interface(want) => want.pods.matches(namespace, sandbox),
-        IntentSpec::LinkChange(want) => want.pods.matches(namespace, sandbox),
-        IntentSpec::Routing(want) => want.pods.matches(namespace, sandbox),
-        IntentSpec::Socket(want) => want.pods.matches(namespace, sandbox),
-        IntentSpec::PluginChain(want) => want.pods.matches(namespace, sandbox),
-        IntentSpec::Rejected(want) => want.pods.matches(namespace, sandbox),
+        IntentSpec::Interface(spec) => spec.pods.matches(namespace, sandbox),
+        IntentSpec::LinkChange(spec) => spec.pods.matches(namespace, sandbox),
+        IntentSpec::Routing(spec) => spec.pods.matches(namespace, sandbox),
+        IntentSpec::Socket(spec) => spec.pods.matches(namespace, sandbox),
+        IntentSpec::PluginChain(spec) => spec.pods.matches(namespace, sandbox),
+        IntentSpec::Rejected(spec) => spec.pods.matches(namespace, sandbox),
         IntentSpec::Bridge(_)
         | IntentSpec::Uplink(_)
         | IntentSpec::Network(_)
@@ -116,12 +120,12 @@ pub(crate) fn is_meant(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     })
 }
 
-/// How many things a pod has when it has all of the object.
-pub(crate) fn entries(stored: &StoredObject) -> usize {
-    let wants = stored.intents.iter().map(|intent| &intent.spec);
-    let is_in_pod = |want: &&IntentSpec| {
+/// How many interfaces and items a pod has when the object is complete.
+pub(crate) fn entry_count(stored: &StoredObject) -> usize {
+    let specs = stored.intents.iter().map(|intent| &intent.spec);
+    let is_in_pod = |spec: &&IntentSpec| {
         matches!(
-            want,
+            spec,
             IntentSpec::Interface(_)
                 | IntentSpec::LinkChange(_)
                 | IntentSpec::Routing(_)
@@ -130,22 +134,22 @@ pub(crate) fn entries(stored: &StoredObject) -> usize {
                 | IntentSpec::Rejected(_)
         )
     };
-    wants.filter(is_in_pod).count()
+    specs.filter(is_in_pod).count()
 }
 
 fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], problems: &[Problem]) -> Phase {
-    let entries = entries(stored);
-    let stands = |pod: &PodReport| {
-        pod.interfaces.len() + pod.items.len() == entries
+    let entry_count = entry_count(stored);
+    let is_ready = |pod: &PodReport| {
+        pod.interfaces.len() + pod.items.len() == entry_count
             && pod.interfaces.iter().all(|interface| interface.ready)
             && pod.items.iter().all(|item| item.ready)
     };
-    let has_pod_side = entries > 0;
+    let has_pod_side = entry_count > 0;
     let anything =
         pods.iter().any(|pod| !pod.interfaces.is_empty() || !pod.items.is_empty()) || !bridges.is_empty();
     if problems.is_empty()
         && if has_pod_side {
-            !pods.is_empty() && pods.iter().all(stands)
+            !pods.is_empty() && pods.iter().all(is_ready)
         } else {
             anything || stored.is_passive()
         }
@@ -159,7 +163,7 @@ fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], pr
 }
 
 impl StoredObject {
-    /// An object that only opens or names something has nothing of its own in the kernel.
+    /// Whether the object has no kernel state itself, because it only permits or names something.
     fn is_passive(&self) -> bool {
         self.intents.iter().all(|intent| {
             matches!(

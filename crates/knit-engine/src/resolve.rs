@@ -1,89 +1,92 @@
-//! From objects and sandboxes to desired, unit by unit.
+//! Computes the desired state of each unit from objects and sandboxes.
 
 mod addresses;
-mod alone;
 mod attachment;
+mod bandwidth;
 mod bridge;
-mod change;
-mod devices;
+mod bridge_ports;
+mod host_devices;
 mod interface;
 mod keys;
-mod limits;
-mod machine;
+mod link_change;
+mod lower_links;
 mod nesting;
-mod pooled;
-mod ports;
+mod node_routes;
+mod overlay_tunnel;
+mod pod_pools;
 mod quota;
 mod routing;
-mod seats;
-mod span;
-mod tunnel;
-mod ways;
+mod single_address_claim;
+mod tunnel_endpoints;
+mod virtual_machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::link::{Attrs, Kind, Limit, Master};
-use knit_model::plan::{Desired, Item};
+use knit_model::link::{Attrs, Kind, RateLimit, Master};
+use knit_model::plan::{Desired, ItemKey};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
-use knit_model::quota::Counts;
+use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, Mac, Scope};
 
-pub(crate) use bridge::{bridge, is_left, is_needed};
+pub(crate) use bridge::{bridge, is_draining, is_needed};
+pub(crate) use bridge_ports::{can_disable_vlan_filter, needs_vlan_filter};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;
-pub(crate) use ports::{may_stop_to_filter, needs_filter};
-pub(crate) use seats::settle;
-pub(crate) use tunnel::followers;
-pub(crate) use ways::{close_first, given_back, hops, judge_addresses, native_ways, ranges_of_others, ways};
+pub(crate) use lower_links::settle;
+pub(crate) use node_routes::{
+    drop_conflicting_addresses, fail_closed, native_routes, next_hops, node_routes, remote_pod_ranges,
+    restored,
+};
+pub(crate) use tunnel_endpoints::tunnel_peers;
 
-use crate::blocks::{PoolKey, Wait};
-use crate::event::Look;
-use crate::state::{LeaseTaken, Made, ObjectKey};
+use crate::blocks::{BlockWait, PoolKey};
+use crate::event::ObserveRequest;
+use crate::state::{NewLease, ObjectKey, UnitState};
 
-/// The MTU of a link when nobody says anything.
+/// The default MTU.
 const DEFAULT_MTU: u32 = 1500;
-/// The queue of a link when nobody says anything: the kernel's own default.
-const DEFAULT_QUEUE: u32 = 1000;
+/// The default transmit queue length, which is the kernel's.
+const DEFAULT_TXQUEUELEN: u32 = 1000;
 
-/// What a unit should be, and what has to be looked at to compare.
+/// The desired state of a unit, and what to observe for the comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
-    /// What it should be.
+    /// The desired state.
     pub(crate) desired: Desired,
-    /// What to look at.
-    pub(crate) look: Look,
-    /// What the unit has when it holds.
-    pub(crate) made: Made,
-    /// Addresses that were taken just now.
-    pub(crate) leases: Vec<LeaseTaken>,
-    /// What stands in the way, by object.
+    /// What to observe.
+    pub(crate) observe: ObserveRequest,
+    /// The state of the unit after a successful change.
+    pub(crate) unit_state: UnitState,
+    /// New leases.
+    pub(crate) leases: Vec<NewLease>,
+    /// Problems by object.
     pub(crate) problems: Vec<(ObjectKey, Problem)>,
-    /// The largest MTU that links without a stated one may have, by the uplink that they sit on.
-    pub(crate) largest: BTreeMap<IfName, u32>,
-    /// Objects that asked for something here.
-    pub(crate) askers: BTreeSet<ObjectKey>,
-    /// The pod, for people.
+    /// The upper bound of the MTU of links without an explicit one, from their uplink.
+    pub(crate) max_mtus: BTreeMap<IfName, u32>,
+    /// Objects that request something of this unit.
+    pub(crate) requesters: BTreeSet<ObjectKey>,
+    /// The pod's name for messages.
     pub(crate) title: String,
-    /// Routes, rules, neighbours and sysctls that wait for the kernel to be looked at.
-    pub(crate) routing: Vec<routing::Asked>,
-    /// Sysctls that Knit sets on its own interfaces by itself: whoever asks for another value gets it.
-    pub(crate) habits: BTreeSet<String>,
-    /// Sysctls that get their old value back.
-    pub(crate) returned: BTreeSet<String>,
-    /// What is new here and a quota has room for.
-    pub(crate) granted: Counts,
-    /// What is asked for here and a quota has no room for.
-    pub(crate) refused: Counts,
-    /// Blocks that are missing here.
-    pub(crate) waits: BTreeMap<PoolKey, Wait>,
-    /// Whether this is a first part, and the rest follows once it holds.
-    pub(crate) goes_on: bool,
+    /// Routes, rules, neighbours and sysctls that are placed after the kernel was observed.
+    pub(crate) routing: Vec<routing::RoutingRequest>,
+    /// Default sysctls of Knit's interfaces: objects may override them.
+    pub(crate) default_sysctls: BTreeSet<String>,
+    /// Sysctls that get their original value back.
+    pub(crate) restored_sysctls: BTreeSet<String>,
+    /// New resources within the quota.
+    pub(crate) granted: ResourceCounts,
+    /// Requested resources beyond the quota.
+    pub(crate) denied: ResourceCounts,
+    /// Missing blocks.
+    pub(crate) waits: BTreeMap<PoolKey, BlockWait>,
+    /// Whether another change of the unit must follow this one.
+    pub(crate) continues: bool,
 }
 
 impl Resolved {
-    fn because(&mut self, scope: &Scope, item: Item, why: &Provenance) {
-        self.desired.why.entry((scope.clone(), item)).or_default().push(why.clone());
+    fn add_origin(&mut self, scope: &Scope, item: ItemKey, origin: &Provenance) {
+        self.desired.origins.entry((scope.clone(), item)).or_default().push(origin.clone());
     }
 
     fn problem(
@@ -98,30 +101,36 @@ impl Resolved {
     }
 }
 
-/// Every field of a link of Knit's is stated, so that a field that is taken out of an object goes back to its default.
-/// Without `mtu` it follows the link that it sits on. `seed` gives an Ethernet link its address, the same each time it is made.
-fn with_defaults(kind: &Kind, asked: &Attrs, mtu: Option<u32>, master: Option<IfName>, seed: &str) -> Attrs {
-    if kind.lent().is_some() {
-        // A NIC keeps what it has.
-        let master = Some(master.map_or(Master::Nothing, Master::Of));
-        return Attrs { up: asked.up.or(Some(true)), master, ..asked.clone() };
+/// Sets every attribute of Knit's links explicitly, so that an attribute removed from an object returns to its
+/// default. Without `mtu` it is inherited from the lower device. `seed` determines a stable MAC address.
+fn with_defaults(
+    kind: &Kind,
+    requested: &Attrs,
+    mtu: Option<u32>,
+    master: Option<IfName>,
+    seed: &str,
+) -> Attrs {
+    if kind.moved_device().is_some() {
+        // A NIC keeps its own attributes.
+        let master = Some(master.map_or(Master::None, Master::Link));
+        return Attrs { up: requested.up.or(Some(true)), master, ..requested.clone() };
     }
     let on_ethernet = kind.is_ethernet().then_some(true);
-    let habits = kind.habits();
+    let habits = kind.default_attrs();
     Attrs {
-        mtu: asked.mtu.or(habits.mtu).or(mtu),
-        mac: asked.mac.or_else(|| kind.has_own_mac().then(|| Mac::derived(seed))),
-        txqueuelen: asked.txqueuelen.or(Some(DEFAULT_QUEUE)),
-        alias: asked.alias.clone().or(Some(String::new())),
-        group: asked.group.or(Some(0)),
-        up: asked.up.or(Some(true)),
-        promisc: asked.promisc.or(Some(false)),
-        allmulticast: asked.allmulticast.or(Some(false)),
-        multicast: asked.multicast.or(habits.multicast).or(on_ethernet),
-        arp: asked.arp.or(habits.arp).or(on_ethernet),
-        master: Some(master.map_or(Master::Nothing, Master::Of)),
-        vlans: asked.vlans.clone(),
-        hairpin: asked.hairpin,
-        limit: asked.limit.or(Some(Limit::Nothing)),
+        mtu: requested.mtu.or(habits.mtu).or(mtu),
+        mac: requested.mac.or_else(|| kind.has_own_mac().then(|| Mac::derived(seed))),
+        txqueuelen: requested.txqueuelen.or(Some(DEFAULT_TXQUEUELEN)),
+        alias: requested.alias.clone().or(Some(String::new())),
+        group: requested.group.or(Some(0)),
+        up: requested.up.or(Some(true)),
+        promisc: requested.promisc.or(Some(false)),
+        allmulticast: requested.allmulticast.or(Some(false)),
+        multicast: requested.multicast.or(habits.multicast).or(on_ethernet),
+        arp: requested.arp.or(habits.arp).or(on_ethernet),
+        master: Some(master.map_or(Master::None, Master::Link)),
+        vlans: requested.vlans.clone(),
+        hairpin: requested.hairpin,
+        limit: requested.limit.or(Some(RateLimit::Unlimited)),
     }
 }

@@ -1,8 +1,7 @@
-//! Sockets that pods may ask for: who listens in which pod, for which object.
+//! Sockets offered to pods: the listeners of each pod and object.
 //!
-//! What is offered is not part of a sandbox's unit: a listener is the host program's, not the kernel's, and ends with it.
-//! So it is never written down. It follows from objects and sandboxes, and is asked for as a whole whenever it is another,
-//! and again whenever everything is compared.
+//! Listeners belong to the host program, not to the kernel, and end with it, so they are never journalled. They are
+//! derived from objects and sandboxes and requested as a whole, on every change and on resync.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +14,12 @@ use crate::event::Effect;
 use crate::state::{ObjectKey, State, StoredObject};
 use crate::step::Effects;
 
-/// The kind whose objects ask for sockets.
+/// The kind of objects that offer sockets.
 pub const KIND: &str = "PodSocket";
 
-/// What one object offers to one pod.
+/// The sockets that one object offers to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listener {
+pub struct SocketListener {
     /// The pod.
     pub sandbox: Sandbox,
     /// The object.
@@ -29,55 +28,55 @@ pub struct Listener {
     pub sockets: Vec<SocketIntent>,
 }
 
-/// What became of a listener.
+/// The result of starting a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offered {
+pub struct ListenerResult {
     /// The pod.
     pub sandbox: SandboxId,
     /// The object.
     pub object: ObjectKey,
-    /// Whether it listens.
+    /// Whether it is listening.
     pub result: Result<(), Problem>,
 }
 
 type Key = (SandboxId, ObjectKey);
 
-/// What the host was asked to offer, and what became of it. Not remembered: it is asked again after a start.
+/// The requested listeners and their results. Not persistent: they are requested again after a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sockets {
-    asked: Vec<Listener>,
-    /// Whether the host works on what was asked.
-    under_way: bool,
-    stands: BTreeMap<Key, Result<(), Problem>>,
+    requested: Vec<SocketListener>,
+    /// Whether a request is in flight.
+    in_progress: bool,
+    results: BTreeMap<Key, Result<(), Problem>>,
 }
 
 impl Sockets {
-    /// What stands in the way of an object, each once.
+    /// The problems of an object, without duplicates.
     pub(crate) fn problems_of(&self, object: &ObjectKey) -> impl Iterator<Item = &Problem> {
-        let mine = self.stands.iter().filter(move |((_, of), _)| of == object);
+        let mine = self.results.iter().filter(move |((_, of), _)| of == object);
         mine.filter_map(|(_, result)| result.as_ref().err())
     }
 
-    /// What stands in the way of an object in one pod.
+    /// The problem of an object in one pod.
     pub(crate) fn problem(&self, sandbox: &SandboxId, object: &ObjectKey) -> Option<&Problem> {
-        self.stands.get(&(sandbox.clone(), object.clone())).and_then(|result| result.as_ref().err())
+        self.results.get(&(sandbox.clone(), object.clone())).and_then(|result| result.as_ref().err())
     }
 }
 
-impl Listener {
+impl SocketListener {
     fn key(&self) -> Key {
         (self.sandbox.id.clone(), self.object.clone())
     }
 
-    /// That this one is refused, in words.
-    pub fn refused(&self, reason: Reason, message: String) -> Offered {
+    /// A rejection of this listener.
+    pub fn rejected(&self, reason: Reason, message: String) -> ListenerResult {
         let problem = Problem { field: "spec.sockets".to_owned(), reason, message };
-        self.answer(Err(problem))
+        self.result(Err(problem))
     }
 
-    /// What became of it.
-    pub fn answer(&self, result: Result<(), Problem>) -> Offered {
-        Offered { sandbox: self.sandbox.id.clone(), object: self.object.clone(), result }
+    /// A result of this listener.
+    pub fn result(&self, result: Result<(), Problem>) -> ListenerResult {
+        ListenerResult { sandbox: self.sandbox.id.clone(), object: self.object.clone(), result }
     }
 }
 
@@ -85,25 +84,25 @@ impl State {
     /// An object's sockets in one pod, in the object's order.
     pub(crate) fn socket_items(&self, stored: &StoredObject, sandbox: &Sandbox) -> Vec<ItemReport> {
         let key = (sandbox.id.clone(), stored.key());
-        let stands = matches!(self.sockets.stands.get(&key), Some(Ok(())));
-        let asked = stored.intents.iter().filter_map(|intent| match &intent.spec {
-            IntentSpec::Socket(want) if want.pods.matches(&stored.object.namespace, sandbox) => {
-                Some((&intent.origin.field, &**want))
+        let is_ready = matches!(self.sockets.results.get(&key), Some(Ok(())));
+        let requested = stored.intents.iter().filter_map(|intent| match &intent.spec {
+            IntentSpec::Socket(spec) if spec.pods.matches(&stored.object.namespace, sandbox) => {
+                Some((&intent.origin.field, &**spec))
             }
             _ => None,
         });
-        let item = |(field, want): (&String, &SocketIntent)| ItemReport {
+        let item = |(field, spec): (&String, &SocketIntent)| ItemReport {
             field: field.clone(),
-            what: format!("socket {} {}", want.name, want.socket),
-            links: want.socket.interface().cloned().into_iter().collect(),
-            ready: stands,
+            description: format!("socket {} {}", spec.name, spec.socket),
+            links: spec.socket.interface().cloned().into_iter().collect(),
+            ready: is_ready,
         };
-        asked.map(item).collect()
+        requested.map(item).collect()
     }
 }
 
-/// All that objects offer. A virtual machine has its own network, and its unit says so.
-fn wanted(state: &State) -> Vec<Listener> {
+/// All desired listeners. Virtual machines have no network namespace and get none.
+fn desired(state: &State) -> Vec<SocketListener> {
     let first = ObjectKey { kind: KIND.to_owned(), namespace: String::new(), name: String::new() };
     let objects = state.objects.range(first..).take_while(|(key, _)| key.kind == KIND);
     let pods = || state.sandboxes.values().filter(|sandbox| sandbox.isolation.is_netns());
@@ -111,48 +110,47 @@ fn wanted(state: &State) -> Vec<Listener> {
     for (object, stored) in objects {
         for sandbox in pods() {
             let sockets = stored.intents.iter().filter_map(|intent| match &intent.spec {
-                IntentSpec::Socket(want) if want.pods.matches(&object.namespace, sandbox) => {
-                    Some((**want).clone())
+                IntentSpec::Socket(spec) if spec.pods.matches(&object.namespace, sandbox) => {
+                    Some((**spec).clone())
                 }
                 _ => None,
             });
             let sockets: Vec<SocketIntent> = sockets.collect();
             if !sockets.is_empty() {
-                all.push(Listener { sandbox: sandbox.clone(), object: object.clone(), sockets });
+                all.push(SocketListener { sandbox: sandbox.clone(), object: object.clone(), sockets });
             }
         }
     }
     all
 }
 
-/// Asks the host for what is wanted, if that is another than before or is to be asked for again. There is one change at a
-/// time; what changed meanwhile follows.
-pub(crate) fn keep(state: &mut State, again: bool, effects: &mut Effects) {
-    if state.sockets.under_way {
+/// Requests the desired listeners if they changed or `force` is set. One request is in flight at a time.
+pub(crate) fn reconcile(state: &mut State, force: bool, effects: &mut Effects) {
+    if state.sockets.in_progress {
         return;
     }
-    let wanted = wanted(state);
-    let is_same = wanted == state.sockets.asked;
-    if is_same && (wanted.is_empty() || !again) {
+    let desired = desired(state);
+    let is_same = desired == state.sockets.requested;
+    if is_same && (desired.is_empty() || !force) {
         return;
     }
-    let keys: BTreeSet<Key> = wanted.iter().map(Listener::key).collect();
-    state.sockets.stands.retain(|key, _| keys.contains(key));
-    state.sockets.asked.clone_from(&wanted);
-    state.sockets.under_way = true;
-    effects.list.push(Effect::Offer(wanted));
+    let keys: BTreeSet<Key> = desired.iter().map(SocketListener::key).collect();
+    state.sockets.results.retain(|key, _| keys.contains(key));
+    state.sockets.requested.clone_from(&desired);
+    state.sockets.in_progress = true;
+    effects.list.push(Effect::OfferSockets(desired));
 }
 
-/// The host has done what it was asked.
-pub(crate) fn heard(state: &mut State, offered: Vec<Offered>, effects: &mut Effects) {
+/// A request finished.
+pub(crate) fn on_offered(state: &mut State, offered: Vec<ListenerResult>, effects: &mut Effects) {
     let sockets = &mut state.sockets;
-    sockets.under_way = false;
+    sockets.in_progress = false;
     let mut changed = BTreeSet::new();
-    for Offered { sandbox, object, result } in offered {
+    for ListenerResult { sandbox, object, result } in offered {
         let key = (sandbox, object);
-        if sockets.stands.get(&key) != Some(&result) {
+        if sockets.results.get(&key) != Some(&result) {
             changed.insert(key.1.clone());
-            sockets.stands.insert(key, result);
+            sockets.results.insert(key, result);
         }
     }
     effects.changed(changed);

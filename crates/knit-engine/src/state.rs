@@ -1,38 +1,38 @@
-//! The engine's memory, and the only way it changes.
+//! The engine's state. It changes only through [`State::record`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AttachmentId, Key, Lease, Leases, Time};
+use knit_ipam::{AttachmentId, LeaseKey, Lease, Leases, Time};
 use knit_model::intent::{Intent, IntentSpec, NetworkIntent, UplinkIntent};
 use knit_model::link::{HostDevice, LinkKind};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, ObjectRef};
-use knit_model::quota::Counts;
+use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, Sandbox, SandboxId, Scope};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::attachments::Attachments;
 use crate::blocks::Blocks;
-use crate::call::ATTACHMENT;
-use crate::called::Called;
-use crate::calls::Calls;
-use crate::egress::Egress;
-use crate::event::{Began, Ended, Record, Revision, Unit};
+use crate::call::ATTACHMENT_KIND;
+use crate::egress::EgressState;
+use crate::event::{ChangeEnded, ChangeStarted, Record, Revision, Unit};
 use crate::extensions::Extensions;
-use crate::forward::Forwards;
-use crate::made::AllMade;
-pub use crate::made::Made;
 use crate::namespaces::Namespaces;
+use crate::overlay::Underlay;
+use crate::packet_filter::PacketFilterState;
+use crate::pending_calls::PendingCalls;
+use crate::pod_start::AttachedBeforeStart;
 use crate::sockets::Sockets;
-use crate::spans::Underlay;
-use crate::starting::Started;
-use crate::step::standing::Standing;
+use crate::step::last_applied::LastApplied;
+pub use crate::unit_state::UnitState;
+use crate::unit_state::UnitStates;
 
-/// So many changes can be taken back one after the other.
-const MOST_REVISIONS: usize = 50;
+/// How many revisions can be undone.
+const MAX_REVISIONS: usize = 50;
 
 /// An object's identity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,38 +45,38 @@ pub struct ObjectKey {
     pub name: String,
 }
 
-/// An object as it was applied, with what it asks for.
+/// An applied object with its intents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredObject {
-    /// Which object, which generation.
+    /// The object and its generation.
     pub object: ObjectRef,
-    /// What it asks for.
+    /// Its intents.
     pub intents: Vec<Intent>,
-    /// What the dialect had to say to its author.
+    /// Warnings for its author.
     pub warnings: Vec<String>,
-    /// The object as its author wrote it.
+    /// The manifest as written.
     pub manifest: Value,
-    /// Objects are asked in the order in which they first came: the first keeps what two want. Set by the engine.
+    /// The position in which the object was first applied: on conflicts the oldest object wins. Set by the engine.
     #[serde(default)]
     pub since: u64,
-    /// The file of a watched folder that it comes from; `None` if a person, a cluster or Knit itself gave it.
+    /// The file in a watched folder that it comes from; `None` for objects from a user, a cluster or Knit itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
 
-/// A bridge by the tenant and the name it asked for. The name on the node may be another.
+/// A bridge by tenant and requested name. Its name on the node may differ.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BridgeKey {
     /// The tenant.
     pub namespace: String,
-    /// The name that was asked for.
+    /// The requested name.
     pub name: IfName,
 }
 
-/// A field of a link, or a sysctl, that Knit does not own but has changed.
+/// A field of a link, or a sysctl, that Knit changed but does not own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct HeldKey {
-    /// Where.
+pub struct OriginalValueKey {
+    /// The scope.
     pub scope: Scope,
     /// The link; `None` for a sysctl.
     pub link: Option<IfName>,
@@ -84,9 +84,9 @@ pub struct HeldKey {
     pub field: String,
 }
 
-/// An address that was taken from a network.
+/// A newly leased address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseTaken {
+pub struct NewLease {
     /// The network.
     pub network: String,
     /// The address.
@@ -95,99 +95,99 @@ pub struct LeaseTaken {
     pub lease: Lease,
 }
 
-/// What the host tells the engine about the node, once.
+/// Settings of the node that the host passes in at start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Ranges that no tenant's network may overlap, each with what it is ("the service range").
+    /// Ranges that no tenant network may overlap, each with a description ("the service range").
     pub forbidden: Vec<(String, IpNet)>,
 }
 
-/// Everything that Knit knows on one node.
+/// The complete state of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Objects.
-    #[serde(with = "knit_model::pairs")]
+    #[serde(with = "knit_model::serde_pairs")]
     pub objects: BTreeMap<ObjectKey, StoredObject>,
     /// Sandboxes.
-    #[serde(with = "knit_model::pairs")]
+    #[serde(with = "knit_model::serde_pairs")]
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
-    /// Addresses in use.
+    /// Leased addresses.
     pub leases: Leases,
-    /// What each unit has.
-    pub made: AllMade,
-    /// What stands in the way of each unit.
-    #[serde(with = "knit_model::pairs")]
+    /// The applied state of each unit.
+    pub units: UnitStates,
+    /// Problems of each unit.
+    #[serde(with = "knit_model::serde_pairs")]
     pub problems: BTreeMap<Unit, Vec<(ObjectKey, Problem)>>,
-    /// Old values to give back.
-    #[serde(with = "knit_model::pairs")]
-    pub held: BTreeMap<HeldKey, Value>,
-    /// Changes that began and did not end.
-    #[serde(with = "knit_model::pairs")]
-    pub unfinished: BTreeMap<Unit, Began>,
-    /// What people changed, the newest last.
+    /// Original values to restore.
+    #[serde(with = "knit_model::serde_pairs")]
+    pub original_values: BTreeMap<OriginalValueKey, Value>,
+    /// Changes that started and did not end.
+    #[serde(with = "knit_model::serde_pairs")]
+    pub unfinished: BTreeMap<Unit, ChangeStarted>,
+    /// Revisions made by users, the latest last.
     #[serde(default)]
     pub revisions: Vec<Revision>,
-    /// What calls asked for.
+    /// What calls requested.
     #[serde(default)]
-    pub called: Called,
-    /// Who takes part in attaches, and what each did.
+    pub attachments: Attachments,
+    /// Registered extensions, with their receipts.
     #[serde(default)]
     pub extensions: Extensions,
-    /// Blocks of ranges that nodes share.
+    /// Blocks of shared ranges.
     #[serde(default)]
     pub blocks: Blocks,
-    /// What admins say about namespaces. Remembered: without an API server a restart changes nothing for pods.
+    /// Options that admins set on namespaces. Persistent: without an API server a restart changes nothing for pods.
     #[serde(default, skip_serializing_if = "Namespaces::is_empty")]
     pub namespaces: Namespaces,
-    /// Who has the addresses of gateways, and whose pods leave by this node.
-    #[serde(default, skip_serializing_if = "Egress::is_empty")]
-    pub egress: Egress,
-    /// What the tunnels of networks that are one on all nodes lie on.
+    /// Active nodes of egress gateways, and the remote pods whose egress goes through this node.
+    #[serde(default, skip_serializing_if = "EgressState::is_empty")]
+    pub egress: EgressState,
+    /// The addresses that overlay tunnels run over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<Underlay>,
-    /// What pods had before their containers were started.
-    #[serde(default, skip_serializing_if = "Started::is_empty")]
-    pub started: Started,
-    /// How many objects ever came.
+    /// What pods had before their containers started.
+    #[serde(default, skip_serializing_if = "AttachedBeforeStart::is_empty")]
+    pub started: AttachedBeforeStart,
+    /// How many objects were ever applied.
     pub counter: u64,
-    /// What the host told. Not remembered: the host tells it again.
+    /// Settings of the host. Not persistent: the host passes them in again.
     #[serde(skip)]
     pub settings: Settings,
-    /// Units that have to be compared with the kernel. Not remembered: after a start everything is compared.
+    /// Units to be compared with the kernel. Not persistent: after a start all units are compared.
     #[serde(skip)]
     pub(crate) dirty: BTreeSet<Unit>,
-    /// Units that are being worked on.
+    /// Units with a change in flight.
     #[serde(skip)]
-    pub(crate) flights: BTreeMap<Unit, crate::step::Flight>,
-    /// What sandboxes were last seen to have, those of which that is known.
+    pub(crate) in_flight: BTreeMap<Unit, crate::step::InFlightChange>,
+    /// The last applied state of sandboxes, where known.
     #[serde(skip)]
-    pub(crate) standing: BTreeMap<Unit, Standing>,
-    /// Names of host links that units being worked on are about to take.
+    pub(crate) last_applied: BTreeMap<Unit, LastApplied>,
+    /// Host link names that changes in flight are about to use.
     #[serde(skip)]
-    pub(crate) claims: BTreeMap<IfName, Unit>,
-    /// Calls that wait for an answer.
+    pub(crate) name_claims: BTreeMap<IfName, Unit>,
+    /// Calls that wait for a result.
     #[serde(skip)]
-    pub(crate) calls: Calls,
-    /// Ports of the node that lead to pods.
+    pub(crate) pending_calls: PendingCalls,
+    /// The packet filter that the host was asked to apply.
     #[serde(skip)]
-    pub(crate) forwards: Forwards,
-    /// Sockets that pods may ask for.
+    pub(crate) packet_filter: PacketFilterState,
+    /// Sockets offered to pods.
     #[serde(skip)]
     pub(crate) sockets: Sockets,
-    /// Kinds of links that this kernel has been found not to have, in words. Not remembered, and forgotten when everything
-    /// is compared again or an object asks for such a kind: a module may have been loaded.
+    /// Link kinds that this kernel does not support, each with an explanation. Not persistent, and cleared on resync
+    /// or when an object requests the kind: a module may have been loaded.
     #[serde(skip)]
-    pub(crate) lacking: BTreeMap<String, String>,
-    /// What this node may use of quotas that hold for all nodes. Not remembered: whoever claims tells it again.
+    pub(crate) unsupported: BTreeMap<String, String>,
+    /// This node's grants of cluster-wide quotas. Not persistent: the quota controller sends them again.
     #[serde(skip)]
-    pub(crate) allowances: BTreeMap<ObjectKey, Counts>,
-    /// What units ask for and may not have because of a quota.
+    pub(crate) granted_quotas: BTreeMap<ObjectKey, ResourceCounts>,
+    /// What units request beyond their quota.
     #[serde(skip)]
-    pub(crate) refused: BTreeMap<Unit, Counts>,
+    pub(crate) denied: BTreeMap<Unit, ResourceCounts>,
 }
 
 impl State {
-    /// Changes the state by one record. The same records in the same order give the same state.
+    /// Applies one record. Replaying the same records in order yields the same state.
     pub fn record(&mut self, record: &Record) {
         match record {
             Record::ObjectApplied(object) => {
@@ -200,40 +200,42 @@ impl State {
             Record::ObjectDeleted(key) => {
                 self.objects.remove(key);
             }
-            Record::SandboxSeen(sandbox) => {
+            Record::SandboxUpdated(sandbox) => {
                 self.sandboxes.insert(sandbox.id.clone(), sandbox.clone());
             }
-            Record::SandboxGone { id, at } => self.forget(id, *at),
-            Record::Started(id, before) => self.started.note(id, before),
-            Record::Began(began) => {
-                for taken in &began.leases {
+            Record::SandboxRemoved { id, at } => self.forget(id, *at),
+            Record::ContainersStarted(id, before) => self.started.insert(id, before),
+            Record::ChangeStarted(started) => {
+                for taken in &started.leases {
                     self.leases.restore(&taken.network, taken.address, taken.lease.clone());
                 }
-                for (key, value) in &began.held {
-                    self.held.entry(key.clone()).or_insert_with(|| value.clone());
+                for (key, value) in &started.original_values {
+                    self.original_values.entry(key.clone()).or_insert_with(|| value.clone());
                 }
-                self.unfinished.insert(began.unit.clone(), (**began).clone());
+                self.unfinished.insert(started.unit.clone(), (**started).clone());
             }
-            Record::Ended(ended) => self.end(ended),
+            Record::ChangeEnded(ended) => self.end(ended),
             Record::Revision(revision) => {
                 self.revisions.push(revision.clone());
-                let surplus = self.revisions.len().saturating_sub(MOST_REVISIONS);
+                let surplus = self.revisions.len().saturating_sub(MAX_REVISIONS);
                 self.revisions.drain(..surplus);
             }
-            Record::Undone => {
+            Record::RevisionUndone => {
                 self.revisions.pop();
             }
-            Record::Attached(attachment) => self.called.attach((**attachment).clone()),
-            Record::Detached { sandbox, interface, .. } => self.called.detach(sandbox, interface),
-            Record::Domain(domain) => self.called.add_domain(domain.clone()),
-            Record::Chains(chains) => self.called.set_chains(chains.clone()),
-            Record::Chained(chained) => self.called.begin_chain((**chained).clone()),
-            Record::ChainStands { sandbox, interface, result } => {
-                self.called.chain_stands(sandbox, interface, result);
+            Record::Attached(attachment) => self.attachments.attach((**attachment).clone()),
+            Record::Detached { sandbox, interface, .. } => self.attachments.detach(sandbox, interface),
+            Record::NetnsRequested(netns) => self.attachments.add_netns(netns.clone()),
+            Record::PluginChains(chains) => self.attachments.set_chains(chains.clone()),
+            Record::ChainAddStarted(chained) => self.attachments.add_chain((**chained).clone()),
+            Record::ChainAddDone { sandbox, interface, result } => {
+                self.attachments.chain_added(sandbox, interface, result);
             }
-            Record::ChainLeaves { sandbox, interface } => self.called.chain_leaves(sandbox, interface),
-            Record::ChainGone { sandbox, interface } => self.called.end_chain(sandbox, interface),
-            Record::DomainGone { path, instance } => self.called.remove_domain(path, instance.as_ref()),
+            Record::ChainDelStarted { sandbox, interface } => {
+                self.attachments.start_chain_removal(sandbox, interface)
+            }
+            Record::ChainDelDone { sandbox, interface } => self.attachments.remove_chain(sandbox, interface),
+            Record::NetnsRemoved { path, instance } => self.attachments.remove_netns(path, instance.as_ref()),
             Record::ExtensionRegistered(one) => self.extensions.registered(one),
             Record::ExtensionRemoved { name, .. } => self.extensions.removed(name),
             Record::ExtensionCalled { sandbox, receipt } => self.extensions.called(sandbox, receipt),
@@ -241,39 +243,41 @@ impl State {
                 self.extensions.answered(sandbox, id, outcome, *at);
             }
             Record::ReceiptsEnded(ended) => self.extensions.ended(ended),
-            Record::ExtensionTold { id } => self.extensions.is_told(id),
+            Record::ExtensionNotified { id } => self.extensions.notification_sent(id),
             Record::BlockClaimed(block) => {
-                self.blocks.mine.insert(block.name.clone(), (**block).clone());
+                self.blocks.local.insert(block.name.clone(), (**block).clone());
             }
-            Record::BlockGone { name, returned } => {
-                self.blocks.mine.remove(name);
+            Record::BlockReleased { name, returned } => {
+                self.blocks.local.remove(name);
                 self.blocks.remember_returned(returned.clone());
             }
             Record::Namespaces(namespaces) => self.namespaces.clone_from(namespaces),
             Record::Underlay(underlay) => self.underlay = Some(underlay.clone()),
-            Record::Active(active) => self.egress.active.clone_from(active),
-            Record::Elsewhere { namespace, gone, come } => self.egress.moved(namespace, gone, come),
+            Record::ActiveGateways(active) => self.egress.active.clone_from(active),
+            Record::RemotePods { namespace, removed, added } => {
+                self.egress.update_remote_pods(namespace, removed, added)
+            }
         }
     }
 
-    /// What is remembered of the state: without what is only known while the program runs.
+    /// The persistent part of the state.
     #[must_use]
-    pub fn remembered(&self) -> Self {
+    pub fn persistent(&self) -> Self {
         Self {
             settings: Settings::default(),
             dirty: BTreeSet::new(),
-            flights: BTreeMap::new(),
-            standing: BTreeMap::new(),
-            claims: BTreeMap::new(),
-            calls: Calls::default(),
-            forwards: Forwards::default(),
+            in_flight: BTreeMap::new(),
+            last_applied: BTreeMap::new(),
+            name_claims: BTreeMap::new(),
+            pending_calls: PendingCalls::default(),
+            packet_filter: PacketFilterState::default(),
             sockets: Sockets::default(),
-            extensions: self.extensions.remembered(),
-            blocks: self.blocks.remembered(),
-            egress: self.egress.remembered(),
-            lacking: BTreeMap::new(),
-            allowances: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            extensions: self.extensions.persistent(),
+            blocks: self.blocks.persistent(),
+            egress: self.egress.persistent(),
+            unsupported: BTreeMap::new(),
+            granted_quotas: BTreeMap::new(),
+            denied: BTreeMap::new(),
             ..self.clone()
         }
     }
@@ -281,47 +285,48 @@ impl State {
     fn forget(&mut self, id: &SandboxId, at: Time) {
         let unit = Unit::Sandbox(id.clone());
         self.sandboxes.remove(id);
-        // What its interfaces have is nobody else's before they are cut off.
-        let made = self.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
-        let stays: BTreeSet<IfName> = made.map(|(_, interface)| interface.name.clone()).collect();
+        // The addresses of its interfaces stay leased until these are removed.
+        let unit_state = self.units.get(&unit).into_iter().flat_map(|unit_state| &unit_state.interfaces);
+        let stays: BTreeSet<IfName> = unit_state.map(|(_, interface)| interface.name.clone()).collect();
         self.leases.release_all_but(id, &stays, at);
-        self.called.forget(id);
+        self.attachments.forget(id);
         self.started.forget(id);
-        // What it had on the host stays known until that is cut off.
+        // Its host links stay recorded until they are removed.
         self.problems.remove(&unit);
         self.unfinished.remove(&unit);
-        self.held.retain(|key, _| key.scope != Scope::Sandbox(id.clone()));
+        self.original_values.retain(|key, _| key.scope != Scope::Sandbox(id.clone()));
     }
 
-    fn end(&mut self, ended: &Ended) {
-        let began = self.unfinished.remove(&ended.unit);
-        match &ended.made {
-            Some(made) => {
+    fn end(&mut self, ended: &ChangeEnded) {
+        let started = self.unfinished.remove(&ended.unit);
+        match &ended.unit_state {
+            Some(unit_state) => {
                 if let Unit::Sandbox(id) = &ended.unit {
-                    let called = made.interfaces.iter().filter(|(object, _)| object.kind == ATTACHMENT);
-                    called.for_each(|(_, interface)| self.called.stands(id, &interface.name));
+                    let called =
+                        unit_state.interfaces.iter().filter(|(object, _)| object.kind == ATTACHMENT_KIND);
+                    called.for_each(|(_, interface)| self.attachments.set_ready(id, &interface.name));
                 }
-                self.release_unused(ended, began.as_ref(), made);
-                self.started.follow(&ended.unit, self.made.get(&ended.unit), made);
-                if *made == Made::default() {
-                    self.made.remove(&ended.unit);
+                self.release_unused(ended, started.as_ref(), unit_state);
+                self.started.retain_unchanged(&ended.unit, self.units.get(&ended.unit), unit_state);
+                if *unit_state == UnitState::default() {
+                    self.units.remove(&ended.unit);
                 } else {
-                    self.made.insert(ended.unit.clone(), made.clone());
+                    self.units.insert(ended.unit.clone(), unit_state.clone());
                 }
             }
-            // Taken back: what was taken for it is free again, and what was held is as it was.
+            // Rolled back: release the new leases and drop the new original values.
             None => {
-                for taken in began.iter().flat_map(|began| &began.leases) {
-                    let key = Key { network: taken.network.clone(), address: taken.address };
+                for taken in started.iter().flat_map(|started| &started.leases) {
+                    let key = LeaseKey { network: taken.network.clone(), address: taken.address };
                     self.leases.release_address(&key, ended.at);
                 }
-                for key in began.iter().flat_map(|began| began.held.keys()) {
-                    self.held.remove(key);
+                for key in started.iter().flat_map(|started| started.original_values.keys()) {
+                    self.original_values.remove(key);
                 }
             }
         }
-        for key in &ended.given_back {
-            self.held.remove(key);
+        for key in &ended.restored {
+            self.original_values.remove(key);
         }
         if ended.problems.is_empty() {
             self.problems.remove(&ended.unit);
@@ -330,24 +335,29 @@ impl State {
         }
     }
 
-    /// Gives back the addresses of a sandbox that none of its interfaces has: those that had some before, and those
-    /// that took some just now and could not be made for another reason.
-    fn release_unused(&mut self, ended: &Ended, began: Option<&Began>, made: &Made) {
+    /// Releases leases that no interface of the sandbox uses: of interfaces that existed before, and of new ones that
+    /// failed for another reason.
+    fn release_unused(
+        &mut self,
+        ended: &ChangeEnded,
+        started: Option<&ChangeStarted>,
+        unit_state: &UnitState,
+    ) {
         let Unit::Sandbox(sandbox) = &ended.unit else { return };
         let mut had: BTreeSet<IfName> = self
-            .made
+            .units
             .get(&ended.unit)
             .into_iter()
-            .flat_map(|made| &made.interfaces)
+            .flat_map(|unit_state| &unit_state.interfaces)
             .map(|(_, interface)| interface.name.clone())
             .collect();
         had.extend(
-            began
+            started
                 .into_iter()
-                .flat_map(|began| &began.leases)
+                .flat_map(|started| &started.leases)
                 .map(|taken| taken.lease.owner.interface.clone()),
         );
-        let has: BTreeSet<(IfName, IpAddr)> = made
+        let has: BTreeSet<(IfName, IpAddr)> = unit_state
             .interfaces
             .iter()
             .flat_map(|(_, interface)| {
@@ -356,7 +366,7 @@ impl State {
             .collect();
         for interface in had {
             let owner = AttachmentId { sandbox: sandbox.clone(), interface: interface.clone() };
-            let unused: Vec<Key> = self
+            let unused: Vec<LeaseKey> = self
                 .leases
                 .held_by(&owner)
                 .filter(|key| !has.contains(&(interface.clone(), key.address)))
@@ -368,46 +378,46 @@ impl State {
         }
     }
 
-    /// Whether a unit is being worked on.
-    pub fn is_busy(&self, unit: &Unit) -> bool {
-        self.flights.contains_key(unit)
+    /// Whether a change of the unit is in flight.
+    pub fn is_in_flight(&self, unit: &Unit) -> bool {
+        self.in_flight.contains_key(unit)
     }
 
-    /// Units that have to be worked on, and wait for others.
-    pub fn waiting(&self) -> impl Iterator<Item = &Unit> {
+    /// Units that wait for others before they are processed.
+    pub fn queued(&self) -> impl Iterator<Item = &Unit> {
         self.dirty.iter()
     }
 
-    /// Units that are being worked on, or have to be.
+    /// Units with a change in flight or queued.
     pub fn pending(&self) -> impl Iterator<Item = &Unit> {
-        self.flights.keys().chain(&self.dirty)
+        self.in_flight.keys().chain(&self.dirty)
     }
 
-    /// Whether a unit is being worked on, or has to be.
+    /// Whether a change of the unit is in flight or queued.
     pub fn is_pending(&self, unit: &Unit) -> bool {
-        self.is_busy(unit) || self.dirty.contains(unit)
+        self.is_in_flight(unit) || self.dirty.contains(unit)
     }
 
-    /// Whether nothing at all is being worked on.
+    /// Whether no change is in flight.
     pub fn is_idle(&self) -> bool {
-        self.flights.is_empty()
+        self.in_flight.is_empty()
     }
 
-    /// Units that nobody works on, and nobody asked to be looked at.
-    pub fn at_rest(&self) -> impl Iterator<Item = &Unit> {
-        self.made.keys().filter(|unit| !self.flights.contains_key(*unit) && !self.dirty.contains(*unit))
+    /// Units without a change in flight or queued.
+    pub fn settled(&self) -> impl Iterator<Item = &Unit> {
+        self.units.keys().filter(|unit| !self.in_flight.contains_key(*unit) && !self.dirty.contains(*unit))
     }
 
-    /// The order of objects: the first that came is asked first.
-    pub(crate) fn in_order(&self) -> Vec<(&ObjectKey, &StoredObject)> {
+    /// All objects, the oldest first.
+    pub(crate) fn objects_by_age(&self) -> Vec<(&ObjectKey, &StoredObject)> {
         let mut all: Vec<_> = self.objects.iter().collect();
         all.sort_by_key(|(_, object)| object.since);
         all
     }
 
-    /// Whether another unit has, or is about to take, this name on the host.
-    pub(crate) fn is_taken(&self, host_link: &IfName, by_others_than: &Unit) -> bool {
-        let holders = [self.made.holder(host_link), self.claims.get(host_link)];
+    /// Whether another unit has this host link name, or is about to use it.
+    pub(crate) fn is_name_taken(&self, host_link: &IfName, by_others_than: &Unit) -> bool {
+        let holders = [self.units.holder(host_link), self.name_claims.get(host_link)];
         holders.into_iter().flatten().any(|holder| holder != by_others_than)
     }
 
@@ -422,16 +432,16 @@ impl State {
         networks.next()
     }
 
-    /// Whether a network is every node's, and not this one's alone: its object came from an API server.
+    /// Whether a network exists on all nodes, because its object came from an API server.
     pub fn is_shared_network(&self, namespace: &str, name: &str) -> bool {
         let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
         let mut intents = objects.flat_map(|(_, object)| &object.intents);
-        let is_it = |want: &IntentSpec| matches!(want, IntentSpec::Network(network) if network.name == name);
+        let is_it = |spec: &IntentSpec| matches!(spec, IntentSpec::Network(network) if network.name == name);
         let network = intents.find(|intent| is_it(&intent.spec));
         network.is_some_and(|intent| intent.origin.dialect == Dialect::Kubernetes)
     }
 
-    /// The uplink that a tenant may use under this name.
+    /// The uplink with this name, if the tenant may use it.
     pub(crate) fn uplink(&self, namespace: &str, name: &str) -> Option<Result<&UplinkIntent, String>> {
         let uplink = self.uplinks().find(|uplink| uplink.name == name)?;
         Some(if uplink.is_open_to(namespace) {
@@ -441,13 +451,13 @@ impl State {
         })
     }
 
-    /// An uplink by which a tenant may be lent this NIC.
+    /// An uplink that allows the tenant to move this NIC into a pod.
     pub(crate) fn uplink_of_nic(&self, namespace: &str, nic: &IfName) -> Option<&UplinkIntent> {
         let of_nic = |uplink: &&UplinkIntent| uplink.link == *nic && uplink.is_open_to(namespace);
-        self.uplinks().filter(of_nic).find(|uplink| uplink.lends())
+        self.uplinks().filter(of_nic).find(|uplink| uplink.allows_device_move())
     }
 
-    /// The uplink of a NIC by which links of this kind of a tenant leave, the first that is open to both.
+    /// The first uplink of a NIC that is open to the tenant for this link kind.
     pub(crate) fn uplink_to(&self, namespace: &str, nic: &IfName, kind: &str) -> Option<&UplinkIntent> {
         let is_open = |uplink: &&UplinkIntent| {
             let is_named = uplink.kinds.iter().any(|open| open == kind);
@@ -467,14 +477,14 @@ impl State {
 }
 
 impl StoredObject {
-    /// Its identity.
+    /// Its key.
     pub fn key(&self) -> ObjectKey {
         ObjectKey::of(&self.object)
     }
 }
 
 impl ObjectKey {
-    /// Which object it is, whatever its generation.
+    /// The key of an object, regardless of its generation.
     pub fn of(object: &ObjectRef) -> Self {
         let ObjectRef { kind, namespace, name, .. } = object;
         Self { kind: kind.clone(), namespace: namespace.clone(), name: name.clone() }

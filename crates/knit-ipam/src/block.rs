@@ -1,4 +1,4 @@
-//! Blocks: the parts in which nodes share a range.
+//! Blocks: equal parts of a range that nodes claim.
 
 use std::net::IpAddr;
 
@@ -6,47 +6,47 @@ use ipnet::IpNet;
 
 use crate::number::{Family, bounds, number};
 
-/// Where nobody says how large blocks are, a range has at most 2 to the power of this many.
-const BITS: u8 = 4;
+/// Default number of blocks of a range, as a power of two.
+const DEFAULT_BLOCK_BITS: u8 = 4;
 
-/// How a range is split. All blocks of a range have one size, so that every node means the same by an index.
+/// Layout of the blocks of a range. All blocks have the same size, so that an index identifies a block on every node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split {
+pub struct BlockLayout {
     range: IpNet,
     /// The prefix length of a block.
     prefix: u8,
 }
 
-impl Split {
-    /// How a range is split whose author says nothing about blocks: their size follows from the range alone.
-    pub fn of(range: IpNet) -> Self {
-        let prefix = range.prefix_len().saturating_add(BITS).min(range.max_prefix_len());
+impl BlockLayout {
+    /// The default layout of a range, derived from the range alone.
+    pub fn default_for(range: IpNet) -> Self {
+        let prefix = range.prefix_len().saturating_add(DEFAULT_BLOCK_BITS).min(range.max_prefix_len());
         Self { range: range.trunc(), prefix }
     }
 
-    /// How a range is split into blocks of this prefix length; `None` if they are no parts of it.
+    /// Blocks of this prefix length; `None` if the range cannot be split so.
     pub fn into_blocks(range: IpNet, prefix: u8) -> Option<Self> {
         let is_part = (range.prefix_len()..=range.max_prefix_len()).contains(&prefix);
         is_part.then(|| Self { range: range.trunc(), prefix })
     }
 
-    /// How a range is split into single addresses.
+    /// Blocks of one address each.
     pub fn into_addresses(range: IpNet) -> Self {
         Self { range: range.trunc(), prefix: range.max_prefix_len() }
     }
 
-    /// Whether its blocks are single addresses.
+    /// Whether each block is a single address.
     pub fn is_of_addresses(self) -> bool {
         self.prefix == self.range.max_prefix_len()
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn count(self) -> u128 {
         let bits = self.prefix - self.range.prefix_len();
         1_u128.checked_shl(bits.into()).unwrap_or(u128::MAX)
     }
 
-    /// How far an index lies to the left in an address.
+    /// Bit position of the index in an address.
     fn shift(self) -> u32 {
         u32::from(self.range.max_prefix_len() - self.prefix)
     }
@@ -56,17 +56,17 @@ impl Split {
         if index >= self.count() {
             return None;
         }
-        // One block of all addresses has the index 0.
+        // A single block of the whole address space has index 0.
         let first = number(self.range.network()) + index.checked_shl(self.shift()).unwrap_or(0);
         IpNet::new(Family::of(self.range.addr()).address(first), self.prefix).ok()
     }
 
-    /// Every block, in order.
+    /// All blocks in order.
     pub fn blocks(self) -> impl Iterator<Item = (u128, IpNet)> {
         (0..self.count()).filter_map(move |index| Some((index, self.block(index)?)))
     }
 
-    /// The index of the block that an address is in.
+    /// Index of the block that contains an address.
     pub fn index_of(self, address: IpAddr) -> Option<u128> {
         if !self.range.contains(&address) {
             return None;
@@ -75,24 +75,24 @@ impl Split {
         Some(distance.checked_shr(self.shift()).unwrap_or(0))
     }
 
-    /// The block that an address is in.
+    /// The block that contains an address.
     pub fn block_of(self, address: IpAddr) -> Option<IpNet> {
         self.block(self.index_of(address)?)
     }
 }
 
-/// The last quarter of a range; `None` if it has no four addresses.
+/// The last quarter of a range; `None` if it has less than four addresses.
 pub fn last_quarter(range: IpNet) -> Option<IpNet> {
-    Split::into_blocks(range, range.prefix_len().checked_add(2)?)?.block(3)
+    BlockLayout::into_blocks(range, range.prefix_len().checked_add(2)?)?.block(3)
 }
 
-/// What lies from first to last and in none of these.
+/// The intervals between `first` and `last` that are in none of the blocks.
 pub(crate) fn gaps(first: u128, last: u128, blocks: &[IpNet]) -> Vec<(u128, u128)> {
-    let mut mine: Vec<(u128, u128)> = blocks.iter().map(|block| bounds(*block)).collect();
-    mine.sort_unstable();
+    let mut sorted: Vec<(u128, u128)> = blocks.iter().map(|block| bounds(*block)).collect();
+    sorted.sort_unstable();
     let mut gaps = Vec::new();
     let mut from = Some(first);
-    for (begin, end) in mine {
+    for (begin, end) in sorted {
         let Some(start) = from.filter(|start| *start <= last) else { return gaps };
         if end < start || begin > last {
             continue;
@@ -110,12 +110,12 @@ pub(crate) fn gaps(first: u128, last: u128, blocks: &[IpNet]) -> Vec<(u128, u128
 mod tests {
     use super::*;
 
-    fn split(range: &str) -> Split {
-        Split::of(range.parse().unwrap())
+    fn split(range: &str) -> BlockLayout {
+        BlockLayout::default_for(range.parse().unwrap())
     }
 
     #[test]
-    fn the_size_of_blocks_follows_from_the_range() {
+    fn the_default_block_size_is_derived_from_the_range() {
         for (range, count, first, last) in [
             ("192.168.100.0/24", 16, "192.168.100.0/28", "192.168.100.240/28"),
             ("192.168.100.77/24", 16, "192.168.100.0/28", "192.168.100.240/28"),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_in_the_block_that_its_index_says() {
+    fn index_and_block_of_an_address_agree() {
         for range in ["192.168.100.0/24", "10.0.0.0/30", "fd00::/64", "::/0", "10.0.0.7/32"] {
             for (index, block) in split(range).blocks() {
                 assert_eq!(split(range).index_of(block.network()), Some(index), "{block}");
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn blocks_may_have_a_size_of_their_own() {
-        let split = |range: &str, prefix| Split::into_blocks(range.parse().unwrap(), prefix);
+    fn blocks_may_have_an_explicit_size() {
+        let split = |range: &str, prefix| BlockLayout::into_blocks(range.parse().unwrap(), prefix);
         let pods = split("10.240.0.0/16", 26).unwrap();
         assert_eq!(pods.count(), 1024);
         assert_eq!(pods.block(0x1b2), Some("10.240.108.128/26".parse().unwrap()));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_blocks_make_up_the_whole() {
+    fn gaps_and_blocks_cover_the_interval() {
         let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
         let blocks = nets(&["0.0.0.8/29", "0.0.0.32/28", "0.0.1.0/28"]);
         assert_eq!(gaps(2, 60, &blocks), [(2, 7), (16, 31), (48, 60)]);

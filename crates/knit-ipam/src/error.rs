@@ -1,4 +1,4 @@
-//! Why no address could be given, in words.
+//! Allocation errors.
 
 use std::net::IpAddr;
 
@@ -8,55 +8,55 @@ use thiserror::Error;
 
 use crate::lease::AttachmentId;
 
-/// Why no address could be given.
+/// Why no address was allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AllocError {
-    /// Every address that the pools may give is held.
+    /// All addresses of the pools are leased.
     #[error("network {network} range {ranges} {}", exhausted(*.total))]
     Exhausted {
         /// The network.
         network: String,
-        /// The pools' ranges, or the parts of them that were asked for.
+        /// The ranges or sub-ranges of the pools.
         ranges: String,
-        /// How many addresses the pools may give.
+        /// Number of allocatable addresses.
         total: u128,
     },
-    /// An address was asked for that is not of the range.
+    /// The requested address is not in the range.
     #[error("network {network}: {address} is not in the range {range}")]
     OutsideRange {
         /// The network.
         network: String,
-        /// The pool's range.
+        /// The range of the pool.
         range: IpNet,
-        /// The address that was asked for.
+        /// The requested address.
         address: IpAddr,
     },
-    /// An address was asked for that is never given.
-    #[error("network {network}: {address} cannot be given: it is {withheld}")]
-    Withheld {
+    /// The requested address is never allocated.
+    #[error("network {network}: {address} cannot be allocated: it is {reason}")]
+    Unavailable {
         /// The network.
         network: String,
-        /// The address that was asked for.
+        /// The requested address.
         address: IpAddr,
-        /// What it is kept for.
-        withheld: Withheld,
+        /// What it is reserved for.
+        reason: UnavailableReason,
     },
-    /// An address was asked for that another attachment holds.
+    /// The requested address is leased to another attachment.
     #[error("network {network}: {address} is in use by {owner}")]
     InUse {
         /// The network.
         network: String,
-        /// The address that was asked for.
+        /// The requested address.
         address: IpAddr,
-        /// Who holds it.
+        /// The holder.
         owner: AttachmentId,
     },
 }
 
-/// Why an address of a range is never given.
+/// Why an address of a range is never allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Withheld {
-    /// The first address of an IPv4 range names the range itself.
+pub enum UnavailableReason {
+    /// The first address of an IPv4 range.
     #[error("the range's network address")]
     Network,
     /// The last address of an IPv4 range.
@@ -66,20 +66,20 @@ pub enum Withheld {
     #[error("the range's subnet-router anycast address")]
     Anycast,
     /// The first usable address.
-    #[error("the bridge's")]
+    #[error("the gateway address of the bridge")]
     Gateway,
-    /// The pool keeps it back.
+    /// Reserved by the pool.
     #[error("reserved")]
     Reserved,
 }
 
 impl AllocError {
-    /// The stable word for conditions, Events and metrics; it also says whether a retry may help.
+    /// Stable reason for conditions, Events and metrics.
     pub fn reason(&self) -> Reason {
         match self {
             Self::Exhausted { .. } => Reason::AddressesExhausted,
             Self::OutsideRange { .. } => Reason::InvalidValue,
-            Self::Withheld { .. } => Reason::NotAllowed,
+            Self::Unavailable { .. } => Reason::NotAllowed,
             Self::InUse { .. } => Reason::Conflict,
         }
     }
@@ -87,7 +87,7 @@ impl AllocError {
 
 fn exhausted(total: u128) -> String {
     match total {
-        0 => "has no address to give: what is not the bridge's is reserved".to_owned(),
+        0 => "has no allocatable address: all are reserved".to_owned(),
         1 => "is exhausted: its only address is in use".to_owned(),
         total => format!("is exhausted: all {total} addresses are in use"),
     }

@@ -1,66 +1,66 @@
-//! Leases: an address of a network, held for an attachment.
+//! Leases of addresses to attachments.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use knit_model::sandbox::Instance;
+use knit_model::sandbox::SandboxInstance;
 use knit_model::{IfName, SandboxId};
 use serde::{Deserialize, Serialize};
 
-/// A moment, in milliseconds since 1970, as the host's clock had it. It is shown to people; nothing is decided by it.
+/// Unix time in milliseconds. For display only; no decision depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(pub u64);
 
-/// Which attachment: one interface of one sandbox.
+/// Identity of an attachment: one interface of one sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentId {
     /// The sandbox.
     pub sandbox: SandboxId,
-    /// The interface's name in it.
+    /// Name of the interface in the sandbox.
     pub interface: IfName,
 }
 
-/// What a lease is of. Ranges of different networks may overlap, so an address alone says nothing.
+/// Identity of a lease. Ranges of networks may overlap, so an address alone does not identify it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Key {
-    /// The network's id.
+pub struct LeaseKey {
+    /// Id of the network.
     pub network: String,
     /// The address.
     pub address: IpAddr,
 }
 
-/// An address held for an attachment, or resting since it was given back.
+/// An address that is leased to an attachment, or was released by it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Who holds it, or held it last.
+    /// Current or last holder.
     pub owner: AttachmentId,
-    /// Which life of the owner's sandbox.
-    pub instance: Instance,
-    /// When this life of the sandbox got it.
+    /// Instance of the owner's sandbox.
+    pub instance: SandboxInstance,
+    /// When this instance got it.
     pub since: Time,
-    /// Whether it was asked for by value; such an address never answers a request for any address.
+    /// Whether the address was requested by value; such a lease never satisfies a request for any address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fixed: bool,
-    /// The name under which it is kept for whoever asks for it next; it is the network's own business what the name means.
+    /// Sticky name: the next request with this name gets the address again. Its meaning is up to the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Set once it was given back: the address is free, and rests while others are free longer.
+    /// Set once it is released: the address is free, but reused only after addresses that were released earlier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub released: Option<Released>,
+    pub released: Option<Release>,
 }
 
-/// When a lease was given back.
+/// When a lease was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Released {
-    /// The clock's time, for people.
+pub struct Release {
+    /// Wall clock time, for display.
     pub at: Time,
-    /// Its place among the releases of the network. The clock may jump; this only grows.
+    /// Sequence number among the releases of the network; monotonic, unlike the clock.
     pub order: u64,
 }
 
 impl Lease {
-    /// Whether the address is held.
+    /// Whether the address is leased.
     pub fn is_live(&self) -> bool {
         self.released.is_none()
     }
@@ -72,7 +72,7 @@ impl fmt::Display for AttachmentId {
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for LeaseKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} of network {}", self.address, self.network)
     }

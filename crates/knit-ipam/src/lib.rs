@@ -1,24 +1,24 @@
-//! Pools and leases: which attachment holds which address of which network.
+//! IP address management (IPAM): address pools, blocks and leases of attachments.
 //!
-//! No I/O and no clock: every answer follows from the leases and the arguments. What always holds:
+//! No I/O and no clock: every result is a function of the leases and the arguments. Invariants:
 //!
-//! - an address of a network has at most one live lease; two networks know nothing of each other;
-//! - only `release*`, `garbage_collect` and `restore` end a lease: time never does, whatever the clock says;
-//! - the same leases and the same question give the same address, before and after they were on disk.
+//! - an address of a network has at most one live lease; networks are independent of each other;
+//! - only `release*`, `garbage_collect` and `restore` end a lease; leases never expire;
+//! - the same leases and the same request give the same address, also after a restart from disk.
 
 pub mod block;
 pub mod error;
+mod interval_set;
 pub mod lease;
 pub mod leases;
 mod number;
 pub mod overlap;
 pub mod pool;
-mod runs;
 
-pub use block::{Split, last_quarter};
+pub use block::{BlockLayout, last_quarter};
 pub use error::AllocError;
-pub use lease::{AttachmentId, Key, Lease, Released, Time};
-pub use leases::{Capacity, LeaseRequest, Leases, RESTING_MAX};
+pub use lease::{AttachmentId, Lease, LeaseKey, Release, Time};
+pub use leases::{Capacity, LeaseRequest, Leases, MAX_RELEASED};
 pub use number::bounds;
-pub use overlap::{forbidden, overlaps};
-pub use pool::{Part, Pool};
+pub use overlap::{overlap_message, overlaps};
+pub use pool::{Pool, SubRange};

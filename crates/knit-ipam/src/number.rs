@@ -1,10 +1,10 @@
-//! Addresses as numbers, so that both families share one arithmetic.
+//! Addresses as integers, so that both families share the same arithmetic.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Which family a number is an address of.
+/// Address family of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -22,7 +22,7 @@ impl Family {
     pub(crate) fn address(self, number: u128) -> IpAddr {
         match self {
             Self::V4 => {
-                let number = u32::try_from(number).expect("numbers of IPv4 come from IPv4 ranges");
+                let number = u32::try_from(number).expect("IPv4 numbers come from IPv4 ranges");
                 Ipv4Addr::from_bits(number).into()
             }
             Self::V6 => Ipv6Addr::from_bits(number).into(),
@@ -37,7 +37,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// A range's first and last address as numbers, host bits or not.
+/// First and last address of a range as numbers, regardless of host bits.
 pub fn bounds(range: IpNet) -> (u128, u128) {
     (number(range.network()), number(range.broadcast()))
 }

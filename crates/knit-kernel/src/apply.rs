@@ -1,178 +1,177 @@
-//! Carrying out plans: all of a plan, or none of it.
+//! Applies plans atomically: all steps or none.
 //!
-//! Steps go to the kernel in their order, those of one scope in one datagram as far as nothing has to be looked up in
-//! between. At the first error what was done is taken back, in reverse. What carries no mark of Knit's is never removed,
-//! neither on the way forward nor back.
+//! Steps go to the kernel in order; consecutive steps of one scope share a datagram unless a lookup is needed in
+//! between. After the first error the applied steps are rolled back in reverse order. Objects without Knit's
+//! ownership mark are never removed, neither by apply nor by rollback.
 
 mod addresses;
 mod deletes;
-mod devices;
+mod diagnose;
 mod limits;
 mod links;
+mod moved_device;
 mod neighbours;
+mod rollback;
 mod routes;
 mod rules;
 mod steps;
 mod sysctls;
 mod transaction;
-mod undo;
 mod vlans;
-mod words;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use knit_model::Scope;
-use knit_model::plan::{Plan, Planned};
+use knit_model::plan::{Plan, PlannedStep};
 
 pub(crate) use deletes::{alternative_name, delete_group};
 
 use crate::error::Error;
-use crate::fault::{Fault, Observer};
-use crate::kernel::{Kernel, Places, Room, recover};
+use crate::fault::{Fault, FaultInjector};
+use crate::kernel::{Kernel, SandboxNamespaces, Session, reset_sockets};
 use transaction::{Failure, Transaction};
 
-/// What becomes of links that a plan deletes.
+/// When links that a plan deletes are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletes {
-    /// They are deleted before the call returns. The kernel takes about 16 ms for each group of them.
-    Now,
-    /// They are cut off and lose their names and marks; [`Kernel::reap`] deletes them later, all at once.
+pub enum DeleteMode {
+    /// Before the call returns. The kernel takes about 16 ms for each group of links.
+    Immediate,
+    /// They are detached and lose their names and marks; [`Kernel::delete_deferred`] deletes them later, all at once.
     Deferred,
 }
 
-/// A plan that was carried out.
+/// A plan that was applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
-    /// Where links wait to be reaped.
-    pub to_reap: BTreeSet<Scope>,
+pub struct AppliedPlan {
+    /// The scopes with links that wait for deferred deletion.
+    pub deferred_deletes: BTreeSet<Scope>,
 }
 
-/// A plan that could not be carried out.
+/// A plan that failed.
 #[derive(Debug)]
 pub struct ApplyError {
-    /// Which step failed, from zero.
+    /// The index of the step that failed.
     pub step: usize,
-    /// Where it was to happen.
+    /// The scope of the step.
     pub scope: Scope,
-    /// The step, in words.
+    /// The step as text.
     pub text: String,
     /// Why it failed.
     pub error: Error,
-    /// What became of the steps before it.
-    pub roll_back: RollBack,
+    /// The outcome of the rollback.
+    pub rollback: Rollback,
 }
 
-/// What became of the steps before the one that failed.
+/// The outcome of rolling back the steps before the failed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RollBack {
-    /// All were taken back.
+pub enum Rollback {
+    /// All were rolled back.
     Complete,
-    /// These could not be taken back, in words; all others were.
+    /// These could not be rolled back; all others were.
     Incomplete(Vec<String>),
-    /// Nothing was taken back, because a fault point said so.
-    Left,
+    /// A simulated crash: nothing was rolled back.
+    Skipped,
 }
 
 impl Kernel {
-    /// Carries out a plan. On an error what was done is taken back before this returns.
+    /// Applies a plan. After an error the applied steps are rolled back before this returns.
     pub fn apply(
         &mut self,
         plan: &Plan,
-        deletes: Deletes,
-        places: &mut Places,
-        observer: &mut dyn Observer,
-    ) -> Result<Applied, Box<ApplyError>> {
-        let mut room = Room { kernel: self, places };
-        let mut transaction = Transaction::new(&mut room, deletes);
-        match forward(&mut transaction, &plan.steps, observer) {
-            Ok(()) => Ok(Applied { to_reap: transaction.to_reap }),
+        delete_mode: DeleteMode,
+        namespaces: &mut SandboxNamespaces,
+        injector: &mut dyn FaultInjector,
+    ) -> Result<AppliedPlan, Box<ApplyError>> {
+        let mut session = Session { kernel: self, namespaces };
+        let mut transaction = Transaction::new(&mut session, delete_mode);
+        match forward(&mut transaction, &plan.steps, injector) {
+            Ok(()) => Ok(AppliedPlan { deferred_deletes: transaction.deferred_deletes }),
             Err((failure, fault)) => {
                 let touched = transaction.touched;
-                let roll_back = match fault {
-                    Some(Fault::Stop) => RollBack::Left,
-                    _ => roll_back(self, places, plan, &touched, &failure.error),
+                let rollback = match fault {
+                    Some(Fault::Crash) => Rollback::Skipped,
+                    _ => roll_back_applied(self, namespaces, plan, &touched, &failure.error),
                 };
-                Err(Box::new(failed(plan, failure, roll_back)))
+                Err(Box::new(failed(plan, failure, rollback)))
             }
         }
     }
 
-    /// Takes back whatever part of a plan was carried out before a crash: all of it, some of it, or nothing.
+    /// Rolls back whatever part of a plan was applied before a crash: all of it, some of it, or nothing.
     ///
-    /// A sandbox that is not among the places is gone, with everything in it. Returns what could not be taken back, in
-    /// words.
-    pub fn take_back(&mut self, plan: &Plan, places: &mut Places) -> Vec<String> {
-        let steps: Vec<&Planned> = plan.steps.iter().collect();
-        undo::undo(&mut Room { kernel: self, places }, &steps)
+    /// A sandbox that is not in `namespaces` is gone, with everything in it. Returns what could not be rolled back.
+    pub fn roll_back(&mut self, plan: &Plan, namespaces: &mut SandboxNamespaces) -> Vec<String> {
+        let steps: Vec<&PlannedStep> = plan.steps.iter().collect();
+        rollback::roll_back(&mut Session { kernel: self, namespaces }, &steps)
     }
 }
 
 fn forward(
     transaction: &mut Transaction<'_, '_>,
-    steps: &[Planned],
-    observer: &mut dyn Observer,
+    steps: &[PlannedStep],
+    injector: &mut dyn FaultInjector,
 ) -> Result<(), (Failure, Option<Fault>)> {
     for (index, planned) in steps.iter().enumerate() {
-        if let Some(fault) = observer.before(index, planned) {
+        if let Some(fault) = injector.before_step(index, planned) {
             transaction.finish().map_err(|failure| (failure, None))?;
             let errno = if let Fault::Fail(errno) = fault { errno } else { nix::errno::Errno::ECANCELED };
-            let message = Some("a fault point".to_owned());
-            let context = "carry out the step".into();
-            let error = Error::Refused { context, errno, message, offset: None };
+            let message = Some("injected fault".to_owned());
+            let context = "apply step".into();
+            let error = Error::Rejected { context, errno, message, offset: None };
             return Err((Failure { step: index, error }, Some(fault)));
         }
         if !planned.implied {
-            transaction.take(index, planned).map_err(|failure| (failure, None))?;
+            transaction.apply_step(index, planned).map_err(|failure| (failure, None))?;
         }
     }
     transaction.finish().map_err(|failure| (failure, None))
 }
 
-/// Takes back the steps that were carried out, and those that may have been.
-fn roll_back(
+/// Rolls back the steps that were applied, and those that may have been.
+fn roll_back_applied(
     kernel: &mut Kernel,
-    places: &mut Places,
+    namespaces: &mut SandboxNamespaces,
     plan: &Plan,
     touched: &BTreeSet<usize>,
-    why: &Error,
-) -> RollBack {
-    if let Err(error) = recover(why, kernel, places) {
-        return RollBack::Incomplete(vec![error.to_string()]);
+    cause: &Error,
+) -> Rollback {
+    if let Err(error) = reset_sockets(cause, kernel, namespaces) {
+        return Rollback::Incomplete(vec![error.to_string()]);
     }
-    // What happens by itself with a later step has happened with it. Taking back what never happened does nothing.
+    // Implied steps take effect with a later step. Rolling back a step that was never applied does nothing.
     let last = touched.last();
     let is_done = |index: &usize| {
         touched.contains(index) || (plan.steps[*index].implied && last.is_some_and(|last| index < last))
     };
-    let done: Vec<&Planned> = (0..plan.steps.len()).filter(is_done).map(|index| &plan.steps[index]).collect();
-    let left = undo::undo(&mut Room { kernel, places }, &done);
-    if left.is_empty() { RollBack::Complete } else { RollBack::Incomplete(left) }
+    let done: Vec<&PlannedStep> = (0..plan.steps.len()).filter(is_done).map(|index| &plan.steps[index]).collect();
+    let failures = rollback::roll_back(&mut Session { kernel, namespaces }, &done);
+    if failures.is_empty() { Rollback::Complete } else { Rollback::Incomplete(failures) }
 }
 
-fn failed(plan: &Plan, failure: Failure, roll_back: RollBack) -> ApplyError {
+fn failed(plan: &Plan, failure: Failure, rollback: Rollback) -> ApplyError {
     let planned = &plan.steps[failure.step];
     ApplyError {
         step: failure.step,
         scope: planned.scope.clone(),
-        text: format!("{} {}", planned.step.mark(), planned.step),
-        error: words::explain(&planned.step, failure.error),
-        roll_back,
+        text: format!("{} {}", planned.step.symbol(), planned.step),
+        error: diagnose::explain(&planned.step, failure.error),
+        rollback,
     }
 }
 
 impl fmt::Display for ApplyError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: step {} ({}): {}", self.scope, self.step + 1, self.text, self.error)?;
-        if let Some(hint) = words::hint(&self.error) {
+        if let Some(hint) = diagnose::hint(&self.error) {
             write!(out, ": {hint}")?;
         }
-        match &self.roll_back {
-            RollBack::Complete => out.write_str("; what was done before it is taken back"),
-            RollBack::Incomplete(left) => {
-                write!(out, "; what was done before it could not all be taken back: {}", left.join("; "))
+        match &self.rollback {
+            Rollback::Complete => out.write_str("; rolled back"),
+            Rollback::Incomplete(failures) => {
+                write!(out, "; rollback incomplete: {}", failures.join("; "))
             }
-            RollBack::Left => out.write_str("; stopped there"),
+            Rollback::Skipped => out.write_str("; stopped without rollback"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Devices of the node by their address on a bus, and which NIC is whose. The kernel says it in sysfs.
+//! Finds the NIC of a device by its bus address, from sysfs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,60 +7,60 @@ use knit_model::IfName;
 use nix::net::if_::if_indextoname;
 use thiserror::Error;
 
-/// Where sysfs is.
+/// The mount point of sysfs.
 pub const SYSFS: &str = "/sys";
-/// The buses whose devices are known by an id that others are handed: a PCI address, an auxiliary device's name.
+/// The buses whose device ids are handed out: PCI addresses and auxiliary device names.
 const BUSES: [&str; 2] = ["pci", "auxiliary"];
 
-/// Why a device has no NIC that could be had.
+/// Why a device has no usable NIC.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// No bus has it.
-    #[error("there is no device {id} on a PCI or auxiliary bus of this node")]
+    /// No bus has this device.
+    #[error("device {id} does not exist on a PCI or auxiliary bus of this node")]
     NoDevice {
         /// The device.
         id: String,
     },
-    /// It has none that the host sees.
+    /// It has no NIC in the host's namespace.
     #[error(
-        "device {id} has no NIC on the host: a pod has it, or {}",
-        .driver.as_ref().map_or("no driver drives it".to_owned(), |driver| format!("its driver {driver} makes none"))
+        "device {id} has no NIC on the host: it is in a pod, or {}",
+        .driver.as_ref().map_or("it has no driver".to_owned(), |driver| format!("its driver {driver} provides none"))
     )]
     NoNic {
         /// The device.
         id: String,
-        /// What drives it.
+        /// Its driver.
         driver: Option<String>,
     },
-    /// It has several.
-    #[error("device {id} has the NICs {}: its id does not say which one is meant", .names.join(", "))]
+    /// It has several NICs.
+    #[error("device {id} has several NICs ({}): the id is ambiguous", .names.join(", "))]
     Several {
         /// The device.
         id: String,
         /// Their names.
         names: Vec<String>,
     },
-    /// What sysfs says is not true of the links that this program sees.
-    #[error("device {id}: its NIC {name} is not on this host: sysfs is of another network namespace")]
+    /// sysfs does not match the links in this process's namespace.
+    #[error("device {id}: its NIC {name} is not on this host: sysfs belongs to another network namespace")]
     OtherNamespace {
         /// The device.
         id: String,
         /// The NIC's name there.
         name: String,
     },
-    /// It could not be looked at.
+    /// sysfs could not be read.
     #[error("device {id}: {path}: {source}", path = .path.display())]
     Unreadable {
         /// The device.
         id: String,
-        /// What could not be read.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// The name of a device's only NIC in the namespace of the calling thread. `id` is one name, never a path.
+/// The name of a device's only NIC in the namespace of the calling thread. `id` is a plain name, never a path.
 pub fn nic_of(sysfs: &Path, id: &str) -> Result<IfName, DeviceError> {
     let no_device = || DeviceError::NoDevice { id: id.to_owned() };
     if id.is_empty() || id.starts_with('.') || id.contains(['/', '\0']) {
@@ -72,7 +72,7 @@ pub fn nic_of(sysfs: &Path, id: &str) -> Result<IfName, DeviceError> {
         let (id, path) = (id.to_owned(), path.to_owned());
         |source| DeviceError::Unreadable { id, path, source }
     };
-    // What drives a virtio device is one level below: the PCI device is only the way to it.
+    // The NIC of a virtio device is one level below: the PCI device is only its transport.
     let mut places = vec![device.join("net")];
     let below = names(&device).map_err(unreadable(&device))?;
     places.extend(
@@ -103,10 +103,10 @@ pub fn nic_of(sysfs: &Path, id: &str) -> Result<IfName, DeviceError> {
     }
 }
 
-/// The names in a folder, in order; none if there is no such folder.
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match std::fs::read_dir(folder) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+/// The sorted names in a directory; empty if it does not exist.
+fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
     let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -119,47 +119,53 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// A sysfs in which these NICs are, as `place below bus` and number.
+    /// A sysfs tree with these NICs: path below `bus`, and index.
     fn sysfs(nics: &[(&str, &str)]) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (place, index) in nics {
-            let place = folder.path().join("bus").join(place);
+            let place = directory.path().join("bus").join(place);
             std::fs::create_dir_all(&place).unwrap();
             if !index.is_empty() {
                 std::fs::write(place.join("ifindex"), format!("{index}\n")).unwrap();
             }
         }
-        folder
+        directory
     }
 
     fn found(nics: &[(&str, &str)], id: &str) -> String {
         match nic_of(sysfs(nics).path(), id) {
             Ok(name) => name.to_string(),
-            Err(why) => why.to_string(),
+            Err(error) => error.to_string(),
         }
     }
 
     #[test]
     fn a_device_is_found_on_either_bus_and_behind_virtio() {
-        // The one link that every namespace has is the first.
+        // `lo` has index 1 in every namespace.
         assert_eq!(found(&[("pci/devices/0000:00:1f.6/net/lo", "1")], "0000:00:1f.6"), "lo");
         assert_eq!(found(&[("auxiliary/devices/mlx5_core.sf.4/net/lo", "1")], "mlx5_core.sf.4"), "lo");
         assert_eq!(found(&[("pci/devices/0000:00:02.0/virtio3/net/lo", "1")], "0000:00:02.0"), "lo");
     }
 
     #[test]
-    fn what_has_no_nic_of_this_host_is_refused_in_words() {
+    fn devices_without_a_nic_on_this_host_are_rejected() {
         let one = &[("pci/devices/0000:00:1f.6/net/lo", "1")][..];
         for wrong in ["", "0000:00:1f.7", "../devices/0000:00:1f.6", "..", ".", "a/b"] {
-            assert!(found(one, wrong).starts_with("there is no device"), "{wrong}");
+            assert!(found(one, wrong).contains("does not exist"), "{wrong}");
         }
         let bare = &[("pci/devices/0000:00:1f.6", "")];
-        assert!(found(bare, "0000:00:1f.6").contains("has no NIC on the host: a pod has it, or no driver"));
+        assert!(
+            found(bare, "0000:00:1f.6")
+                .contains("has no NIC on the host: it is in a pod, or it has no driver")
+        );
         let two = &[one[0], ("pci/devices/0000:00:1f.6/net/b", "2")];
-        assert!(found(two, "0000:00:1f.6").contains("has the NICs b, lo:"));
+        assert!(found(two, "0000:00:1f.6").contains("has several NICs (b, lo)"));
         for index in ["2000000000", "x"] {
-            let elsewhere = &[("pci/devices/0000:00:1f.6/net/lo", index)];
-            assert!(found(elsewhere, "0000:00:1f.6").contains("of another network namespace"), "{index}");
+            let other_index = &[("pci/devices/0000:00:1f.6/net/lo", index)];
+            assert!(
+                found(other_index, "0000:00:1f.6").contains("belongs to another network namespace"),
+                "{index}"
+            );
         }
         let other_name = &[("pci/devices/0000:00:1f.6/net/eno1", "1")];
         assert!(found(other_name, "0000:00:1f.6").contains("NIC eno1 is not on this host"));
@@ -167,6 +173,6 @@ mod tests {
         let driver = driven.path().join("bus/pci/devices/0000:00:1f.6/driver");
         std::os::unix::fs::symlink("../../../bus/pci/drivers/vfio-pci", driver).unwrap();
         let why = nic_of(driven.path(), "0000:00:1f.6").unwrap_err().to_string();
-        assert!(why.ends_with("its driver vfio-pci makes none"), "{why}");
+        assert!(why.ends_with("its driver vfio-pci provides none"), "{why}");
     }
 }

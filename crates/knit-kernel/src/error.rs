@@ -1,4 +1,4 @@
-//! What can go wrong in the kernel room, in words that name the object.
+//! Errors of the kernel layer.
 
 use std::borrow::Cow;
 use std::io;
@@ -6,122 +6,122 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-/// The result of talking to the kernel.
+/// The result of a kernel operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller was doing, such as `add link pnobr0`: a kernel's "file exists" names no object.
+/// What was attempted, such as `create link pnobr0`: the kernel's "file exists" names no object.
 pub type Context = Cow<'static, str>;
 
-/// Why something could not be said to the kernel, or was refused by it.
+/// Why a kernel operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel understood the message and said no.
-    #[error("{context}: {}", refusal(*errno, message.as_deref(), *offset))]
-    Refused {
-        /// What was asked for.
+    /// The kernel rejected the request with an error number.
+    #[error("{context}: {}", rejection_text(*errno, message.as_deref(), *offset))]
+    Rejected {
+        /// What was attempted.
         context: Context,
         /// The kernel's error number.
         errno: Errno,
-        /// The kernel's own words, where it has some (`NLMSGERR_ATTR_MSG`).
+        /// The kernel's message, if any (`NLMSGERR_ATTR_MSG`).
         message: Option<String>,
-        /// Which byte of the message the kernel points at (`NLMSGERR_ATTR_OFFS`).
+        /// Offset of the rejected attribute in the request (`NLMSGERR_ATTR_OFFS`).
         offset: Option<u32>,
     },
-    /// A system call around the message failed.
+    /// A system call failed.
     #[error("{context}: cannot {action}: {source}")]
     System {
-        /// What was asked for.
+        /// What was attempted.
         context: Context,
-        /// What was tried, such as `open a netlink socket`.
+        /// The operation, such as `open a netlink socket`.
         action: &'static str,
         /// Why it failed.
         source: io::Error,
     },
-    /// The kernel did not answer in time.
-    #[error("{context}: the kernel did not answer within {seconds} s")]
+    /// The kernel did not reply in time.
+    #[error("{context}: the kernel did not reply within {seconds} s")]
     Timeout {
-        /// What was asked for.
+        /// What was attempted.
         context: Context,
-        /// How long Knit waited.
+        /// The timeout.
         seconds: u64,
     },
-    /// The socket's receive buffer ran over: messages are lost, what was known of the kernel's state is stale.
-    #[error("{context}: the kernel sent more than the socket could hold, some messages are lost")]
+    /// The socket's receive buffer overflowed: messages are lost, and cached kernel state is stale.
+    #[error("{context}: the socket's receive buffer overflowed, messages are lost")]
     Overrun {
-        /// What was asked for.
+        /// What was attempted.
         context: Context,
     },
-    /// The kernel's tables changed under every one of several dumps.
+    /// The kernel's tables changed during every attempt to dump them (`NLM_F_DUMP_INTR`).
     #[error("{context}: the kernel's tables changed during each of {attempts} dumps")]
-    Unsettled {
-        /// What was asked for.
+    DumpInterrupted {
+        /// What was attempted.
         context: Context,
-        /// How many dumps were tried.
+        /// The number of attempts.
         attempts: u32,
     },
-    /// The kernel's answer is not what the protocol says.
-    #[error("{context}: the kernel's answer cannot be read: {what}")]
+    /// The kernel's reply violates the protocol.
+    #[error("{context}: malformed reply from the kernel: {what}")]
     Malformed {
-        /// What was asked for.
+        /// What was attempted.
         context: Context,
-        /// What is wrong with the answer.
+        /// What is wrong with the reply.
         what: &'static str,
     },
-    /// The message does not fit into netlink's lengths.
+    /// The message exceeds netlink's length fields.
     #[error("{context}: the message is too long for netlink (an attribute holds 65531 bytes)")]
     TooLong {
-        /// What was asked for.
+        /// What was attempted.
         context: Context,
     },
-    /// A sandbox that a plan or a look names, and whose namespace nobody gave.
-    #[error("{scope}: its network namespace is not known here")]
+    /// A plan or query names a sandbox whose network namespace is not part of the transaction.
+    #[error("{scope}: its network namespace is not open")]
     NoNamespace {
         /// The scope.
         scope: String,
     },
-    /// The kernel was built without something.
+    /// The kernel was built without a feature.
     #[error("{context}: this kernel has no {what}: {config}")]
-    Lacks {
-        /// What was asked for.
+    Unsupported {
+        /// What was attempted.
         context: Context,
-        /// What it lacks, such as `vxlan`.
+        /// The missing feature, such as `vxlan`.
         what: String,
-        /// The option that it was built without.
+        /// The kernel's build option for it.
         config: &'static str,
     },
-    /// A device that this process may not open.
-    #[error("{context}: {}", denial(device, source))]
-    Denied {
-        /// What was asked for.
+    /// This process is not permitted to open a device.
+    #[error("{context}: {}", denial_text(device, source))]
+    DeviceDenied {
+        /// What was attempted.
         context: Context,
         /// The device.
         device: &'static str,
         /// Why it could not be opened.
         source: io::Error,
     },
-    /// A secret key that nobody has.
-    #[error("{context}: {why}")]
-    NoKey {
-        /// What was asked for.
+    /// A private key that no source provides.
+    #[error("{context}: {reason}")]
+    MissingKey {
+        /// What was attempted.
         context: Context,
-        /// Why there is none.
-        why: String,
+        /// Why it is missing.
+        reason: String,
     },
-    /// A value that cannot be said to the kernel.
-    #[error("{context}: {why}")]
-    Unsayable {
-        /// What was asked for.
+    /// A value that the kernel interface cannot express.
+    #[error("{context}: {reason}")]
+    InvalidValue {
+        /// What was attempted.
         context: Context,
         /// What is wrong with it.
-        why: String,
+        reason: String,
     },
-    /// A path or process that should lead to a sandbox's network namespace does not.
-    #[error("network namespace {}: {why}", path.display())]
+    /// A path or process that does not lead to a usable network namespace.
+    #[error("network namespace {}: {reason}", path.display())]
     NotANamespace {
         /// The path as given.
         path: PathBuf,
-        /// What is there instead.
-        why: Cow<'static, str>,
+        /// What is wrong with it.
+        reason: Cow<'static, str>,
     },
 }
 
@@ -129,17 +129,17 @@ impl Error {
     /// The kernel's error number, if there is one.
     pub fn errno(&self) -> Option<Errno> {
         match self {
-            Self::Refused { errno, .. } => Some(*errno),
+            Self::Rejected { errno, .. } => Some(*errno),
             Self::System { source, .. } => source.raw_os_error().map(Errno::from_raw),
             _ => None,
         }
     }
 
-    /// Whether the same request may succeed when it is made again.
+    /// Whether a retry may succeed.
     pub fn may_retry(&self) -> bool {
         match self {
-            Self::Timeout { .. } | Self::Overrun { .. } | Self::Unsettled { .. } => true,
-            Self::Refused { .. } | Self::System { .. } => matches!(
+            Self::Timeout { .. } | Self::Overrun { .. } | Self::DumpInterrupted { .. } => true,
+            Self::Rejected { .. } | Self::System { .. } => matches!(
                 self.errno(),
                 Some(Errno::EBUSY | Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM)
             ),
@@ -147,27 +147,27 @@ impl Error {
             | Self::TooLong { .. }
             | Self::NotANamespace { .. }
             | Self::NoNamespace { .. }
-            | Self::Lacks { .. }
-            | Self::Denied { .. }
-            | Self::NoKey { .. }
-            | Self::Unsayable { .. } => false,
+            | Self::Unsupported { .. }
+            | Self::DeviceDenied { .. }
+            | Self::MissingKey { .. }
+            | Self::InvalidValue { .. } => false,
         }
     }
 
-    /// The stable word for conditions, Events and metrics.
+    /// The stable reason for conditions, Events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Timeout { .. } => "KernelTimeout",
             Self::Overrun { .. } => "KernelOverrun",
-            Self::Unsettled { .. } => "KernelUnsettled",
-            Self::Malformed { .. } => "KernelAnswerMalformed",
+            Self::DumpInterrupted { .. } => "KernelUnsettled",
+            Self::Malformed { .. } => "KernelReplyMalformed",
             Self::TooLong { .. } => "KernelMessageTooLong",
             Self::NotANamespace { .. } | Self::NoNamespace { .. } => "NotANetworkNamespace",
-            Self::Lacks { .. } => "KernelLacksFeature",
-            Self::Denied { .. } => "PermissionDenied",
-            Self::NoKey { .. } => "NotFound",
-            Self::Unsayable { .. } => "InvalidValue",
-            Self::Refused { .. } | Self::System { .. } => match self.errno() {
+            Self::Unsupported { .. } => "KernelLacksFeature",
+            Self::DeviceDenied { .. } => "PermissionDenied",
+            Self::MissingKey { .. } => "NotFound",
+            Self::InvalidValue { .. } => "InvalidValue",
+            Self::Rejected { .. } | Self::System { .. } => match self.errno() {
                 Some(Errno::EPERM | Errno::EACCES) => "PermissionDenied",
                 Some(Errno::EEXIST) => "AlreadyExists",
                 Some(Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL) => "NotFound",
@@ -175,16 +175,16 @@ impl Error {
                 Some(Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => {
                     "KernelLacksFeature"
                 }
-                _ => "KernelRefused",
+                _ => "KernelError",
             },
         }
     }
 
-    /// What this machine does not have for Knit, in words; `None` if that is not the reason.
-    pub fn lack(&self) -> Option<String> {
+    /// The feature or device that this machine lacks, as text; `None` if the error has another cause.
+    pub fn unsupported_feature(&self) -> Option<String> {
         match self {
-            Self::Lacks { what, config, .. } => Some(format!("this kernel has no {what}: {config}")),
-            Self::Denied { device, source, .. } => Some(denial(device, source)),
+            Self::Unsupported { what, config, .. } => Some(format!("this kernel has no {what}: {config}")),
+            Self::DeviceDenied { device, source, .. } => Some(denial_text(device, source)),
             _ => None,
         }
     }
@@ -198,13 +198,11 @@ impl Error {
     }
 }
 
-fn denial(device: &str, source: &io::Error) -> String {
-    format!(
-        "{device} may not be opened here: {source} (in a container its runtime says which devices may be)"
-    )
+fn denial_text(device: &str, source: &io::Error) -> String {
+    format!("no permission to open {device}: {source} (in a container, the runtime must allow the device)")
 }
 
-fn refusal(errno: Errno, message: Option<&str>, offset: Option<u32>) -> String {
+fn rejection_text(errno: Errno, message: Option<&str>, offset: Option<u32>) -> String {
     let at = offset.map(|offset| format!(", at byte {offset}")).unwrap_or_default();
     match message {
         Some(message) => format!("{message} ({errno:?}{at})"),
@@ -216,29 +214,29 @@ fn refusal(errno: Errno, message: Option<&str>, offset: Option<u32>) -> String {
 mod tests {
     use super::*;
 
-    fn refused(errno: Errno, message: Option<&str>, offset: Option<u32>) -> Error {
+    fn rejected(errno: Errno, message: Option<&str>, offset: Option<u32>) -> Error {
         let message = message.map(str::to_owned);
-        Error::Refused { context: "add link pnobr0".into(), errno, message, offset }
+        Error::Rejected { context: "add link pnobr0".into(), errno, message, offset }
     }
 
     #[test]
-    fn a_refusal_names_the_object_and_the_cause() {
-        assert_eq!(refused(Errno::EEXIST, None, None).to_string(), "add link pnobr0: file exists (EEXIST)");
+    fn a_rejection_names_the_object_and_the_cause() {
+        assert_eq!(rejected(Errno::EEXIST, None, None).to_string(), "add link pnobr0: file exists (EEXIST)");
         assert_eq!(
-            refused(Errno::EOPNOTSUPP, Some("Unknown device type"), Some(36)).to_string(),
+            rejected(Errno::EOPNOTSUPP, Some("Unknown device type"), Some(36)).to_string(),
             "add link pnobr0: Unknown device type (EOPNOTSUPP, at byte 36)"
         );
     }
 
     #[test]
-    fn busy_is_worth_a_retry_and_exists_is_not() {
-        assert!(refused(Errno::EBUSY, None, None).may_retry());
-        assert!(!refused(Errno::EEXIST, None, None).may_retry());
-        assert_eq!(refused(Errno::EEXIST, None, None).reason(), "AlreadyExists");
+    fn busy_may_be_retried_and_exists_may_not() {
+        assert!(rejected(Errno::EBUSY, None, None).may_retry());
+        assert!(!rejected(Errno::EEXIST, None, None).may_retry());
+        assert_eq!(rejected(Errno::EEXIST, None, None).reason(), "AlreadyExists");
     }
 
     #[test]
-    fn a_system_call_that_failed_keeps_its_number() {
+    fn a_failed_system_call_keeps_its_errno() {
         let error = Error::system("observe node", "open a netlink socket", Errno::EPERM);
         assert_eq!(error.errno(), Some(Errno::EPERM));
         assert_eq!(error.reason(), "PermissionDenied");

@@ -1,33 +1,33 @@
-//! Fault points: one before each step of a plan, for tests that fail or crash there.
+//! Fault injection for tests: a fault point before each step of a plan.
 
-use knit_model::plan::Planned;
+use knit_model::plan::PlannedStep;
 use nix::errno::Errno;
 
-/// Is asked before each step of a plan.
-pub trait Observer {
-    /// What goes wrong at this step, if anything. Whatever comes before the step has then been carried out.
-    fn before(&mut self, step: usize, planned: &Planned) -> Option<Fault>;
+/// Decides whether a step of a plan fails.
+pub trait FaultInjector {
+    /// The fault at this step, if any. All steps before it have been applied.
+    fn before_step(&mut self, step: usize, planned: &PlannedStep) -> Option<Fault>;
 
-    /// Something else is about to happen that a crash may come before: a `record` is written, an extension is called
+    /// A crash point outside plans: before a journal record is written (`record`) or an extension is called
     /// (`invoke`).
-    fn moment(&mut self, _what: &'static str) {}
+    fn at_point(&mut self, _point: &'static str) {}
 }
 
-/// What goes wrong at a fault point.
+/// A fault at a fault point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The kernel refuses the step; what was done before is taken back.
+    /// The step fails with this error number; the steps before it are rolled back.
     Fail(Errno),
-    /// The process ends here, so to speak: nothing is taken back.
-    Stop,
+    /// Simulates a crash: nothing is rolled back.
+    Crash,
 }
 
-/// Nobody looks, nothing goes wrong.
+/// Injects no faults.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unobserved;
+pub struct NoFaults;
 
-impl Observer for Unobserved {
-    fn before(&mut self, _step: usize, _planned: &Planned) -> Option<Fault> {
+impl FaultInjector for NoFaults {
+    fn before_step(&mut self, _step: usize, _planned: &PlannedStep) -> Option<Fault> {
         None
     }
 }
@@ -35,14 +35,14 @@ impl Observer for Unobserved {
 /// One fault at one step.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultAt {
-    /// Which step, from zero.
+    /// The index of the step.
     pub step: usize,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
-impl Observer for FaultAt {
-    fn before(&mut self, step: usize, _planned: &Planned) -> Option<Fault> {
+impl FaultInjector for FaultAt {
+    fn before_step(&mut self, step: usize, _planned: &PlannedStep) -> Option<Fault> {
         (step == self.step).then_some(self.fault)
     }
 }

@@ -1,46 +1,46 @@
-//! What this kernel and machine offer, found out by trying.
+//! Probes which features the kernel and the machine support.
 //!
-//! Everything is tried for real in a scratch network namespace on a thread that ends with it, so nothing is left behind;
-//! the answers are words ("this kernel has no WireGuard: CONFIG_WIREGUARD"), never an error number. What a module
-//! would leave behind on being loaded is not tried: see [`modules`].
+//! Features are tested in a scratch network namespace on a thread that ends afterwards, so nothing is left behind.
+//! Results are text ("this kernel has no WireGuard: CONFIG_WIREGUARD"), never an error number. A feature whose kernel
+//! module would create devices when it is loaded is not tested: see the private module `modules`.
 
-mod filtering;
+mod host;
 mod links;
-mod machine;
 mod modules;
+mod nftables;
 mod probe;
+mod qdiscs;
 mod routes;
 mod scratch;
-mod shaping;
 
 use serde::Serialize;
 
 use modules::Modules;
-use probe::{Probe, Where};
+use probe::{Probe, ProbeRun};
 use scratch::Scratch;
 
-/// A part of networking; features are shown by area.
+/// A group of features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
-    /// Namespaces and how they are told apart.
+    /// Network namespaces and their identity.
     Namespaces,
-    /// Kinds of links, and what can be set on them.
+    /// Link kinds and link options.
     Links,
-    /// Links that carry packets inside packets.
+    /// Tunnels.
     Tunnels,
-    /// Addresses, routes and encapsulations of routes.
+    /// Addresses, routes and route encapsulations.
     Routing,
     /// nftables.
     Filtering,
-    /// Queueing disciplines.
+    /// Qdiscs.
     Shaping,
-    /// eBPF and what it needs around it.
+    /// eBPF and its requirements.
     Ebpf,
 }
 
 impl Area {
-    /// The area's name for people.
+    /// The title of the area.
     pub fn title(self) -> &'static str {
         match self {
             Self::Namespaces => "namespaces",
@@ -54,93 +54,92 @@ impl Area {
     }
 }
 
-/// Something that Knit can use if the kernel has it.
+/// A kernel feature that Knit uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feature {
     /// Its stable name, such as `wireguard`.
     pub name: &'static str,
-    /// The area it belongs to.
+    /// Its area.
     pub area: Area,
     /// What Knit uses it for.
     pub needed_for: &'static str,
     /// The kernel's build option.
     pub config: &'static str,
-    /// Whether Knit cannot do its basic job without it.
-    pub basic: bool,
-    /// Whether it is there.
+    /// Whether Knit cannot work without it.
+    pub required: bool,
+    /// Whether it is available.
     #[serde(flatten)]
-    pub state: State,
+    pub state: FeatureState,
 }
 
-/// Whether a feature is there.
+/// The availability of a feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
-pub enum State {
-    /// It was tried and works.
+pub enum FeatureState {
+    /// It was tested and works.
     Present {
-        /// Something worth knowing about it.
+        /// A remark.
         #[serde(skip_serializing_if = "Option::is_none")]
         note: Option<String>,
     },
-    /// It is not there.
+    /// It is not available.
     Absent {
-        /// Why, in words.
-        why: String,
-        /// What a person can do about it.
+        /// The cause.
+        reason: String,
+        /// How to fix it.
         hint: String,
     },
-    /// It could not be tried.
+    /// It could not be tested.
     Unknown {
-        /// Why, in words.
-        why: String,
-        /// What a person can do about it.
+        /// The cause.
+        reason: String,
+        /// How to fix it.
         hint: String,
     },
 }
 
-impl State {
-    /// Whether the feature was seen to be there.
+impl FeatureState {
+    /// Whether the feature is available.
     pub fn is_present(&self) -> bool {
         matches!(self, Self::Present { .. })
     }
 }
 
-/// Finds out what this kernel and machine offer. Takes some milliseconds; do it once.
+/// Probes all features. Takes some milliseconds; call it once.
 pub fn detect() -> Vec<Feature> {
     let modules = Modules::read();
-    // The scratch namespace belongs to this thread and ends with it.
-    let detected = std::thread::scope(|scope| scope.spawn(|| detect_here(&modules)).join());
+    // The scratch namespace ends with this thread.
+    let detected = std::thread::scope(|scope| scope.spawn(|| run_probes(&modules)).join());
     detected.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn detect_here(modules: &Modules) -> Vec<Feature> {
-    // Looked at before the thread leaves: /proc/sys/net shows the namespace of whoever reads it.
+fn run_probes(modules: &Modules) -> Vec<Feature> {
+    // Host probes run first: /proc/sys/net shows the reader's namespace.
     let all = || probes().into_iter();
     let mut features: Vec<Feature> = all()
         .filter_map(|probe| match probe.run {
-            Where::Machine(run) => Some(probe.feature(modules, |_| run())),
-            Where::Scratch(_) => None,
+            ProbeRun::Host(run) => Some(probe.feature(modules, |_| run())),
+            ProbeRun::Scratch(_) => None,
         })
         .collect();
     let mut scratch = Scratch::enter();
     features.extend(all().filter_map(|probe| match probe.run {
-        Where::Machine(_) => None,
-        Where::Scratch(run) => Some(probe.feature(modules, |probe| match &mut scratch {
-            Ok(_) if probe.leaves_devices(modules) => probe.promised_by_module(),
+        ProbeRun::Host(_) => None,
+        ProbeRun::Scratch(run) => Some(probe.feature(modules, |probe| match &mut scratch {
+            Ok(_) if probe.leaves_devices(modules) => probe.loadable_module(),
             Ok(scratch) => run(scratch),
-            Err(why) => why.finding(),
+            Err(reason) => reason.finding(),
         })),
     }));
-    // In the order in which the probes are listed, whichever side they ran on.
+    // In the order of the probe list, wherever they ran.
     let order: Vec<&str> = all().map(|probe| probe.name).collect();
     features.sort_by_key(|feature| (feature.area, order.iter().position(|name| *name == feature.name)));
     features
 }
 
-/// Every feature that Knit asks for, in the order in which people read them.
+/// All probes, in display order.
 fn probes() -> Vec<Probe> {
-    [machine::PROBES, links::PROBES, links::TUNNELS, routes::PROBES, filtering::PROBES, shaping::PROBES]
-        .concat()
+    [host::PROBES, links::PROBES, links::TUNNELS, routes::PROBES, nftables::PROBES, qdiscs::PROBES].concat()
 }
 
 #[cfg(test)]
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_feature_has_a_name_of_its_own_and_says_what_it_is_for() {
+    fn every_feature_has_a_unique_name_and_a_purpose() {
         let mut names = BTreeSet::new();
         for probe in probes() {
             assert!(names.insert(probe.name), "{} is listed twice", probe.name);
@@ -159,9 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_link_is_a_feature_with_its_option() {
+    fn every_link_kind_is_a_feature_with_its_build_option() {
         for name in knit_model::Kind::names() {
-            // To lend a NIC takes namespaces, and nothing else.
+            // Moving a NIC requires network namespaces only.
             let feature = if name == "host-device" { "netns" } else { name };
             let config = probes().into_iter().find(|probe| probe.name == feature).map(|probe| probe.config);
             assert_eq!(config, crate::kinds::config(name), "{name}");
@@ -169,26 +168,26 @@ mod tests {
     }
 
     #[test]
-    fn the_basic_job_needs_these() {
-        let basic: Vec<_> =
-            probes().into_iter().filter(|probe| probe.basic).map(|probe| probe.name).collect();
-        assert_eq!(basic, ["netns", "veth", "bridge", "alternative-names", "addresses"]);
+    fn these_features_are_required() {
+        let required: Vec<_> =
+            probes().into_iter().filter(|probe| probe.required).map(|probe| probe.name).collect();
+        assert_eq!(required, ["netns", "veth", "bridge", "alternative-names", "addresses"]);
     }
 
     #[test]
-    fn a_state_serialises_as_a_word_and_its_reasons() {
-        let state = State::Absent { why: "no".into(), hint: "yes".into() };
+    fn a_state_serialises_as_a_tag_with_its_cause() {
+        let state = FeatureState::Absent { reason: "no".into(), hint: "yes".into() };
         let feature = Feature {
             name: "wireguard",
             area: Area::Tunnels,
             needed_for: "encrypted links",
             config: "CONFIG_WIREGUARD",
-            basic: false,
+            required: false,
             state,
         };
         let json = serde_json::to_value(feature).unwrap();
         assert_eq!(json["state"], "absent");
         assert_eq!(json["area"], "tunnels");
-        assert_eq!(json["why"], "no");
+        assert_eq!(json["reason"], "no");
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel as Knit sees it: the host's network namespace, and the sandboxes of one transaction.
+//! Entry point of the kernel layer: the host's network namespace, and the sandboxes of one transaction.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,90 +12,99 @@ use crate::error::{Error, Result};
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Message, Protocol, Socket};
-use crate::netns::{Netns, hopper};
-use crate::secrets::{NoSecrets, Secrets};
+use crate::netns::{Netns, switch};
+use crate::private_keys::{NoPrivateKeys, PrivateKeySource};
 
-/// The kernel room's one way in. Its only lasting socket is the host's: a socket keeps its namespace alive.
+/// Access to the kernel. Only the host's sockets stay open: a socket keeps its network namespace alive.
 #[derive(Debug)]
 pub struct Kernel {
     host: Netns,
     socket: Socket,
     generic: Option<Socket>,
-    /// Lasting, because closing it waits until the kernel has freed what was replaced: about 10 ms.
+    /// Kept open: closing it waits about 10 ms until the kernel has freed replaced objects.
     netfilter: Option<Socket>,
-    pub(crate) secrets: Arc<dyn Secrets>,
-    /// Keys that the kernel has shown, so that they can be given back.
-    pub(crate) seen_keys: BTreeMap<PublicKey, PrivateKey>,
+    pub(crate) key_source: Arc<dyn PrivateKeySource>,
+    /// Private keys read from the kernel, so that a rollback can restore them.
+    pub(crate) observed_keys: BTreeMap<PublicKey, PrivateKey>,
 }
 
-/// The sandboxes that one transaction (look, apply, verify) is about, with their namespaces.
+/// The sandboxes of one transaction (observe, apply, verify) with their network namespaces.
 ///
-/// A sandbox's socket is opened when it is first needed and lives as long as this, so that it neither costs anything
-/// when nothing is said, nor keeps a namespace alive afterwards.
+/// A sandbox's socket is opened on first use and closed with this value, so that it does not keep the namespace alive
+/// afterwards.
 #[derive(Debug, Default)]
-pub struct Places {
-    sandboxes: BTreeMap<SandboxId, Place>,
-    /// Names of links by number that applying a plan has asked for, so that verifying it need not ask again.
+pub struct SandboxNamespaces {
+    sandboxes: BTreeMap<SandboxId, SandboxNamespace>,
+    /// Link names by index, learned while a plan was applied, so that verification need not query them again.
     pub(crate) names: BTreeMap<(Scope, u32), IfName>,
-    /// Sysctls that applying a plan has written, open: verifying it reads them without another visit.
+    /// Open sysctl files that a plan has written: verification reads them without entering the namespace again.
     pub(crate) sysctls: BTreeMap<(Scope, String), File>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct SandboxNamespace {
     netns: Netns,
     socket: Option<Socket>,
     generic: Option<Socket>,
 }
 
 impl Kernel {
-    /// Talks to the kernel of this machine. `host` is the namespace that counts as the host's.
+    /// Opens the kernel layer. `host` is the network namespace of the host.
     pub fn open(host: Netns) -> Result<Self> {
         let socket = Socket::open_in(&host, Protocol::Route)?;
-        let secrets = Arc::new(NoSecrets);
-        Ok(Self { host, socket, generic: None, netfilter: None, secrets, seen_keys: BTreeMap::new() })
+        let key_source = Arc::new(NoPrivateKeys);
+        Ok(Self { host, socket, generic: None, netfilter: None, key_source, observed_keys: BTreeMap::new() })
     }
 
-    /// Whom to ask for secret keys.
+    /// Sets where private keys come from.
     #[must_use]
-    pub fn with_secrets(mut self, secrets: Arc<dyn Secrets>) -> Self {
-        self.secrets = secrets;
+    pub fn with_key_source(mut self, key_source: Arc<dyn PrivateKeySource>) -> Self {
+        self.key_source = key_source;
         self
     }
 
-    /// The host's namespace.
+    /// The host's network namespace.
     pub fn host(&self) -> &Netns {
         &self.host
     }
 
-    /// Says something to the host's packet filter.
-    pub(crate) fn with_netfilter(&mut self, say: impl FnOnce(&mut Socket) -> Result<()>) -> Result<()> {
+    /// Runs `request` with the host's netfilter socket.
+    pub(crate) fn with_netfilter(&mut self, request: impl FnOnce(&mut Socket) -> Result<()>) -> Result<()> {
         let mut socket = match self.netfilter.take() {
             Some(socket) => socket,
             None => Socket::open_in(&self.host, Protocol::Netfilter)?,
         };
-        let said = say(&mut socket);
-        // After a lost answer the kernel may still be talking.
-        if !matches!(said, Err(Error::Timeout { .. } | Error::Overrun { .. })) {
+        let result = request(&mut socket);
+        // After a timeout or an overrun, late replies may still arrive on this socket.
+        if !matches!(result, Err(Error::Timeout { .. } | Error::Overrun { .. })) {
             self.netfilter = Some(socket);
         }
-        said
+        result
     }
 }
 
-/// Hands a result on. After a lost answer the kernel may still be talking, so that the next one gets new sockets.
-pub(crate) fn recovered<T>(result: Result<T>, kernel: &mut Kernel, places: &mut Places) -> Result<T> {
+/// Passes a result on. After a timeout or an overrun late replies may still arrive, so new sockets replace the old
+/// ones.
+pub(crate) fn reset_sockets_on_error<T>(
+    result: Result<T>,
+    kernel: &mut Kernel,
+    namespaces: &mut SandboxNamespaces,
+) -> Result<T> {
     if let Err(error) = &result {
-        recover(error, kernel, places)?;
+        reset_sockets(error, kernel, namespaces)?;
     }
     result
 }
 
-/// Takes new sockets where the old ones may still hear answers to older questions.
-pub(crate) fn recover(after: &Error, kernel: &mut Kernel, places: &mut Places) -> Result<()> {
-    if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::Unsettled { .. }) {
-        for place in places.sandboxes.values_mut() {
-            (place.socket, place.generic) = (None, None);
+/// Replaces sockets on which replies to earlier requests may still arrive.
+pub(crate) fn reset_sockets(
+    after: &Error,
+    kernel: &mut Kernel,
+    namespaces: &mut SandboxNamespaces,
+) -> Result<()> {
+    if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::DumpInterrupted { .. }) {
+        for sandbox in namespaces.sandboxes.values_mut() {
+            (sandbox.socket, sandbox.generic) = (None, None);
         }
         kernel.socket = Socket::open_in(&kernel.host, Protocol::Route)?;
         kernel.generic = None;
@@ -103,49 +112,42 @@ pub(crate) fn recover(after: &Error, kernel: &mut Kernel, places: &mut Places) -
     Ok(())
 }
 
-impl Places {
-    /// No sandbox at all: a transaction of the host's alone.
+impl SandboxNamespaces {
+    /// No sandboxes: a transaction on the host only.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a sandbox with its namespace.
+    /// Adds a sandbox with its network namespace.
     pub fn add(&mut self, id: SandboxId, netns: Netns) {
-        self.sandboxes.insert(id, Place { netns, socket: None, generic: None });
+        self.sandboxes.insert(id, SandboxNamespace { netns, socket: None, generic: None });
     }
 
-    /// Whether the sandbox is one of these.
+    /// Whether the sandbox is part of the transaction.
     pub fn contains(&self, id: &SandboxId) -> bool {
         self.sandboxes.contains_key(id)
     }
 
-    /// The namespace of a sandbox; `None` for a sandbox that is not one of these.
+    /// The namespace of a sandbox; `None` if it is not part of the transaction.
     pub fn netns(&self, id: &SandboxId) -> Option<&Netns> {
-        self.sandboxes.get(id).map(|place| &place.netns)
+        self.sandboxes.get(id).map(|sandbox| &sandbox.netns)
     }
 
-    /// The cookie of a sandbox's namespace; `None` for a sandbox that is not one of these.
+    /// The cookie of a sandbox's namespace; `None` if it is not part of the transaction.
     pub fn cookie(&mut self, id: &SandboxId) -> Result<Option<u64>> {
-        let place = self.sandboxes.get_mut(id);
-        place.map(|place| place.socket()?.netns_cookie()).transpose()
+        let sandbox = self.sandboxes.get_mut(id);
+        sandbox.map(|sandbox| sandbox.socket()?.netns_cookie()).transpose()
     }
 
-    /// Lets go of all sandboxes but these, and of what earlier plans left for their verification.
-    pub fn keep(&mut self, is_wanted: impl Fn(&SandboxId) -> bool) {
+    /// Drops all other sandboxes, and what earlier plans cached for their verification.
+    pub fn retain(&mut self, keep: impl Fn(&SandboxId) -> bool) {
         self.names.clear();
         self.sysctls.clear();
-        self.sandboxes.retain(|id, _| is_wanted(id));
-    }
-
-    /// The same, for building up.
-    #[must_use]
-    pub fn with(mut self, id: SandboxId, netns: Netns) -> Self {
-        self.add(id, netns);
-        self
+        self.sandboxes.retain(|id, _| keep(id));
     }
 }
 
-impl Place {
+impl SandboxNamespace {
     fn socket(&mut self) -> Result<&mut Socket> {
         match &mut self.socket {
             Some(socket) => Ok(socket),
@@ -154,36 +156,36 @@ impl Place {
     }
 }
 
-/// Everything that a transaction talks to.
-pub(crate) struct Room<'a> {
+/// The kernel and the sandboxes of one transaction.
+pub(crate) struct Session<'a> {
     pub(crate) kernel: &'a mut Kernel,
-    pub(crate) places: &'a mut Places,
+    pub(crate) namespaces: &'a mut SandboxNamespaces,
 }
 
-/// How a link is named in a question.
+/// How a request selects a link.
 #[derive(Clone, Copy)]
-pub(crate) enum By<'a> {
+pub(crate) enum LinkSelector<'a> {
     Name(&'a str),
-    AlternativeName(&'a str),
+    AltName(&'a str),
 }
 
-impl Room<'_> {
-    /// The scope's socket.
+impl Session<'_> {
+    /// The scope's rtnetlink socket.
     pub(crate) fn socket(&mut self, scope: &Scope) -> Result<&mut Socket> {
         let id = match scope {
             Scope::Host => return Ok(&mut self.kernel.socket),
             Scope::Sandbox(id) => id,
         };
-        self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?.socket()
+        self.namespaces.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?.socket()
     }
 
-    /// The scope's socket for families that are found by name, such as WireGuard's.
+    /// The scope's generic netlink socket, for families such as WireGuard.
     pub(crate) fn generic(&mut self, scope: &Scope) -> Result<&mut Socket> {
         let (netns, socket) = match scope {
             Scope::Host => (&self.kernel.host, &mut self.kernel.generic),
             Scope::Sandbox(id) => {
-                let place = self.places.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
-                (&place.netns, &mut place.generic)
+                let sandbox = self.namespaces.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
+                (&sandbox.netns, &mut sandbox.generic)
             }
         };
         match socket {
@@ -192,37 +194,40 @@ impl Room<'_> {
         }
     }
 
-    /// The scope's namespace.
+    /// The scope's network namespace.
     pub(crate) fn netns(&self, scope: &Scope) -> Result<&Netns> {
         match scope {
             Scope::Host => Ok(&self.kernel.host),
-            Scope::Sandbox(id) => {
-                self.places.sandboxes.get(id).map(|place| &place.netns).ok_or_else(|| no_namespace(scope))
-            }
+            Scope::Sandbox(id) => self
+                .namespaces
+                .sandboxes
+                .get(id)
+                .map(|sandbox| &sandbox.netns)
+                .ok_or_else(|| no_namespace(scope)),
         }
     }
 
-    /// What the kernel says about one link: the message's body, or `None` when there is no such link.
-    pub(crate) fn link_body(&mut self, scope: &Scope, by: By<'_>) -> Result<Option<Vec<u8>>> {
-        let (By::Name(name) | By::AlternativeName(name)) = by;
-        let mut message = Message::new(RTM_GETLINK, 0, format!("look at link {name} on {scope}"));
+    /// The body of the kernel's reply for one link; `None` if the link does not exist.
+    pub(crate) fn link_body(&mut self, scope: &Scope, selector: LinkSelector<'_>) -> Result<Option<Vec<u8>>> {
+        let (LinkSelector::Name(name) | LinkSelector::AltName(name)) = selector;
+        let mut message = Message::new(RTM_GETLINK, 0, format!("get link {name} on {scope}"));
         message.header(&LinkHeader::default());
-        match by {
-            By::Name(name) => message.put_str(IFLA_IFNAME, name),
-            By::AlternativeName(name) => message.put_str(IFLA_ALT_IFNAME, name),
+        match selector {
+            LinkSelector::Name(name) => message.put_str(IFLA_IFNAME, name),
+            LinkSelector::AltName(name) => message.put_str(IFLA_ALT_IFNAME, name),
         };
         message.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         let body = self.socket(scope)?.request_reply(message, |_, body| Some(body.to_vec()));
         absent_is_none(body)
     }
 
-    /// Runs something short inside a scope's namespace.
-    pub(crate) fn visit<T: Send + 'static>(
+    /// Runs a short closure inside a scope's namespace.
+    pub(crate) fn run_in_netns<T: Send + 'static>(
         &self,
         scope: &Scope,
         inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
     ) -> Result<io::Result<T>> {
-        hopper::visit(self.netns(scope)?, inside)
+        switch::run_in(self.netns(scope)?, inside)
     }
 }
 
@@ -230,11 +235,11 @@ fn no_namespace(scope: &Scope) -> Error {
     Error::NoNamespace { scope: scope.to_string() }
 }
 
-/// A refusal because the thing asked for is not there becomes `None`.
-pub(crate) fn absent_is_none<T>(answer: Result<T>) -> Result<Option<T>> {
-    match answer {
+/// Maps "no such object" errors to `None`.
+pub(crate) fn absent_is_none<T>(reply: Result<T>) -> Result<Option<T>> {
+    match reply {
         Ok(found) => Ok(Some(found)),
-        Err(Error::Refused { errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, .. }) => Ok(None),
+        Err(Error::Rejected { errno: Errno::ENODEV | Errno::ENOENT | Errno::ENXIO, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -1,7 +1,7 @@
-//! What each kind of link says to the kernel, and how it reads the kernel's answer.
+//! Encodes and decodes the attributes of each link kind.
 //!
-//! A kind is one file below `kinds/` and one line in [`kinds!`]: it writes its own fields into `IFLA_INFO_DATA` and
-//! reads them back. What every link has is not known here.
+//! A kind is one file in `kinds/` and one entry in [`kinds!`]: it writes its fields into `IFLA_INFO_DATA` and reads
+//! them back. The common attributes of links are not part of a kind.
 
 mod bridge;
 mod dummy;
@@ -26,48 +26,48 @@ use knit_model::link::{
     Bridge, Dummy, Geneve, Gre, HostDevice, IpTunnel, Ipvlan, Kind, LinkKind, Macvlan, Tap, Veth, Vlan, Vrf,
     Vxlan, WireGuard,
 };
-use knit_model::plan::Change;
+use knit_model::plan::FieldChange;
 use knit_model::{IfName, Scope};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::kernel::Room;
+use crate::kernel::Session;
 use crate::netlink::{Attributes, Message};
 
-/// One kind of link on the wire.
+/// The netlink encoding of a link kind.
 pub(crate) trait WireKind: LinkKind {
     /// The kernel's build option for it.
     const CONFIG: &'static str;
 
-    /// Whether a link that is cut off may wait for its deletion. Not where the kernel would refuse a new link with
-    /// the same fields meanwhile.
-    const LINGERS: bool = true;
+    /// Whether a detached link may wait for deferred deletion. Not where the kernel would reject a new link with the
+    /// same parameters meanwhile.
+    const ALLOWS_DEFERRED_DELETE: bool = true;
 
-    /// What the kernel takes only one of, where it refuses a second link.
-    fn twin(&self) -> Option<String> {
+    /// Describes the existing link with which the kernel reports a conflict.
+    fn conflicting_link(&self) -> Option<String> {
         None
     }
 
-    /// Whether the kernel makes rules of its own with the first such link of a namespace, which would outlive it. They
-    /// are taken away at once: Knit's own stand there already.
-    const MAKES_RULES: bool = false;
+    /// Whether the kernel adds policy rules with the first such link of a namespace, which would outlive it. They are
+    /// removed immediately: Knit's rules exist already.
+    const KERNEL_ADDS_RULES: bool = false;
 
-    /// Whether the kernel forgets on a change what the change does not say: fields that are left out go to their
-    /// default, and the MTU is reckoned anew. The change is then written from the link as it is, with its MTU.
-    const RETOLD: bool = false;
+    /// Whether a change resets the fields that it omits to their defaults, and recomputes the MTU. The change is then
+    /// encoded from the current link, with its MTU.
+    const RESETS_OMITTED_FIELDS: bool = false;
 
-    /// The build option where the kernel has several words for the kind.
+    /// The build option, for kinds with several kernel names.
     fn config(_name: &str) -> &'static str {
         Self::CONFIG
     }
 
-    /// Writes the stated fields that are wanted.
-    fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message);
+    /// Writes the selected fields.
+    fn encode(&self, selection: FieldSelection<'_>, related: &RelatedLinks<'_>, data: &mut Message);
 
-    /// Reads every field that the kernel tells. Of no attributes it makes a value that states nothing.
+    /// Decodes every field that the kernel reports. Without attributes no field is set.
     fn decode(data: Attributes<'_>, parent: Option<IfName>) -> Self;
 
-    /// The same where the kernel has several words for the kind, and the word is not among the attributes.
+    /// The same for kinds with several kernel names, where the name is not among the attributes.
     fn decode_as(_name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Self
     where
         Self: Sized,
@@ -75,62 +75,62 @@ pub(crate) trait WireKind: LinkKind {
         Self::decode(data, parent)
     }
 
-    /// The number of the link that this one sits on. `link` is what the kernel says for every link (`IFLA_LINK`).
+    /// The index of the parent. `link` is the common attribute (`IFLA_LINK`).
     fn parent_index(_data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
         link
     }
 
-    /// Its own fields that are told and asked beside the link's own message, by [`WireKind::tell`] and
-    /// [`WireKind::ask`].
-    const TOLD: &'static [&'static str] = &[];
+    /// Its fields that are configured outside the link message, by [`WireKind::configure`] and
+    /// [`WireKind::read_config`].
+    const CONFIGURED_FIELDS: &'static [&'static str] = &[];
 
-    /// Says what the link's own message cannot say, to a link that is there.
-    fn tell(&self, _wanted: Wanted<'_>, _at: &mut At<'_, '_>) -> Result<()> {
+    /// Configures an existing link outside the link message.
+    fn configure(&self, _selection: FieldSelection<'_>, _link: &mut LinkContext<'_, '_>) -> Result<()> {
         Ok(())
     }
 
-    /// Reads what the link's own message does not tell.
-    fn ask(&mut self, _at: &mut At<'_, '_>) -> Result<()> {
+    /// Reads the configuration outside the link message.
+    fn read_config(&mut self, _link: &mut LinkContext<'_, '_>) -> Result<()> {
         Ok(())
     }
 
-    /// Makes a link that the kernel does not make by a message. It stays as long as the descriptor is open, or until
-    /// [`WireKind::keep`], which is called once it has Knit's mark.
-    fn make(&self, _at: &mut At<'_, '_>) -> Result<Option<OwnedFd>> {
+    /// Creates a link that netlink cannot create. It exists as long as the descriptor is open, or until
+    /// [`WireKind::persist`], which is called after the link has its ownership mark.
+    fn create_device(&self, _link: &mut LinkContext<'_, '_>) -> Result<Option<OwnedFd>> {
         Ok(None)
     }
 
-    /// Has a link stay that was made otherwise than by a message.
-    fn keep(&self, _made: OwnedFd) -> io::Result<()> {
+    /// Makes a device persistent that was not created by netlink.
+    fn persist(&self, _device: OwnedFd) -> io::Result<()> {
         Ok(())
     }
 
-    /// The MTU to be born with, when that may not be the wanted one; the wanted one is set right after.
-    fn birth_mtu(mtu: u32) -> u32 {
+    /// The MTU to create the link with, if it differs; the final MTU is set afterwards.
+    fn initial_mtu(mtu: u32) -> u32 {
         mtu
     }
 }
 
-/// Which fields to write.
+/// The fields to write.
 #[derive(Clone, Copy)]
-pub(crate) enum Wanted<'a> {
-    /// All that are stated.
+pub(crate) enum FieldSelection<'a> {
+    /// All fields with a value.
     All,
-    /// The changed ones.
-    Changed(&'a [Change]),
+    /// Fields of these changes.
+    Changed(&'a [FieldChange]),
 }
 
-impl Wanted<'_> {
-    /// The value, if it is stated and its field is wanted.
-    pub(crate) fn of<T: Copy>(self, field: &str, value: Option<T>) -> Option<T> {
+impl FieldSelection<'_> {
+    /// The value, if its field is selected.
+    pub(crate) fn select<T: Copy>(self, field: &str, value: Option<T>) -> Option<T> {
         match self {
             Self::All => value,
             Self::Changed(changes) => value.filter(|_| changes.iter().any(|change| change.field == field)),
         }
     }
 
-    /// What the field was before it was changed.
-    pub(crate) fn before(&self, field: &str) -> Option<&Value> {
+    /// The value before the change.
+    pub(crate) fn old_value(&self, field: &str) -> Option<&Value> {
         match self {
             Self::All => None,
             Self::Changed(changes) => {
@@ -140,33 +140,33 @@ impl Wanted<'_> {
     }
 }
 
-/// What a kind needs to know of other links.
+/// Related links.
 #[derive(Default)]
-pub(crate) struct Around<'a> {
-    /// The number of the link it sits on, in the scope that it is born from.
+pub(crate) struct RelatedLinks<'a> {
+    /// The index of the parent, in the scope from which the link is created.
     pub(crate) parent: Option<u32>,
     /// Writes the far end of a pair.
-    pub(crate) far_end: Option<&'a dyn Fn(&mut Message)>,
+    pub(crate) peer: Option<&'a dyn Fn(&mut Message)>,
 }
 
-/// A link that is told or asked something beside its own message, and the room to do it in.
-pub(crate) struct At<'a, 'r> {
-    pub(crate) room: &'a mut Room<'r>,
+/// An existing link that is configured outside the link message.
+pub(crate) struct LinkContext<'a, 'r> {
+    pub(crate) session: &'a mut Session<'r>,
     pub(crate) scope: &'a Scope,
-    pub(crate) link: &'a IfName,
+    pub(crate) name: &'a IfName,
 }
 
 macro_rules! kinds {
     ($($name:ident),* $(,)?) => {
-        /// Writes a kind's own fields.
-        pub(crate) fn encode(kind: &Kind, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message) {
+        /// Writes the fields of a kind.
+        pub(crate) fn encode(kind: &Kind, selection: FieldSelection<'_>, related: &RelatedLinks<'_>, data: &mut Message) {
             match kind {
-                $(Kind::$name(kind) => kind.encode(wanted, around, data),)*
+                $(Kind::$name(kind) => kind.encode(selection, related, data),)*
                 Kind::Other { .. } => {}
             }
         }
 
-        /// Reads a kind by the kernel's word for it.
+        /// Decodes a kind by its kernel name.
         pub(crate) fn decode(name: &str, data: Attributes<'_>, parent: Option<IfName>) -> Kind {
             match name {
                 $(_ if is::<$name>(name) => Kind::$name(<$name as WireKind>::decode_as(name, data, parent)),)*
@@ -174,7 +174,7 @@ macro_rules! kinds {
             }
         }
 
-        /// The number of the link that a link of this kind sits on.
+        /// The index of the parent of a link.
         pub(crate) fn parent_index(name: &str, data: Attributes<'_>, link: Option<u32>) -> Option<u32> {
             match name {
                 $(_ if is::<$name>(name) => <$name as WireKind>::parent_index(data, link),)*
@@ -190,82 +190,82 @@ macro_rules! kinds {
             }
         }
 
-        /// Whether a link of this kind may wait for its deletion.
-        pub(crate) fn lingers(name: &str) -> bool {
+        /// Whether a link of this kind may be deleted later.
+        pub(crate) fn allows_deferred_delete(name: &str) -> bool {
             match name {
-                $(_ if is::<$name>(name) => <$name as WireKind>::LINGERS,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::ALLOWS_DEFERRED_DELETE,)*
                 _ => false,
             }
         }
 
-        /// What the kernel takes only one of.
-        pub(crate) fn twin(kind: &Kind) -> Option<String> {
+        /// Describes the conflicting link.
+        pub(crate) fn conflicting_link(kind: &Kind) -> Option<String> {
             match kind {
-                $(Kind::$name(kind) => kind.twin(),)*
+                $(Kind::$name(kind) => kind.conflicting_link(),)*
                 Kind::Other { .. } => None,
             }
         }
 
-        /// Whether the kernel makes rules of its own with the first link of this kind.
-        pub(crate) fn makes_rules(name: &str) -> bool {
+        /// Whether the kernel adds policy rules with the first link of this kind.
+        pub(crate) fn kernel_adds_rules(name: &str) -> bool {
             match name {
-                $(_ if is::<$name>(name) => <$name as WireKind>::MAKES_RULES,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::KERNEL_ADDS_RULES,)*
                 _ => false,
             }
         }
 
-        /// Whether the kernel forgets on a change of this kind what the change does not say.
-        pub(crate) fn is_retold(name: &str) -> bool {
+        /// Whether a change of this kind resets omitted fields.
+        pub(crate) fn resets_omitted_fields(name: &str) -> bool {
             match name {
-                $(_ if is::<$name>(name) => <$name as WireKind>::RETOLD,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::RESETS_OMITTED_FIELDS,)*
                 _ => false,
             }
         }
 
-        /// The kind's own fields that are told beside the link's own message.
-        pub(crate) fn told(name: &str) -> &'static [&'static str] {
+        /// The fields that are configured outside the link message.
+        pub(crate) fn configured_fields(name: &str) -> &'static [&'static str] {
             match name {
-                $(_ if is::<$name>(name) => <$name as WireKind>::TOLD,)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::CONFIGURED_FIELDS,)*
                 _ => &[],
             }
         }
 
-        /// Says what the link's own message cannot say.
-        pub(crate) fn tell(kind: &Kind, wanted: Wanted<'_>, at: &mut At<'_, '_>) -> Result<()> {
+        /// Configures a link outside the link message.
+        pub(crate) fn configure(kind: &Kind, selection: FieldSelection<'_>, link: &mut LinkContext<'_, '_>) -> Result<()> {
             match kind {
-                $(Kind::$name(kind) => kind.tell(wanted, at),)*
+                $(Kind::$name(kind) => kind.configure(selection, link),)*
                 Kind::Other { .. } => Ok(()),
             }
         }
 
-        /// Reads what the link's own message does not tell.
-        pub(crate) fn ask(kind: &mut Kind, at: &mut At<'_, '_>) -> Result<()> {
+        /// Reads the configuration outside the link message.
+        pub(crate) fn read_config(kind: &mut Kind, link: &mut LinkContext<'_, '_>) -> Result<()> {
             match kind {
-                $(Kind::$name(kind) => kind.ask(at),)*
+                $(Kind::$name(kind) => kind.read_config(link),)*
                 Kind::Other { .. } => Ok(()),
             }
         }
 
-        /// Makes a link that the kernel does not make by a message.
-        pub(crate) fn make(kind: &Kind, at: &mut At<'_, '_>) -> Result<Option<OwnedFd>> {
+        /// Creates a link that netlink cannot create.
+        pub(crate) fn create_device(kind: &Kind, link: &mut LinkContext<'_, '_>) -> Result<Option<OwnedFd>> {
             match kind {
-                $(Kind::$name(kind) => kind.make(at),)*
+                $(Kind::$name(kind) => kind.create_device(link),)*
                 Kind::Other { .. } => Ok(None),
             }
         }
 
-        /// Has a link stay that was made otherwise than by a message.
-        pub(crate) fn keep(kind: &Kind, made: OwnedFd) -> io::Result<()> {
+        /// Makes a device persistent that was not created by netlink.
+        pub(crate) fn persist(kind: &Kind, device: OwnedFd) -> io::Result<()> {
             match kind {
-                $(Kind::$name(kind) => kind.keep(made),)*
+                $(Kind::$name(kind) => kind.persist(device),)*
                 Kind::Other { .. } => Ok(()),
             }
         }
 
-        /// The MTU that a link of this kind is born with.
-        pub(crate) fn birth_mtu(name: &str, mtu: u32) -> u32 {
+        /// The MTU to create a link of this kind with.
+        pub(crate) fn initial_mtu(name: &str, mtu: u32) -> u32 {
             match name {
-                $(_ if is::<$name>(name) => <$name as WireKind>::birth_mtu(mtu),)*
+                $(_ if is::<$name>(name) => <$name as WireKind>::initial_mtu(mtu),)*
                 _ => mtu,
             }
         }
@@ -276,22 +276,22 @@ kinds!(
     Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
 );
 
-/// Whether the kernel's word is one for this kind.
+/// Whether this is a kernel name of the kind.
 fn is<T: LinkKind>(name: &str) -> bool {
     T::NAMES.contains(&name)
 }
 
-/// A kind that states what the changes say of it, over what was read of it. Changes of the common fields are left out.
-pub(crate) fn changed(name: &str, data: Attributes<'_>, changes: &[Change]) -> Result<Kind> {
-    let unsayable = |why: serde_json::Error| Error::Unsayable {
+/// The kind with changes applied to the decoded attributes. Changes of common fields are ignored.
+pub(crate) fn changed(name: &str, data: Attributes<'_>, changes: &[FieldChange]) -> Result<Kind> {
+    let invalid = |error: serde_json::Error| Error::InvalidValue {
         context: format!("change a {name}").into(),
-        why: why.to_string(),
+        reason: error.to_string(),
     };
-    let mut value = serde_json::to_value(decode(name, data, None)).map_err(unsayable)?;
+    let mut value = serde_json::to_value(decode(name, data, None)).map_err(invalid)?;
     for change in changes {
         value[&change.field] = change.to.clone();
     }
-    serde_json::from_value(value).map_err(unsayable)
+    serde_json::from_value(value).map_err(invalid)
 }
 
 #[cfg(test)]
@@ -300,9 +300,8 @@ mod tests {
 
     use super::*;
 
-    /// What a kind writes is what it reads, for every field of the model.
     #[test]
-    fn what_a_kind_writes_it_reads_back() {
+    fn every_field_of_every_kind_round_trips() {
         let bridge = Bridge {
             stp: Some(true),
             forward_delay: Some(4),
@@ -313,7 +312,7 @@ mod tests {
             vlan_protocol: Some(VlanProtocol::Dot1ad),
             multicast_snooping: Some(false),
         };
-        // Its entries are told beside the link's own message.
+        // The forwarding entries are configured outside the link message.
         let vxlan = Vxlan { fdb: None, flood: None, ..Vxlan::full_for_tests() };
         let ipv6 = Vxlan {
             remote: Some("fd00::2".parse().unwrap()),
@@ -346,26 +345,26 @@ mod tests {
         ];
         for kind in kinds {
             let mut message = Message::new(0, 0, "test");
-            encode(&kind, Wanted::All, &Around { parent: Some(7), far_end: None }, &mut message);
+            encode(&kind, FieldSelection::All, &RelatedLinks { parent: Some(7), peer: None }, &mut message);
             let data = Attributes::new(&message.as_bytes()[16..]);
             assert_eq!(decode(kind.name(), data, kind.parent().cloned()), kind);
         }
     }
 
     #[test]
-    fn a_change_writes_its_field_alone() {
-        let change = Change { field: "ttl".to_owned(), from: 1.into(), to: 9.into() };
-        let mtu = Change { field: "mtu".to_owned(), from: 1400.into(), to: 1500.into() };
+    fn a_change_writes_only_its_field() {
+        let change = FieldChange { field: "ttl".to_owned(), from: 1.into(), to: 9.into() };
+        let mtu = FieldChange { field: "mtu".to_owned(), from: 1400.into(), to: 1500.into() };
         let changes = [change, mtu];
         let kind = changed("vxlan", Attributes::new(&[]), &changes).unwrap();
         let mut message = Message::new(0, 0, "test");
-        encode(&kind, Wanted::Changed(&changes), &Around::default(), &mut message);
+        encode(&kind, FieldSelection::Changed(&changes), &RelatedLinks::default(), &mut message);
         let written: Vec<_> = Attributes::new(&message.as_bytes()[16..]).map(|a| a.value.to_vec()).collect();
         assert_eq!(written, [vec![9]]);
     }
 
     #[test]
-    fn every_kind_of_the_model_is_in_the_list() {
+    fn every_kind_of_the_model_is_registered() {
         for name in Kind::names() {
             assert!(config(name).is_some_and(|config| config.starts_with("CONFIG_")), "{name}");
         }

@@ -1,50 +1,51 @@
-//! The kernel room: everything that Knit says to the kernel, and hears from it.
+//! The kernel layer: netlink, nftables, network namespaces and eBPF pins.
 //!
-//! - [`netlink`] builds, sends and reads netlink messages. It is synchronous and knows no link kind.
-//! - [`apply`] carries out plans, or takes them back; [`fault`] makes them fail where a test wants it.
-//! - [`observe`] says what the kernel holds, in the model's words.
-//! - [`nft`] puts Knit's own tables into the packet filter.
-//! - [`connections`] has the kernel forget connections, so that they are decided anew.
-//! - [`redirect`] hands packets from pod to pod, past the bridge.
-//! - [`features`] finds out, by trying, what this kernel offers.
-//! - [`counters`] and [`nics`] say what went through links, and what NICs the host has; [`devices`] which NIC is a device's;
-//!   [`ways`] which addresses are on which link.
-//! - [`announce`] tells neighbours on a link that an address is here now.
-//! - [`sockets`] opens the sockets that pods ask for, inside their namespaces.
-//! - [`netns`] holds network namespaces by descriptor, and opens sockets inside them.
+//! - [`netlink`] builds, sends and decodes netlink messages. It is synchronous and independent of link kinds.
+//! - [`observe`] reads the kernel's state into the model's types.
+//! - [`apply`] applies plans and rolls them back; [`fault`] injects failures for tests.
+//! - [`nft`] writes Knit's nftables tables.
+//! - [`conntrack`] deletes connection tracking entries, so that the next packet is evaluated again.
+//! - [`redirect`] is the eBPF fast path between pods.
+//! - [`features`] probes which features the kernel supports.
+//! - [`counters`], [`nics`] and [`devices`] read link statistics, the host's NICs, and the NIC of a PCI device.
+//! - [`connected_routes`] finds the link on which an address is directly reachable.
+//! - [`notifications`] reports links that are removed on the host.
+//! - [`l2_announcement`] sends gratuitous ARP and unsolicited neighbour advertisements.
+//! - [`sockets`] opens sockets inside a pod's network namespace.
+//! - [`netns`] holds network namespaces by descriptor.
 //!
-//! This crate knows no Kubernetes object and no RPC. All unsafe code is in one private module, `sys`.
+//! This crate has no knowledge of Kubernetes objects or RPCs. All unsafe code is in the private module `sys`.
 
-pub mod announce;
 pub mod apply;
-pub mod connections;
+pub mod connected_routes;
+pub mod conntrack;
 pub mod counters;
+mod deferred_delete;
 pub mod devices;
 pub mod error;
 pub mod fault;
 pub mod features;
 pub mod kernel;
 mod kinds;
-mod lent;
+pub mod l2_announcement;
 pub mod memory;
+mod moved_device_mark;
 pub mod netlink;
 pub mod netns;
 pub mod nft;
 pub mod nics;
-pub mod notices;
+pub mod notifications;
 pub mod observe;
-mod reap;
+pub mod private_keys;
 pub mod redirect;
-pub mod secrets;
 pub mod sockets;
 mod sys;
 mod verify;
-pub mod ways;
 
-pub use apply::{Applied, ApplyError, Deletes, RollBack};
+pub use apply::{AppliedPlan, ApplyError, DeleteMode, Rollback};
 pub use error::{Error, Result};
-pub use kernel::{Kernel, Places};
+pub use kernel::{Kernel, SandboxNamespaces};
 pub use netlink::{Message, Socket};
 pub use netns::Netns;
-pub use observe::{Look, ScopeLook, sysctls, use_sysctls_at};
-pub use secrets::Secrets;
+pub use observe::{ScopeQuery, StateQuery, set_sysctl_root, sysctl_root};
+pub use private_keys::PrivateKeySource;

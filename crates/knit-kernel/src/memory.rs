@@ -1,19 +1,21 @@
-//! The process's own memory.
+//! Memory of this process: tuning of the allocator.
 
 use crate::sys;
 
-/// Gives memory that nothing is in any more back to the machine.
+/// Returns free heap memory to the operating system.
 ///
-/// The allocator keeps what was freed, for the next one who asks. After something large and rare (a journal that was
-/// read, a snapshot that was written) there is no next one: without this the process stays as large as it ever was.
-pub fn give_back() {
+/// The allocator keeps freed memory for reuse. After a large, rare allocation (reading the journal, writing a
+/// snapshot) it is not reused, and without this call the process keeps its peak size.
+pub fn trim() {
     sys::trim_heap();
 }
 
-/// To be called before there are threads. The allocator gives each thread an arena of its own, up to eight for each CPU, and
-/// what is free in one is of no use in another. And when a large piece is freed (the types of the whole kernel, which are read
-/// once, are 15 MiB), it takes that for the size of things from then on.
-pub fn share() {
+/// Limits the allocator's arenas. Call it before threads are started.
+///
+/// By default the allocator creates up to eight arenas for each CPU, and memory that is free in one arena is not used
+/// by another. It also raises its thresholds when a large block is freed (the kernel's BTF, read once, is 15 MiB),
+/// and from then on keeps blocks of that size.
+pub fn limit_arenas() {
     sys::tune_heap(2, 128 << 10);
 }
 
@@ -21,7 +23,7 @@ pub fn share() {
 mod tests {
     use super::*;
 
-    /// What this process has of its own, in KiB.
+    /// Anonymous memory of this process in KiB.
     fn anonymous() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -29,13 +31,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_is_given_back_though_something_behind_it_lives() {
-        // Small enough to come from the heap, with one in use behind them, so that the allocator keeps all of them.
+    fn freed_memory_is_returned_below_a_block_in_use() {
+        // Small blocks come from the heap. The last one stays in use, so that the allocator cannot shrink the heap.
         let many: Vec<Vec<u8>> = (0..8_000).map(|_| vec![1; 4_000]).collect();
         let behind = vec![1; 4_000];
         drop(many);
         let before = anonymous();
-        give_back();
+        trim();
         let after = anonymous();
         assert!(before > after + 16 * 1024, "{before} KiB before, {after} KiB after");
         drop(behind);

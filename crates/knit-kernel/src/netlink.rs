@@ -1,9 +1,9 @@
-//! Netlink: a small wire layer of Knit's own.
+//! Netlink: a small encoding and transport layer.
 //!
-//! A [`Message`] is built, a [`Socket`] sends it and waits for the kernel's word on it; [`Attributes`] reads what comes
-//! back. Knit sends many messages in one datagram ([`Socket::batch`]) and uses attributes that general libraries come
-//! to late (a link's group at birth, alternative names, the protocol of an address), so it keeps this layer itself.
-//! What the attributes of a link kind mean is not known here.
+//! A [`Message`] is built, a [`Socket`] sends it and waits for the acknowledgement, [`Attributes`] decodes the reply.
+//! Knit sends many messages in one datagram ([`Socket::batch`]) and uses attributes that general libraries support
+//! late (a link's group at creation, alternative names, the protocol of an address), so it has its own layer. It is
+//! independent of link kinds.
 
 pub mod attributes;
 mod batch;

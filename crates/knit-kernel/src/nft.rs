@@ -1,12 +1,12 @@
-//! nftables: Knit's own tables in the kernel's packet filter, written over netlink, with no other program's help.
+//! nftables: Knit's tables, written over netlink without external programs.
 //!
-//! A [`Table`] is plain data: sets and maps with their elements, chains with their [`Rule`]s. [`Kernel::replace_tables`]
-//! puts whole tables in the place of those that have their names, in one transaction: there is no moment with half of it,
-//! and nothing else in the packet filter is touched. [`Kernel::change_tables`] leads from tables that are there to others
-//! and says only what differs, which is a hundred times less when one pod among many comes or goes.
+//! A [`Table`] is plain data: sets and maps with their elements, chains with their [`Rule`]s.
+//! [`Kernel::replace_tables`] replaces whole tables by name in one transaction: no intermediate state is visible, and
+//! other tables are not touched. [`Kernel::update_tables`] sends only the differences to the known tables, which is a
+//! hundred times less for one pod among many.
 
-mod change;
 mod constants;
+mod diff;
 mod expression;
 mod field;
 mod message;
@@ -16,34 +16,34 @@ mod set;
 use nix::errno::Errno;
 
 use self::constants::*;
-pub use self::field::{Field, Frame, Ip, Kind, Value};
+pub use self::field::{DataType, EtherType, Field, IpFamily, Value};
 pub use self::rule::Rule;
-pub use self::set::{Contents, Key, Set};
+pub use self::set::{Key, Set, SetContents};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
 use crate::netlink::{Message, Socket, TransactionError};
 
 const CONFIG: &str = "CONFIG_NF_TABLES";
-const CHANGE: &str = "change the packet filter";
+const UPDATE: &str = "update nftables";
 
-/// Which packets a table sees.
+/// The family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4 and IPv6.
     Inet,
-    /// What bridges see.
+    /// Frames on bridges.
     Bridge,
-    /// What links see.
+    /// Frames at the ingress of a link.
     Netdev,
 }
 
-/// A table with all that is in it. One with no chain and no set is not there.
+/// A table with its contents. A table without chains and sets is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Which packets it sees.
+    /// The family.
     pub family: Family,
-    /// Its name, of which the family has one.
+    /// Its name, unique in the family.
     pub name: &'static str,
     /// Its sets and maps.
     pub sets: Vec<Set>,
@@ -54,52 +54,52 @@ pub struct Table {
 /// A chain of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name, of which the table has one.
+    /// Its name, unique in the table.
     pub name: &'static str,
-    /// Where packets enter it; `None` if other chains lead to it. What goes through it to its end goes on.
-    pub entry: Option<Entry>,
+    /// The hook of a base chain; `None` for a chain that others jump to. The policy is accept.
+    pub base: Option<BaseChain>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
 }
 
-/// Where packets enter a chain.
+/// The type, hook and priority of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// What the chain may do.
-    pub kind: ChainKind,
-    /// Where in the kernel.
+pub struct BaseChain {
+    /// The chain type.
+    pub chain_type: ChainType,
+    /// The hook.
     pub hook: Hook,
-    /// Before which other chains of the same place: those with a higher number.
+    /// The priority: chains with lower numbers run first.
     pub priority: i32,
 }
 
-/// What a chain may do.
+/// The type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChainKind {
-    /// Let packets pass, or not.
+pub enum ChainType {
+    /// Accepts and drops packets.
     Filter,
-    /// Change the addresses of connections.
+    /// Translates the addresses of connections.
     Nat,
 }
 
-/// A place in the kernel that packets pass.
+/// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// All that comes in.
+    /// All received packets.
     Prerouting,
-    /// What comes in for this node.
+    /// Packets to this node.
     Input,
-    /// What this node says.
+    /// Packets from this node.
     Output,
-    /// All that leaves.
+    /// All sent packets.
     Postrouting,
-    /// What a link receives, before anything else sees it.
+    /// Packets received on a link, before any other hook.
     Ingress(&'static str),
 }
 
 impl Family {
-    /// The kernel's word for it.
-    pub fn word(self) -> &'static str {
+    /// Its name in nftables.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Inet => "inet",
             Self::Bridge => "bridge",
@@ -129,88 +129,88 @@ impl Hook {
 }
 
 impl Table {
-    /// No table of this name.
-    pub fn none(family: Family, name: &'static str) -> Self {
+    /// A table that is deleted if it exists.
+    pub fn empty(family: Family, name: &'static str) -> Self {
         Self { family, name, sets: Vec::new(), chains: Vec::new() }
     }
 
-    /// Whether there is to be none.
-    pub fn is_none(&self) -> bool {
+    /// Whether the table is to be deleted.
+    pub fn is_empty(&self) -> bool {
         self.sets.is_empty() && self.chains.is_empty()
     }
 }
 
 impl Kernel {
-    /// Has these tables in the host's packet filter, whatever tables of their names there were. All in one transaction.
+    /// Replaces the tables of these names in the host's namespace, in one transaction.
     ///
-    /// Where the kernel lacks nftables or a part that is needed, that is [`Error::Lacks`]; but such a kernel has no table
-    /// either, so where none is wanted all is well.
+    /// [`Error::Unsupported`] if the kernel lacks nftables or a required part of it; but such a kernel has no tables
+    /// either, so that deleting tables always succeeds.
     pub fn replace_tables(&mut self, tables: &[Table]) -> Result<()> {
-        match self.with_netfilter(|socket| replace(socket, tables)).map_err(lack_of_all) {
-            Err(Error::Lacks { .. }) if tables.iter().all(Table::is_none) => Ok(()),
+        match self.with_netfilter(|socket| replace(socket, tables)).map_err(explain_unsupported) {
+            Err(Error::Unsupported { .. }) if tables.iter().all(Table::is_empty) => Ok(()),
             other => other,
         }
     }
 
-    /// The same where the tables are as `known` says: only what differs is told. All in one transaction. An error may mean that
-    /// they are not, whatever it says.
-    pub fn change_tables(&mut self, known: &[Table], tables: &[Table]) -> Result<()> {
-        let steps: Vec<Step> = tables.iter().flat_map(|table| table.steps_from(known)).collect();
+    /// Updates the tables from their `known` contents: only differences are sent, in one transaction. Any error may
+    /// mean that the kernel's tables are not as `known`.
+    pub fn update_tables(&mut self, known: &[Table], tables: &[Table]) -> Result<()> {
+        let steps: Vec<Step> = tables.iter().flat_map(|table| table.update_steps(known)).collect();
         if steps.is_empty() {
             return Ok(());
         }
-        self.with_netfilter(|socket| tell(socket, steps)).map_err(lack_of_all)
+        self.with_netfilter(|socket| send(socket, steps)).map_err(explain_unsupported)
     }
 }
 
-/// The same, with a socket.
+/// Replaces tables through a given socket.
 pub(crate) fn replace(socket: &mut Socket, tables: &[Table]) -> Result<()> {
-    tell(socket, tables.iter().flat_map(Table::steps).collect())
+    send(socket, tables.iter().flat_map(Table::steps).collect())
 }
 
-fn tell(socket: &mut Socket, steps: Vec<Step>) -> Result<()> {
-    let (messages, needs): (Vec<Message>, Vec<Need>) =
-        steps.into_iter().map(|step| (step.message, step.needs)).unzip();
-    socket.transaction(NFNL_SUBSYS_NFTABLES, CHANGE, &messages).map_err(
+fn send(socket: &mut Socket, steps: Vec<Step>) -> Result<()> {
+    let (messages, requirement): (Vec<Message>, Vec<Requirement>) =
+        steps.into_iter().map(|step| (step.message, step.requirement)).unzip();
+    socket.transaction(NFNL_SUBSYS_NFTABLES, UPDATE, &messages).map_err(
         |TransactionError { index, error }| match index {
-            Some(index) => needs[index].lack(error),
-            None => lack_of_all(error),
+            Some(index) => requirement[index].explain(error),
+            None => explain_unsupported(error),
         },
     )
 }
 
-/// A message, and what the kernel must have for it.
+/// A message, and the kernel feature that it requires.
 struct Step {
     message: Message,
-    needs: Need,
+    requirement: Requirement,
 }
 
-/// A part of nftables that a kernel may have been built without.
+/// A part of nftables that a kernel may lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Need {
+struct Requirement {
     what: String,
     config: &'static str,
 }
 
-impl Need {
-    /// What has this number was not found: a family, a kind of chain, an expression.
-    fn lack(&self, error: Error) -> Error {
+impl Requirement {
+    /// Maps "not found" errors of a family, chain type or expression to the missing feature.
+    fn explain(&self, error: Error) -> Error {
         match error {
-            Error::Refused {
+            Error::Rejected {
                 context,
                 errno: Errno::ENOENT | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT | Errno::EPROTONOSUPPORT,
                 ..
-            } => Error::Lacks { context, what: self.what.clone(), config: self.config },
+            } => Error::Unsupported { context, what: self.what.clone(), config: self.config },
             other => other,
         }
     }
 }
 
-/// No netfilter sockets, or no nftables behind them.
-fn lack_of_all(error: Error) -> Error {
+/// Maps errors of a kernel without netfilter sockets or nftables.
+fn explain_unsupported(error: Error) -> Error {
     match error.errno() {
         Some(Errno::EPROTONOSUPPORT | Errno::EOPNOTSUPP | Errno::EAFNOSUPPORT) => {
-            Error::Lacks { context: CHANGE.into(), what: "nftables".to_owned(), config: CONFIG }
+            Error::Unsupported { context: UPDATE.into(), what: "nftables".to_owned(), config: CONFIG }
         }
         _ => error,
     }

@@ -1,4 +1,4 @@
-//! The NICs of the host: what could be opened to tenants.
+//! The NICs of the host: candidates for uplinks that are opened to tenants.
 
 use std::collections::BTreeSet;
 
@@ -10,29 +10,29 @@ use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message, Protocol, Socket};
 use crate::netns::Netns;
 
-/// The kernel's flag of the loopback.
+/// The loopback flag.
 const IFF_LOOPBACK: u32 = 8;
-/// Kinds that stand for NICs: several that act as one.
-const OF_NICS: [&str; 2] = ["bond", "team"];
+/// Link kinds that aggregate several NICs.
+const AGGREGATE_KINDS: [&str; 2] = ["bond", "team"];
 
 /// A NIC of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     /// Its name.
     pub name: IfName,
-    /// Its hardware address.
+    /// Its MAC address.
     pub mac: Option<Mac>,
     /// Its MTU.
     pub mtu: u32,
-    /// Whether it is switched on and something is at the other end of the cable.
+    /// Whether it is up and has a carrier.
     pub up: bool,
-    /// How fast it is, in Mbit/s, if its driver says.
+    /// Its speed in Mbit/s, if the driver reports it.
     pub speed: Option<u32>,
 }
 
-/// The NICs of a namespace, by name: devices, what several of them are bundled to, and these links whatever they are.
+/// The NICs of a namespace, by name: physical devices, bonds and teams, and the links in `also` of any kind.
 ///
-/// All links are asked for, so this is not for a hot path.
+/// Dumps all links, so it is not for a hot path.
 pub fn nics(host: &Netns, also: &BTreeSet<IfName>) -> Result<Vec<Nic>> {
     let mut socket = Socket::open_in(host, Protocol::Route)?;
     let mut message = Message::new(RTM_GETLINK, 0, "list the host's NICs");
@@ -50,8 +50,8 @@ fn read(body: &[u8], also: &BTreeSet<IfName>) -> Option<Nic> {
     let name = IfName::new(attributes.first(IFLA_IFNAME)?.str()?).ok()?;
     let info = attributes.first(IFLA_LINKINFO).map(|info| info.nested());
     let kind = info.and_then(|info| info.first(IFLA_INFO_KIND)?.str());
-    // A link that software made says of which kind it is; a device says nothing.
-    let is_nic = header.flags & IFF_LOOPBACK == 0 && kind.is_none_or(|kind| OF_NICS.contains(&kind));
+    // Virtual links have a kind; physical devices have none.
+    let is_nic = header.flags & IFF_LOOPBACK == 0 && kind.is_none_or(|kind| AGGREGATE_KINDS.contains(&kind));
     if !is_nic && !also.contains(&name) {
         return None;
     }
@@ -64,7 +64,7 @@ fn read(body: &[u8], also: &BTreeSet<IfName>) -> Option<Nic> {
     })
 }
 
-/// What the driver says. A NIC without a cable says -1 or nothing.
+/// The speed that the driver reports: -1 or nothing without a carrier.
 fn speed(name: &IfName) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     text.trim().parse().ok()

@@ -1,9 +1,9 @@
-//! What the kernel says, in the model's words.
+//! Reads the kernel's state into the model's types.
 //!
-//! A look says where to look and at what. A sandbox is small: all of it is dumped. The host may hold thousands of
-//! links, so there a look names those it is about, each asked for on its own, and never dumps all links.
+//! A query selects scopes and objects. A sandbox is small, so it is dumped whole. The host may have thousands of
+//! links, so a query names the links there; each is requested separately, and links are never dumped.
 //!
-//! Links on their way out (see [`crate::reap`]) are not seen: for Knit they are gone.
+//! Detached links (see [`Kernel::delete_deferred`]) are not reported: for Knit they are deleted.
 
 mod addresses;
 mod limits;
@@ -18,114 +18,114 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use rules::kernel_has_vrf_rule;
 pub(crate) use sysctls::path as sysctl_path;
-pub use sysctls::{sysctls, use_sysctls_at};
+pub use sysctls::{set_sysctl_root, sysctl_root};
 
 use ipnet::IpNet;
-use knit_model::plan::{Planned, Step};
+use knit_model::plan::{PlannedStep, Step};
 use knit_model::state::AddressKey;
 use knit_model::{IfName, NetState, Route, Scope, ScopeState};
 
 use crate::error::Result;
-use crate::kernel::{Kernel, Places, Room, recovered};
+use crate::kernel::{Kernel, SandboxNamespaces, Session, reset_sockets_on_error};
 use crate::netlink::constants::{AF_INET, AF_INET6, AF_UNSPEC};
 
-/// Where to look, and at what.
+/// What to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Look {
-    /// Scope by scope.
-    pub scopes: BTreeMap<Scope, ScopeLook>,
+pub struct StateQuery {
+    /// By scope.
+    pub scopes: BTreeMap<Scope, ScopeQuery>,
 }
 
-/// What to look at in one scope.
+/// What to observe in one scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScopeLook {
-    /// Which links.
-    pub links: Links,
+pub struct ScopeQuery {
+    /// The links.
+    pub links: LinkFilter,
     /// The links' addresses.
     pub addresses: bool,
-    /// The routes over the links.
+    /// The routes through the links.
     pub routes: bool,
-    /// Only routes of these tables, and all of those that need no link. `None`: of every table.
+    /// Only routes of these tables, including those without a link. `None`: of every table.
     pub tables: Option<BTreeSet<u32>>,
-    /// Also Knit's routes of the host's own table that lead nowhere.
-    pub dead_ends: bool,
+    /// Also Knit's blackhole, unreachable and prohibit routes in the host's table.
+    pub blackhole_routes: bool,
     /// Knit's rules.
     pub rules: bool,
     /// The links' permanent neighbours and proxy entries.
     pub neighbours: bool,
     /// The VLANs of links that are bridges or ports of bridges.
     pub vlans: bool,
-    /// These sysctls. One that does not exist is left out.
+    /// These sysctls. Those that do not exist are left out.
     pub sysctls: BTreeSet<String>,
-    /// Only addresses and routes of IPv4 (false) or of IPv6 (true). `None`: of both.
+    /// Only addresses and routes of IPv4 (false) or IPv6 (true). `None`: both.
     pub ipv6: Option<bool>,
-    /// Addresses, rules and neighbours only if a link or a route has Knit's mark: Knit's own come after such a one and go
-    /// before it.
-    pub only_if_marked: bool,
+    /// Addresses, rules and neighbours only if a link or a route is Knit's: other objects of Knit's are added after
+    /// such a one and removed before it.
+    pub only_if_owned: bool,
 }
 
-/// Which links to look at.
+/// Which links to observe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Links {
+pub enum LinkFilter {
     /// All, by a dump.
     All,
-    /// These, one by one.
+    /// These, requested separately.
     Named(BTreeSet<IfName>),
 }
 
-impl Look {
+impl StateQuery {
     /// Adds a scope.
     #[must_use]
-    pub fn at(mut self, scope: Scope, look: ScopeLook) -> Self {
-        self.scopes.insert(scope, look);
+    pub fn with_scope(mut self, scope: Scope, query: ScopeQuery) -> Self {
+        self.scopes.insert(scope, query);
         self
     }
 
-    /// What to look at in a scope, to add to it; nothing yet when it was not named before.
-    fn scope(&mut self, scope: &Scope) -> &mut ScopeLook {
-        self.scopes.entry(scope.clone()).or_insert_with(ScopeLook::nothing)
+    /// The query of a scope, created empty on first use.
+    fn scope(&mut self, scope: &Scope) -> &mut ScopeQuery {
+        self.scopes.entry(scope.clone()).or_insert_with(ScopeQuery::nothing)
     }
 }
 
-impl ScopeLook {
+impl ScopeQuery {
     /// Everything but sysctls, which have to be named.
     pub fn everything() -> Self {
-        Self { links: Links::All, rules: true, neighbours: true, vlans: true, ..Self::named([]) }
+        Self { links: LinkFilter::All, rules: true, neighbours: true, vlans: true, ..Self::named([]) }
     }
 
-    /// Nothing at all yet.
+    /// Nothing.
     pub fn nothing() -> Self {
         Self { addresses: false, routes: false, ..Self::named([]) }
     }
 
     /// These links with their addresses and routes, and nothing else.
     pub fn named(links: impl IntoIterator<Item = IfName>) -> Self {
-        let links = Links::Named(links.into_iter().collect());
+        let links = LinkFilter::Named(links.into_iter().collect());
         Self {
             links,
             addresses: true,
             routes: true,
             tables: None,
-            dead_ends: false,
+            blackhole_routes: false,
             rules: false,
             neighbours: false,
             vlans: false,
             sysctls: BTreeSet::new(),
             ipv6: None,
-            only_if_marked: false,
+            only_if_owned: false,
         }
     }
 
     /// Adds a link.
     fn add_link(&mut self, name: &IfName) {
-        if let Links::Named(names) = &mut self.links
+        if let LinkFilter::Named(names) = &mut self.links
             && !names.contains(name)
         {
             names.insert(name.clone());
         }
     }
 
-    /// The family to ask for.
+    /// The address family of the request.
     fn family(&self) -> u8 {
         match self.ipv6 {
             None => AF_UNSPEC,
@@ -134,7 +134,7 @@ impl ScopeLook {
         }
     }
 
-    /// Adds a route: by its links, and by its table, where it may be without a link.
+    /// Adds a route by its links, and by its table, for routes without a link.
     fn add_route(&mut self, route: &Route) {
         self.routes = true;
         self.tables.get_or_insert_default().insert(route.table);
@@ -142,13 +142,13 @@ impl ScopeLook {
     }
 }
 
-/// Everything that steps touch.
-pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
-    let mut look = Look::default();
-    // Whether IPv4, and whether IPv6 is among the steps of a scope.
+/// The query for everything that steps touch.
+pub(crate) fn query_for<'a>(steps: impl Iterator<Item = &'a PlannedStep>) -> StateQuery {
+    let mut query = StateQuery::default();
+    // Whether the steps of a scope contain IPv4 and IPv6.
     let mut families: BTreeMap<&Scope, [bool; 2]> = BTreeMap::new();
     for planned in steps {
-        let here = look.scope(&planned.scope);
+        let here = query.scope(&planned.scope);
         if let Some(prefix) = prefix_of(&planned.step) {
             families.entry(&planned.scope).or_default()[usize::from(prefix.addr().is_ipv6())] = true;
         }
@@ -157,10 +157,10 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
                 here.add_link(&link.name);
                 here.vlans |= link.attrs.vlans.is_some();
                 if let Some(device) = link.device() {
-                    look.scope(&Scope::Host).add_link(device);
+                    query.scope(&Scope::Host).add_link(device);
                 }
                 if let Some((scope, far)) = peer {
-                    let there = look.scope(scope);
+                    let there = query.scope(scope);
                     there.add_link(&far.name);
                     there.vlans |= far.attrs.vlans.is_some();
                 }
@@ -194,13 +194,13 @@ pub(crate) fn look_of<'a>(steps: impl Iterator<Item = &'a Planned>) -> Look {
         if let [ipv4, ipv6] = families
             && ipv4 != ipv6
         {
-            look.scope(scope).ipv6 = Some(ipv6);
+            query.scope(scope).ipv6 = Some(ipv6);
         }
     }
-    look
+    query
 }
 
-/// The prefix that a step is about, for addresses and routes.
+/// The prefix of an address or route step.
 fn prefix_of(step: &Step) -> Option<&IpNet> {
     match step {
         Step::AddAddress(address) | Step::RemoveAddress(address) => Some(&address.address),
@@ -211,71 +211,71 @@ fn prefix_of(step: &Step) -> Option<&IpNet> {
 }
 
 impl Kernel {
-    /// Looks, and says what is there. A scope that was looked at is in the result even if it is empty.
-    pub fn observe(&mut self, look: &Look, places: &mut Places) -> Result<NetState> {
-        let observed = Room { kernel: self, places }.observe(look);
-        recovered(observed, self, places)
+    /// Observes the kernel's state. Every scope of the query is in the result, even if it is empty.
+    pub fn observe(&mut self, query: &StateQuery, namespaces: &mut SandboxNamespaces) -> Result<NetState> {
+        let observed = Session { kernel: self, namespaces }.observe(query);
+        reset_sockets_on_error(observed, self, namespaces)
     }
 }
 
-/// What is in a scope, and what the model does not hold of it.
+/// The state of a scope, with details that are not part of the model.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedScope {
     pub(crate) state: ScopeState,
-    /// Links with nothing at the other end of the cable.
+    /// Links without a carrier.
     pub(crate) without_carrier: BTreeSet<IfName>,
-    /// Addresses that cannot be used: duplicate detection is under way, or has found another (true).
+    /// Addresses that are not usable: duplicate address detection is in progress, or has failed (true).
     pub(crate) unready: BTreeMap<AddressKey, bool>,
 }
 
-impl Room<'_> {
-    pub(crate) fn observe(&mut self, look: &Look) -> Result<NetState> {
+impl Session<'_> {
+    pub(crate) fn observe(&mut self, query: &StateQuery) -> Result<NetState> {
         let mut state = NetState::default();
-        for (scope, look) in &look.scopes {
-            let seen = self.observe_scope(scope, look)?;
-            state.scopes.insert(scope.clone(), seen.state);
+        for (scope, query) in &query.scopes {
+            let observed = self.observe_scope(scope, query)?;
+            state.scopes.insert(scope.clone(), observed.state);
         }
         Ok(state)
     }
 
-    pub(crate) fn observe_scope(&mut self, scope: &Scope, look: &ScopeLook) -> Result<Seen> {
-        let mut seen = Seen::default();
-        let mut found = links::look(self, scope, &look.links)?;
-        if look.vlans {
-            found.add_vlans(vlans::look(self, scope, &found.with_vlans())?);
+    pub(crate) fn observe_scope(&mut self, scope: &Scope, query: &ScopeQuery) -> Result<ObservedScope> {
+        let mut observed = ObservedScope::default();
+        let mut found = links::observe(self, scope, &query.links)?;
+        if query.vlans {
+            found.add_vlans(vlans::observe(self, scope, &found.with_vlans())?);
         }
-        if look.routes {
-            for route in routes::look(self, scope, look, &found)? {
-                routes::insert(&mut seen.state, route);
+        if query.routes {
+            for route in routes::observe(self, scope, query, &found)? {
+                routes::insert(&mut observed.state, route);
             }
         }
-        let is_marked = || found.is_marked() || seen.state.routes.values().any(|route| route.owned);
-        let is_of_interest = !look.only_if_marked || is_marked();
-        if look.addresses && is_of_interest {
-            for address in addresses::look(self, scope, look, &found)? {
+        let has_owned = || found.has_owned() || observed.state.routes.values().any(|route| route.owned);
+        let is_included = !query.only_if_owned || has_owned();
+        if query.addresses && is_included {
+            for address in addresses::observe(self, scope, query, &found)? {
                 if address.tentative || address.duplicate {
-                    seen.unready.insert(address.address.key(), address.duplicate);
+                    observed.unready.insert(address.address.key(), address.duplicate);
                 }
-                seen.state.add_address(address.address);
+                observed.state.add_address(address.address);
             }
         }
-        if look.rules && is_of_interest {
-            (seen.state.rules, seen.state.foreign_rules) = rules::look(self, scope)?;
+        if query.rules && is_included {
+            (observed.state.rules, observed.state.foreign_rules) = rules::observe(self, scope)?;
         }
-        if look.neighbours && is_of_interest {
-            for neighbour in neighbours::look(self, scope, &look.links, &found)? {
-                seen.state.add_neighbour(neighbour);
+        if query.neighbours && is_included {
+            for neighbour in neighbours::observe(self, scope, &query.links, &found)? {
+                observed.state.add_neighbour(neighbour);
             }
         }
-        // Of a link that is not there, no sysctl is: that saves a visit to the namespace of a new sandbox.
-        let is_there = |link: &str| look.links != Links::All || found.has(link);
-        seen.state.sysctls = sysctls::look(self, scope, &look.sysctls, is_there)?;
-        for link in found.into_seen() {
+        // A missing link has no sysctls: this avoids entering the namespace of a new sandbox.
+        let is_there = |link: &str| query.links != LinkFilter::All || found.has(link);
+        observed.state.sysctls = sysctls::observe(self, scope, &query.sysctls, is_there)?;
+        for link in found.into_links() {
             if !link.carrier {
-                seen.without_carrier.insert(link.link.name.clone());
+                observed.without_carrier.insert(link.link.name.clone());
             }
-            seen.state.add_link(link.link);
+            observed.state.add_link(link.link);
         }
-        Ok(seen)
+        Ok(observed)
     }
 }

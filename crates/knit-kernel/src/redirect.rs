@@ -1,17 +1,18 @@
-//! TCP between pods, past the bridge, the routes and the packet filter: an eBPF program at the host's end of each pod's pair,
-//! another at each link to other nodes, and maps that say where which address is. Which packets the programs take is in their
-//! source, `crates/knit-ebpf/src/redirect.c`.
+//! eBPF fast path for TCP between pods, bypassing bridge, routing and packet filter: a program on the host end of
+//! each pod's veth pair, another on each uplink to other nodes, and maps with the location of each address. The
+//! source, `crates/knit-ebpf/src/redirect.c`, documents which packets the programs redirect.
 //!
-//! What is in the kernel outlives this process, by its pins in the eBPF file system: so packets flow on while an agent starts
-//! again, and a newer program takes an older one's place in one step. What is there is read back at the first use.
+//! Programs and maps are pinned in the BPF file system and outlive this process: packets flow while the agent
+//! restarts, and a newer program replaces an older one atomically. The pinned state is read back on first use.
 //!
-//! An address is in the map only while the program is at its pod's port; it leaves the map before its port goes.
+//! An address is in the map only while the program is attached to its pod's port; it is removed from the map before
+//! the port.
 
-mod attached;
+mod clsact;
 mod ethernet;
+mod map_entries;
 mod pins;
-mod ports;
-mod record;
+mod tcx;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,90 +20,90 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use knit_model::route::Through;
+use knit_model::route::GatewayRoute;
 use knit_model::{IfName, Mac};
 use nix::net::if_::if_nametoindex;
 
 use crate::netns::Netns;
-use ethernet::Ethernets;
+use ethernet::EthernetLinks;
+use map_entries::{Address, PortEntry};
 use pins::Pins;
-use record::{Address, Place};
 
-/// Where the kernel's eBPF file system is.
-const FILE_SYSTEM: &str = "/sys/fs/bpf";
+/// The mount point of the BPF file system.
+const BPF_FS: &str = "/sys/fs/bpf";
 
-/// A pod's port that packets may be handed to and from.
+/// A pod's port on the fast path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Port {
-    /// The host's end of the pod's pair.
+pub struct RedirectPort {
+    /// The host end of the pod's veth pair.
     pub link: IfName,
-    /// The hardware address of the pod's end.
+    /// The MAC address of the pod's end.
     pub mac: Mac,
     /// The pod's addresses.
     pub addresses: BTreeSet<IpAddr>,
 }
 
-/// What goes past the bridge.
+/// The desired fast path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Packets between these ports.
-    pub ports: Vec<Port>,
-    /// Which are ports of this bridge.
+pub struct RedirectSpec {
+    /// The ports.
+    pub ports: Vec<RedirectPort>,
+    /// The bridge of the ports.
     pub bridge: Option<IfName>,
-    /// Packets between these ports and pods of other nodes. There may be very many: the same ones are not looked through again.
-    pub ranges: Arc<[Through]>,
+    /// Ranges of pods on other nodes. There may be very many: an unchanged list is not evaluated again.
+    pub ranges: Arc<[GatewayRoute]>,
 }
 
-/// Why packets take the bridge.
+/// Why the fast path is not available.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// There is nowhere to keep the program.
-    #[error("the eBPF file system is not mounted at {path}: mount -t bpf bpf {path}")]
+pub enum RedirectError {
+    /// The BPF file system is not mounted.
+    #[error("the BPF file system is not mounted at {path}: mount -t bpf bpf {path}")]
     NoFileSystem {
-        /// Where it belongs.
+        /// Its mount point.
         path: &'static str,
     },
-    /// A folder or file of the eBPF file system.
+    /// A file or directory of the BPF file system.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel does not take the program, or what belongs to it.
-    #[error("{what}: {why} (it takes Linux 6.6 with CONFIG_BPF_SYSCALL and CONFIG_NET_XGRESS)")]
-    Refused {
-        /// What was tried.
+    /// The kernel rejected the program or a map.
+    #[error("{what}: {reason} (Linux 6.6 is required, with CONFIG_BPF_SYSCALL and CONFIG_NET_XGRESS)")]
+    Load {
+        /// The object.
         what: &'static str,
-        /// Why not, in the words of whoever knew.
-        why: String,
+        /// The cause.
+        reason: String,
     },
-    /// The host's network namespace cannot be entered.
+    /// An error in the host's network namespace.
     #[error(transparent)]
     Namespace(#[from] crate::Error),
 }
 
-/// How packets between pods go.
+/// How packets between pods are forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Over the bridge, because nobody asked for anything else or no pod is there.
+pub enum DatapathMode {
+    /// Over the bridge: the fast path is disabled, or there are no pods.
     Bridge,
-    /// From pod to pod.
-    Direct {
-        /// How many pods' ports.
+    /// Redirected from pod to pod.
+    Redirect {
+        /// The number of ports.
         ports: usize,
-        /// How many packets so far.
+        /// The number of redirected packets.
         packets: u64,
     },
-    /// Over the bridge, though the other way was asked for.
-    Lacking {
-        /// Why, in words.
-        why: String,
+    /// Over the bridge: the fast path is enabled but not available.
+    Unavailable {
+        /// The cause.
+        reason: String,
     },
 }
 
-/// The redirect on one host. Shared by all who work for it.
+/// The fast path of one host. Shared by all workers.
 pub struct Redirect {
     object: Option<&'static [u8]>,
     root: PathBuf,
@@ -110,68 +111,70 @@ pub struct Redirect {
 }
 
 enum State {
-    /// Nobody has looked yet at what is there.
+    /// The pinned state has not been read yet.
     Unknown,
-    /// There is nothing.
-    Nothing,
-    Held(Box<Held>),
-    Lacking(String),
+    /// Nothing is loaded.
+    Absent,
+    Loaded(Box<Loaded>),
+    Unavailable(String),
 }
 
-struct Held {
+struct Loaded {
     pins: Pins,
-    /// The number of each port's link.
+    /// The link index of each port.
     links: BTreeMap<IfName, u32>,
-    /// The bridge, and links to other nodes.
-    ethernets: Ethernets,
-    /// The bridge and the ranges that were asked for last.
-    asked: Option<(Option<IfName>, Arc<[Through]>)>,
+    /// The bridge, and the uplinks to other nodes.
+    ethernet_links: EthernetLinks,
+    /// The bridge and the ranges that were applied last.
+    last_applied: Option<(Option<IfName>, Arc<[GatewayRoute]>)>,
 }
 
 impl fmt::Debug for Redirect {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("Redirect").field("way", &self.way()).finish_non_exhaustive()
+        to.debug_struct("Redirect").field("mode", &self.mode()).finish_non_exhaustive()
     }
 }
 
 impl Redirect {
-    /// With the program's object file; without one, whatever an earlier process left is taken away.
+    /// With the eBPF object file; without one, the pinned state of an earlier process is removed.
     pub fn new(object: Option<&'static [u8]>) -> Self {
-        let root = PathBuf::from(FILE_SYSTEM).join("knit");
+        let root = PathBuf::from(BPF_FS).join("knit");
         Self { object, root, state: Mutex::new(State::Unknown) }
     }
 
-    /// Has exactly these packets go past the bridge. If that cannot be, all of them take the bridge, and this is the one time
-    /// that it is said why.
-    pub fn apply(&self, host: &Netns, wanted: &Wanted) -> Result<(), Error> {
+    /// Applies the desired fast path. After an error all packets take the bridge, and later calls return without an
+    /// error.
+    pub fn apply(&self, host: &Netns, spec: &RedirectSpec) -> Result<(), RedirectError> {
         let mut state = self.lock();
-        if matches!(*state, State::Lacking(_)) {
+        if matches!(*state, State::Unavailable(_)) {
             return Ok(());
         }
-        let Err(why) = self.try_apply(&mut state, host, wanted) else { return Ok(()) };
-        *state = State::Lacking(why.to_string());
-        // What is left would lead to ports that nobody looks after.
+        let Err(error) = self.try_apply(&mut state, host, spec) else { return Ok(()) };
+        *state = State::Unavailable(error.to_string());
+        // The remaining entries would point to ports that are no longer maintained.
         if let Ok(cookie) = host.cookie() {
             let _ = in_host(host, || pins::remove(&self.root, cookie));
         }
-        Err(why)
+        Err(error)
     }
 
-    /// These links of the host are other ones from now on, or none: nothing is handed to them until they are asked for again.
-    pub fn forget(&self, links: &BTreeSet<&IfName>) {
-        let State::Held(held) = &mut *self.lock() else { return };
+    /// These links were recreated or deleted: nothing is redirected to them until they are applied again.
+    pub fn forget_links(&self, links: &BTreeSet<&IfName>) {
+        let State::Loaded(loaded) = &mut *self.lock() else { return };
         for link in links {
-            let Some(index) = held.links.remove(*link) else { continue };
-            held.pins.keep_places(|_, place| place.link() != index);
+            let Some(index) = loaded.links.remove(*link) else { continue };
+            loaded.pins.retain_ports(|_, entry| entry.link() != index);
         }
     }
 
-    /// How packets go.
-    pub fn way(&self) -> Way {
+    /// The current forwarding mode.
+    pub fn mode(&self) -> DatapathMode {
         match &*self.lock() {
-            State::Unknown | State::Nothing => Way::Bridge,
-            State::Held(held) => Way::Direct { ports: held.links.len(), packets: held.pins.packets() },
-            State::Lacking(why) => Way::Lacking { why: why.clone() },
+            State::Unknown | State::Absent => DatapathMode::Bridge,
+            State::Loaded(loaded) => {
+                DatapathMode::Redirect { ports: loaded.links.len(), packets: loaded.pins.packets() }
+            }
+            State::Unavailable(reason) => DatapathMode::Unavailable { reason: reason.clone() },
         }
     }
 
@@ -179,88 +182,95 @@ impl Redirect {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_apply(&self, state: &mut State, host: &Netns, wanted: &Wanted) -> Result<(), Error> {
-        let Some(object) = self.object.filter(|_| !wanted.ports.is_empty()) else {
-            if !matches!(state, State::Nothing) {
+    fn try_apply(&self, state: &mut State, host: &Netns, spec: &RedirectSpec) -> Result<(), RedirectError> {
+        let Some(object) = self.object.filter(|_| !spec.ports.is_empty()) else {
+            if !matches!(state, State::Absent) {
                 let cookie = host.cookie()?;
                 in_host(host, || pins::remove(&self.root, cookie))?;
             }
-            *state = State::Nothing;
+            *state = State::Absent;
             return Ok(());
         };
         let cookie = host.cookie()?;
         in_host(host, || {
-            if let State::Unknown | State::Nothing = state {
+            if let State::Unknown | State::Absent = state {
                 let pins = Pins::open(&self.root, cookie, object)?;
-                let (links, ethernets) = (BTreeMap::new(), Ethernets::default());
-                *state = State::Held(Box::new(Held { pins, links, ethernets, asked: None }));
+                let (links, ethernet_links) = (BTreeMap::new(), EthernetLinks::default());
+                *state = State::Loaded(Box::new(Loaded { pins, links, ethernet_links, last_applied: None }));
             }
-            let State::Held(held) = state else { return Ok(()) };
-            held.apply(wanted)
+            let State::Loaded(loaded) = state else { return Ok(()) };
+            loaded.apply(spec)
         })
     }
 }
 
-/// Does something in the host's namespace.
-fn in_host<T: Send>(host: &Netns, work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+/// Runs a closure in the host's namespace.
+fn in_host<T: Send>(
+    host: &Netns,
+    work: impl FnOnce() -> Result<T, RedirectError> + Send,
+) -> Result<T, RedirectError> {
     if host.is_same(&Netns::current()?)? {
         return work();
     }
     host.enter(work)?
 }
 
-impl Held {
-    /// The calling thread is in the host's namespace.
-    fn apply(&mut self, wanted: &Wanted) -> Result<(), Error> {
-        // A link that is gone took its pod's packets with it; whoever removed it will ask again. One that is known is not asked
-        // for anew: each attach comes by here, with all ports of the node.
+impl Loaded {
+    /// Must be called in the host's namespace.
+    fn apply(&mut self, spec: &RedirectSpec) -> Result<(), RedirectError> {
+        // A missing link is skipped; its removal triggers another apply. Known indexes are reused: every attach
+        // applies all ports of the node.
         let index =
             |link: &IfName| self.links.get(link).copied().or_else(|| if_nametoindex(link.as_str()).ok());
-        let there = wanted.ports.iter().filter_map(|port| Some((port, index(&port.link)?)));
-        let there: Vec<(&Port, u32)> = there.collect();
-        let places: BTreeMap<Address, Place> = record::places(&there);
-        self.pins.keep_places(|address, place| places.get(address) == Some(place));
-        self.links = there.iter().map(|(port, index)| (port.link.clone(), *index)).collect();
+        let existing = spec.ports.iter().filter_map(|port| Some((port, index(&port.link)?)));
+        let existing: Vec<(&RedirectPort, u32)> = existing.collect();
+        let ports: BTreeMap<Address, PortEntry> = map_entries::port_entries(&existing);
+        self.pins.retain_ports(|address, entry| ports.get(address) == Some(entry));
+        self.links = existing.iter().map(|(port, index)| (port.link.clone(), *index)).collect();
         for index in self.links.values() {
-            self.pins.ports.attach(*index)?;
+            self.pins.port_filters.attach(*index)?;
         }
-        self.pins.add_places(&places)?;
+        self.pins.add_ports(&ports)?;
         let links: BTreeSet<u32> = self.links.values().copied().collect();
-        self.pins.ports.detach_others(&links)?;
-        self.apply_ranges(wanted.bridge.as_ref(), &wanted.ranges)
+        self.pins.port_filters.detach_others(&links)?;
+        self.apply_ranges(spec.bridge.as_ref(), &spec.ranges)
     }
 
-    fn apply_ranges(&mut self, bridge: Option<&IfName>, ranges: &Arc<[Through]>) -> Result<(), Error> {
-        let is_known = |(of, known): &(Option<IfName>, Arc<[Through]>)| {
+    fn apply_ranges(
+        &mut self,
+        bridge: Option<&IfName>,
+        ranges: &Arc<[GatewayRoute]>,
+    ) -> Result<(), RedirectError> {
+        let is_applied = |(of, known): &(Option<IfName>, Arc<[GatewayRoute]>)| {
             of.as_ref() == bridge && Arc::ptr_eq(known, ranges)
         };
-        let is_news = !self.asked.as_ref().is_some_and(is_known);
-        if is_news {
-            self.ethernets.name(bridge.into_iter().chain(ranges.iter().map(|range| &range.link)));
+        let is_changed = !self.last_applied.as_ref().is_some_and(is_applied);
+        if is_changed {
+            self.ethernet_links.set_names(bridge.into_iter().chain(ranges.iter().map(|range| &range.link)));
         }
-        if !self.ethernets.look()? && !is_news {
+        if !self.ethernet_links.refresh()? && !is_changed {
             return Ok(());
         }
-        // Until all of it is done, none of it counts.
-        self.asked = None;
-        let asked = (bridge.cloned(), Arc::clone(ranges));
-        let bridge = bridge.and_then(|bridge| self.ethernets.get(bridge));
-        // Without a bridge there is no hardware address that pods know the node by.
+        // Reset until everything is applied.
+        self.last_applied = None;
+        let last_applied = (bridge.cloned(), Arc::clone(ranges));
+        let bridge = bridge.and_then(|bridge| self.ethernet_links.get(bridge));
+        // Without a bridge there is no MAC address that pods use for the node.
         let ranges = ranges.iter().filter(|_| bridge.is_some());
-        // What is no Ethernet, or not there, is the routes' affair.
-        let there = ranges.filter_map(|range| Some((range, self.ethernets.get(&range.link)?.index)));
-        let there: Vec<(&Through, u32)> = there.collect();
-        let ways = record::ways(&there);
-        self.pins.keep_ways(|bits, way| ways.get(bits) == Some(way));
+        // Links that are missing or not Ethernet are left to routing.
+        let existing = ranges.filter_map(|range| Some((range, self.ethernet_links.get(&range.link)?.index)));
+        let existing: Vec<(&GatewayRoute, u32)> = existing.collect();
+        let next_hops = map_entries::next_hops(&existing);
+        self.pins.retain_next_hops(|prefix, next_hop| next_hops.get(prefix) == Some(next_hop));
         if let Some(bridge) = bridge {
             self.pins.set_bridge(bridge.mac)?;
         }
-        for (range, index) in &there {
+        for (range, index) in &existing {
             self.pins.uplinks.attach(range.link.as_str(), *index)?;
         }
-        self.pins.add_ways(&ways)?;
-        self.pins.uplinks.detach_others(&there.iter().map(|(_, index)| *index).collect())?;
-        self.asked = Some(asked);
+        self.pins.add_next_hops(&next_hops)?;
+        self.pins.uplinks.detach_others(&existing.iter().map(|(_, index)| *index).collect())?;
+        self.last_applied = Some(last_applied);
         Ok(())
     }
 }

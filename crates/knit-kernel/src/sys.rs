@@ -1,4 +1,4 @@
-//! The system calls that `nix` does not wrap. Every unsafe line of the crate is here.
+//! System calls that `nix` does not wrap. All unsafe code of the crate is here.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -21,7 +21,7 @@ pub fn set_option(socket: BorrowedFd, level: c_int, name: c_int, value: c_int) -
     check(done).map(drop)
 }
 
-/// The cookie of the network namespace that a socket was made in (`SO_NETNS_COOKIE`, Linux 5.14).
+/// The cookie of a socket's network namespace (`SO_NETNS_COOKIE`, Linux 5.14).
 pub fn netns_cookie(socket: BorrowedFd) -> io::Result<u64> {
     let mut cookie = 0u64;
     let mut length = size_of::<u64>() as socklen_t;
@@ -38,8 +38,8 @@ pub fn netns_cookie(socket: BorrowedFd) -> io::Result<u64> {
     check(done).map(|_| cookie)
 }
 
-/// The number of a link in a socket's network namespace (`SIOCGIFINDEX`). The kernel takes no lock for it, but tries to
-/// load a module of that name when there is no such link: for links that should be there.
+/// The index of a link in a socket's network namespace (`SIOCGIFINDEX`). It takes no lock, but the kernel tries to
+/// load a module of that name if there is no such link: use it for links that should exist.
 pub fn link_index(socket: BorrowedFd, name: &str) -> io::Result<c_int> {
     // SAFETY: all bytes zero are a request: it is made of integers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -55,7 +55,8 @@ pub fn link_index(socket: BorrowedFd, name: &str) -> io::Result<c_int> {
     Ok(unsafe { request.ifr_ifru.ifru_ifindex })
 }
 
-/// The name of the link with a number in a socket's network namespace (`SIOCGIFNAME`): its bytes, without a closing zero.
+/// The name of a link by index in a socket's network namespace (`SIOCGIFNAME`): its bytes, without the terminating
+/// zero.
 pub fn link_name(socket: BorrowedFd, index: c_int) -> io::Result<Vec<u8>> {
     // SAFETY: all bytes zero are a request: it is made of integers.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -65,15 +66,15 @@ pub fn link_name(socket: BorrowedFd, index: c_int) -> io::Result<Vec<u8>> {
     Ok(request.ifr_name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect())
 }
 
-/// Opens a raw socket of a family and a protocol's number, of which `nix` knows only some.
+/// Opens a raw socket by family and protocol number; `nix` has only some protocols.
 pub fn raw_socket(family: c_int, protocol: c_int) -> io::Result<OwnedFd> {
     // SAFETY: socket takes three integers and touches no memory of ours.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: the kernel has just returned this descriptor, and nothing else knows it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Binds a packet socket to one Ethernet type of one interface.
+/// Binds a packet socket to one EtherType of one interface.
 pub fn bind_packet(socket: BorrowedFd, ethertype: u16, index: c_int) -> io::Result<()> {
     // SAFETY: all bytes zero are an address of a link: it is made of integers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -91,7 +92,7 @@ pub fn bind_packet(socket: BorrowedFd, ethertype: u16, index: c_int) -> io::Resu
     check(done).map(drop)
 }
 
-/// The hardware address of the Ethernet link that a packet socket is bound to; `None` if the link is of another kind.
+/// The MAC address of the link that a packet socket is bound to; `None` if it is not Ethernet.
 pub fn hardware_address(socket: BorrowedFd) -> io::Result<Option<[u8; 6]>> {
     // SAFETY: all bytes zero are an address of a link: it is made of integers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -106,33 +107,33 @@ pub fn hardware_address(socket: BorrowedFd) -> io::Result<Option<[u8; 6]>> {
     Ok(is_ethernet.then_some([a, b, c, d, e, f]))
 }
 
-/// The kind of namespace behind a descriptor, as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
+/// The type of a namespace as its `CLONE_NEW*` flag (`NS_GET_NSTYPE`, Linux 4.11).
 pub fn namespace_type(namespace: BorrowedFd) -> io::Result<c_int> {
     // SAFETY: this ioctl takes no argument and writes to no memory of ours.
     check(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_NSTYPE as _) })
 }
 
-/// A descriptor for a process, which keeps meaning that process when its number is used again (Linux 5.3).
+/// A pidfd, which refers to the same process even if its pid is reused (Linux 5.3).
 pub fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     // SAFETY: pidfd_open takes two integers and touches no memory of ours.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)?;
-    // SAFETY: the kernel has just returned this descriptor, and nothing else knows it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Links that a program has the other end of, `/dev/net/tun`.
+/// tun and tap devices, `/dev/net/tun`.
 pub mod tun {
     use super::*;
 
-    /// A program may open it once for each queue.
+    /// One descriptor per queue.
     pub const MULTI_QUEUE: c_int = libc::IFF_MULTI_QUEUE;
-    /// Packets have virtio's header.
+    /// Packets have a virtio header.
     pub const VNET_HDR: c_int = libc::IFF_VNET_HDR;
-    /// It stays without a program.
+    /// It exists without an open descriptor.
     pub const PERSISTENT: c_int = libc::IFF_PERSIST;
 
-    /// Makes a tap of this name in the calling thread's namespace, or opens one that is there. Returns its flags.
+    /// Creates or opens a tap in the calling thread's namespace. Returns its flags.
     pub fn attach(device: BorrowedFd, name: &str, flags: c_int) -> io::Result<c_int> {
         let mut request = request(name, flags | libc::IFF_TAP | libc::IFF_NO_PI)?;
         // SAFETY: the request is a whole `ifreq` that outlives the call, which reads and writes nothing beyond it.
@@ -143,17 +144,17 @@ pub mod tun {
         Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags } as u16))
     }
 
-    /// Has it stay when its descriptor is closed.
+    /// Keeps it when its descriptor is closed.
     pub fn set_persistent(device: BorrowedFd) -> io::Result<()> {
         set(device, libc::TUNSETPERSIST, 1)
     }
 
-    /// Lets a user open it.
+    /// Allows a user to open it.
     pub fn set_owner(device: BorrowedFd, user: u32) -> io::Result<()> {
         set(device, libc::TUNSETOWNER, user)
     }
 
-    /// Lets a group open it.
+    /// Allows a group to open it.
     pub fn set_group(device: BorrowedFd, group: u32) -> io::Result<()> {
         set(device, libc::TUNSETGROUP, group)
     }
@@ -177,7 +178,7 @@ pub mod tun {
     }
 }
 
-/// Gives pages that hold nothing any more back to the machine (`malloc_trim`, glibc), in all arenas.
+/// Returns free pages of all arenas to the operating system (`malloc_trim`, glibc).
 pub fn trim_heap() {
     // SAFETY: the allocator locks what it walks through; no memory that is in use changes.
     #[cfg(target_env = "gnu")]
@@ -186,19 +187,19 @@ pub fn trim_heap() {
     }
 }
 
-/// Has all threads share this many arenas of the allocator (`mallopt`, glibc), of those that it makes from now on; and has it
-/// give back what is larger than this, and as much at the end of an arena, as soon as it is free. Unasked, it keeps twice as much as
-/// the largest piece that was ever freed.
-pub fn tune_heap(most_arenas: c_int, large: c_int) {
+/// Limits the number of arenas that the allocator creates from now on (`mallopt`, glibc), and returns blocks above
+/// this size, and free memory above it at the top of an arena, immediately. By default the allocator keeps up to
+/// twice the size of the largest block ever freed.
+pub fn tune_heap(max_arenas: c_int, threshold: c_int) {
     // SAFETY: it takes two numbers, and changes nothing but a setting.
     #[cfg(target_env = "gnu")]
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, most_arenas);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, large);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, large);
+        libc::mallopt(libc::M_ARENA_MAX, max_arenas);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, threshold);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, threshold);
     }
     #[cfg(not(target_env = "gnu"))]
-    let _ = (most_arenas, large);
+    let _ = (max_arenas, threshold);
 }
 
 fn check(returned: c_int) -> io::Result<c_int> {
@@ -212,14 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_of_a_wrong_level_is_an_error_and_not_ignored() {
+    fn an_option_of_the_wrong_level_is_an_error() {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let refused = set_option(ours.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+        let error = set_option(ours.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
     }
 
     #[test]
-    fn a_link_is_found_by_its_name_alone() {
+    fn a_link_is_found_by_its_exact_name() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(link_index(socket.as_fd(), "lo").unwrap() > 0);
         for name in ["", "exactly15bytes_", "more_than_fifteen_bytes"] {
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_leads_to_the_name_it_came_from() {
+    fn an_index_resolves_to_its_name() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let index = link_index(socket.as_fd(), "lo").unwrap();
         assert_eq!(link_name(socket.as_fd(), index).unwrap(), b"lo");
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_no_process_can_have_is_refused() {
+    fn an_invalid_pid_is_rejected() {
         assert_eq!(pidfd_open(u32::MAX).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 }

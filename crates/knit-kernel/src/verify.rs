@@ -1,62 +1,62 @@
-//! Whether a plan that was carried out holds: links up with a carrier, no address still being tried, routes present.
+//! Verifies an applied plan: links are up with a carrier, addresses are usable, routes are present.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use knit_model::link::{Attrs, Difference, Fields, Kind, Link, agrees};
-use knit_model::plan::{Change, Item, Plan, Step};
+use knit_model::link::{Attrs, FieldDifference, Fields, Kind, Link, values_match};
+use knit_model::plan::{FieldChange, ItemKey, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::kernel::{Kernel, Places, Room, recovered};
-use crate::observe::{Seen, look_of};
+use crate::kernel::{Kernel, SandboxNamespaces, Session, reset_sockets_on_error};
+use crate::observe::{ObservedScope, query_for};
 
 impl Kernel {
-    /// Looks at what a plan touched, and says in words what is not as the plan left it. Nothing: all of it holds.
-    pub fn verify(&mut self, plan: &Plan, places: &mut Places) -> Result<Vec<String>> {
-        let missing = missing(&mut Room { kernel: self, places }, plan);
-        recovered(missing, self, places)
+    /// Observes what a plan touched and returns the deviations as text; empty if the plan holds.
+    pub fn verify(&mut self, plan: &Plan, namespaces: &mut SandboxNamespaces) -> Result<Vec<String>> {
+        let missing = missing(&mut Session { kernel: self, namespaces }, plan);
+        reset_sockets_on_error(missing, self, namespaces)
     }
 }
 
-fn missing(room: &mut Room<'_>, plan: &Plan) -> Result<Vec<String>> {
+fn missing(session: &mut Session<'_>, plan: &Plan) -> Result<Vec<String>> {
     let expected = Expected::of(plan);
     let mut missing = Vec::new();
-    for (scope, look) in &look_of(plan.steps.iter()).scopes {
-        let seen = room.observe_scope(scope, look)?;
-        expected.compare(scope, &seen, &mut |what| missing.push(format!("{scope}: {what}")));
+    for (scope, query) in &query_for(plan.steps.iter()).scopes {
+        let observed = session.observe_scope(scope, query)?;
+        expected.compare(scope, &observed, &mut |what| missing.push(format!("{scope}: {what}")));
     }
     Ok(missing)
 }
 
-/// What a plan leaves behind.
+/// The expected state after a plan.
 #[derive(Default)]
 struct Expected<'a> {
-    /// What a link must be, or that it must be gone.
-    links: BTreeMap<(&'a Scope, &'a IfName), Option<Final<'a>>>,
-    /// What must be there (or gone) beside links: the last step about it.
-    items: BTreeMap<(&'a Scope, Item), &'a Step>,
-    /// The ends of pairs, of which each has a carrier when both are up.
+    /// The expected fields of a link; `None` if it must be gone.
+    links: BTreeMap<(&'a Scope, &'a IfName), Option<ExpectedLink<'a>>>,
+    /// The last step on each object other than links.
+    items: BTreeMap<(&'a Scope, ItemKey), &'a Step>,
+    /// The ends of pairs: each has a carrier if both are up.
     pairs: Vec<[(&'a Scope, &'a IfName); 2]>,
 }
 
-/// What a link is at the end of a plan.
+/// The expected fields of a link.
 #[derive(Default)]
-struct Final<'a> {
-    /// As it was made, and then went up or down.
-    made: Option<(Attrs, &'a Kind)>,
+struct ExpectedLink<'a> {
+    /// As created, including later changes of `up`.
+    created: Option<(Attrs, &'a Kind)>,
     /// Other fields that were changed.
     changed: Fields,
 }
 
-impl<'a> Final<'a> {
-    fn made(link: &'a Link) -> Self {
-        Self { made: Some((link.attrs.clone(), &link.kind)), changed: Fields::new() }
+impl<'a> ExpectedLink<'a> {
+    fn created(link: &'a Link) -> Self {
+        Self { created: Some((link.attrs.clone(), &link.kind)), changed: Fields::new() }
     }
 
-    fn change(&mut self, change: &Change) {
-        match (&mut self.made, &change.to) {
+    fn change(&mut self, change: &FieldChange) {
+        match (&mut self.created, &change.to) {
             (Some((attrs, _)), Value::Bool(up)) if change.field == "up" => attrs.up = Some(*up),
             _ => {
                 self.changed.insert(change.field.clone(), change.to.clone());
@@ -64,20 +64,20 @@ impl<'a> Final<'a> {
         }
     }
 
-    /// Says what a link is not. Of a pair the kernel does not tell the far end.
-    fn compare(&self, link: &Link, say: &mut dyn FnMut(String)) {
+    /// Reports differences. The kernel does not report the far end of a pair.
+    fn compare(&self, link: &Link, report: &mut dyn FnMut(String)) {
         let mut differs = |field: &str, there: &Value, want: &Value| {
-            say(format!("link {}: {field} is {there}, not {want}", link.name));
+            report(format!("link {}: {field} is {there}, expected {want}", link.name));
         };
-        if let Some((attrs, kind)) = &self.made {
+        if let Some((attrs, kind)) = &self.created {
             let of_attrs = attrs.differences(&link.attrs);
-            for Difference { field, seen, want } in of_attrs.iter().filter(|this| !self.changes(this.field)) {
+            for FieldDifference { field, observed: seen, desired: want } in of_attrs.iter().filter(|this| !self.changes(this.field)) {
                 differs(field, seen, want);
             }
             if !matches!(kind, Kind::Veth(_)) && **kind != link.kind {
-                let (wanted, seen) = (kind.fields(), link.kind.fields());
+                let (wanted, observed) = (kind.fields(), link.kind.fields());
                 for (field, want) in wanted.iter().filter(|(field, _)| !self.changes(field)) {
-                    if let Some(there) = seen.get(field).filter(|there| !agrees(want, there)) {
+                    if let Some(there) = observed.get(field).filter(|there| !values_match(want, there)) {
                         differs(field, there, want);
                     }
                 }
@@ -85,13 +85,13 @@ impl<'a> Final<'a> {
         }
         for (field, want) in &self.changed {
             let there = link.attrs.field(field).or_else(|| link.kind.fields().remove(field));
-            if let Some(there) = there.filter(|there| !agrees(want, there)) {
+            if let Some(there) = there.filter(|there| !values_match(want, there)) {
                 differs(field, &there, want);
             }
         }
     }
 
-    /// Whether a field was changed after the link was made, or without its being made.
+    /// Whether a step changed the field.
     fn changes(&self, field: &str) -> bool {
         self.changed.contains_key(field)
     }
@@ -109,17 +109,17 @@ impl<'a> Expected<'a> {
     fn add(&mut self, scope: &'a Scope, step: &'a Step) {
         let item = match step {
             Step::CreateLink { link, peer } => {
-                self.links.insert((scope, &link.name), Some(Final::made(link)));
-                if let Some((there, far)) = peer {
-                    self.links.insert((there, &far.name), Some(Final::made(far)));
-                    self.pairs.push([(scope, &link.name), (there, &far.name)]);
+                self.links.insert((scope, &link.name), Some(ExpectedLink::created(link)));
+                if let Some((far_scope, far)) = peer {
+                    self.links.insert((far_scope, &far.name), Some(ExpectedLink::created(far)));
+                    self.pairs.push([(scope, &link.name), (far_scope, &far.name)]);
                 }
                 return;
             }
             Step::DeleteLink { link, peer } => {
                 self.links.insert((scope, &link.name), None);
-                if let Some((there, far)) = peer {
-                    self.links.insert((there, &far.name), None);
+                if let Some((far_scope, far)) = peer {
+                    self.links.insert((far_scope, &far.name), None);
                 }
                 return;
             }
@@ -128,96 +128,96 @@ impl<'a> Expected<'a> {
                 changes.iter().for_each(|change| link.change(change));
                 return;
             }
-            Step::AddAddress(address) | Step::RemoveAddress(address) => Item::Address(address.key()),
-            Step::AddRoute(route) | Step::RemoveRoute(route) => Item::Route(route.key()),
-            Step::ReplaceRoute { after, .. } => Item::Route(after.key()),
-            Step::AddRule(rule) | Step::RemoveRule(rule) => Item::Rule(rule.clone()),
+            Step::AddAddress(address) | Step::RemoveAddress(address) => ItemKey::Address(address.key()),
+            Step::AddRoute(route) | Step::RemoveRoute(route) => ItemKey::Route(route.key()),
+            Step::ReplaceRoute { after, .. } => ItemKey::Route(after.key()),
+            Step::AddRule(rule) | Step::RemoveRule(rule) => ItemKey::Rule(rule.clone()),
             Step::AddNeighbour(neighbour)
             | Step::RemoveNeighbour(neighbour)
-            | Step::ReplaceNeighbour { after: neighbour, .. } => Item::Neighbour(neighbour.key()),
-            Step::SetSysctl { key, .. } => Item::Sysctl(key.clone()),
+            | Step::ReplaceNeighbour { after: neighbour, .. } => ItemKey::Neighbour(neighbour.key()),
+            Step::SetSysctl { key, .. } => ItemKey::Sysctl(key.clone()),
         };
         self.items.insert((scope, item), step);
     }
 
-    fn compare(&self, scope: &Scope, seen: &Seen, say: &mut dyn FnMut(String)) {
+    fn compare(&self, scope: &Scope, observed: &ObservedScope, report: &mut dyn FnMut(String)) {
         for ((_, name), expected) in self.links.iter().filter(|((here, _), _)| *here == scope) {
-            match (expected, seen.state.links.get(*name)) {
-                (Some(_), None) => say(format!("link {name} is missing")),
-                (Some(expected), Some(link)) => expected.compare(link, say),
-                (None, Some(link)) if link.owner.is_some() => say(format!("link {name} is still there")),
+            match (expected, observed.state.links.get(*name)) {
+                (Some(_), None) => report(format!("link {name} is missing")),
+                (Some(expected), Some(link)) => expected.compare(link, report),
+                (None, Some(link)) if link.owner.is_some() => report(format!("link {name} still exists")),
                 (None, _) => {}
             }
         }
         for pair in self.pairs.iter().filter(|pair| pair.iter().all(|end| self.is_up(end))) {
             for (_, name) in pair.iter().filter(|(here, _)| *here == scope) {
-                if seen.without_carrier.contains(*name) {
-                    say(format!("link {name} is up, but its far end is not"));
+                if observed.without_carrier.contains(*name) {
+                    report(format!("link {name} is up, but its peer is not"));
                 }
             }
         }
         for ((_, item), step) in self.items.iter().filter(|((here, _), _)| *here == scope) {
-            if let Some(wrong) = compare_item(step, &seen.state) {
-                say(wrong);
+            if let Some(wrong) = compare_item(step, &observed.state) {
+                report(wrong);
             }
-            if let (Item::Address(key), Step::AddAddress(address)) = (item, step)
+            if let (ItemKey::Address(key), Step::AddAddress(address)) = (item, step)
                 && address.owned
-                && let Some(is_duplicate) = seen.unready.get(key)
+                && let Some(is_duplicate) = observed.unready.get(key)
             {
-                let why =
-                    if *is_duplicate { "is a duplicate" } else { "is still being tried for duplicates" };
-                say(format!("address {address} {why}"));
+                let problem =
+                    if *is_duplicate { "is a duplicate" } else { "is still in duplicate address detection" };
+                report(format!("address {address} {problem}"));
             }
         }
     }
 
     fn is_up(&self, end: &(&Scope, &IfName)) -> bool {
         let link = self.links.get(end).and_then(|link| link.as_ref());
-        let made = link.and_then(|link| link.made.as_ref());
-        made.is_some_and(|(attrs, _)| attrs.up == Some(true))
+        let created = link.and_then(|link| link.created.as_ref());
+        created.is_some_and(|(attrs, _)| attrs.up == Some(true))
     }
 }
 
-/// What is wrong with an item after its last step. What is not Knit's is not looked at.
-fn compare_item(step: &Step, seen: &ScopeState) -> Option<String> {
+/// The deviation of an object after its last step. Foreign objects are ignored.
+fn compare_item(step: &Step, observed: &ScopeState) -> Option<String> {
     let missing = |is_there: bool, what: &str, which: &dyn Display| {
         (!is_there).then(|| format!("{what} {which} is missing"))
     };
     let remains = |is_there: bool, what: &str, which: &dyn Display| {
-        is_there.then(|| format!("{what} {which} is still there"))
+        is_there.then(|| format!("{what} {which} still exists"))
     };
     match step {
         Step::AddAddress(address) if address.owned => {
-            let there = seen.addresses.get(&address.key());
-            missing(there.is_some_and(|there| there.same_as(address)), "address", address)
+            let existing = observed.addresses.get(&address.key());
+            missing(existing.is_some_and(|existing| existing.same_as(address)), "address", address)
         }
         Step::RemoveAddress(address) => {
-            let there = seen.addresses.get(&address.key());
-            remains(there.is_some_and(|there| there.owned), "address", address)
+            let existing = observed.addresses.get(&address.key());
+            remains(existing.is_some_and(|existing| existing.owned), "address", address)
         }
         Step::AddRoute(route) | Step::ReplaceRoute { after: route, .. } if route.owned => {
-            let there = seen.routes.get(&route.key());
-            missing(there.is_some_and(|there| there.same_as(route)), "route", route)
+            let existing = observed.routes.get(&route.key());
+            missing(existing.is_some_and(|existing| existing.same_as(route)), "route", route)
         }
         Step::RemoveRoute(route) => {
-            let there = seen.routes.get(&route.key());
-            remains(there.is_some_and(|there| there.owned), "route", route)
+            let existing = observed.routes.get(&route.key());
+            remains(existing.is_some_and(|existing| existing.owned), "route", route)
         }
-        Step::AddRule(rule) => missing(seen.rules.contains(rule), "rule", rule),
-        Step::RemoveRule(rule) => remains(seen.rules.contains(rule), "rule", rule),
+        Step::AddRule(rule) => missing(observed.rules.contains(rule), "rule", rule),
+        Step::RemoveRule(rule) => remains(observed.rules.contains(rule), "rule", rule),
         Step::AddNeighbour(neighbour) | Step::ReplaceNeighbour { after: neighbour, .. }
             if neighbour.owned =>
         {
-            let there = seen.neighbours.get(&neighbour.key());
-            missing(there.is_some_and(|there| there.mac == neighbour.mac), "neighbour", neighbour)
+            let existing = observed.neighbours.get(&neighbour.key());
+            missing(existing.is_some_and(|existing| existing.mac == neighbour.mac), "neighbour", neighbour)
         }
         Step::RemoveNeighbour(neighbour) => {
-            let there = seen.neighbours.get(&neighbour.key());
-            remains(there.is_some_and(|there| there.owned), "neighbour", neighbour)
+            let existing = observed.neighbours.get(&neighbour.key());
+            remains(existing.is_some_and(|existing| existing.owned), "neighbour", neighbour)
         }
-        Step::SetSysctl { key, to, .. } if !to.is_empty() => match seen.sysctls.get(key) {
+        Step::SetSysctl { key, to, .. } if !to.is_empty() => match observed.sysctls.get(key) {
             Some(there) if there == to => None,
-            Some(there) => Some(format!("sysctl {key} is {there}, not {to}")),
+            Some(there) => Some(format!("sysctl {key} is {there}, expected {to}")),
             None => Some(format!("sysctl {key} is missing")),
         },
         _ => None,

@@ -1,4 +1,4 @@
-//! A client over the agent's socket.
+//! A client of the agent's socket.
 
 mod extensions;
 mod standalone;
@@ -16,15 +16,15 @@ use crate::kni::kni_client::KniClient;
 use crate::v1::agent_client::AgentClient;
 use crate::{MAX_MESSAGE, call, v1};
 
-/// The agent's socket, unless told otherwise.
+/// The default socket of the agent.
 pub const DEFAULT_SOCKET: &str = "/run/knit/kni.sock";
 
-/// How long a connection may take. The socket is on this machine.
-const CONNECT: Duration = Duration::from_secs(5);
-/// The longest head of an answer. An error's words stand there, and an error may list all that is wrong with many objects.
-const LONGEST_HEAD: u32 = 4 << 20;
-/// How often an open call asks whether the agent is still there, and how long that may take.
-const ALIVE: Duration = Duration::from_secs(10);
+/// The timeout of a connection attempt. The socket is local.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum size of response headers, which contain error messages that may list all problems of many objects.
+const MAX_HEADER_LIST: u32 = 4 << 20;
+/// The interval and timeout of keepalives of open calls.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A connection to the agent. Clones share it.
 #[derive(Clone, Debug)]
@@ -37,14 +37,14 @@ pub struct Client {
     call_id: Option<String>,
 }
 
-/// Answers of a call that gives many.
+/// The messages of a streaming call.
 #[derive(Debug)]
 pub struct Stream<T> {
     socket: PathBuf,
     inner: Streaming<T>,
 }
 
-/// One method of the client for each method of the service that gives one answer.
+/// A client method for each unary method of the service.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident($request:ident) -> $answer:ident;)*) => {
         impl Client {
@@ -53,7 +53,7 @@ macro_rules! calls {
                 pub async fn $name(&mut self, request: v1::$request) -> Result<v1::$answer, Error> {
                     let request = self.request(request);
                     let answer = self.agent.$name(request).await;
-                    answer.map(tonic::Response::into_inner).map_err(|status| Error::of(&self.socket, status))
+                    answer.map(tonic::Response::into_inner).map_err(|status| Error::from_status(&self.socket, status))
                 }
             )*
         }
@@ -61,29 +61,29 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Makes a sandbox.
+    /// Creates a sandbox.
     create_sandbox(CreateSandboxRequest) -> CreateSandboxResponse;
-    /// Removes a sandbox.
+    /// Deletes a sandbox.
     delete_sandbox(DeleteSandboxRequest) -> DeleteSandboxResponse;
-    /// Gives a sandbox interfaces.
+    /// Attaches interfaces to a sandbox.
     attach(AttachRequest) -> AttachResponse;
-    /// Takes interfaces away.
+    /// Detaches interfaces from a sandbox.
     detach(DetachRequest) -> DetachResponse;
-    /// One pod.
+    /// Returns one pod.
     get_pod(GetPodRequest) -> GetPodResponse;
-    /// Whether a pod is as it was asked for.
+    /// Compares a pod with its desired state.
     check_pod(CheckPodRequest) -> CheckPodResponse;
-    /// Pods.
+    /// Lists pods.
     list_pods(ListPodsRequest) -> ListPodsResponse;
-    /// Who the agent is.
+    /// Returns the node and its agent.
     get_node(GetNodeRequest) -> GetNodeResponse;
-    /// Networks.
+    /// Lists networks.
     list_networks(ListNetworksRequest) -> ListNetworksResponse;
-    /// How ready the node is.
+    /// Returns the readiness of the node.
     get_readiness(GetReadinessRequest) -> GetReadinessResponse;
-    /// How much room there is.
+    /// Returns the address capacity of networks.
     get_capacity(GetCapacityRequest) -> GetCapacityResponse;
-    /// Removes what is dead.
+    /// Collects garbage.
     collect_garbage(CollectGarbageRequest) -> CollectGarbageResponse;
 }
 
@@ -96,14 +96,16 @@ impl Client {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
-        // A path is no authority in HTTP/2, so the host's name stands there as gRPC's own libraries have it.
+        // A path is no valid HTTP/2 authority: use `localhost` like other gRPC libraries.
         let endpoint = Endpoint::from_static("http://localhost")
-            .connect_timeout(CONNECT)
-            .http2_max_header_list_size(LONGEST_HEAD)
-            .http2_keep_alive_interval(ALIVE)
-            .keep_alive_timeout(ALIVE);
-        let channel =
-            endpoint.connect_with_connector(connector).await.map_err(|error| Error::away(&socket, &error))?;
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_max_header_list_size(MAX_HEADER_LIST)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_INTERVAL);
+        let channel = endpoint
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| Error::unavailable(&socket, &error))?;
         Ok(Self {
             socket,
             channel: channel.clone(),
@@ -114,26 +116,26 @@ impl Client {
         })
     }
 
-    /// Gives every later call so much time. The agent knows it and takes back what is not done by then.
+    /// Sets the deadline of later calls. The agent rolls back calls that exceed it.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Gives every later call this id, so that it can be found in the agent's log.
+    /// Sets the ID of later calls, which appears in the agent's log.
     #[must_use]
     pub fn with_call_id(mut self, id: impl Into<String>) -> Self {
         self.call_id = Some(id.into());
         self
     }
 
-    /// The client of package `kni`, on the same connection.
+    /// A client of package `kni` on the same connection.
     pub fn kni(&self) -> KniClient<Channel> {
         self.kni.clone()
     }
 
-    /// The connection itself, for services that this client has no methods for, such as health.
+    /// The connection, for services without methods in this client, such as health.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
@@ -143,27 +145,27 @@ impl Client {
         &self.socket
     }
 
-    /// What changes. The deadline is for its beginning.
+    /// Streams changes. The deadline applies to the start of the stream.
     pub async fn watch(&mut self, request: v1::WatchRequest) -> Result<Stream<v1::WatchEvent>, Error> {
-        let (request, mut agent) = (self.open_end(request), self.agent.clone());
+        let (request, mut agent) = (self.request_without_deadline(request), self.agent.clone());
         self.stream(agent.watch(request)).await
     }
 
-    /// Log lines. The deadline is for their beginning.
+    /// Streams log lines. The deadline applies to the start of the stream.
     pub async fn logs(&mut self, request: v1::LogsRequest) -> Result<Stream<v1::LogLine>, Error> {
-        let (request, mut agent) = (self.open_end(request), self.agent.clone());
+        let (request, mut agent) = (self.request_without_deadline(request), self.agent.clone());
         self.stream(agent.logs(request)).await
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = self.open_end(message);
+        let mut request = self.request_without_deadline(message);
         if let Some(deadline) = self.deadline {
             request.set_timeout(deadline);
         }
         request
     }
 
-    fn open_end<T>(&self, message: T) -> Request<T> {
+    fn request_without_deadline<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         if let Some(id) = &self.call_id {
             call::set_id(request.metadata_mut(), id);
@@ -173,22 +175,22 @@ impl Client {
 
     async fn stream<T>(
         &self,
-        begins: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>>,
+        call: impl Future<Output = Result<tonic::Response<Streaming<T>>, tonic::Status>>,
     ) -> Result<Stream<T>, Error> {
-        let begun = match self.deadline {
-            None => begins.await,
+        let started = match self.deadline {
+            None => call.await,
             Some(deadline) => {
-                tokio::time::timeout(deadline, begins).await.map_err(|_| Error::silent(&self.socket))?
+                tokio::time::timeout(deadline, call).await.map_err(|_| Error::timeout(&self.socket))?
             }
         };
-        let inner = begun.map_err(|status| Error::of(&self.socket, status))?.into_inner();
+        let inner = started.map_err(|status| Error::from_status(&self.socket, status))?.into_inner();
         Ok(Stream { socket: self.socket.clone(), inner })
     }
 }
 
 impl<T> Stream<T> {
-    /// The next answer; `None` when the agent has said everything.
+    /// The next message; `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
-        self.inner.message().await.map_err(|status| Error::of(&self.socket, status))
+        self.inner.message().await.map_err(|status| Error::from_status(&self.socket, status))
     }
 }

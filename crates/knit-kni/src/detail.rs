@@ -1,4 +1,4 @@
-//! How an error travels: a gRPC status, with an `ErrorDetail` for programs inside it.
+//! Transport of errors: a gRPC status with an `ErrorDetail` for programs.
 
 use prost::Message;
 use tonic::Status;
@@ -13,84 +13,85 @@ struct RpcStatus {
     /// The gRPC code.
     #[prost(int32, tag = "1")]
     code: i32,
-    /// The sentence for people.
+    /// The message.
     #[prost(string, tag = "2")]
     message: String,
-    /// What programs read.
+    /// The details.
     #[prost(message, repeated, tag = "3")]
     details: Vec<prost_types::Any>,
 }
 
-/// An answer that says no: why, about what, and whether to try again. The agent's side of an error.
+/// An error of the agent: its reason, the object and field, and whether a retry may help. It converts into a gRPC
+/// status.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct RpcError {
     reason: Reason,
-    // Apart, so that every function that can refuse does not move all of it around.
-    said: Box<Said>,
+    // Boxed to keep `Result`s small.
+    inner: Box<ErrorContent>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Said {
+struct ErrorContent {
     message: String,
     detail: ErrorDetail,
 }
 
-impl Refusal {
-    /// A refusal with a sentence for people.
+impl RpcError {
+    /// An error with a message.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         let detail =
             ErrorDetail { reason: reason.to_string(), retry: reason.retry(), ..ErrorDetail::default() };
-        Self { reason, said: Box::new(Said { message: message.into(), detail }) }
+        Self { reason, inner: Box::new(ErrorContent { message: message.into(), detail }) }
     }
 
-    /// What it is about, such as `pod cnf/pod1 interface net1`.
+    /// Sets the object, such as `pod cnf/pod1 interface net1`.
     #[must_use]
     pub fn about(mut self, object: impl Into<String>) -> Self {
-        self.said.detail.object = object.into();
+        self.inner.detail.object = object.into();
         self
     }
 
-    /// The field of the request that is wrong, such as `interfaces[0].name`.
+    /// Sets the invalid field of the request, such as `interfaces[0].name`.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> Self {
-        self.said.detail.field = field.into();
+        self.inner.detail.field = field.into();
         self
     }
 
-    /// Whether the same call may succeed later, where that is not what the reason says.
+    /// Sets whether the same call may succeed later, where it differs from the reason's default.
     #[must_use]
     pub fn retry(mut self, retry: bool) -> Self {
-        self.said.detail.retry = retry;
+        self.inner.detail.retry = retry;
         self
     }
 
-    /// The id of the call.
+    /// Sets the call ID.
     #[must_use]
     pub fn call(mut self, id: impl Into<String>) -> Self {
-        self.said.detail.call_id = id.into();
+        self.inner.detail.call_id = id.into();
         self
     }
 
-    /// Why.
+    /// The reason.
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The sentence for people.
+    /// The message.
     pub fn message(&self) -> &str {
-        &self.said.message
+        &self.inner.message
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
-        let Refusal { reason, said } = refusal;
-        let Said { message, mut detail } = *said;
+impl From<RpcError> for Status {
+    fn from(error: RpcError) -> Self {
+        let RpcError { reason, inner } = error;
+        let ErrorContent { message, mut detail } = *inner;
         if detail.call_id.is_empty() {
             detail.call_id = call::current();
         }
         let code = reason.code();
-        let any = prost_types::Any::from_msg(&detail).expect("a message always fits a growing buffer");
+        let any = prost_types::Any::from_msg(&detail).expect("encoding into a Vec does not fail");
         let whole = RpcStatus { code: code as i32, message: message.clone(), details: vec![any] };
         let mut status = Self::with_details(code, message, whole.encode_to_vec().into());
         call::set_id(status.metadata_mut(), &detail.call_id);
@@ -98,7 +99,7 @@ impl From<Refusal> for Status {
     }
 }
 
-/// The detail inside a status; `None` if it has none that can be read.
+/// The detail of a status; `None` if it has no valid one.
 pub(crate) fn read(status: &Status) -> Option<ErrorDetail> {
     let whole = RpcStatus::decode(status.details()).ok()?;
     whole.details.iter().find_map(|any| any.to_msg().ok())
@@ -111,12 +112,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_survives_the_way_through_a_status() {
-        let refusal = Refusal::new(Reason::AddressesExhausted, "network blue: no address left")
+    fn an_error_survives_conversion_to_a_status() {
+        let error = RpcError::new(Reason::AddressesExhausted, "network blue: no address left")
             .about("network default/blue")
             .field("interfaces[0].network")
             .call("c1");
-        let status = Status::from(refusal);
+        let status = Status::from(error);
         assert_eq!(
             (status.code(), status.message()),
             (Code::ResourceExhausted, "network blue: no address left")
@@ -131,8 +132,8 @@ mod tests {
     }
 
     #[test]
-    fn the_detail_is_packed_as_every_grpc_library_expects() {
-        let status = Status::from(Refusal::new(Reason::NotFound, "no"));
+    fn the_detail_is_packed_as_google_rpc_status() {
+        let status = Status::from(RpcError::new(Reason::NotFound, "no"));
         let (name, detail) = (b"type.googleapis.com/knit.v1.ErrorDetail", b"\x0a\x08NotFound");
         let mut expected = b"\x08\x05\x12\x02no\x1a".to_vec();
         expected.push(u8::try_from(name.len() + detail.len() + 4).unwrap());
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_others_has_no_detail() {
+    fn other_statuses_have_no_detail() {
         assert_eq!(read(&Status::internal("x")), None);
         assert_eq!(read(&Status::with_details(Code::Internal, "x", b"\xff\xff".to_vec().into())), None);
     }

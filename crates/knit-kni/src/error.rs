@@ -1,4 +1,4 @@
-//! What can go wrong for a client.
+//! Client errors.
 
 use std::path::{Path, PathBuf};
 
@@ -8,103 +8,103 @@ use crate::detail;
 use crate::reason::Reason;
 use crate::v1::ErrorDetail;
 
-/// Why a call gave no answer.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody answers on the socket.
-    #[error("no agent answers on {}: {why}", socket.display())]
-    Away {
+    /// The agent is unavailable.
+    #[error("agent unavailable on {}: {why}", socket.display())]
+    Unavailable {
         /// The socket.
         socket: PathBuf,
-        /// What the machine says, and what to do.
+        /// The cause, and what to do.
         why: String,
     },
-    /// The agent said no, or the call broke on its way.
+    /// The agent returned an error, or the call failed in transit.
     #[error("{message}")]
-    Refused {
+    Status {
         /// The gRPC code.
         code: Code,
-        /// The agent's sentence.
+        /// The message.
         message: String,
-        /// What it said for programs; empty if it is not Knit's agent that answered.
+        /// The detail for programs; empty if the server is not Knit's agent.
         detail: Box<ErrorDetail>,
     },
 }
 
 impl Error {
-    /// The stable word; `None` when the agent is away, or is newer and says one that this client does not know.
+    /// The reason; `None` if the agent is unavailable, or is newer and returned an unknown reason.
     pub fn reason(&self) -> Option<Reason> {
         match self {
-            Self::Away { .. } => None,
-            Self::Refused { detail, .. } => Reason::parse(&detail.reason),
+            Self::Unavailable { .. } => None,
+            Self::Status { detail, .. } => Reason::parse(&detail.reason),
         }
     }
 
     /// Whether the same call may succeed later.
     pub fn may_retry(&self) -> bool {
         match self {
-            Self::Away { .. } => true,
-            Self::Refused { code, detail, .. } => {
+            Self::Unavailable { .. } => true,
+            Self::Status { code, detail, .. } => {
                 detail.retry || (detail.reason.is_empty() && *code == Code::Unavailable)
             }
         }
     }
 
-    /// The id of the call; empty if it never reached the agent.
+    /// The call ID; empty if the call did not reach the agent.
     pub fn call_id(&self) -> &str {
         match self {
-            Self::Away { .. } => "",
-            Self::Refused { detail, .. } => &detail.call_id,
+            Self::Unavailable { .. } => "",
+            Self::Status { detail, .. } => &detail.call_id,
         }
     }
 
     /// The error of a failed connection.
-    pub(crate) fn away(socket: &Path, error: &(dyn std::error::Error + 'static)) -> Self {
+    pub(crate) fn unavailable(socket: &Path, error: &(dyn std::error::Error + 'static)) -> Self {
         let io = causes(error).find_map(|cause| cause.downcast_ref::<std::io::Error>());
         let why = match io.map(std::io::Error::kind) {
             Some(std::io::ErrorKind::NotFound) => {
-                "there is no such socket; is `knit agent` running?".to_owned()
+                "the socket does not exist; is `knit agent` running?".to_owned()
             }
             Some(std::io::ErrorKind::ConnectionRefused) => {
-                "the socket is left over from an agent that is gone; is `knit agent` running?".to_owned()
+                "connection refused; is `knit agent` running?".to_owned()
             }
             Some(std::io::ErrorKind::PermissionDenied) => {
-                "permission denied; the socket is its owner's only, usually root's".to_owned()
+                "permission denied; only the owner of the socket, usually root, may connect".to_owned()
             }
             _ => causes(error).last().map(ToString::to_string).unwrap_or_default(),
         };
-        Self::Away { socket: socket.to_owned(), why }
+        Self::Unavailable { socket: socket.to_owned(), why }
     }
 
-    /// The error of an agent that is there and says nothing.
-    pub(crate) fn silent(socket: &Path) -> Self {
-        let why = "it did not answer in time; it hangs, or has very much to do".to_owned();
-        Self::Away { socket: socket.to_owned(), why }
+    /// The error of an agent that does not respond.
+    pub(crate) fn timeout(socket: &Path) -> Self {
+        let why = "no response in time; the agent hangs or is overloaded".to_owned();
+        Self::Unavailable { socket: socket.to_owned(), why }
     }
 
     /// The error of a failed call.
-    pub(crate) fn of(socket: &Path, status: Status) -> Self {
+    pub(crate) fn from_status(socket: &Path, status: Status) -> Self {
         let detail = detail::read(&status);
-        // The deadline ends a call here or in the agent's own library, whichever is faster; neither knows reasons.
+        // The deadline may end a call in either gRPC library, which add no detail.
         if detail.is_none() && matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded) {
-            return Self::silent(socket);
+            return Self::timeout(socket);
         }
-        let broken = std::error::Error::source(&status).filter(|_| detail.is_none());
-        if let Some(broken) = broken
+        let transport = std::error::Error::source(&status).filter(|_| detail.is_none());
+        if let Some(transport) = transport
             && matches!(status.code(), Code::Unavailable | Code::Unknown)
         {
-            return Self::away(socket, broken);
+            return Self::unavailable(socket, transport);
         }
         let code = status.code();
         let message = match status.message() {
             "" => code.description().to_owned(),
             message => message.to_owned(),
         };
-        Self::Refused { code, message, detail: Box::new(detail.unwrap_or_default()) }
+        Self::Status { code, message, detail: Box::new(detail.unwrap_or_default()) }
     }
 }
 
-/// An error, and what caused it.
+/// An error and its sources.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {

@@ -1,4 +1,4 @@
-//! Messages as JSON, in protobuf's own mapping: camelCase names, enums by name, times as RFC 3339.
+//! Messages as JSON in the canonical protobuf mapping: camelCase names, enums by name, times as RFC 3339.
 
 use std::sync::OnceLock;
 
@@ -6,9 +6,9 @@ use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::Value;
 
-/// The message as JSON. Empty texts and maps, and messages that are not set, are left out; numbers, truth values,
-/// enums and lists are always there, so that a program that reads the answer needs no defaults. It fails when the message
-/// holds what JSON cannot say, such as a time before the year 1.
+/// The message as JSON. Empty strings and maps and unset messages are omitted; numbers, booleans, enums and lists are
+/// always present, so that readers need no defaults. Fails if the message contains a value without a JSON form, such as
+/// a time before the year 1.
 pub fn value<M: Message + Name>(message: &M) -> Result<Value, serde_json::Error> {
     let name = M::full_name();
     let kind = pool().get_message_by_name(&name).expect("every generated message is in the descriptors");
@@ -20,7 +20,7 @@ pub fn value<M: Message + Name>(message: &M) -> Result<Value, serde_json::Error>
     Ok(value)
 }
 
-/// Every message and service of the interface.
+/// The descriptors of all messages and services.
 pub fn pool() -> &'static DescriptorPool {
     static POOL: OnceLock<DescriptorPool> = OnceLock::new();
     POOL.get_or_init(|| {
@@ -56,7 +56,7 @@ mod tests {
     use crate::v1;
 
     #[test]
-    fn enums_have_names_numbers_stay_numbers_and_empty_fields_are_left_out() {
+    fn enums_have_names_numbers_stay_numbers_and_empty_fields_are_omitted() {
         let address = v1::Address {
             address: "10.0.0.2".to_owned(),
             prefix_length: 24,

@@ -1,38 +1,38 @@
-//! Stable words for what went wrong.
+//! Stable error reasons.
 
 use std::fmt;
 
 use tonic::Code;
 
-/// Defines the reasons: each with its word, its gRPC code and whether the same call may succeed later.
+/// Defines the reasons: each with its name, its gRPC code and whether a retry may help.
 macro_rules! reasons {
     ($(#[doc = $meaning:literal] $name:ident => $code:ident, $retry:literal;)*) => {
-        /// Why a call failed. The words appear in errors, metrics, Events and conditions: none changes its meaning.
+        /// Why a call failed. The names appear in errors, metrics, Events and conditions, and are stable.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason {
             $(#[doc = $meaning] $name,)*
         }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The word.
+            /// The name.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// What it means, in a sentence.
+            /// The description.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $meaning.trim_ascii(),)* }
             }
 
-            /// The gRPC code that goes with it.
+            /// The gRPC code.
             pub fn code(self) -> Code {
                 match self { $(Self::$name => Code::$code,)* }
             }
 
-            /// Whether the same call may succeed later, as a rule.
+            /// Whether the same call may succeed later, by default.
             pub fn retry(self) -> bool {
                 match self { $(Self::$name => $retry,)* }
             }
@@ -41,58 +41,58 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A value of the request that nothing can be made of.
+    /// A value is invalid.
     InvalidValue => InvalidArgument, false;
-    /// Two inputs ask for the same thing differently.
+    /// Two inputs conflict.
     Conflict => FailedPrecondition, false;
-    /// An address range that is in use by something else.
+    /// An address range overlaps one that is in use.
     RangeOverlap => FailedPrecondition, false;
     /// No free address is left.
     AddressesExhausted => ResourceExhausted, true;
-    /// Something that is named does not exist.
+    /// A referenced object does not exist.
     NotFound => NotFound, false;
-    /// It exists, and is not the caller's to use.
+    /// The caller is not allowed to use it.
     NotAllowed => PermissionDenied, false;
-    /// It exists in the kernel, and Knit did not make it.
+    /// It exists in the kernel and is not managed by Knit.
     NotOwned => FailedPrecondition, false;
-    /// The kernel does not have it.
-    KernelLacks => FailedPrecondition, false;
-    /// The kernel refused or failed.
-    KernelRefused => Internal, true;
-    /// It is there already, and the caller said that this is an error.
+    /// The kernel does not support it.
+    KernelUnsupported => FailedPrecondition, false;
+    /// The kernel returned an error.
+    KernelError => Internal, true;
+    /// It exists already, and the caller set `fail_if_present`.
     AlreadyPresent => AlreadyExists, false;
-    /// The sandbox's isolation domain is gone.
+    /// The isolation domain of the sandbox no longer exists.
     SandboxGone => FailedPrecondition, false;
-    /// A later call decided otherwise: an attach that comes after the detach of its sandbox, say.
+    /// A later call supersedes it, such as a detach before a delayed attach.
     Superseded => Aborted, false;
-    /// The agent is starting, or the node's part of the network does not stand yet.
+    /// The agent is starting, or the node's network is not ready.
     NotReady => Unavailable, true;
-    /// The agent is going away.
+    /// The agent is shutting down.
     Stopping => Unavailable, true;
-    /// Too many calls at once.
+    /// Too many concurrent calls.
     Busy => ResourceExhausted, true;
-    /// The agent cannot write its state: the disk is full or read-only, say.
+    /// The agent cannot write its state, for example because the disk is full or read-only.
     StateUnwritable => Unavailable, true;
-    /// A registered extension is away or failed.
+    /// A registered extension is unavailable or failed.
     ExtensionFailed => Aborted, true;
-    /// The call took longer than it was given.
+    /// The deadline of the call expired.
     DeadlineExceeded => DeadlineExceeded, true;
-    /// The caller went away; nothing is left of the call.
+    /// The caller cancelled the call, which was rolled back.
     Cancelled => Cancelled, true;
-    /// The history does not reach back so far: begin a watch anew.
+    /// The position is no longer in the history: restart the watch.
     PositionGone => OutOfRange, false;
-    /// The reader of a stream did not keep up: go on from the last position.
+    /// The reader of a stream is too slow: resume from the last position.
     SlowReader => ResourceExhausted, true;
-    /// This agent cannot do it.
+    /// The agent does not support it.
     Unsupported => Unimplemented, false;
-    /// A fault of the agent itself.
+    /// An internal error of the agent.
     Internal => Internal, false;
 }
 
 impl Reason {
-    /// The reason with this word; `None` for one of a newer agent.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+    /// Parses a name; `None` for a reason of a newer agent.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.as_str() == name)
     }
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_read_back() {
+    fn every_reason_is_parsed() {
         for reason in Reason::ALL {
             assert_eq!(Reason::parse(reason.as_str()), Some(*reason));
         }

@@ -1,73 +1,75 @@
-//! The client.
+//! Client configuration.
 
 use std::path::{Path, PathBuf};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-/// Why there is no way to an API server.
+/// Why no client can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kubeconfig cannot be used.
+    /// The kubeconfig is invalid.
     #[error("kubeconfig {path}: {source}")]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<kube::config::KubeconfigError>,
     },
-    /// This is no pod of a cluster.
-    #[error("no API server is known: name a kubeconfig, or run as a pod with a service account ({source})")]
+    /// There is no service account.
+    #[error(
+        "no API server is configured: set a kubeconfig, or run in a pod with a service account ({source})"
+    )]
     NotInCluster {
-        /// What is missing.
+        /// The cause.
         source: Box<kube::config::InClusterError>,
     },
-    /// No kubeconfig can be used.
-    #[error("no API server is known: name a kubeconfig with --kubeconfig or KUBECONFIG ({why})")]
+    /// There is no usable kubeconfig.
+    #[error("no API server is configured: set --kubeconfig or KUBECONFIG ({why})")]
     NoConfig {
-        /// What is missing.
+        /// The cause.
         why: String,
     },
-    /// The client cannot be made.
-    #[error("client of the API server: {source}")]
+    /// The client cannot be created.
+    #[error("API server client: {source}")]
     Client {
-        /// What happened.
+        /// The cause.
         source: Box<kube::Error>,
     },
 }
 
-/// The way to the API server that a person means: of the kubeconfig that is named or that kubectl would take, and of its
-/// current context unless another is named.
-pub async fn as_person(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, Error> {
+/// Loads the client configuration like kubectl: from the given or the default kubeconfig, with the given or its current
+/// context.
+pub async fn load_config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, Error> {
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let no_config = |why: String| Error::NoConfig { why };
     match (kubeconfig, context) {
         (Some(path), _) => {
-            let file = Kubeconfig::read_from(path).map_err(|source| unusable(path, source))?;
+            let file = Kubeconfig::read_from(path).map_err(|source| invalid_kubeconfig(path, source))?;
             let config = Config::from_custom_kubeconfig(file, &options).await;
-            config.map_err(|source| unusable(path, source))
+            config.map_err(|source| invalid_kubeconfig(path, source))
         }
         (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|why| no_config(why.to_string())),
-        // Without any kubeconfig, a pod's service account.
+        // Falls back to the service account of the pod.
         (None, None) => Config::infer().await.map_err(|why| no_config(why.to_string())),
     }
 }
 
-fn unusable(path: &Path, source: kube::config::KubeconfigError) -> Error {
+fn invalid_kubeconfig(path: &Path, source: kube::config::KubeconfigError) -> Error {
     Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) }
 }
 
-/// A client for the API server of a kubeconfig or, without one, for that of the cluster that this is a pod of. Nothing is
-/// asked yet: an API server that is away shows when it is.
+/// A client for the API server of a kubeconfig or, without one, of the cluster that this pod runs in. It does not
+/// connect yet.
 pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, Error> {
     let config = match kubeconfig {
-        Some(path) => as_person(Some(path), None).await?,
+        Some(path) => load_config(Some(path), None).await?,
         None => Config::incluster().map_err(|source| Error::NotInCluster { source: Box::new(source) })?,
     };
     client(config)
 }
 
-/// A client of it. Nothing is asked yet.
+/// A client with this configuration. It does not connect yet.
 pub fn client(config: Config) -> Result<Client, Error> {
     Client::try_from(config).map_err(|source| Error::Client { source: Box::new(source) })
 }

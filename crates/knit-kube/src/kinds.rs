@@ -1,4 +1,4 @@
-//! Knit's kinds as an API server has them.
+//! Knit's kinds as API resources.
 
 use std::fmt::Debug;
 
@@ -8,11 +8,11 @@ use kube::core::ApiResource;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::Value;
 
-/// Who Knit is in an object's managed fields.
-pub const MANAGER: &str = "knit";
+/// The field manager of server-side apply.
+pub const FIELD_MANAGER: &str = "knit";
 
-/// Where objects of a kind are found.
-pub fn resource(kind: &KindInfo) -> ApiResource {
+/// The API resource of a kind.
+pub fn api_resource(kind: &KindInfo) -> ApiResource {
     ApiResource {
         group: kind.group.clone(),
         version: kind.version.clone(),
@@ -22,9 +22,9 @@ pub fn resource(kind: &KindInfo) -> ApiResource {
     }
 }
 
-/// An object as Knit knows it; `None` if it cannot be read, because a newer Knit's definition is installed. What only the
-/// API server needs is left out.
-pub fn object_of(kind: &KindInfo, found: &DynamicObject) -> Option<Object> {
+/// Parses an object; `None` if it cannot be parsed because a newer definition is installed. Managed fields and
+/// annotations are dropped.
+pub fn parse_object(kind: &KindInfo, found: &DynamicObject) -> Option<Object> {
     let mut metadata = found.metadata.clone();
     metadata.managed_fields = None;
     metadata.annotations = None;
@@ -43,16 +43,16 @@ pub fn object_of(kind: &KindInfo, found: &DynamicObject) -> Option<Object> {
         tracing::warn!(
             kind = kind.kind,
             name = found.name_any(),
-            "cannot be read: is the definition of another Knit?"
+            "cannot parse the object: is the CRD from another version of Knit?"
         );
     }
     object
 }
 
-/// Has an object of Knit's own be as stated: made, or changed, in one request.
+/// Creates or updates an object by server-side apply.
 pub async fn apply<K>(api: &Api<K>, name: &str, manifest: &Value) -> kube::Result<K>
 where
     K: Resource + Clone + serde::de::DeserializeOwned + Debug,
 {
-    api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(manifest)).await
+    api.patch(name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(manifest)).await
 }

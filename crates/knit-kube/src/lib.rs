@@ -1,15 +1,15 @@
-//! The way to an API server: the client, watches that say when they are complete, and what all writers have in common.
+//! Access to the Kubernetes API server: client configuration, watches, server-side apply and Events.
 //!
-//! Nothing is decided here. Whoever watches hears a whole list first, and again whenever the watch could not go on (the
-//! server was away, or had forgotten where the watch was), so that what went in between shows.
+//! A watch delivers a full list first, and again whenever it had to be restarted, so that deletions in between are
+//! observed.
 
 mod client;
 mod kinds;
 mod recorder;
 mod watch;
 
-pub use client::{Error, as_person, client, connect};
-pub use kinds::{MANAGER, apply, object_of, resource};
+pub use client::{Error, client, connect, load_config};
+pub use kinds::{FIELD_MANAGER, api_resource, apply, parse_object};
 pub use kube;
-pub use recorder::{Recorder, Severity};
-pub use watch::{Seen, follow, follow_with};
+pub use recorder::{EventRecorder, Severity};
+pub use watch::{WatchUpdate, watch, watch_with_errors};

@@ -1,36 +1,36 @@
-//! Events: what people see below an object that they describe.
+//! Kubernetes Events.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder as Publisher, Reporter};
+use kube::runtime::events::{Event, EventType, Recorder as KubeRecorder, Reporter};
 
-/// An API server refuses a longer note.
+/// The maximum length of a note, which the API server enforces.
 const MAX_NOTE: usize = 1_000;
 
-/// How bad it is.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// All is well.
+    /// Informational.
     Normal,
-    /// Someone should look.
+    /// Needs attention.
     Warning,
 }
 
-/// Writes Events. The same again within a while is counted, not written anew.
+/// Publishes Events. Repeated Events are aggregated.
 #[derive(Clone)]
-pub struct Recorder {
-    publisher: Publisher,
+pub struct EventRecorder {
+    recorder: KubeRecorder,
 }
 
-impl Recorder {
-    /// A recorder for one program (`knit-agent`) in one place (the node).
-    pub fn new(client: Client, program: &str, place: &str) -> Self {
-        let reporter = Reporter { controller: program.to_owned(), instance: Some(place.to_owned()) };
-        Self { publisher: Publisher::new(client, reporter) }
+impl EventRecorder {
+    /// A recorder for a reporting component (`knit-agent`) and instance (the node).
+    pub fn new(client: Client, component: &str, instance: &str) -> Self {
+        let reporter = Reporter { controller: component.to_owned(), instance: Some(instance.to_owned()) };
+        Self { recorder: KubeRecorder::new(client, reporter) }
     }
 
-    /// Says something about an object. An Event that cannot be written is only logged: nothing depends on it.
-    pub async fn tell(&self, about: &ObjectReference, severity: Severity, reason: &str, note: &str) {
+    /// Publishes an Event about an object. Failures are only logged.
+    pub async fn publish(&self, about: &ObjectReference, severity: Severity, reason: &str, note: &str) {
         let cut = note.char_indices().nth(MAX_NOTE).map_or(note.len(), |(end, _)| end);
         let event = Event {
             type_: match severity {
@@ -42,8 +42,8 @@ impl Recorder {
             action: reason.to_owned(),
             secondary: None,
         };
-        if let Err(why) = self.publisher.publish(&event, about).await {
-            tracing::debug!(%why, reason, "an Event could not be written");
+        if let Err(why) = self.recorder.publish(&event, about).await {
+            tracing::debug!(%why, reason, "cannot publish an Event");
         }
     }
 }

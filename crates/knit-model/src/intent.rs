@@ -1,16 +1,16 @@
-//! What a dialect asks for, in words that no dialect owns.
+//! Intents: what an input dialect (CRD, KNI, CNI, NRI) requests, in a form that is independent of the dialect.
 //!
-//! A dialect translates each of its objects or calls into intents; the engine turns intents and sandboxes into desired.
-//! An intent says what is wanted and for which pods, never how the kernel is told.
+//! A dialect translates each of its objects or calls into intents; the engine resolves intents and sandboxes into desired
+//! state. An intent states what is requested and for which pods, never the kernel operations.
 
-mod defined;
+mod bandwidth;
+mod bridge_port;
 mod egress;
-mod limits;
-mod port;
+mod network_definition;
+mod overlay;
 mod route;
 mod routing;
 mod socket;
-mod span;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,14 +18,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use defined::{Defined, PluginChainIntent, RejectedIntent};
+pub use bandwidth::{BandwidthLimits, RateIntent};
+pub use bridge_port::BridgePortIntent;
 pub use egress::{EgressGatewayIntent, LocalNode};
-pub use limits::{Limits, RateIntent};
-pub use port::BridgePortIntent;
+pub use network_definition::{NetworkDefinition, PluginChainIntent, RejectedIntent};
+pub use overlay::OverlayIntent;
 pub use route::{NextHopIntent, RouteIntent};
-pub use routing::{RoutingEntry, RoutingIntent, SysctlIntent, default_of, link_of};
-pub use socket::{Bound, Socket, SocketIntent};
-pub use span::OverlayIntent;
+pub use routing::{RoutingEntry, RoutingIntent, SysctlIntent, default_sysctl_path, sysctl_link};
+pub use socket::{Socket, SocketBinding, SocketIntent};
 
 use crate::key::PublicKey;
 use crate::link::{Attrs, Bridge, HostDevice, Kind, LinkKind, OwnerId};
@@ -35,122 +35,122 @@ use crate::quota::QuotaIntent;
 use crate::rule::Rule;
 use crate::sandbox::Sandbox;
 
-/// One thing that is asked for, and by whom.
+/// One request and its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
-    /// Who asks, in which field. The namespace of the object is the tenant.
+    /// The object and field that the request comes from. The namespace of the object is the tenant.
     pub origin: Provenance,
-    /// What is asked for.
+    /// What is requested.
     pub spec: IntentSpec,
 }
 
-/// What can be asked for.
+/// What can be requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum IntentSpec {
     /// A bridge on the node.
     Bridge(BridgeIntent),
-    /// An interface in each pod that matches.
+    /// An interface in each selected pod.
     Interface(Box<InterfaceIntent>),
-    /// A change of an interface that others made, in each pod that matches.
+    /// A change of an interface that Knit did not create, in each selected pod.
     LinkChange(LinkChangeIntent),
-    /// A host link that is open to tenants.
+    /// A host link that tenants may use as parent.
     Uplink(UplinkIntent),
-    /// A named network whose ranges interfaces refer to.
+    /// A named network with address ranges that interfaces refer to.
     Network(NetworkIntent),
-    /// A route, rule, neighbour or sysctl in each pod that matches.
+    /// A route, rule, neighbour or sysctl in each selected pod.
     Routing(Box<RoutingIntent>),
-    /// A socket that each pod that matches may ask for.
+    /// A privileged socket that each selected pod may request.
     Socket(Box<SocketIntent>),
-    /// Extensions that must be registered before pods may come.
+    /// Extensions that must be registered before pods are admitted.
     RequiredExtensions(RequiredExtensionsIntent),
-    /// At most so much in the namespace.
+    /// Limits on what a namespace may use.
     Quota(QuotaIntent),
-    /// The way from the cluster's network to other nodes and to the outside.
+    /// Inter-node routing of the cluster network, masquerade and anti-spoofing.
     NodeRoutes(NodeRoutesIntent),
-    /// Addresses that nodes take their pods' ranges from.
+    /// A pool of addresses that nodes claim their pod blocks from.
     AddressPool(AddressPoolIntent),
-    /// A way out of the cluster by a chosen node and address.
+    /// Egress from the cluster through a chosen node and source address (SNAT).
     EgressGateway(EgressGatewayIntent),
-    /// An interface that CNI plugins make, in each pod that matches.
+    /// An interface that a chain of CNI plugins creates in each selected pod.
     PluginChain(Box<PluginChainIntent>),
-    /// Something that cannot be: the pods that match are told why.
+    /// A request that was rejected; the problem is reported on the selected pods.
     Rejected(Box<RejectedIntent>),
 }
 
-/// Addresses that nodes take their pods' ranges from, block by block.
+/// A pool of addresses that nodes claim blocks of for their pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressPoolIntent {
-    /// The pool's name, which its blocks' names begin with.
+    /// Name of the pool and prefix of the names of its blocks.
     pub name: String,
-    /// All of its addresses.
+    /// The address range of the pool.
     pub range: IpNet,
-    /// The prefix length of its blocks.
+    /// Prefix length of its blocks.
     pub block: u8,
-    /// Namespaces whose pods take from it, and from no other pool of its family; none: all that no other pool names.
+    /// Namespaces whose pods allocate from this pool only. Empty: all namespaces that no other pool of the family names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
-    /// Whether its pods have their node's address outside of the cluster; `None`: as the cluster's network says.
+    /// Whether packets of its pods to destinations outside the cluster are masqueraded; `None`: the cluster network's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub masquerade: Option<bool>,
 }
 
-/// The way from the cluster's network to other nodes and to the outside.
+/// Inter-node routing of the cluster network, masquerade and anti-spoofing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRoutesIntent {
-    /// The other nodes.
+    /// The other nodes of the cluster.
     pub nodes: Vec<PeerNode>,
-    /// Whether pods have their node's address outside of the cluster, where nobody would find the way back to theirs.
+    /// Whether packets to destinations outside the cluster are masqueraded (SNAT to the node's address).
     pub masquerade: bool,
-    /// Ranges that pods reach with their own address all the same.
-    pub inside: Vec<IpNet>,
-    /// Whether pods can say nothing in the name of others.
+    /// Destinations outside the cluster that are exempt from masquerade.
+    pub no_masquerade_ranges: Vec<IpNet>,
+    /// Whether pods are prevented from spoofing source addresses.
     #[serde(default)]
     pub anti_spoofing: bool,
-    /// The pools that this node's ranges are of. A family that has any gives a pod one address of whichever range has room.
+    /// The pools that this node's blocks belong to. In a family with pools a pod gets one address from any block with free addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<IpNet>,
-    /// Tunnels to nodes that share no link with this one; `None`: there are none.
+    /// VXLAN tunnels to nodes that are not on a common link; `None`: no tunnels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<NodeTunnelIntent>,
-    /// This node itself, for gateways that choose it.
+    /// This node, for egress gateways that select it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub own: Option<LocalNode>,
-    /// All ways to other nodes are encrypted; `None`: none is.
+    pub local_node: Option<LocalNode>,
+    /// WireGuard encryption of all traffic to other nodes; `None`: unencrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<EncryptionIntent>,
 }
 
-/// WireGuard to all other nodes.
+/// WireGuard encryption between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncryptionIntent {
-    /// Its UDP port, the same on all nodes.
+    /// UDP port, the same on all nodes.
     pub port: u16,
-    /// Addresses of this node, at most one of each family.
-    pub ends: Vec<TunnelEndpoint>,
+    /// Tunnel endpoints of this node, at most one of each family.
+    pub endpoints: Vec<TunnelEndpoint>,
 }
 
-/// Tunnels to other nodes.
+/// VXLAN tunnels to other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTunnelIntent {
     /// This node's name.
     pub node: String,
-    /// The VXLAN's number, the same on all nodes.
+    /// VXLAN network identifier, the same on all nodes.
     pub vni: u32,
-    /// Its UDP port, the same on all nodes.
+    /// UDP port, the same on all nodes.
     pub port: u16,
-    /// Also to nodes that share a link with this one.
+    /// Whether nodes on a common link are reached through the tunnel as well.
     pub always: bool,
-    /// Addresses of this node, at most one of each family.
-    pub ends: Vec<TunnelEndpoint>,
+    /// Tunnel endpoints of this node, at most one of each family.
+    pub endpoints: Vec<TunnelEndpoint>,
 }
 
-/// An address of this node that tunnels begin at.
+/// An address of this node that is the local endpoint of tunnels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelEndpoint {
     /// The address.
     pub address: IpAddr,
-    /// The MTU of the link that has it.
+    /// MTU of the link that has the address.
     pub mtu: u32,
 }
 
@@ -159,143 +159,143 @@ pub struct TunnelEndpoint {
 pub struct PeerNode {
     /// Its name.
     pub name: String,
-    /// The ranges of its pods.
+    /// Address ranges of its pods.
     pub ranges: Vec<IpNet>,
-    /// Its own addresses, each with the link of this node that it is on.
+    /// Its node addresses that are directly reachable, each with the link of this node.
     pub addresses: Vec<(IpAddr, IfName)>,
-    /// Its own addresses that are on no link of this node.
+    /// Its node addresses that are not directly reachable on a link of this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub far: Vec<IpAddr>,
-    /// The public key that it has told for encrypted ways.
+    pub off_link_addresses: Vec<IpAddr>,
+    /// The WireGuard public key that it has published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
 }
 
 impl NodeRoutesIntent {
-    /// The addresses of this node that tunnels begin at.
-    pub fn ends(&self) -> impl Iterator<Item = &TunnelEndpoint> {
-        let encrypted = self.encryption.iter().flat_map(|want| &want.ends);
-        self.tunnel.iter().flat_map(|want| &want.ends).chain(encrypted)
+    /// The local endpoints of all tunnels, VXLAN and WireGuard.
+    pub fn tunnel_endpoints(&self) -> impl Iterator<Item = &TunnelEndpoint> {
+        let encrypted = self.encryption.iter().flat_map(|intent| &intent.endpoints);
+        self.tunnel.iter().flat_map(|intent| &intent.endpoints).chain(encrypted)
     }
 }
 
 impl PeerNode {
-    /// All of its own addresses.
-    pub fn own(&self) -> impl Iterator<Item = IpAddr> {
-        self.addresses.iter().map(|(address, _)| *address).chain(self.far.iter().copied())
+    /// All of its node addresses.
+    pub fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().map(|(address, _)| *address).chain(self.off_link_addresses.iter().copied())
     }
 }
 
 /// A bridge on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeIntent {
-    /// Its name. Another namespace's bridge of the same name keeps it, and this one gets a derived name.
+    /// Requested name. If a bridge of another namespace already has it, this one gets a derived name.
     pub name: IfName,
-    /// The ranges on it. The bridge takes the first address of each, interfaces the following ones.
+    /// Address ranges. The bridge has the first address of each, interfaces are allocated the following ones.
     pub ranges: Vec<IpNet>,
-    /// What every link has.
+    /// Attributes that every link has.
     pub attrs: Attrs,
-    /// A bridge's own fields.
+    /// Bridge-specific fields.
     pub bridge: Bridge,
-    /// The VLANs of the node itself, as if it were a port.
+    /// VLANs of the bridge's own (host) port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<BridgePortIntent>,
 }
 
-/// An interface in each pod that matches.
+/// An interface in each selected pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceIntent {
-    /// Which pods of the object's namespace.
+    /// Selects pods of the object's namespace.
     pub pods: Selector,
-    /// Its name in the pod.
+    /// Name in the pod.
     pub name: NameRule,
-    /// Its kind with the kind's own fields; a kind's `parent` is left out here, see `parent`.
+    /// Link kind and its fields, without the kind's `parent` (see `parent`).
     pub kind: Kind,
-    /// What every link has; `master` is left out here, see `master`.
+    /// Attributes that every link has, without `master` (see `master`).
     pub attrs: Attrs,
-    /// What it sits on: another interface of the same pod, or an uplink of the node.
+    /// Parent: another interface of the same pod, or an Uplink of the node.
     pub parent: Option<String>,
-    /// For a link with an end on the host: the bridge there (made if it is missing). For others: a bridge or VRF of the pod.
+    /// For a link with a host end: the bridge on the host, created if missing. For others: a bridge or VRF in the pod.
     pub master: Option<String>,
-    /// For a link with an end on the host: the VLANs of that end on its bridge.
+    /// For a link with a host end: VLANs of that bridge port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<BridgePortIntent>,
-    /// A VRF of the pod whose port it is: the name of another interface that is asked for. It never goes with a
-    /// `master` inside the pod.
+    /// VRF of the pod that the interface belongs to, by the name of another requested interface. Mutually exclusive with
+    /// a `master` inside the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
-    /// The pod of the same namespace that is a tunnel's far end; its address is found on a network that both are on.
+    /// Pod of the same namespace that is the remote endpoint of a tunnel; its address is looked up on a common network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_pod: Option<String>,
-    /// Where its addresses come from: one address of each range.
+    /// Ranges to allocate from: one address of each.
     pub ranges: Vec<IpNet>,
-    /// A network of the same namespace whose ranges are meant; `ranges` is empty then.
+    /// Network of the same namespace whose ranges are used; `ranges` is empty then.
     pub network: Option<String>,
-    /// Addresses that are asked for by value.
+    /// Static addresses.
     pub fixed: Vec<IpNet>,
-    /// Routes in the pod; a next hop without a link means this interface. Those of the main table go into the VRF's, for
-    /// a VRF and its ports.
+    /// Routes in the pod; a next hop without a link uses this interface. For a VRF and its ports, routes of the main table
+    /// are placed in the VRF's table.
     pub routes: Vec<RouteIntent>,
-    /// Rules in the pod.
+    /// Policy rules in the pod.
     pub rules: Vec<Rule>,
-    /// The gateway of a default route through this interface.
+    /// Gateways of default routes through this interface.
     pub gateways: Vec<IpAddr>,
-    /// Sysctls of the interface by their last words, such as `ipv6/accept_ra` or `ipv4/proxy_arp`.
+    /// Sysctls of the interface by family and name, such as `ipv6/accept_ra` or `ipv4/proxy_arp`.
     pub sysctls: BTreeMap<String, String>,
-    /// How fast packets may come and go.
-    #[serde(default, skip_serializing_if = "Limits::is_empty")]
-    pub limits: Limits,
-    /// What the definition of its network says, if it has one.
+    /// Bandwidth limits.
+    #[serde(default, skip_serializing_if = "BandwidthLimits::is_empty")]
+    pub limits: BandwidthLimits,
+    /// Settings from a network definition, if the interface is attached to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub defined: Option<Box<Defined>>,
+    pub definition: Option<Box<NetworkDefinition>>,
 }
 
-/// A change of an interface that others made. Old values come back when it is no longer asked for.
+/// A change of an interface that Knit did not create. The old values are restored once the intent is withdrawn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkChangeIntent {
-    /// Which pods of the object's namespace.
+    /// Selects pods of the object's namespace.
     pub pods: Selector,
     /// The interface, usually `eth0`.
     pub name: IfName,
     /// The fields to change.
     pub attrs: Attrs,
-    /// Sysctls of the interface by their last words, such as `ipv4/rp_filter`.
+    /// Sysctls of the interface by family and name, such as `ipv4/rp_filter`.
     pub sysctls: BTreeMap<String, String>,
-    /// Routes to add in the pod; a next hop without a link means the interface that is changed.
+    /// Routes to add in the pod; a next hop without a link uses the changed interface.
     pub routes: Vec<RouteIntent>,
 }
 
-/// A host link that an admin opened to tenants.
+/// A host link that an administrator offers to tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UplinkIntent {
-    /// The name that tenants use.
+    /// Name that tenants refer to.
     pub name: String,
-    /// The host's link.
+    /// The link on the host.
     pub link: IfName,
-    /// Namespaces that may use it; empty is none, `*` is all.
+    /// Namespaces that may use it; empty: none, `*`: all.
     pub namespaces: Vec<String>,
-    /// Kinds of links that may sit on it; empty is all.
+    /// Link kinds that may be created on it; empty: all.
     pub kinds: Vec<String>,
-    /// VLANs that may be used on it, as inclusive ranges; empty is none.
+    /// VLANs that may be used on it, as inclusive ranges; empty: none.
     pub vlans: Vec<(u16, u16)>,
-    /// The largest MTU of a link on it; `None` is the uplink's own.
+    /// Largest MTU of a link on it; `None`: the uplink's MTU.
     pub max_mtu: Option<u32>,
 }
 
 /// A named network of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkIntent {
-    /// The name that interfaces of the same namespace refer to.
+    /// Name that interfaces of the same namespace refer to.
     pub name: String,
-    /// Its ranges. An interface takes one address of each; a bridge of the network takes the first.
+    /// Address ranges. An interface is allocated one address of each; the network's bridge has the first one.
     pub ranges: Vec<IpNet>,
-    /// The node has no address on it: its pods reach each other and nothing else.
+    /// Whether the node has no address on it, so that pods reach only each other.
     pub isolated: bool,
-    /// The MTU of its interfaces that state none.
+    /// MTU of interfaces that do not state one.
     pub mtu: Option<u32>,
-    /// It is one network on all nodes, by tunnels between them; `None`: each node has one of its own.
+    /// Overlay between all nodes; `None`: the network is local to each node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub span: Option<OverlayIntent>,
+    pub overlay: Option<OverlayIntent>,
 }
 
 /// How an interface gets its name.
@@ -304,55 +304,55 @@ pub struct NetworkIntent {
 pub enum NameRule {
     /// This name.
     Exact(IfName),
-    /// The text and the sandbox's number: `pc0` becomes `pc02841804`, its host end `hpc02841804`.
+    /// Prefix followed by the sandbox's number: `pc0` becomes `pc02841804`, its host end `hpc02841804`.
     Prefix(String),
 }
 
-/// At most this many bytes of a name's prefix: with `h` in front and a number of seven digits it still fits.
+/// Maximum length of a name prefix: with `h` in front and a number of seven digits it still fits `IFNAMSIZ`.
 pub const MAX_PREFIX_BYTES: usize = 7;
 
-/// Extensions that must be registered before pods may come.
+/// Extensions that must be registered before pods are admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequiredExtensionsIntent {
     /// Their names.
     pub required: Vec<String>,
 }
 
-/// Which pods.
+/// Selects pods of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selector {
-    /// Labels that must have these values.
+    /// Labels with their required values.
     pub labels: BTreeMap<String, String>,
-    /// More conditions.
+    /// Further requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub expressions: Vec<Expression>,
-    /// The pod with this uid and no other, whatever its labels.
+    pub expressions: Vec<LabelRequirement>,
+    /// The pod with this UID only, regardless of labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
 
-/// A condition on a label.
+/// A requirement on a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Expression {
-    /// The label.
+pub struct LabelRequirement {
+    /// The label key.
     pub key: String,
-    /// The condition.
-    pub operator: Operator,
+    /// The operator.
+    pub operator: RequirementOperator,
     /// The values of `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
 
-/// Kubernetes' operators on labels.
+/// Operators of Kubernetes label selectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Operator {
-    /// Has one of the values.
+pub enum RequirementOperator {
+    /// The label has one of the values.
     In,
-    /// Has none of the values, or not the label.
+    /// The label is absent or has none of the values.
     NotIn,
-    /// Has the label.
+    /// The label is present.
     Exists,
-    /// Has not the label.
+    /// The label is absent.
     DoesNotExist,
 }
 
@@ -362,16 +362,16 @@ impl UplinkIntent {
         self.namespaces.iter().any(|open| open == "*" || open == namespace)
     }
 
-    /// Whether its link itself may be lent to a pod. Such a link is gone for all others, so that an admin has to say it in
-    /// so many words.
-    pub fn lends(&self) -> bool {
+    /// Whether the link itself may be moved into a pod (host-device). It is lost to all other users then, so the kind must
+    /// be listed explicitly.
+    pub fn allows_device_move(&self) -> bool {
         self.kinds.iter().any(|kind| kind == HostDevice::NAME)
     }
 }
 
 impl NetworkIntent {
-    /// The bridge on the node for a network's pairs: `vn-` and the network's name where that fits, or a stable number.
-    /// The prefix keeps a tenant's network from being named like a NIC of the node.
+    /// Name of the network's bridge on the node: `vn-` and the network's name if that fits, otherwise `vn-` and a stable
+    /// hash. The prefix prevents a tenant from taking the name of a NIC of the node.
     pub fn bridge_name(network: &str) -> String {
         let named = format!("vn-{network}");
         if IfName::new(named.as_str()).is_ok() {
@@ -383,17 +383,17 @@ impl NetworkIntent {
 }
 
 impl InterfaceIntent {
-    /// Whose its bridge and its addresses are, if the object that asks is of this namespace.
+    /// The namespace that owns its bridge and addresses, for an object of this namespace.
     pub fn tenant<'a>(&'a self, namespace: &'a str) -> &'a str {
-        self.defined.as_ref().map_or(namespace, |defined| defined.namespace.as_str())
+        self.definition.as_ref().map_or(namespace, |defined| defined.namespace.as_str())
     }
 }
 
 impl IntentSpec {
-    /// The interface, if one is asked for.
+    /// The interface intent, if it is one.
     pub fn interface(&self) -> Option<&InterfaceIntent> {
         match self {
-            Self::Interface(want) => Some(want),
+            Self::Interface(interface) => Some(interface),
             _ => None,
         }
     }
@@ -410,7 +410,7 @@ impl Selector {
         Self { uid: Some(uid.into()), ..Self::default() }
     }
 
-    /// Whether the sandbox's pod, of this namespace, is meant. An empty selector means no pod, not all.
+    /// Whether it selects the sandbox's pod, for an object of this namespace. An empty selector matches no pod.
     pub fn matches(&self, namespace: &str, sandbox: &Sandbox) -> bool {
         if let Some(uid) = &self.uid {
             return sandbox.namespace == namespace && !uid.is_empty() && sandbox.uid == *uid;
@@ -420,19 +420,19 @@ impl Selector {
         !empty
             && sandbox.namespace == namespace
             && self.labels.iter().all(has)
-            && self.expressions.iter().all(|expression| expression.holds(&sandbox.labels))
+            && self.expressions.iter().all(|requirement| requirement.matches(&sandbox.labels))
     }
 }
 
-impl Expression {
-    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
+impl LabelRequirement {
+    fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         let is_one = value.is_some_and(|value| self.values.contains(value));
         match self.operator {
-            Operator::In => is_one,
-            Operator::NotIn => !is_one,
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
+            RequirementOperator::In => is_one,
+            RequirementOperator::NotIn => !is_one,
+            RequirementOperator::Exists => value.is_some(),
+            RequirementOperator::DoesNotExist => value.is_none(),
         }
     }
 }
@@ -450,12 +450,12 @@ impl NameRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::{Instance, SandboxId};
+    use crate::sandbox::{SandboxId, SandboxInstance};
 
     fn sandbox(labels: &[(&str, &str)]) -> Sandbox {
         Sandbox {
             id: SandboxId("s".to_owned()),
-            instance: Instance { boot: "b".to_owned(), cookie: 1 },
+            instance: SandboxInstance { boot: "b".to_owned(), cookie: 1 },
             isolation: Default::default(),
             netns: "/run/netns/s".to_owned(),
             number: 2_841_804,
@@ -463,12 +463,12 @@ mod tests {
             namespace: "cnf".to_owned(),
             uid: "u".to_owned(),
             labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-            annotated: None,
+            annotated_limits: None,
         }
     }
 
     #[test]
-    fn a_selector_means_pods_of_its_own_namespace_only() {
+    fn a_selector_matches_only_pods_of_its_namespace() {
         let selector = Selector::label("podconfig", "sample-a");
         assert!(selector.matches("cnf", &sandbox(&[("podconfig", "sample-a"), ("x", "y")])));
         assert!(!selector.matches("other", &sandbox(&[("podconfig", "sample-a")])));
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_is_meant_by_its_uid_and_by_nothing_that_a_label_says() {
+    fn a_uid_selector_ignores_labels() {
         let selector = Selector::pod("u");
         assert!(selector.matches("cnf", &sandbox(&[])));
         assert!(!selector.matches("other", &sandbox(&[])));
@@ -486,22 +486,22 @@ mod tests {
     }
 
     #[test]
-    fn expressions_mean_what_they_mean_in_kubernetes() {
+    fn requirements_follow_kubernetes_semantics() {
         let holds = |operator, values: &[&str], labels: &[(&str, &str)]| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();
-            let expressions = vec![Expression { key: "tier".to_owned(), operator, values }];
+            let expressions = vec![LabelRequirement { key: "tier".to_owned(), operator, values }];
             Selector { expressions, ..Selector::default() }.matches("cnf", &sandbox(labels))
         };
-        assert!(holds(Operator::In, &["a", "b"], &[("tier", "b")]));
-        assert!(!holds(Operator::In, &["a", "b"], &[]));
-        assert!(holds(Operator::NotIn, &["a"], &[]));
-        assert!(!holds(Operator::NotIn, &["a"], &[("tier", "a")]));
-        assert!(holds(Operator::Exists, &[], &[("tier", "")]));
-        assert!(holds(Operator::DoesNotExist, &[], &[]));
+        assert!(holds(RequirementOperator::In, &["a", "b"], &[("tier", "b")]));
+        assert!(!holds(RequirementOperator::In, &["a", "b"], &[]));
+        assert!(holds(RequirementOperator::NotIn, &["a"], &[]));
+        assert!(!holds(RequirementOperator::NotIn, &["a"], &[("tier", "a")]));
+        assert!(holds(RequirementOperator::Exists, &[], &[("tier", "")]));
+        assert!(holds(RequirementOperator::DoesNotExist, &[], &[]));
     }
 
     #[test]
-    fn a_prefix_is_followed_by_the_number() {
+    fn a_name_prefix_is_followed_by_the_sandbox_number() {
         let name = NameRule::Prefix("pc0".to_owned()).name_in(&sandbox(&[]));
         assert_eq!(name.unwrap().as_str(), "pc02841804");
         assert!(NameRule::Prefix("ninebytes".to_owned()).name_in(&sandbox(&[])).is_err());

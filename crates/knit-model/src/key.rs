@@ -1,5 +1,5 @@
-//! Keys of tunnels. What is secret is never part of a plan, a journal, a status or a log: those name a key by where it
-//! comes from and by the public key that belongs to it.
+//! Keys of tunnels. A secret key is never part of a plan, a journal, a status or a log: those refer to a key by its source
+//! and its public key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,49 +9,49 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use x25519_dalek::{X25519_BASEPOINT_BYTES, x25519};
 
-/// How many bytes a key has.
+/// Length of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// A public key (Curve25519), written in base64.
+/// A Curve25519 public key, written in base64.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; KEY_BYTES]);
 
-/// A secret key. It can be neither printed nor stored by accident: it has no text and no serde.
+/// A secret key. It implements neither `Display` nor serde, so that it cannot be printed or stored by accident.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PrivateKey([u8; KEY_BYTES]);
 
-/// Where a secret key comes from.
+/// The source of a secret key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeyRef {
-    /// Knit makes it on the node, for the attachment with this id. An object does not know the id: it is empty there.
-    Made {
+    /// Generated on the node for the attachment with this id. The id is empty in an intent, which does not know it.
+    Generated {
         /// The attachment's id.
         id: String,
     },
-    /// Someone put it into a Secret.
+    /// An entry of a Kubernetes Secret.
     Secret {
-        /// The Secret's namespace.
+        /// Namespace of the Secret.
         namespace: String,
-        /// The Secret's name.
+        /// Name of the Secret.
         name: String,
-        /// Which of its entries.
+        /// Key of the entry.
         key: String,
     },
 }
 
-/// A secret key as the model holds it. Desired says where it comes from; observed says which it is. A part that is not
-/// stated is never compared.
+/// A reference to a secret key. Desired state has its source, observed state its public key. An unset field is not
+/// compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SecretKey {
-    /// Where it comes from.
-    pub from: Option<KeyRef>,
-    /// The public key that belongs to it, which tells nothing about it. [`PublicKey::NONE`]: there is no key.
+    /// The source.
+    pub source: Option<KeyRef>,
+    /// The public key, which reveals nothing about the secret. [`PublicKey::NONE`]: no key is set.
     pub public: Option<PublicKey>,
 }
 
 impl PublicKey {
-    /// All zeros: what the kernel shows where there is no key.
+    /// All zeros: what the kernel reports if no key is set.
     pub const NONE: Self = Self([0; KEY_BYTES]);
 
     /// From its bytes.
@@ -66,27 +66,27 @@ impl PublicKey {
 }
 
 impl PrivateKey {
-    /// From its bytes: those of a private key, of a preshared key, or random ones.
+    /// From its bytes: a private key, a preshared key, or random bytes.
     pub const fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// From its text, as `wg genkey` prints it. The text is never repeated in the error.
-    pub fn parse(text: &str) -> Result<Self, NotAKey> {
-        decode(text.trim()).map(Self).map_err(|why| NotAKey { text: None, why })
+    /// Parses the output of `wg genkey`. The error never contains the text.
+    pub fn parse(text: &str) -> Result<Self, ParseKeyError> {
+        decode(text.trim()).map(Self).map_err(|reason| ParseKeyError { text: None, reason })
     }
 
-    /// Its text, to be stored where only root reads.
+    /// Its text form, to be stored where only root can read it.
     pub fn reveal(&self) -> String {
         STANDARD.encode(self.0)
     }
 
-    /// Its bytes, to be given to the kernel.
+    /// Its bytes, for the kernel.
     pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 
-    /// The public key that belongs to it.
+    /// The public key of this secret key.
     pub fn public(&self) -> PublicKey {
         if self.0 == [0; KEY_BYTES] {
             return PublicKey::NONE;
@@ -96,42 +96,42 @@ impl PrivateKey {
 }
 
 impl SecretKey {
-    /// A key that comes from somewhere.
-    pub fn from(key: KeyRef) -> Self {
-        Self { from: Some(key), public: None }
+    /// A key with this source.
+    pub fn from_source(key: KeyRef) -> Self {
+        Self { source: Some(key), public: None }
     }
 
     /// The key with this public key.
-    pub fn of(public: PublicKey) -> Self {
-        Self { from: None, public: Some(public) }
+    pub fn with_public_key(public: PublicKey) -> Self {
+        Self { source: None, public: Some(public) }
     }
 
-    /// That there is no key.
+    /// No key is set.
     pub fn none() -> Self {
-        Self::of(PublicKey::NONE)
+        Self::with_public_key(PublicKey::NONE)
     }
 }
 
-/// A text that is no key.
+/// A text that is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}a key is 32 bytes in base64 (44 characters that end with `=`): {why}", text.as_ref().map(|text| format!("`{}`: ", text.escape_debug())).unwrap_or_default())]
-pub struct NotAKey {
+#[error("{}a key is 32 bytes in base64 (44 characters that end with `=`): {reason}", text.as_ref().map(|text| format!("`{}`: ", text.escape_debug())).unwrap_or_default())]
+pub struct ParseKeyError {
     /// The text, unless it could be a secret.
     text: Option<String>,
-    why: String,
+    reason: String,
 }
 
 fn decode(text: &str) -> Result<[u8; KEY_BYTES], String> {
-    let bytes = STANDARD.decode(text).map_err(|_| "this is not base64".to_owned())?;
+    let bytes = STANDARD.decode(text).map_err(|_| "not valid base64".to_owned())?;
     let length = bytes.len();
-    bytes.try_into().map_err(|_| format!("this has {length} bytes"))
+    bytes.try_into().map_err(|_| format!("this text has {length} bytes"))
 }
 
 impl FromStr for PublicKey {
-    type Err = NotAKey;
+    type Err = ParseKeyError;
 
-    fn from_str(text: &str) -> Result<Self, NotAKey> {
-        decode(text).map(Self).map_err(|why| NotAKey { text: Some(text.to_owned()), why })
+    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+        decode(text).map(Self).map_err(|reason| ParseKeyError { text: Some(text.to_owned()), reason })
     }
 }
 
@@ -149,14 +149,14 @@ impl fmt::Debug for PublicKey {
 
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("PrivateKey(not shown)")
+        out.write_str("PrivateKey(redacted)")
     }
 }
 
 impl fmt::Display for KeyRef {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Made { .. } => out.write_str("the key that is made on the node"),
+            Self::Generated { .. } => out.write_str("the key generated on the node"),
             Self::Secret { namespace, name, key } => {
                 write!(out, "key {key} of Secret {name} in namespace {namespace}")
             }
@@ -185,7 +185,7 @@ mod tests {
     const PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
 
     #[test]
-    fn a_public_key_follows_from_its_secret() {
+    fn a_public_key_is_derived_from_its_secret() {
         let key = PrivateKey::parse(&format!("{PRIVATE}\n")).unwrap();
         assert_eq!(key.public().to_string(), PUBLIC);
         assert_eq!(key.reveal(), PRIVATE);
@@ -193,20 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_never_shows() {
+    fn a_secret_is_never_printed() {
         let key = PrivateKey::parse(PRIVATE).unwrap();
-        assert_eq!(format!("{key:?}"), "PrivateKey(not shown)");
+        assert_eq!(format!("{key:?}"), "PrivateKey(redacted)");
         let wrong = PrivateKey::parse("dwdtCnMYpX08FsFyUbJm").unwrap_err().to_string();
-        assert_eq!(wrong, "a key is 32 bytes in base64 (44 characters that end with `=`): this has 15 bytes");
+        assert_eq!(
+            wrong,
+            "a key is 32 bytes in base64 (44 characters that end with `=`): this text has 15 bytes"
+        );
         assert!(!PrivateKey::parse("dwdtCn!").unwrap_err().to_string().contains("dwdtCn"));
     }
 
     #[test]
-    fn a_public_key_that_is_none_is_named() {
+    fn an_invalid_public_key_is_named_in_the_error() {
         let wrong = "abc".parse::<PublicKey>().unwrap_err().to_string();
         assert_eq!(
             wrong,
-            "`abc`: a key is 32 bytes in base64 (44 characters that end with `=`): this is not base64"
+            "`abc`: a key is 32 bytes in base64 (44 characters that end with `=`): not valid base64"
         );
         let key: PublicKey = PUBLIC.parse().unwrap();
         assert_eq!(serde_json::to_string(&key).unwrap(), format!("\"{PUBLIC}\""));

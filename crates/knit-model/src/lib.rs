@@ -1,16 +1,16 @@
-//! Knit's words as plain data, and the two pure questions about them: what differs, and in which order to change it.
+//! The data model of Knit: intents, desired and observed network state, and the plan from one to the other.
 //!
-//! No I/O, no clock, no async: everything here is a function of its arguments. Dialects translate their input into these
-//! types, the kernel room observes into them and applies plans made of them.
+//! No I/O, no clock, no async: every result is a function of its arguments. Input dialects translate their objects into
+//! intents, `knit-engine` resolves intents into desired state, `knit-kernel` observes the kernel into the same types and
+//! applies the plans that [`plan::diff`] computes.
 
 pub mod intent;
+pub mod kernel_ids;
 pub mod key;
 pub mod link;
 pub mod mac;
-pub mod marks;
 pub mod name;
 pub mod neighbour;
-pub mod pairs;
 pub mod plan;
 pub mod problem;
 pub mod provenance;
@@ -19,6 +19,7 @@ pub mod report;
 pub mod route;
 pub mod rule;
 pub mod sandbox;
+pub mod serde_pairs;
 pub mod state;
 
 pub use key::{KeyRef, PrivateKey, PublicKey, SecretKey};

@@ -1,7 +1,8 @@
-//! Links: what every link has, and what each kind has of its own.
+//! Links: common attributes and kind-specific fields.
 //!
 //! A kind is one file below `link/` and one line in [`kinds!`]. Its fields are its serde fields, so that comparing,
-//! printing and storing need no code of its own; it only says which fields the kernel cannot change on a living link.
+//! printing and storing need no code per kind; a kind only states which fields the kernel cannot change on an existing
+//! link.
 
 mod attrs;
 mod bridge;
@@ -14,11 +15,11 @@ mod host_device;
 mod iptunnel;
 mod ipvlan;
 mod kind;
-mod lent;
-mod limit;
 mod macvlan;
-mod or_none;
-mod port;
+mod moved_device;
+mod number_or_none;
+mod port_vlans;
+mod rate_limit;
 mod tap;
 mod tunnel;
 mod veth;
@@ -35,27 +36,27 @@ use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
 pub use bridge::{Bridge, DEFAULT_VLAN};
-pub use compare::agrees;
-pub use differences::Difference;
+pub use compare::values_match;
+pub use differences::FieldDifference;
 pub use dummy::Dummy;
 pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
 pub use gre::{Gre, GreForm};
 pub use host_device::HostDevice;
-pub use iptunnel::{Inner, IpTunnel, IpTunnelForm};
+pub use iptunnel::{InnerProtocol, IpTunnel, IpTunnelForm};
 pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use kind::{Enforcement, LinkKind};
-pub use lent::Lent;
-pub use limit::{GRAIN as BURST_GRAIN, LEAST as LEAST_LIMIT, Limit, MOST as MOST_LIMIT, Rate};
 pub use macvlan::{Macvlan, MacvlanMode};
-pub use or_none::OrNone;
-pub use port::{MAX_VLAN, NotVlans, PortVlans, VlanSet};
-pub use tap::{NOBODY as TAP_NOBODY, Tap};
+pub use moved_device::MovedDevice;
+pub use number_or_none::NumberOrNone;
+pub use port_vlans::{MAX_VLAN, ParseVlansError, PortVlans, VlanSet};
+pub use rate_limit::{BURST_GRANULARITY, MAX_RATE, MIN_RATE, RateLimit, TokenBucket};
+pub use tap::{NO_OWNER as TAP_NO_OWNER, Tap};
 pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
-pub use veth::{Peer, Veth};
+pub use veth::{Veth, VethPeer};
 pub use vlan::{QosMapping, Vlan, VlanProtocol};
 pub use vrf::{VRF_RULE_PRIORITY, Vrf};
 pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
-pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WgPeer, WireGuard};
+pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WireGuard, WireGuardPeer};
 
 use crate::key::SecretKey;
 use crate::name::IfName;
@@ -67,31 +68,31 @@ use crate::sandbox::Scope;
 /// Builds [`Kind`] from the list of kinds.
 macro_rules! kinds {
     ($($name:ident),* $(,)?) => {
-        /// A link's kind, with the kind's own fields.
+        /// The kind of a link, with its kind-specific fields.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "lowercase")]
         pub enum Kind {
             $(#[allow(missing_docs)] $name($name),)*
-            /// A link that Knit found and does not know: never made, only seen.
+            /// A kind that Knit does not support: observed, never created.
             Other {
-                /// The kernel's word for it; empty for a physical link.
+                /// The kernel's name of the kind; empty for a physical link.
                 name: String,
             },
         }
 
         impl Kind {
-            /// All kinds that Knit makes, by the kernel's words.
+            /// The kernel's names of all supported kinds.
             pub fn names() -> impl Iterator<Item = &'static str> {
                 [$(<$name as LinkKind>::NAMES),*].into_iter().flatten().copied()
             }
 
-            /// Those of them that may sit on a link of another scope.
+            /// Names of the kinds that may have an uplink (a link of another scope) as parent.
             pub fn names_on_uplink() -> impl Iterator<Item = &'static str> {
                 let on_uplink = [$((<$name as LinkKind>::ON_UPLINK, <$name as LinkKind>::NAMES)),*];
                 on_uplink.into_iter().filter(|(on_uplink, _)| *on_uplink).flat_map(|(_, names)| names).copied()
             }
 
-            /// The kernel's word for the kind.
+            /// The kernel's name of the kind (`IFLA_INFO_KIND`).
             pub fn name(&self) -> &str {
                 match self {
                     $(Self::$name(kind) => kind.name(),)*
@@ -99,18 +100,18 @@ macro_rules! kinds {
                 }
             }
 
-            /// The kernel's words for kinds like this one.
-            pub fn forms(&self) -> &'static [&'static str] {
+            /// All kernel names that this kind of link can have.
+            pub fn kernel_kinds(&self) -> &'static [&'static str] {
                 match self {
                     $(Self::$name(_) => <$name as LinkKind>::NAMES,)*
                     Self::Other { .. } => &[],
                 }
             }
 
-            /// Fields that the kernel takes only at birth.
-            pub fn recreate(&self) -> &'static [&'static str] {
+            /// Fields that the kernel accepts only when the link is created.
+            pub fn immutable_fields(&self) -> &'static [&'static str] {
                 match self {
-                    $(Self::$name(_) => <$name as LinkKind>::RECREATE,)*
+                    $(Self::$name(_) => <$name as LinkKind>::IMMUTABLE,)*
                     Self::Other { .. } => &[],
                 }
             }
@@ -131,7 +132,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether it may sit on a link of another scope.
+            /// Whether it may have an uplink (a link of another scope) as parent.
             pub fn on_uplink(&self) -> bool {
                 match self {
                     $(Self::$name(_) => <$name as LinkKind>::ON_UPLINK,)*
@@ -139,7 +140,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Sysctls of the namespace that the kernel sets by itself when such a link goes up.
+            /// Sysctls of the namespace that the kernel itself changes when such a link comes up.
             pub fn sysctls(&self) -> &'static [(&'static str, &'static str)] {
                 match self {
                     $(Self::$name(_) => <$name as LinkKind>::SYSCTLS,)*
@@ -147,7 +148,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether it has a hardware address of its own.
+            /// Whether it has its own hardware address.
             pub fn has_own_mac(&self) -> bool {
                 match self {
                     $(Self::$name(kind) => kind.has_own_mac(),)*
@@ -155,7 +156,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Whether its MTU follows its parent's also upwards.
+            /// Whether its MTU is also raised when the MTU of its parent is raised.
             pub fn follows_mtu(&self) -> bool {
                 match self {
                     $(Self::$name(_) => <$name as LinkKind>::FOLLOWS_MTU,)*
@@ -163,15 +164,15 @@ macro_rules! kinds {
                 }
             }
 
-            /// What a link of this kind has when nobody says anything.
-            pub fn habits(&self) -> Attrs {
+            /// Default attributes of this kind.
+            pub fn default_attrs(&self) -> Attrs {
                 match self {
-                    $(Self::$name(kind) => kind.habits(),)*
+                    $(Self::$name(kind) => kind.default_attrs(),)*
                     Self::Other { .. } => Attrs::default(),
                 }
             }
 
-            /// Rules that stand in a scope before the first link of this kind.
+            /// Policy rules that must exist in a scope before the first link of this kind.
             pub fn rules(&self) -> Vec<Rule> {
                 match self {
                     $(Self::$name(kind) => kind.rules(),)*
@@ -179,7 +180,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Routes that come with a link of this kind.
+            /// Routes that a link of this kind requires.
             pub fn routes(&self) -> Vec<Route> {
                 match self {
                     $(Self::$name(kind) => kind.routes(),)*
@@ -187,7 +188,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The table of the routes through its ports; `None` is the main one.
+            /// Routing table of its ports; `None`: the main table.
             pub fn table(&self) -> Option<u32> {
                 match self {
                     $(Self::$name(kind) => kind.table(),)*
@@ -195,7 +196,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Bytes around each packet.
+            /// Encapsulation overhead in bytes per packet.
             pub fn overhead(&self) -> u32 {
                 match self {
                     $(Self::$name(kind) => kind.overhead(),)*
@@ -203,7 +204,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The link of the same scope that this one sits on.
+            /// The parent (lower) link.
             pub fn parent(&self) -> Option<&IfName> {
                 match self {
                     $(Self::$name(kind) => kind.parent(),)*
@@ -211,23 +212,23 @@ macro_rules! kinds {
                 }
             }
 
-            /// The NIC of the host that it is, where it is not made but lent.
-            pub fn lent(&self) -> Option<&Lent> {
+            /// The host NIC, if the link is a device that is moved into the sandbox.
+            pub fn moved_device(&self) -> Option<&MovedDevice> {
                 match self {
-                    $(Self::$name(kind) => kind.lent(),)*
+                    $(Self::$name(kind) => kind.moved_device(),)*
                     Self::Other { .. } => None,
                 }
             }
 
-            /// The same, to fill in what it was.
-            pub fn lent_mut(&mut self) -> Option<&mut Lent> {
+            /// Mutable access to [`Kind::moved_device`].
+            pub fn moved_device_mut(&mut self) -> Option<&mut MovedDevice> {
                 match self {
-                    $(Self::$name(kind) => kind.lent_mut(),)*
+                    $(Self::$name(kind) => kind.moved_device_mut(),)*
                     Self::Other { .. } => None,
                 }
             }
 
-            /// The same with the kernel's own value wherever nothing is stated and it can be set back.
+            /// The kind with kernel defaults for all unset fields that can be reset on an existing link.
             #[must_use]
             pub fn with_defaults(self) -> Self {
                 match self {
@@ -236,26 +237,26 @@ macro_rules! kinds {
                 }
             }
 
-            /// The field that keeps this link from becoming the wanted one while it lives: the kernel takes it only at
-            /// birth, or not this change of it.
-            pub fn cannot_become(&self, wanted: &Self) -> Option<&'static str> {
-                let by_value = match (self, wanted) {
-                    $((Self::$name(seen), Self::$name(wanted)) => seen.cannot_become(wanted),)*
+            /// The field that requires the link to be recreated to reach `desired`: the kernel cannot change it, or not to
+            /// this value, on an existing link.
+            pub fn recreate_field(&self, desired: &Self) -> Option<&'static str> {
+                let by_value = match (self, desired) {
+                    $((Self::$name(observed), Self::$name(desired)) => observed.recreate_field(desired),)*
                     _ => None,
                 };
-                // What is the same, or was not seen, keeps nothing from becoming it.
-                if by_value.is_some() || self == wanted || matches!(self, Self::Veth(Veth { peer: None })) {
+                // A veth's peer is not observed, so it cannot be compared.
+                if by_value.is_some() || self == desired || matches!(self, Self::Veth(Veth { peer: None })) {
                     return by_value;
                 }
-                let (seen, wanted_fields) = (self.fields(), wanted.fields());
-                let differs = |field: &&&str| match (wanted_fields.get(**field), seen.get(**field)) {
-                    (Some(wanted), Some(seen)) => !agrees(wanted, seen),
+                let (observed_fields, desired_fields) = (self.fields(), desired.fields());
+                let differs = |field: &&&str| match (desired_fields.get(**field), observed_fields.get(**field)) {
+                    (Some(desired), Some(observed)) => !values_match(desired, observed),
                     _ => false,
                 };
-                wanted.recreate().iter().find(differs).copied()
+                desired.immutable_fields().iter().find(differs).copied()
             }
 
-            /// Puts the link on another one.
+            /// Sets the parent link.
             pub fn set_parent(&mut self, parent: IfName) {
                 match self {
                     $(Self::$name(kind) => kind.set_parent(parent),)*
@@ -263,31 +264,31 @@ macro_rules! kinds {
                 }
             }
 
-            /// Gives a tunnel its far end, and the near end that reaches it where none is stated.
-            pub fn set_ends(&mut self, local: IpAddr, remote: IpAddr) {
+            /// Sets the remote endpoint of a tunnel, and its local endpoint if that is unset.
+            pub fn set_endpoints(&mut self, local: IpAddr, remote: IpAddr) {
                 match self {
-                    $(Self::$name(kind) => kind.set_ends(local, remote),)*
+                    $(Self::$name(kind) => kind.set_endpoints(local, remote),)*
                     Self::Other { .. } => {}
                 }
             }
 
             /// The secret keys among its fields.
-            pub fn secrets(&mut self) -> Vec<&mut SecretKey> {
+            pub fn secret_keys(&mut self) -> Vec<&mut SecretKey> {
                 match self {
-                    $(Self::$name(kind) => kind.secrets(),)*
+                    $(Self::$name(kind) => kind.secret_keys(),)*
                     Self::Other { .. } => Vec::new(),
                 }
             }
 
-            /// What others have to know of it, by the words of a status.
-            pub fn shown(&self) -> Vec<(&'static str, String)> {
+            /// Details for the status of an interface, such as a public key.
+            pub fn details(&self) -> Vec<(&'static str, String)> {
                 match self {
-                    $(Self::$name(kind) => kind.shown(),)*
+                    $(Self::$name(kind) => kind.details(),)*
                     Self::Other { .. } => Vec::new(),
                 }
             }
 
-            /// Values that no kernel takes.
+            /// Checks the kind-specific fields.
             pub fn check(&self, path: &str, problems: &mut Problems) {
                 match self {
                     $(Self::$name(kind) => kind.check(path, problems),)*
@@ -295,7 +296,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// The kind's own fields that are stated.
+            /// All set fields of the kind.
             pub fn fields(&self) -> Fields {
                 match self {
                     $(Self::$name(kind) => fields_of(kind),)*
@@ -310,7 +311,7 @@ kinds!(
     Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
 );
 
-/// Named values of a link. A field that is not stated is not there.
+/// Fields of a link by name. Unset fields are absent.
 pub type Fields = BTreeMap<String, Value>;
 
 /// A link, desired or observed.
@@ -318,47 +319,47 @@ pub type Fields = BTreeMap<String, Value>;
 pub struct Link {
     /// Its name, unique in its scope.
     pub name: IfName,
-    /// Its kind with the kind's fields.
+    /// Its kind and kind-specific fields.
     #[serde(flatten)]
     pub kind: Kind,
-    /// What every link has.
+    /// Attributes that every link has.
     #[serde(flatten)]
     pub attrs: Attrs,
-    /// The scope that it is born from and whose link it sits on, when that is not its own: a macvlan of a sandbox on a
-    /// link of the host. The kernel does not tell it back, so it is never compared.
+    /// The scope of its parent, if that is another scope: a macvlan of a sandbox on a link of the host. The link is created
+    /// from that scope. The kernel does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub born_from: Option<Scope>,
-    /// Whose it is. Desired: `None` is a link that Knit does not own and only changes in the stated fields.
-    /// Observed: `None` is a link without Knit's mark.
+    pub parent_scope: Option<Scope>,
+    /// Owner. Desired: `None` is a link that Knit does not own and of which it only changes the set fields. Observed: `None`
+    /// is a link without an ownership mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<OwnerId>,
 }
 
-/// The id in a link's mark: the attachment's or the bridge's. At most 10 hexadecimal digits, so that it also fits
-/// into a 15-byte host-side name.
+/// The id in a link's ownership mark: that of the attachment or bridge. At most 10 hexadecimal digits, so that it also
+/// fits into a host-side name of 15 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OwnerId(pub String);
 
 impl OwnerId {
-    /// A stable id for whatever names the owner.
+    /// A stable id derived from the owner's name.
     pub fn derived(seed: &str) -> Self {
         Self(format!("{:010x}", crate::mac::fnv1a(seed.as_bytes()) & 0xff_ffff_ffff))
     }
 }
 
 impl Link {
-    /// A link of this name and kind with nothing else stated.
+    /// A link of this name and kind with everything else unset.
     pub fn new(name: IfName, kind: Kind) -> Self {
-        Self { name, kind, attrs: Attrs::default(), born_from: None, owner: None }
+        Self { name, kind, attrs: Attrs::default(), parent_scope: None, owner: None }
     }
 
-    /// The name that it has on the host, if it is a NIC that is lent.
+    /// Its name on the host, if it is a moved device.
     pub fn device(&self) -> Option<&IfName> {
-        self.kind.lent()?.device.as_ref()
+        self.kind.moved_device()?.device.as_ref()
     }
 
-    /// All stated fields: the common ones by their name, the kind's own too (their names never clash; a test holds that).
+    /// All set fields, common and kind-specific (a test ensures that the names do not clash).
     pub fn fields(&self) -> Fields {
         let mut all = self.attrs.fields();
         all.append(&mut self.kind.fields());
@@ -373,7 +374,7 @@ impl Link {
 }
 
 impl Attrs {
-    /// All stated fields.
+    /// All set fields.
     pub fn fields(&self) -> Fields {
         fields_of(self)
     }
@@ -382,7 +383,7 @@ impl Attrs {
 fn fields_of(value: &impl Serialize) -> Fields {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map.into_iter().filter(|(_, value)| !value.is_null()).collect(),
-        // Kinds and attributes are structs of plain values, which always serialise to an object.
+        // Kinds and attributes are structs of plain values, which always serialize to an object.
         _ => Fields::new(),
     }
 }
@@ -392,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kinds_fields_never_clash_with_the_common_ones() {
+    fn kind_specific_fields_never_clash_with_common_ones() {
         let common: Vec<String> = fields_of(&Attrs::full_for_tests()).into_keys().collect();
         let kinds = [
             Kind::Bridge(Bridge::default()).fields(),
@@ -400,7 +401,7 @@ mod tests {
             Kind::Macvlan(Macvlan::full_for_tests()).fields(),
             Kind::WireGuard(WireGuard::full_for_tests()).fields(),
             Kind::Tap(Tap::full_for_tests()).fields(),
-            Kind::HostDevice(HostDevice(Lent::full_for_tests())).fields(),
+            Kind::HostDevice(HostDevice(MovedDevice::full_for_tests())).fields(),
             Kind::Vlan(Vlan::full_for_tests()).fields(),
             Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
             Kind::Vrf(Vrf { table: 10 }).fields(),
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_id_fits_into_a_name() {
+    fn an_owner_id_fits_into_an_interface_name() {
         let id = OwnerId::derived("some/sandbox/net1");
         assert_eq!(id.0.len(), 10);
         assert_eq!(id, OwnerId::derived("some/sandbox/net1"));

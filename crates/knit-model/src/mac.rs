@@ -6,12 +6,12 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A unicast Ethernet address that an interface may have.
+/// A unicast hardware address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac([u8; 6]);
 
-/// Why a text is not a hardware address for an interface.
+/// Why a text is not a unicast hardware address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MacError {
     /// Not six pairs of hexadecimal digits.
@@ -19,7 +19,7 @@ pub enum MacError {
         "`{text}` is not a hardware address: expected six pairs of hexadecimal digits such as 02:00:00:00:00:01"
     )]
     Form {
-        /// What was given.
+        /// The text.
         text: String,
     },
     /// The group bit is set.
@@ -27,7 +27,7 @@ pub enum MacError {
         "`{text}` is a multicast address: an interface needs a unicast one (the first byte must be even)"
     )]
     Multicast {
-        /// What was given.
+        /// The text.
         text: String,
     },
     /// All zero.
@@ -36,7 +36,7 @@ pub enum MacError {
 }
 
 impl Mac {
-    /// From bytes, as the kernel gives them; not checked.
+    /// From bytes of the kernel, unchecked.
     pub const fn from_bytes(bytes: [u8; 6]) -> Self {
         Self(bytes)
     }
@@ -46,7 +46,7 @@ impl Mac {
         self.0
     }
 
-    /// A stable, locally administered unicast address for a seed, so that an interface that is made again has the same one.
+    /// A stable, locally administered unicast address for a seed, so that a recreated interface keeps its address.
     pub fn derived(seed: &str) -> Self {
         let [_, _, a, b, c, d, e, f] = fnv1a(seed.as_bytes()).to_be_bytes();
         Self([(a & 0xfc) | 0x02, b, c, d, e, f])
@@ -105,7 +105,7 @@ impl From<Mac> for String {
     }
 }
 
-/// FNV-1a: small, stable across versions and machines, which the standard library's hasher does not promise.
+/// FNV-1a hash. Unlike the standard library's hasher it is stable across versions and machines.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -117,19 +117,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_writes_the_usual_form() {
+    fn parses_and_prints_colon_notation() {
         let mac: Mac = "02:00:0A:b0:00:01".parse().unwrap();
         assert_eq!(mac.to_string(), "02:00:0a:b0:00:01");
     }
 
     #[test]
-    fn refuses_what_no_interface_may_have() {
-        let words = |text: &str| text.parse::<Mac>().unwrap_err().to_string();
-        assert!(words("02:00:00:00:00").contains("six pairs"));
-        assert!(words("02:00:00:00:00:00:01").contains("six pairs"));
-        assert!(words("+2:00:00:00:00:01").contains("six pairs"));
-        assert!(words("01:00:5e:00:00:01").contains("multicast"));
-        assert!(words("00:00:00:00:00:00").contains("all zero"));
+    fn rejects_invalid_addresses() {
+        let error = |text: &str| text.parse::<Mac>().unwrap_err().to_string();
+        assert!(error("02:00:00:00:00").contains("six pairs"));
+        assert!(error("02:00:00:00:00:00:01").contains("six pairs"));
+        assert!(error("+2:00:00:00:00:01").contains("six pairs"));
+        assert!(error("01:00:5e:00:00:01").contains("multicast"));
+        assert!(error("00:00:00:00:00:00").contains("all zero"));
     }
 
     #[test]

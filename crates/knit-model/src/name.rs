@@ -1,4 +1,4 @@
-//! Interface names, as the kernel accepts them.
+//! Interface names that the kernel accepts.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,78 +6,78 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
-/// An interface name holds at most this many bytes (`IFNAMSIZ` less the closing zero).
-pub const MAX_BYTES: usize = 15;
+/// Maximum length of an interface name (`IFNAMSIZ` without the terminating NUL).
+pub const MAX_NAME_BYTES: usize = 15;
 
-/// A valid interface name. Holding one means that the kernel will take it.
+/// A valid interface name.
 ///
-/// It is held in place: names are cloned everywhere, and are short. What follows the text is zero, which no name
-/// contains, so that names compare as their texts do.
+/// Stored inline, because names are short and cloned often. The rest of the array is zero, which no name contains, so
+/// that names compare like their texts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct IfName {
-    bytes: [u8; MAX_BYTES],
+    bytes: [u8; MAX_NAME_BYTES],
     length: u8,
 }
 
-/// Why a name is not an interface name.
+/// Why a text is not an interface name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
-    /// Nothing at all.
+    /// Empty.
     #[error("an interface name must not be empty")]
     Empty,
-    /// More than the kernel's limit.
-    #[error("interface name `{name}` has {bytes} bytes, the kernel takes at most {MAX_BYTES}")]
+    /// Longer than the kernel's limit.
+    #[error("interface name `{name}` has {bytes} bytes, the maximum is {MAX_NAME_BYTES}")]
     TooLong {
         /// The name.
         name: String,
         /// Its length.
         bytes: usize,
     },
-    /// `.` and `..` would be folders in `/sys/class/net`.
+    /// `.` and `..`, which are directories in `/sys/class/net`.
     #[error("interface name `{name}` is not allowed")]
-    Dots {
+    Reserved {
         /// The name.
         name: String,
     },
-    /// A character that the kernel or its tools refuse.
-    #[error("interface name `{}` must not contain {}", .name.escape_debug(), describe(*.letter))]
-    Letter {
+    /// A character that the kernel or its tools reject.
+    #[error("interface name `{}` must not contain {}", .name.escape_debug(), describe(*.character))]
+    Character {
         /// The name.
         name: String,
-        /// The first character that is refused.
-        letter: char,
+        /// The first rejected character.
+        character: char,
     },
 }
 
 impl IfName {
-    /// Checks the name.
+    /// Validates the name.
     pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
         let name = name.into();
         if name.is_empty() {
             return Err(NameError::Empty);
         }
-        // `%` would make the kernel choose a number; `:` is an old alias; the rest it refuses itself.
-        let refused = |letter: &char| {
-            matches!(letter, '/' | ':' | '%') || letter.is_whitespace() || letter.is_control()
+        // `%` is a format for kernel-assigned numbers, `:` an old-style alias; the kernel rejects the others.
+        let is_rejected = |character: &char| {
+            matches!(character, '/' | ':' | '%') || character.is_whitespace() || character.is_control()
         };
-        if let Some(letter) = name.chars().find(refused) {
-            return Err(NameError::Letter { name, letter });
+        if let Some(character) = name.chars().find(is_rejected) {
+            return Err(NameError::Character { name, character });
         }
         if name == "." || name == ".." {
-            return Err(NameError::Dots { name });
+            return Err(NameError::Reserved { name });
         }
-        if name.len() > MAX_BYTES {
+        if name.len() > MAX_NAME_BYTES {
             return Err(NameError::TooLong { bytes: name.len(), name });
         }
-        let mut bytes = [0; MAX_BYTES];
+        let mut bytes = [0; MAX_NAME_BYTES];
         bytes[..name.len()].copy_from_slice(name.as_bytes());
         Ok(Self { bytes, length: name.len() as u8 })
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        str::from_utf8(&self.bytes[..usize::from(self.length)]).expect("a name is made of text")
+        str::from_utf8(&self.bytes[..usize::from(self.length)]).expect("a name is built from a string")
     }
 }
 
@@ -121,8 +121,8 @@ impl From<IfName> for String {
     }
 }
 
-fn describe(letter: char) -> String {
-    match letter {
+fn describe(character: char) -> String {
+    match character {
         ' ' => "a space".to_owned(),
         '\0' => "a NUL".to_owned(),
         other => format!("`{}`", other.escape_debug()),
@@ -134,14 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_takes_is_a_name() {
+    fn valid_names_are_accepted() {
         for name in ["eth0", "pc02841804", "a", "exactly15bytes_", "net.1", "müh"] {
             assert_eq!(IfName::new(name).map(String::from).as_deref(), Ok(name));
         }
     }
 
     #[test]
-    fn names_compare_as_their_texts_do() {
+    fn names_compare_like_their_texts() {
         let texts = ["a", "a1", "a10", "a2", "b", "exactly15bytes_", "exactly15bytez", "müh"];
         let names: Vec<_> = texts.iter().map(|text| IfName::new(*text).unwrap()).collect();
         assert!(texts.is_sorted() && names.is_sorted());
@@ -149,17 +149,17 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_is_named_in_words() {
-        let words = |name: &str| IfName::new(name).unwrap_err().to_string();
-        assert_eq!(words(""), "an interface name must not be empty");
+    fn invalid_names_are_rejected_with_a_reason() {
+        let error = |name: &str| IfName::new(name).unwrap_err().to_string();
+        assert_eq!(error(""), "an interface name must not be empty");
         assert_eq!(
-            words("sixteen_bytes_xx"),
-            "interface name `sixteen_bytes_xx` has 16 bytes, the kernel takes at most 15"
+            error("sixteen_bytes_xx"),
+            "interface name `sixteen_bytes_xx` has 16 bytes, the maximum is 15"
         );
-        assert_eq!(words(".."), "interface name `..` is not allowed");
-        assert_eq!(words("a/b"), "interface name `a/b` must not contain `/`");
-        assert_eq!(words("a b"), "interface name `a b` must not contain a space");
-        assert_eq!(words("a\0b"), "interface name `a\\0b` must not contain a NUL");
-        assert_eq!(words("veth%d"), "interface name `veth%d` must not contain `%`");
+        assert_eq!(error(".."), "interface name `..` is not allowed");
+        assert_eq!(error("a/b"), "interface name `a/b` must not contain `/`");
+        assert_eq!(error("a b"), "interface name `a b` must not contain a space");
+        assert_eq!(error("a\0b"), "interface name `a\\0b` must not contain a NUL");
+        assert_eq!(error("veth%d"), "interface name `veth%d` must not contain `%`");
     }
 }

@@ -1,4 +1,4 @@
-//! Neighbours: fixed entries, and addresses that a link answers for (proxy ARP and ND).
+//! Neighbours: permanent entries and proxy entries (proxy ARP and ND).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,24 +13,24 @@ use crate::name::IfName;
 pub struct Neighbour {
     /// The link.
     pub link: IfName,
-    /// The neighbour's address.
+    /// IP address of the neighbour.
     pub address: IpAddr,
-    /// Where it is; `None` for a proxy entry: the link answers for it.
+    /// Hardware address; `None`: a proxy entry, the link answers for the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// Whether it carries Knit's mark.
+    /// Whether it carries Knit's protocol number.
     #[serde(default)]
     pub owned: bool,
 }
 
-/// What the kernel holds at most one neighbour of.
+/// Identity of a neighbour in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NeighbourKey {
     /// The link.
     pub link: IfName,
     /// The address.
     pub address: IpAddr,
-    /// Proxy entries are kept apart from the others.
+    /// Whether it is a proxy entry; the kernel stores those separately.
     pub proxy: bool,
 }
 

@@ -1,12 +1,12 @@
-//! Plans: the ordered kernel operations from observed to desired, each with its inverse.
+//! Plans: ordered kernel operations from observed to desired state, each with its inverse for rollback.
 
-mod below;
-mod changes;
-mod devices;
 mod diff;
+mod display;
+mod field_changes;
+mod link_decisions;
+mod moved_devices;
+mod parents;
 mod removal;
-mod show;
-mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use devices::settle_devices;
 pub use diff::diff;
+pub use moved_devices::fill_original_attrs;
 
 use crate::link::{Kind, Link};
 use crate::name::IfName;
@@ -27,23 +27,23 @@ use crate::rule::Rule;
 use crate::sandbox::Scope;
 use crate::state::{Address, AddressKey, NetState};
 
-/// What a node should look like, with the reason for each item.
+/// Desired state, with the origin of each item.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Desired {
     /// The state.
     pub state: NetState,
-    /// Why each item is wanted.
+    /// The origins of each item.
     #[serde(skip)]
-    pub why: BTreeMap<(Scope, Item), Vec<Provenance>>,
-    /// Links whose new addresses neighbours are told of: they may know them elsewhere.
+    pub origins: BTreeMap<(Scope, ItemKey), Vec<Provenance>>,
+    /// Links whose new addresses are announced (gratuitous ARP, unsolicited NA), because they may have moved.
     #[serde(skip)]
-    pub announced: BTreeSet<(Scope, IfName)>,
+    pub announced_links: BTreeSet<(Scope, IfName)>,
 }
 
-/// One item of a scope, by its identity.
+/// Identity of an item of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Item {
+pub enum ItemKey {
     /// A link.
     Link(IfName),
     /// An address.
@@ -58,32 +58,32 @@ pub enum Item {
     Sysctl(String),
 }
 
-/// The ordered steps, and what could not be planned.
+/// Ordered steps, and problems that could not be planned around.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// In the order in which they are applied.
-    pub steps: Vec<Planned>,
-    /// What stands in the way, by scope. The steps do not touch what these name.
+    /// Steps in the order of application.
+    pub steps: Vec<PlannedStep>,
+    /// Problems by scope. The steps do not touch the items concerned.
     pub problems: Vec<(Scope, Problem)>,
-    /// Addresses that neighbours are told of once all of it holds.
+    /// Addresses to announce once the plan is applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub announced: Vec<(Scope, IfName, IpAddr)>,
+    pub announced_addresses: Vec<(Scope, IfName, IpAddr)>,
 }
 
-/// A step, where it happens, and why.
+/// A step with its scope and origins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
-    /// Where.
+pub struct PlannedStep {
+    /// The scope.
     pub scope: Scope,
-    /// What.
+    /// The step.
     pub step: Step,
-    /// Who asked for it; empty when it goes because nobody does any more.
+    /// The origins of the item; empty if it is removed because it has none any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub because: Vec<Provenance>,
-    /// It happens by itself when a link of a later step goes or changes. Only its inverse has to be carried out.
+    pub origins: Vec<Provenance>,
+    /// The kernel does it as a side effect of a later step. Only its inverse has to be executed.
     #[serde(default)]
     pub implied: bool,
-    /// A remark for people, such as why a link has to be made again.
+    /// A remark, such as why a link is recreated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -92,30 +92,30 @@ pub struct Planned {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Step {
-    /// Makes a link with all its stated fields; for a veth, with its far end.
+    /// Creates a link with all set fields; a veth together with its peer.
     CreateLink {
         /// The link.
         link: Link,
-        /// The far end of a veth, and where it is born.
+        /// The peer of a veth and its scope.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<(Scope, Link)>,
     },
-    /// Deletes a link; the far end of a veth goes with it.
+    /// Deletes a link; a veth together with its peer.
     DeleteLink {
-        /// The link as it was seen.
+        /// The link as observed.
         link: Link,
-        /// The far end of a veth, and where it was.
+        /// The peer of a veth and its scope.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         peer: Option<(Scope, Link)>,
     },
-    /// Changes fields of a living link.
+    /// Changes fields of an existing link.
     ChangeLink {
         /// The link.
         name: IfName,
-        /// Its kind: some fields are the kind's own.
+        /// Its kind, for kind-specific fields.
         kind: String,
-        /// Field by field.
-        changes: Vec<Change>,
+        /// The changed fields.
+        changes: Vec<FieldChange>,
     },
     /// Adds an address.
     AddAddress(Address),
@@ -125,7 +125,7 @@ pub enum Step {
     AddRoute(Route),
     /// Removes a route.
     RemoveRoute(Route),
-    /// Replaces a route by another of the same identity, with no moment without either.
+    /// Atomically replaces a route by another of the same identity.
     ReplaceRoute {
         /// The old one.
         before: Route,
@@ -136,9 +136,9 @@ pub enum Step {
     AddRule(Rule),
     /// Removes a rule.
     RemoveRule(Rule),
-    /// Adds a neighbour, in the place of what the kernel found out by itself.
+    /// Adds a neighbour, replacing an entry that the kernel resolved.
     AddNeighbour(Neighbour),
-    /// Puts a neighbour in the place of another of the same identity.
+    /// Replaces a neighbour by another of the same identity.
     ReplaceNeighbour {
         /// The old one.
         before: Neighbour,
@@ -160,7 +160,7 @@ pub enum Step {
 
 /// The change of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
+pub struct FieldChange {
     /// The field.
     pub field: String,
     /// The old value.
@@ -170,27 +170,27 @@ pub struct Change {
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// Whether there are no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The plan that takes this one back.
+    /// The plan that rolls this one back.
     #[must_use]
     pub fn inverse(&self) -> Self {
-        let back = self.steps.iter().rev().filter(|planned| !planned.step.is_final());
-        Self { steps: back.map(Planned::inverse).collect(), ..Self::default() }
+        let reversible = self.steps.iter().rev().filter(|planned| !planned.step.is_irreversible());
+        Self { steps: reversible.map(PlannedStep::inverse).collect(), ..Self::default() }
     }
 }
 
-impl Planned {
-    /// The step that takes this one back. What was implied has to be carried out now.
+impl PlannedStep {
+    /// The step that rolls this one back. The inverse of an implied step has to be executed.
     #[must_use]
     pub fn inverse(&self) -> Self {
         Self {
             scope: self.scope.clone(),
             step: self.step.inverse(),
-            because: self.because.clone(),
+            origins: self.origins.clone(),
             implied: false,
             note: None,
         }
@@ -198,21 +198,24 @@ impl Planned {
 }
 
 impl Step {
-    /// Whether there is no way back: half of a pair, cut off from a sandbox that is not looked into any more. Nobody would
-    /// know what to make the other half of, and nobody wants it.
-    pub fn is_final(&self) -> bool {
+    /// Whether it cannot be rolled back: the host end of a veth whose peer is in a sandbox that is no longer observed.
+    pub fn is_irreversible(&self) -> bool {
         matches!(self, Self::DeleteLink { link, peer: None } if matches!(link.kind, Kind::Veth(_)))
     }
 
-    /// The step that takes this one back.
+    /// The step that rolls this one back.
     #[must_use]
     pub fn inverse(&self) -> Self {
         match self.clone() {
             Self::CreateLink { link, peer } => Self::DeleteLink { link, peer },
             Self::DeleteLink { link, peer } => Self::CreateLink { link, peer },
             Self::ChangeLink { name, kind, changes } => {
-                let back = |change: Change| Change { field: change.field, from: change.to, to: change.from };
-                Self::ChangeLink { name, kind, changes: changes.into_iter().map(back).collect() }
+                let invert = |change: FieldChange| FieldChange {
+                    field: change.field,
+                    from: change.to,
+                    to: change.from,
+                };
+                Self::ChangeLink { name, kind, changes: changes.into_iter().map(invert).collect() }
             }
             Self::AddAddress(address) => Self::RemoveAddress(address),
             Self::RemoveAddress(address) => Self::AddAddress(address),

@@ -1,58 +1,58 @@
-//! What is wrong with an input, in words, with the path of the field.
+//! Problems with an input: field path, stable reason and message.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that is wrong.
+/// A problem with an input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The field, such as `spec.links[1].mtu`; empty when it is the whole object.
+    /// The field, such as `spec.links[1].mtu`; empty for the whole object.
     pub field: String,
-    /// A stable word for conditions, Events, metrics and error codes.
+    /// Stable reason for conditions, Events, metrics and error codes.
     pub reason: Reason,
-    /// The sentence for people.
+    /// Human-readable message.
     pub message: String,
 }
 
-/// Stable reasons. They appear in conditions and metrics, so a name never changes its meaning.
+/// Stable reasons. They are public API: they appear in conditions, Events and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reason {
-    /// A value that no kernel or object takes.
+    /// A value is invalid.
     InvalidValue,
-    /// Two inputs ask for the same thing.
+    /// Two inputs request the same resource.
     Conflict,
-    /// An address range that is in use by something else.
+    /// An address range overlaps another one in use.
     RangeOverlap,
-    /// No free address is left.
+    /// No free address is left in the pool.
     AddressesExhausted,
-    /// Something that is named does not exist (yet).
+    /// A referenced object does not exist (yet).
     NotFound,
-    /// It exists, and is not the asker's to use.
+    /// A referenced object may not be used by the requester.
     NotAllowed,
-    /// It exists in the kernel, and Knit did not make it.
+    /// An object exists in the kernel and is not owned by Knit.
     NotOwned,
-    /// The kernel does not have it.
-    KernelLacks,
-    /// The kernel refused or failed.
-    KernelRefused,
-    /// What was asked for is there already, and that is not what was asked.
+    /// The kernel does not support it.
+    KernelUnsupported,
+    /// The kernel returned an error.
+    KernelError,
+    /// It already exists with other properties than requested.
     AlreadyPresent,
-    /// A later call decided otherwise: a detach while its attach was under way, say.
+    /// Superseded by a later call, such as a detach during an attach.
     Superseded,
-    /// The sandbox's isolation domain is gone.
+    /// The isolation domain of the sandbox no longer exists.
     SandboxGone,
-    /// More is under way than Knit takes at once.
+    /// Too many operations are in flight.
     Busy,
-    /// A registered extension is away or failed.
+    /// A registered extension is unavailable or failed.
     ExtensionFailed,
-    /// Something that the node needs for pods is not there yet.
+    /// The node is not ready for pods yet.
     NotReady,
-    /// The namespace has as much as its quota lets it.
+    /// The quota of the namespace is exhausted.
     QuotaExceeded,
 }
 
-/// A list of problems that can still grow; an input is checked to the end, so that a person sees all of them at once.
+/// Collected problems. An input is checked completely, so that all problems are reported at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problems(pub Vec<Problem>);
 
@@ -62,29 +62,29 @@ impl Problems {
         self.0.push(Problem { field: field.into(), reason, message: message.into() });
     }
 
-    /// Adds a bad value.
+    /// Adds an invalid value.
     pub fn invalid(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.add(field, Reason::InvalidValue, message);
     }
 
-    /// The value, or a problem at that field.
+    /// Unwraps a result, or adds its error as a problem of the field.
     pub fn check<T, E: fmt::Display>(&mut self, field: impl Into<String>, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.invalid(field, error.to_string())).ok()
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl Reason {
-    /// Whether trying again later, with the same input, may help.
-    pub fn retry_helps(self) -> bool {
+    /// Whether a retry with the same input may succeed.
+    pub fn is_retryable(self) -> bool {
         match self {
             Self::AddressesExhausted
             | Self::NotFound
-            | Self::KernelRefused
+            | Self::KernelError
             | Self::Conflict
             | Self::NotOwned
             | Self::Busy
@@ -94,7 +94,7 @@ impl Reason {
             Self::InvalidValue
             | Self::RangeOverlap
             | Self::NotAllowed
-            | Self::KernelLacks
+            | Self::KernelUnsupported
             | Self::AlreadyPresent
             | Self::Superseded
             | Self::SandboxGone => false,

@@ -1,30 +1,30 @@
-//! Where a desired value came from. It travels with the value into plan, journal, status and explain.
+//! Provenance of desired values. It is carried into plans, the journal, status and `knit explain`.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who asked for a value, in which language, and in which field.
+/// The origin of a value: dialect, object and field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Provenance {
-    /// The input language.
+    /// The input dialect.
     pub dialect: Dialect,
-    /// The object that says so; `None` for a call without one.
+    /// The object; `None` for a call.
     pub object: Option<ObjectRef>,
-    /// The field's path inside the object, such as `spec.networkAttachments[0].cidr`.
+    /// Path of the field in the object, such as `spec.networkAttachments[0].cidr`.
     pub field: String,
-    /// The id of the call, for an RPC.
+    /// Id of the RPC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
 }
 
-/// An input language.
+/// An input dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
     /// A Kubernetes object from the API server.
     Kubernetes,
-    /// The same object from a file.
+    /// An object from a file.
     File,
     /// A KNI call.
     Kni,
@@ -32,11 +32,11 @@ pub enum Dialect {
     Cni,
     /// An annotation on a pod.
     Annotation,
-    /// Knit itself: a value that follows from others.
+    /// Knit itself: a derived value.
     Knit,
 }
 
-/// Which object, and which generation of it.
+/// Reference to an object and its generation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectRef {
     /// Its kind.
@@ -45,14 +45,14 @@ pub struct ObjectRef {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its uid: the same name made again is another object.
+    /// Its UID, which distinguishes recreated objects of the same name.
     pub uid: String,
-    /// Which generation of its spec.
+    /// Generation of its spec.
     pub generation: i64,
 }
 
 impl Provenance {
-    /// The same origin, one field further in.
+    /// The same origin with another field.
     #[must_use]
     pub fn at(&self, field: impl fmt::Display) -> Self {
         Self { field: field.to_string(), ..self.clone() }

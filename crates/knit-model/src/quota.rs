@@ -1,21 +1,21 @@
-//! How much of it all a namespace may have.
+//! Quotas of a namespace.
 
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Interfaces, addresses and bridges, counted.
+/// Numbers of interfaces, addresses and bridges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ResourceCounts {
     /// Interfaces in pods.
     pub interfaces: u64,
-    /// Addresses of those.
+    /// Addresses of those interfaces.
     pub addresses: u64,
-    /// Bridges on nodes; one on two nodes is two.
+    /// Bridges on nodes; a bridge on two nodes counts twice.
     pub bridges: u64,
 }
 
-/// At most so many of each; nothing is no limit.
+/// Limits of a namespace; `None`: unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaIntent {
     /// Interfaces.
@@ -26,9 +26,9 @@ pub struct QuotaIntent {
     pub bridges: Option<u64>,
 }
 
-impl Counts {
-    /// One of each, as a function says.
-    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+impl ResourceCounts {
+    /// Combines each field with a function.
+    fn zip_with(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             interfaces: of(self.interfaces, other.interfaces),
             addresses: of(self.addresses, other.addresses),
@@ -36,33 +36,33 @@ impl Counts {
         }
     }
 
-    /// The larger of each.
+    /// The maximum of each field.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        self.each(other, u64::max)
+        self.zip_with(other, u64::max)
     }
 
-    /// The smaller of each.
+    /// The minimum of each field.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
-        self.each(other, u64::min)
+        self.zip_with(other, u64::min)
     }
 
-    /// Whether there is nothing.
+    /// Whether all fields are zero.
     pub fn is_zero(self) -> bool {
         self == Self::default()
     }
 
-    /// Whether there is more of something than there.
+    /// Whether any field is larger than in `other`.
     pub fn exceeds(self, other: Self) -> bool {
         self.max(other) != other
     }
 }
 
 impl QuotaIntent {
-    /// The limits as counts; where there is none, more than there can be.
-    pub fn counts(self) -> Counts {
-        Counts {
+    /// The limits as counts; `u64::MAX` for unlimited.
+    pub fn counts(self) -> ResourceCounts {
+        ResourceCounts {
             interfaces: self.interfaces.unwrap_or(u64::MAX),
             addresses: self.addresses.unwrap_or(u64::MAX),
             bridges: self.bridges.unwrap_or(u64::MAX),
@@ -70,20 +70,20 @@ impl QuotaIntent {
     }
 }
 
-/// As much as both together.
-impl Add for Counts {
+/// Saturating sum of each field.
+impl Add for ResourceCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        self.each(other, u64::saturating_add)
+        self.zip_with(other, u64::saturating_add)
     }
 }
 
-/// What is left; nothing where there is too little.
-impl Sub for Counts {
+/// Saturating difference of each field.
+impl Sub for ResourceCounts {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
-        self.each(other, u64::saturating_sub)
+        self.zip_with(other, u64::saturating_sub)
     }
 }

@@ -1,4 +1,4 @@
-//! What became of an object: the engine's answer, which each dialect shows in its own way.
+//! Reports: the state of an object as the engine sees it, which each dialect converts into its own status.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -10,138 +10,138 @@ use crate::problem::Problem;
 use crate::provenance::ObjectRef;
 use crate::sandbox::{Sandbox, SandboxId};
 
-/// What became of one object on this node.
+/// State of one object on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// The object, and the generation that this is about.
+    /// The object and its reported generation.
     pub object: ObjectRef,
-    /// How far it is.
+    /// Progress.
     pub phase: Phase,
-    /// Bridges that it has on the node, by the name they really got.
+    /// Its bridges on the node, with their actual names.
     pub bridges: Vec<BridgeReport>,
     /// Its pods, by name.
     pub pods: Vec<PodReport>,
-    /// What it has on nodes beside bridges, by the node's name.
+    /// Its items on nodes other than bridges, sorted by node name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeReport>,
-    /// What stands in the way.
+    /// Problems.
     pub problems: Vec<Problem>,
-    /// What works, but not as a person would expect.
+    /// Warnings about surprising but working configuration.
     pub warnings: Vec<String>,
 }
 
-/// How far an object is. The words are the predecessors'.
+/// Progress of an object. The serialized values are part of the seed API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Nothing was done yet, or nothing matches.
+    /// Nothing is applied yet, or no pod matches.
     #[default]
     Unset,
-    /// Some of it stands.
+    /// Partially applied.
     Configuring,
-    /// All of it stands.
+    /// Fully applied.
     Configured,
 }
 
 /// A bridge on the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BridgeReport {
-    /// The name that was asked for.
-    pub asked: String,
-    /// The name that it has.
+    /// The requested name.
+    pub requested: String,
+    /// The actual name.
     pub name: IfName,
-    /// Its addresses; none if another tenant's bridge has the same.
+    /// Its addresses; empty if a bridge of another tenant has the same.
     pub addresses: Vec<IpNet>,
-    /// Of a bridge that filters VLANs: the one that a port is in when nobody says anything; 0 is none.
+    /// Default VLAN of ports of a VLAN-filtering bridge; 0: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_vlan: Option<u16>,
 }
 
-/// When a pod got what an object asks for, and who said that the pod is there.
+/// When an object was applied to a pod, relative to the start of its containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Attached {
-    /// Before its first container was started: the container runtime told of the pod, and waited.
+pub enum AttachTiming {
+    /// Before its first container started: the container runtime waited (NRI).
     BeforeContainers,
-    /// Once the API server had told of the pod: its containers may have run already.
+    /// After the pod was seen on the API server: its containers may have been running.
     WhileRunning,
-    /// When someone called for it: a container runtime through CNI, or a client of KNI.
+    /// By a call of the container runtime (CNI) or a KNI client.
     ByCall,
 }
 
-/// What one pod has of an object.
+/// State of an object in one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodReport {
     /// The pod's name.
     pub pod: String,
     /// Its sandbox.
     pub sandbox: SandboxId,
-    /// When it got them; `None` while it has nothing.
+    /// When the object was applied; `None` while nothing is applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub attached: Option<Attached>,
-    /// Its interfaces, in the object's order.
+    pub attached: Option<AttachTiming>,
+    /// Its interfaces, in the order of the object.
     pub interfaces: Vec<InterfaceReport>,
-    /// What it has beside interfaces, in the object's order.
+    /// Its items other than interfaces, in the order of the object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub items: Vec<ItemReport>,
 }
 
-/// What one node has of an object outside of pods, beside bridges.
+/// Items of an object on one node outside of pods, other than bridges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
     /// The node's name.
     pub node: String,
-    /// What it has, in the object's order.
+    /// The items, in the order of the object.
     pub items: Vec<ItemReport>,
 }
 
-/// Everything that applies to one pod, by the object that asked.
+/// All objects that apply to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodState {
     /// The pod's sandbox.
     pub sandbox: Sandbox,
-    /// What each object has there.
+    /// State of each object in the pod.
     pub objects: Vec<AppliedReport>,
 }
 
-/// What became of one object in one pod, or on one node outside of pods.
+/// State of one object in one pod, or on one node outside of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedReport {
-    /// The object, and the generation that this is about.
+    /// The object and its reported generation.
     pub object: ObjectRef,
-    /// Whether all of it stands there.
+    /// Whether it is fully applied.
     pub ready: bool,
-    /// When the pod got it; `None` on a node, and while it has nothing.
-    pub attached: Option<Attached>,
-    /// Interfaces, in the object's order.
+    /// When it was applied to the pod; `None` on a node and while nothing is applied.
+    pub attached: Option<AttachTiming>,
+    /// Interfaces, in the order of the object.
     pub interfaces: Vec<InterfaceReport>,
-    /// What there is beside interfaces, in the object's order.
+    /// Items other than interfaces, in the order of the object.
     pub items: Vec<ItemReport>,
     /// Bridges of the node.
     pub bridges: Vec<BridgeReport>,
-    /// What stands in the way.
+    /// Problems.
     pub problems: Vec<Problem>,
-    /// What works, but not as a person would expect.
+    /// Warnings about surprising but working configuration.
     pub warnings: Vec<String>,
 }
 
-/// A route, rule, neighbour or sysctl of a pod that an object asked for by itself.
+/// A route, rule, neighbour, sysctl or socket of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemReport {
-    /// The entry of the object that it comes from, such as `spec.routes[0]`.
+    /// The field of the object that it comes from, such as `spec.routes[0]`.
     pub field: String,
-    /// What it is, as people write it.
-    pub what: String,
-    /// The interfaces that it needs.
+    /// Human-readable description.
+    pub description: String,
+    /// Interfaces that it requires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<IfName>,
-    /// Whether it stands.
+    /// Whether it is applied.
     pub ready: bool,
 }
 
 /// One interface of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceReport {
-    /// The entry of the object that it comes from, such as `spec.networkAttachments[0]`.
+    /// The field of the object that it comes from, such as `spec.networkAttachments[0]`.
     pub field: String,
     /// Its name in the pod.
     pub name: IfName,
@@ -153,22 +153,22 @@ pub struct InterfaceReport {
     pub mac: Option<Mac>,
     /// Its MTU.
     pub mtu: Option<u32>,
-    /// The end on the host.
+    /// The host end.
     pub peer: Option<IfName>,
-    /// What it is a port of, or its end on the host is.
+    /// Master of the interface or of its host end.
     pub master: Option<IfName>,
-    /// The VLANs of the end on the host that were asked for.
+    /// Requested VLANs of the host end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<PortVlans>,
-    /// The VRF of the pod that it is a port of.
+    /// VRF of the pod that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<IfName>,
-    /// What others have to know of its kind, by name: a tunnel's public key.
+    /// Kind-specific details by name, such as the public key of a tunnel.
     #[serde(default)]
-    pub shown: Vec<(String, String)>,
-    /// Whether there is a limit to how fast packets come or go.
+    pub details: Vec<(String, String)>,
+    /// Whether it has a bandwidth limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited: bool,
-    /// Whether it stands.
+    /// Whether it is applied.
     pub ready: bool,
 }

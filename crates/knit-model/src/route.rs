@@ -11,18 +11,18 @@ use crate::problem::Problems;
 
 /// The main routing table.
 pub const MAIN_TABLE: u32 = 254;
-/// The table of a machine's own addresses.
+/// The local routing table.
 pub const LOCAL_TABLE: u32 = 255;
 
-/// A route. Its identity is table, destination and metric: the kernel holds one of each (see [`Route::key`]).
+/// A route. Its identity in the kernel is table, destination and metric (see [`Route::key`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The destination; `0.0.0.0/0` or `::/0` is the default route.
     pub to: IpNet,
-    /// What becomes of packets.
-    #[serde(default, skip_serializing_if = "Action::is_forward")]
-    pub action: Action,
-    /// The next hops; several share the load.
+    /// What happens to packets.
+    #[serde(default, skip_serializing_if = "RouteAction::is_forward")]
+    pub action: RouteAction,
+    /// The next hops; several are an ECMP route.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub via: Vec<NextHop>,
     /// The table.
@@ -31,76 +31,76 @@ pub struct Route {
     /// The metric; the smallest wins. The kernel turns 0 into 1024 for IPv6.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub metric: u32,
-    /// The source address for packets of this machine.
+    /// Preferred source address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
-    /// How far the destination is.
+    /// Scope.
     #[serde(default, skip_serializing_if = "RouteScope::is_global")]
     pub scope: RouteScope,
-    /// The largest packet on this route.
+    /// MTU of the route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Whether it carries Knit's mark.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    /// Whether it carries Knit's protocol number.
+    #[serde(default = "default_true", skip_serializing_if = "is_true")]
     pub owned: bool,
 }
 
-/// One way to the destination.
+/// A next hop of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NextHop {
-    /// The router; `None` is directly on the link.
+    /// The gateway; `None`: the destination is on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     /// The link.
     pub link: IfName,
-    /// Share of the load, 1 to 256.
+    /// ECMP weight, 1 to 256.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub weight: u16,
-    /// Take the gateway to be on the link even if no address says so.
-    #[serde(default, skip_serializing_if = "is_no")]
+    /// Whether the gateway is on the link even if no connected range contains it.
+    #[serde(default, skip_serializing_if = "is_false")]
     pub onlink: bool,
 }
 
-/// Addresses that are reached through a neighbour on a link.
+/// A range that is reached through a gateway on a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Through {
-    /// The addresses.
+pub struct GatewayRoute {
+    /// The range.
     pub to: IpNet,
-    /// The neighbour.
+    /// The gateway.
     pub gateway: IpAddr,
     /// The link.
     pub link: IfName,
 }
 
-/// What becomes of packets on a route.
+/// What happens to packets that match a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// They go on.
+pub enum RouteAction {
+    /// Forwarded to a next hop.
     #[default]
     Forward,
-    /// They vanish.
+    /// Dropped silently.
     Blackhole,
-    /// They are answered with "unreachable".
+    /// Rejected with ICMP unreachable.
     Unreachable,
-    /// They are answered with "prohibited".
+    /// Rejected with ICMP administratively prohibited.
     Prohibit,
 }
 
-/// How far a route's destination is.
+/// Scope of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RouteScope {
-    /// Anywhere, through a gateway.
+    /// Through a gateway.
     #[default]
     Global,
     /// On the link.
     Link,
-    /// On this machine.
+    /// On this host.
     Host,
 }
 
-/// What the kernel holds at most one route of.
+/// Identity of a route in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RouteKey {
     /// The table.
@@ -111,20 +111,20 @@ pub struct RouteKey {
     pub metric: u32,
 }
 
-/// The metric that the kernel gives to an IPv6 route without one.
+/// The kernel's default metric of IPv6 routes.
 const IPV6_DEFAULT_METRIC: u32 = 1024;
 
 impl Route {
-    /// A route to a destination that is directly on a link.
+    /// An on-link route.
     pub fn on_link(to: IpNet, link: IfName) -> Self {
         Self::through(to, NextHop { gateway: None, link, weight: 1, onlink: false })
     }
 
-    /// A route that answers with "unreachable".
+    /// An unreachable route.
     pub fn unreachable(to: IpNet, table: u32, metric: u32) -> Self {
         Self {
             to,
-            action: Action::Unreachable,
+            action: RouteAction::Unreachable,
             via: Vec::new(),
             table,
             metric,
@@ -135,13 +135,13 @@ impl Route {
         }
     }
 
-    /// A route to a destination through one next hop.
+    /// A route through one next hop.
     pub fn through(to: IpNet, hop: NextHop) -> Self {
         let scope =
             if hop.gateway.is_none() && to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Global };
         Self {
             to: to.trunc(),
-            action: Action::Forward,
+            action: RouteAction::Forward,
             via: vec![hop],
             table: MAIN_TABLE,
             metric: 0,
@@ -161,7 +161,7 @@ impl Route {
         RouteKey { table: self.table, to: self.to.trunc(), metric }
     }
 
-    /// Whether the kernel would hold the same route.
+    /// Whether the kernel treats both as the same route.
     pub fn same_as(&self, other: &Self) -> bool {
         let mut hops = (self.via.clone(), other.via.clone());
         hops.0.sort();
@@ -178,21 +178,21 @@ impl Route {
     /// Checks every value.
     pub fn check(&self, path: &str, problems: &mut Problems) {
         if self.to != self.to.trunc() {
-            let meant = self.to.trunc();
+            let network = self.to.trunc();
             problems.invalid(
                 format!("{path}.to"),
-                format!("{} has host bits set: the network is {meant}", self.to),
+                format!("{} has host bits set: the network is {network}", self.to),
             );
         }
-        if self.action == Action::Forward && self.via.is_empty() {
+        if self.action == RouteAction::Forward && self.via.is_empty() {
             problems
                 .invalid(format!("{path}.via"), "a route needs a next hop, or an action such as blackhole");
         }
-        if self.action != Action::Forward && !self.via.is_empty() {
+        if self.action != RouteAction::Forward && !self.via.is_empty() {
             problems.invalid(format!("{path}.via"), "a route that drops packets has no next hop");
         }
         if self.table == 0 {
-            problems.invalid(format!("{path}.table"), "table 0 is no table");
+            problems.invalid(format!("{path}.table"), "table 0 is not a table");
         }
         let families = self.via.iter().filter_map(|hop| hop.gateway).chain(self.source);
         for address in families.filter(|address| address.is_ipv4() != self.to.addr().is_ipv4()) {
@@ -210,7 +210,7 @@ impl Route {
     }
 }
 
-impl Action {
+impl RouteAction {
     fn is_forward(&self) -> bool {
         *self == Self::Forward
     }
@@ -225,10 +225,10 @@ impl RouteScope {
 impl fmt::Display for Route {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.action {
-            Action::Forward => write!(out, "{}", self.to)?,
-            Action::Blackhole => write!(out, "blackhole {}", self.to)?,
-            Action::Unreachable => write!(out, "unreachable {}", self.to)?,
-            Action::Prohibit => write!(out, "prohibit {}", self.to)?,
+            RouteAction::Forward => write!(out, "{}", self.to)?,
+            RouteAction::Blackhole => write!(out, "blackhole {}", self.to)?,
+            RouteAction::Unreachable => write!(out, "unreachable {}", self.to)?,
+            RouteAction::Prohibit => write!(out, "prohibit {}", self.to)?,
         }
         for hop in &self.via {
             if let Some(gateway) = hop.gateway {
@@ -273,13 +273,13 @@ fn one() -> u16 {
 fn is_one(number: &u16) -> bool {
     *number == 1
 }
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
-fn is_yes(value: &bool) -> bool {
+fn is_true(value: &bool) -> bool {
     *value
 }
-fn is_no(value: &bool) -> bool {
+fn is_false(value: &bool) -> bool {
     !*value
 }
 
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_next_hops_does_not_matter() {
+    fn the_order_of_next_hops_is_irrelevant() {
         let mut a = Route::through("10.1.0.0/16".parse().unwrap(), hop("10.0.0.1"));
         a.via.push(hop("10.0.0.2"));
         let mut b = a.clone();
@@ -308,15 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_route_without_a_metric_is_the_kernels_1024() {
+    fn the_default_metric_of_ipv6_routes_is_1024() {
         let plain = Route::through("fd00::/64".parse().unwrap(), hop("fd01::1"));
-        let seen = Route { metric: 1024, ..plain.clone() };
-        assert_eq!(plain.key(), seen.key());
-        assert!(plain.same_as(&seen));
+        let observed = Route { metric: 1024, ..plain.clone() };
+        assert_eq!(plain.key(), observed.key());
+        assert!(plain.same_as(&observed));
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn invalid_routes_are_reported() {
         let mut problems = Problems::default();
         let route = Route {
             to: "10.1.2.3/16".parse().unwrap(),

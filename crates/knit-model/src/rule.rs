@@ -1,4 +1,4 @@
-//! Policy rules: which table a packet's route is looked up in.
+//! Policy routing rules.
 
 use std::fmt;
 
@@ -8,43 +8,43 @@ use serde::{Deserialize, Serialize};
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// A rule. All of it is its identity: a rule is added or removed, never changed.
+/// A policy rule. All fields are its identity: a rule is added or removed, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rule {
-    /// Rules are asked in this order.
+    /// Rules are evaluated in this order.
     pub priority: u32,
-    /// The family, also when neither `from` nor `to` says it.
+    /// Whether it is an IPv6 rule.
     pub ipv6: bool,
-    /// Packets from here.
+    /// Source range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpNet>,
-    /// Packets to there.
+    /// Destination range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<IpNet>,
-    /// Packets that came in by this link.
+    /// Ingress link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iif: Option<IfName>,
-    /// Packets that are bound to this link.
+    /// Egress link of sockets bound to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oif: Option<IfName>,
-    /// Packets with this mark, and which of its bits count.
+    /// Firewall mark and its mask.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<(u32, u32)>,
-    /// The table to look in; 0 with `vrf`.
+    /// Table to look up; 0 with `vrf`.
     pub table: u32,
-    /// Packets of a VRF's ports are looked up in that VRF's own table, in place of `table`; others pass by.
+    /// Looks up packets of VRF ports in the table of their VRF (`l3mdev`) in place of `table`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub vrf: bool,
 }
 
 impl Rule {
-    /// Packets from an address are looked up in a table.
+    /// Looks up packets from a source in a table.
     pub fn from_address(from: IpNet, table: u32, priority: u32) -> Self {
         let ipv6 = from.addr().is_ipv6();
         Self { from: Some(from), table, vrf: false, ..Self::of_vrfs(ipv6, priority) }
     }
 
-    /// Packets of every VRF are looked up in its own table.
+    /// Looks up packets of every VRF in its table.
     pub fn of_vrfs(ipv6: bool, priority: u32) -> Self {
         Self { priority, ipv6, from: None, to: None, iif: None, oif: None, mark: None, table: 0, vrf: true }
     }
@@ -54,7 +54,8 @@ impl Rule {
         for (field, prefix) in [("from", self.from), ("to", self.to)] {
             let Some(prefix) = prefix else { continue };
             if prefix.addr().is_ipv6() != self.ipv6 {
-                problems.invalid(format!("{path}.{field}"), format!("{prefix} is not of the rule's family"));
+                problems
+                    .invalid(format!("{path}.{field}"), format!("{prefix} is not of the family of the rule"));
             }
             if prefix != prefix.trunc() {
                 problems.invalid(
@@ -64,7 +65,7 @@ impl Rule {
             }
         }
         if self.table == 0 && !self.vrf {
-            problems.invalid(format!("{path}.table"), "table 0 is no table");
+            problems.invalid(format!("{path}.table"), "table 0 is not a table");
         }
     }
 }

@@ -1,24 +1,24 @@
-//! Sandboxes, and the places where a link can live.
+//! Sandboxes, and the scopes (network namespaces) that links belong to.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::intent::Limits;
+use crate::intent::BandwidthLimits;
 use crate::link::Tap;
 
-/// A sandbox's identity, as the runtime (or `knit sandbox add`) gave it.
+/// Identity of a sandbox, assigned by the container runtime or `knit sandbox add`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SandboxId(pub String);
 
-/// Which life of a sandbox this is: the same id after a reboot, or with a new namespace, is another instance.
+/// An instance of a sandbox: the same id after a reboot or with a new network namespace is another instance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Instance {
+pub struct SandboxInstance {
     /// The kernel's boot id.
     pub boot: String,
-    /// The network namespace's cookie, never reused within a boot; 0 for a virtual machine.
+    /// Cookie of the network namespace, unique within a boot; 0 for a virtual machine.
     pub cookie: u64,
 }
 
@@ -29,45 +29,45 @@ pub enum Isolation {
     /// A network namespace.
     #[default]
     Netns,
-    /// A virtual machine: its interfaces are taps on the host, each made so.
-    Machine(Tap),
+    /// A virtual machine: its interfaces are taps on the host with these fields.
+    VirtualMachine(Tap),
 }
 
-/// A pod's network isolation domain.
+/// The network isolation domain of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// Its identity.
     pub id: SandboxId,
-    /// Which life of it.
-    pub instance: Instance,
+    /// Its current instance.
+    pub instance: SandboxInstance,
     /// What isolates it.
     #[serde(default, skip_serializing_if = "Isolation::is_netns")]
     pub isolation: Isolation,
-    /// Where its network namespace is found; empty for a virtual machine, which has none.
+    /// Path of its network namespace; empty for a virtual machine.
     pub netns: String,
-    /// The process that held the namespace at the first attach; part of the names of interfaces, never changed.
+    /// PID that held the namespace at the first attach; part of interface names, never changed.
     pub number: u32,
     /// The pod's name.
     pub pod: String,
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod's uid; a recreated sandbox keeps it.
+    /// The pod's UID; a recreated sandbox keeps it.
     pub uid: String,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
-    /// What the pod's annotations say about the bandwidth of its first interface, as the API server has them now. `None`
-    /// where they never said anything: then the call that attached it counts.
+    /// Bandwidth limits of the first interface from the current annotations of the pod. `None` if it never had such
+    /// annotations: then the limits of the attach call apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub annotated: Option<Limits>,
+    pub annotated_limits: Option<BandwidthLimits>,
 }
 
-/// Where a link, address, route, rule, neighbour or sysctl lives.
+/// The network namespace that a link, address, route, rule, neighbour or sysctl belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// The node's own network namespace: the one the agent runs in.
+    /// The network namespace of the node, in which the agent runs.
     Host,
-    /// A sandbox's.
+    /// That of a sandbox.
     Sandbox(SandboxId),
 }
 
@@ -79,7 +79,7 @@ impl Isolation {
 }
 
 impl Sandbox {
-    /// `namespace/name` of the pod, as people write it.
+    /// `namespace/name` of the pod.
     pub fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.pod)
     }

@@ -1,4 +1,4 @@
-//! A node's network, desired or observed, scope by scope.
+//! Network state of a node, desired or observed, by scope.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,56 +21,56 @@ pub struct Address {
     pub link: IfName,
     /// The address with its prefix length.
     pub address: IpNet,
-    /// Whether the kernel adds no route for the prefix.
+    /// Whether the kernel adds no connected route.
     #[serde(default)]
     pub noprefixroute: bool,
-    /// The broadcast address (IPv4 only).
+    /// Broadcast address (IPv4 only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broadcast: Option<Ipv4Addr>,
-    /// Whether nobody on this machine speaks from it unless he names it.
+    /// Whether it is deprecated: used as source address only on explicit request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deprecated: bool,
-    /// Whether it carries Knit's mark.
+    /// Whether it carries Knit's protocol number.
     #[serde(default)]
     pub owned: bool,
 }
 
-/// What the kernel holds at most one address of.
+/// Identity of an address in the kernel.
 pub type AddressKey = (IfName, IpNet);
 
-/// Everything in one scope. Observed: all that was looked at, Knit's and others'. Desired: what Knit wants there.
+/// State of one scope. Observed: everything that was read, owned by Knit or not. Desired: what Knit manages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScopeState {
     /// Links by name.
     pub links: BTreeMap<IfName, Link>,
     /// Addresses.
-    #[serde(with = "crate::pairs")]
+    #[serde(with = "crate::serde_pairs")]
     pub addresses: BTreeMap<AddressKey, Address>,
     /// Routes of every table.
-    #[serde(with = "crate::pairs")]
+    #[serde(with = "crate::serde_pairs")]
     pub routes: BTreeMap<RouteKey, Route>,
-    /// Rules; observed holds only those with Knit's mark.
+    /// Rules; in observed state only those owned by Knit.
     pub rules: BTreeSet<Rule>,
-    /// Observed rules of others: the kernel takes none twice.
+    /// Observed rules that Knit does not own, because the kernel rejects duplicates.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub foreign_rules: BTreeSet<Rule>,
     /// Permanent neighbours and proxy entries.
-    #[serde(with = "crate::pairs")]
+    #[serde(with = "crate::serde_pairs")]
     pub neighbours: BTreeMap<NeighbourKey, Neighbour>,
-    /// Sysctls by path, such as `net/ipv6/conf/net1/accept_ra`. Observed holds those that were asked for.
+    /// Sysctls by path, such as `net/ipv6/conf/net1/accept_ra`; in observed state only the requested ones.
     pub sysctls: BTreeMap<String, String>,
 }
 
-/// A node's network: the host's scope and the sandboxes'.
+/// Network state of a node: the host and its sandboxes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {
-    /// Scope by scope.
-    #[serde(with = "crate::pairs")]
+    /// States by scope.
+    #[serde(with = "crate::serde_pairs")]
     pub scopes: BTreeMap<Scope, ScopeState>,
 }
 
 impl Address {
-    /// An address of Knit's, with the broadcast address that IPv4 users expect.
+    /// An address owned by Knit, with the usual IPv4 broadcast address.
     pub fn new(link: IfName, address: IpNet) -> Self {
         let broadcast = match address {
             IpNet::V4(net) if net.prefix_len() < 31 => Some(net.broadcast()),
@@ -84,7 +84,7 @@ impl Address {
         (self.link.clone(), self.address)
     }
 
-    /// Whether the kernel would hold the same address.
+    /// Whether the kernel treats both as the same address.
     pub fn same_as(&self, other: &Self) -> bool {
         self.key() == other.key()
             && self.noprefixroute == other.noprefixroute
@@ -94,34 +94,34 @@ impl Address {
 }
 
 impl ScopeState {
-    /// Puts a link in.
+    /// Inserts a link.
     pub fn add_link(&mut self, link: Link) {
         self.links.insert(link.name.clone(), link);
     }
 
-    /// Puts an address in.
+    /// Inserts an address.
     pub fn add_address(&mut self, address: Address) {
         self.addresses.insert(address.key(), address);
     }
 
-    /// Puts a route in.
+    /// Inserts a route.
     pub fn add_route(&mut self, route: Route) {
         self.routes.insert(route.key(), route);
     }
 
-    /// Puts a neighbour in.
+    /// Inserts a neighbour.
     pub fn add_neighbour(&mut self, neighbour: Neighbour) {
         self.neighbours.insert(neighbour.key(), neighbour);
     }
 }
 
 impl NetState {
-    /// A scope, made empty if it is not there.
+    /// A scope, created empty if missing.
     pub fn scope(&mut self, scope: &Scope) -> &mut ScopeState {
         self.scopes.entry(scope.clone()).or_default()
     }
 
-    /// A link, if it is there.
+    /// A link, if it exists.
     pub fn link(&self, scope: &Scope, name: &IfName) -> Option<&Link> {
         self.scopes.get(scope)?.links.get(name)
     }

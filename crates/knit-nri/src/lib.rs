@@ -1,8 +1,8 @@
-//! Pods as the container runtime tells of them before their containers start, by NRI v1alpha1 (containerd 2, CRI-O).
+//! NRI v1alpha1 plugin (containerd 2, CRI-O): pod sandboxes before their containers start.
 //!
-//! Knit is a plugin that changes no container. It is told when a sandbox runs, and the runtime waits for its answer before it
-//! starts the first container. A runtime that waits too long ends the connection and goes on; an answer that is an error
-//! would fail the pod, so there is none: what cannot be understood ends the connection, too.
+//! The plugin changes no containers. The runtime reports each new sandbox and waits for the response before it starts
+//! the first container. A runtime that waits too long closes the connection and continues. An error response would fail
+//! the pod, so the plugin never returns one: an invalid message closes the connection.
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, reason = "generated")]
 mod proto {
@@ -14,8 +14,8 @@ mod proto {
     }
 }
 
-mod answers;
-mod frames;
+mod mux;
+mod protocol;
 mod session;
 
 use std::collections::BTreeMap;
@@ -25,49 +25,49 @@ use std::time::Duration;
 
 pub use session::serve;
 
-/// Where runtimes listen for plugins.
+/// The default NRI socket of runtimes.
 pub const SOCKET: &str = "/var/run/nri/nri.sock";
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no way to the runtime.
-    #[error("NRI at {socket}: cannot connect ({source}): is it running, with NRI on?")]
+    /// The connection failed.
+    #[error("NRI at {socket}: cannot connect ({source}): is the runtime running with NRI enabled?")]
     Connect {
         /// Its socket.
         socket: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// The connection ended.
-    #[error("NRI: the runtime ended the connection ({source})")]
-    Ended {
-        /// What happened.
+    /// The connection was closed.
+    #[error("NRI: the runtime closed the connection ({source})")]
+    Disconnected {
+        /// The cause.
         source: io::Error,
     },
-    /// The runtime did not take the plugin.
-    #[error("NRI: the runtime refuses the plugin: {why}")]
-    Refused {
-        /// Its words.
+    /// The runtime rejected the plugin.
+    #[error("NRI: the runtime rejected the plugin: {why}")]
+    Rejected {
+        /// The reason.
         why: String,
     },
-    /// The runtime did not answer.
-    #[error("NRI: the runtime did not answer the registration within {} s", .within.as_secs())]
-    Silent {
-        /// How long it was waited for.
-        within: Duration,
+    /// The registration timed out.
+    #[error("NRI: registration timed out after {} s", .timeout.as_secs())]
+    RegistrationTimeout {
+        /// The timeout.
+        timeout: Duration,
     },
-    /// What the runtime sent cannot be understood.
-    #[error("NRI: what the runtime sent cannot be understood: {what}")]
-    Unclear {
-        /// What it is.
+    /// The runtime sent an invalid message.
+    #[error("NRI: invalid message from the runtime: {what}")]
+    InvalidMessage {
+        /// The message.
         what: String,
     },
 }
 
-/// A pod's sandbox, as the runtime tells of it.
+/// A pod sandbox, as reported by the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pod {
+pub struct PodSandbox {
     /// The sandbox's id.
     pub id: String,
     /// The pod's uid.
@@ -76,35 +76,35 @@ pub struct Pod {
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// Its labels, with those that the runtime and the kubelet added.
+    /// Its labels, including those of the runtime and the kubelet.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations, with those that the runtime and the kubelet added.
+    /// Its annotations, including those of the runtime and the kubelet.
     pub annotations: BTreeMap<String, String>,
     /// The process that holds its namespaces; 0 if there is none.
     pub pid: u32,
 }
 
-/// The runtime at the other end.
+/// The connected runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runtime {
+pub struct RuntimeInfo {
     /// Its name and version.
-    pub title: String,
-    /// How long it waits for an answer, if it says so.
-    pub waits: Option<Duration>,
+    pub version: String,
+    /// Its request timeout, if it reports one.
+    pub request_timeout: Option<Duration>,
 }
 
-/// Who is told.
+/// Handles the events of the runtime.
 pub trait Plugin: Send + Sync + 'static {
-    /// The runtime has taken the plugin.
-    fn configured(&self, runtime: Runtime);
+    /// The runtime accepted the plugin.
+    fn configure(&self, runtime: RuntimeInfo);
 
-    /// All pods that there are. Those whose containers have not been started may be among them.
-    fn synchronized(&self, pods: Vec<Pod>);
+    /// All existing sandboxes, including those whose containers have not started yet.
+    fn synchronize(&self, pods: Vec<PodSandbox>);
 
-    /// A pod's sandbox runs, and none of its containers. They are started once this has ended. Dropped if the connection
-    /// ends before: the runtime does not wait any more.
-    fn starts(&self, pod: Pod) -> impl Future<Output = ()> + Send;
+    /// A sandbox runs, and none of its containers. They start when this future completes. It is dropped if the
+    /// connection is closed before: the runtime no longer waits.
+    fn run_pod_sandbox(&self, pod: PodSandbox) -> impl Future<Output = ()> + Send;
 
-    /// A sandbox is gone, or never came to be.
-    fn removed(&self, pod: Pod);
+    /// A sandbox was removed, or failed to start.
+    fn remove_pod_sandbox(&self, pod: PodSandbox);
 }

@@ -16,26 +16,29 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::answers::{self, Asked, Gathered};
-use crate::frames::{self, CLOSED, FRAME, Message, PLUGIN, Parts, REQUEST, RESPONSE, RUNTIME};
+use crate::mux::{
+    self, FLAG_CLOSED, FRAME_HEADER_LEN, Message, PLUGIN_CONNECTION, REQUEST, RESPONSE, RUNTIME_CONNECTION,
+    Reassembler,
+};
 use crate::proto::nri::RegisterPluginRequest;
 use crate::proto::ttrpc::Request;
+use crate::protocol::{self, PluginRequest, SynchronizeBatches};
 use crate::{Error, Plugin};
 
-/// The plugin's name, as the runtime's log has it.
+/// The plugin name, as it appears in the runtime's log.
 const NAME: &str = "knit";
-/// Its place among other plugins.
+/// The plugin index, which orders plugins.
 const INDEX: &str = "75";
-/// How long the runtime may take to register the plugin.
-const REGISTERED: Duration = Duration::from_secs(5);
-/// So many pods are waited for at once; further ones wait in the socket.
-const AT_ONCE: usize = 64;
-/// The first stream that a client opens.
-const FIRST: u32 = 1;
+/// The timeout of the registration.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of sandboxes that are handled concurrently; further requests wait in the socket.
+const MAX_CONCURRENT: usize = 64;
+/// The first stream ID of a client.
+const FIRST_STREAM: u32 = 1;
 
 type Writer = Arc<Mutex<OwnedWriteHalf>>;
 
-/// Registers at the runtime, and answers it until the connection ends.
+/// Registers with the runtime, and handles its requests until the connection ends.
 pub async fn serve<P: Plugin>(socket: &Path, plugin: Arc<P>) -> Result<Infallible, Error> {
     let connected = UnixStream::connect(socket).await;
     let stream = connected.map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
@@ -45,13 +48,13 @@ pub async fn serve<P: Plugin>(socket: &Path, plugin: Arc<P>) -> Result<Infallibl
     let mut session = Session {
         plugin,
         writer,
-        parts: Parts::default(),
-        gathered: Gathered::default(),
+        reassembler: Reassembler::default(),
+        batches: SynchronizeBatches::default(),
         is_registered: false,
-        waiting: JoinSet::new(),
+        pending: JoinSet::new(),
     };
-    let registered = timeout(REGISTERED, session.register(&mut reader)).await;
-    registered.map_err(|_| Error::Silent { within: REGISTERED })??;
+    let registered = timeout(REGISTRATION_TIMEOUT, session.register(&mut reader)).await;
+    registered.map_err(|_| Error::RegistrationTimeout { timeout: REGISTRATION_TIMEOUT })??;
     loop {
         session.next(&mut reader).await?;
     }
@@ -60,15 +63,15 @@ pub async fn serve<P: Plugin>(socket: &Path, plugin: Arc<P>) -> Result<Infallibl
 struct Session<P> {
     plugin: Arc<P>,
     writer: Writer,
-    parts: Parts,
-    gathered: Gathered,
+    reassembler: Reassembler,
+    batches: SynchronizeBatches,
     is_registered: bool,
-    /// Pods that the runtime waits for. They end with the connection.
-    waiting: JoinSet<()>,
+    /// Sandboxes that the runtime waits for. They are dropped with the connection.
+    pending: JoinSet<()>,
 }
 
 impl<P: Plugin> Session<P> {
-    /// The runtime may call before it has answered.
+    /// Handles requests until the registration is confirmed: the runtime may call before it responds.
     async fn register(&mut self, reader: &mut OwnedReadHalf) -> Result<(), Error> {
         while !self.is_registered {
             self.next(reader).await?;
@@ -76,66 +79,68 @@ impl<P: Plugin> Session<P> {
         Ok(())
     }
 
-    /// Hears one frame.
+    /// Handles one frame.
     async fn next(&mut self, reader: &mut OwnedReadHalf) -> Result<(), Error> {
-        let ended = |source| Error::Ended { source };
-        let mut header = [0; FRAME];
-        reader.read_exact(&mut header).await.map_err(ended)?;
-        let (connection, length) = frames::frame(header)?;
+        let disconnected = |source| Error::Disconnected { source };
+        let mut header = [0; FRAME_HEADER_LEN];
+        reader.read_exact(&mut header).await.map_err(disconnected)?;
+        let (connection, length) = mux::parse_frame_header(header)?;
         let mut bytes = vec![0; length];
-        reader.read_exact(&mut bytes).await.map_err(ended)?;
-        for message in self.parts.take(connection, &bytes)? {
-            self.hear(message).await?;
+        reader.read_exact(&mut bytes).await.map_err(disconnected)?;
+        for message in self.reassembler.push(connection, &bytes)? {
+            self.handle(message).await?;
         }
         Ok(())
     }
 
-    async fn hear(&mut self, message: Message) -> Result<(), Error> {
+    async fn handle(&mut self, message: Message) -> Result<(), Error> {
         match (message.connection, message.kind) {
-            (PLUGIN, REQUEST) => self.answer(message.stream, Asked::read(&message.payload)?).await,
-            (RUNTIME, RESPONSE) => {
-                answers::outcome(&message.payload)?;
+            (PLUGIN_CONNECTION, REQUEST) => {
+                self.respond(message.stream, PluginRequest::read(&message.payload)?).await
+            }
+            (RUNTIME_CONNECTION, RESPONSE) => {
+                protocol::check_response(&message.payload)?;
                 self.is_registered = true;
                 Ok(())
             }
-            // Neither side streams anything.
-            (connection, kind) => {
-                Err(Error::Unclear { what: format!("a message of type {kind} on connection {connection}") })
-            }
+            // Neither side uses streaming.
+            (connection, kind) => Err(Error::InvalidMessage {
+                what: format!("a message of type {kind} on connection {connection}"),
+            }),
         }
     }
 
-    async fn answer(&mut self, stream: u32, asked: Asked) -> Result<(), Error> {
-        let payload = match asked {
-            Asked::Starts(pod) => {
-                while self.waiting.try_join_next().is_some() {}
-                if self.waiting.len() >= AT_ONCE {
-                    self.waiting.join_next().await;
+    async fn respond(&mut self, stream: u32, request: PluginRequest) -> Result<(), Error> {
+        let payload = match request {
+            PluginRequest::RunPodSandbox(pod) => {
+                while self.pending.try_join_next().is_some() {}
+                if self.pending.len() >= MAX_CONCURRENT {
+                    self.pending.join_next().await;
                 }
                 let (plugin, writer) = (Arc::clone(&self.plugin), Arc::clone(&self.writer));
-                self.waiting.spawn(async move {
-                    plugin.starts(pod).await;
-                    // Whoever reads notices that the connection ended.
-                    let _ = write(&writer, response(stream, answers::done())).await;
+                self.pending.spawn(async move {
+                    plugin.run_pod_sandbox(pod).await;
+                    // The reader detects a closed connection.
+                    let _ = write(&writer, response(stream, protocol::empty_response())).await;
                 });
                 return Ok(());
             }
-            Asked::Configure(runtime) => {
-                self.plugin.configured(runtime);
-                answers::configured()
+            PluginRequest::Configure(runtime) => {
+                self.plugin.configure(runtime);
+                protocol::configure_response()
             }
-            Asked::Synchronize(pods, more) => {
-                if let Some(all) = self.gathered.add(pods, more)? {
-                    self.plugin.synchronized(all);
+            PluginRequest::Synchronize(pods, more) => {
+                if let Some(all) = self.batches.add(pods, more)? {
+                    self.plugin.synchronize(all);
                 }
-                answers::synchronized(more)
+                protocol::synchronize_response(more)
             }
-            Asked::Removed(pod) => {
-                self.plugin.removed(pod);
-                answers::done()
+            PluginRequest::RemovePodSandbox(pod) => {
+                self.plugin.remove_pod_sandbox(pod);
+                protocol::empty_response()
             }
-            Asked::Nothing => answers::done(),
-            Asked::Unknown(method) => answers::unknown(&method),
+            PluginRequest::Ignored => protocol::empty_response(),
+            PluginRequest::Unknown(method) => protocol::unimplemented_response(&method),
         };
         write(&self.writer, response(stream, payload)).await
     }
@@ -149,14 +154,20 @@ fn registration() -> Message {
         payload: plugin.encode_to_vec(),
     };
     let payload = request.encode_to_vec();
-    Message { connection: RUNTIME, stream: FIRST, kind: REQUEST, flags: CLOSED, payload }
+    Message {
+        connection: RUNTIME_CONNECTION,
+        stream: FIRST_STREAM,
+        kind: REQUEST,
+        flags: FLAG_CLOSED,
+        payload,
+    }
 }
 
 fn response(stream: u32, payload: Vec<u8>) -> Message {
-    Message { connection: PLUGIN, stream, kind: RESPONSE, flags: 0, payload }
+    Message { connection: PLUGIN_CONNECTION, stream, kind: RESPONSE, flags: 0, payload }
 }
 
 async fn write(writer: &Writer, message: Message) -> Result<(), Error> {
-    let written = writer.lock().await.write_all(&message.bytes()).await;
-    written.map_err(|source| Error::Ended { source })
+    let written = writer.lock().await.write_all(&message.encode()).await;
+    written.map_err(|source| Error::Disconnected { source })
 }

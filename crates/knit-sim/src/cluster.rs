@@ -1,165 +1,166 @@
-//! The cluster: what is due happens, one thing at a time, and engines hear of it.
+//! The simulated cluster: dispatches scheduled events one at a time to the engines.
 
 mod blocks;
-mod ending;
-mod hands;
+mod convergence;
+mod executor;
+mod faults;
 mod kubelet;
-mod reports;
-mod trouble;
+mod status;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use knit_engine::blocks::{Block, News, Order};
+use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
 use knit_engine::{Effect, Event, Record, StoredObject, Unit, step};
 use knit_model::SandboxId;
 
-use self::hands::Job;
+use self::executor::KernelEffect;
 use self::kubelet::Pod;
-pub(crate) use self::kubelet::Step;
-use crate::api::{Api, Fault};
+pub(crate) use self::kubelet::PodPhase;
+use crate::api_server::{ApiServer, PlantedFault};
 use crate::controller::Controller;
-use crate::counts::Counts;
-use crate::dice::Dice;
 use crate::node::Node;
-use crate::queue::{MILLIS, MINUTE, Moment, Queue, SECOND};
+use crate::queue::{MILLIS, MINUTE, Queue, SECOND, SimTime};
+use crate::rng::SeededRng;
 use crate::scenario::{Tenant, cluster_network};
-use crate::trace::{About, Trace};
-use crate::{Failure, Options};
+use crate::stats::SimStats;
+use crate::trace::{Trace, TraceSubject};
+use crate::{InvariantViolation, SimOptions};
 
-/// All pods come within this time.
-const FILL: Moment = 3 * MINUTE;
-/// Everything is compared with the kernel this often, as an agent does it.
-const RESYNC: Moment = MINUTE;
-/// Of so many nodes one has its journal read again and again; of a small cluster, all.
-const SHADOWS: usize = 8;
-/// A cluster of so few nodes is small.
-const SMALL: usize = 200;
-/// So many lines of what happened are told with a failure.
-const LINES: usize = 60;
+/// All pods start within this time.
+const RAMP_UP: SimTime = 3 * MINUTE;
+/// Interval of an agent's resync.
+const RESYNC_INTERVAL: SimTime = MINUTE;
+/// One of this many nodes has its journal replayed; in a small cluster, all.
+const SHADOW_INTERVAL: usize = 8;
+/// Maximum number of nodes of a small cluster.
+const SMALL_CLUSTER: usize = 200;
+/// Number of trace lines in a report.
+const MAX_TRACE_LINES: usize = 60;
 
-/// What is going to happen. What belongs to an agent has the number of its life.
-pub(crate) enum Due {
-    /// Hands are done.
-    Job(usize, u32, Box<Job>),
-    /// The watch of blocks tells what is new.
-    Watch(usize, u32),
+/// A scheduled event. Events of an agent carry its incarnation.
+pub(crate) enum ScheduledEvent {
+    /// A kernel effect completes.
+    Effect(usize, u32, Box<KernelEffect>),
+    /// The block watch delivers events.
+    WatchDelivery(usize, u32),
     /// A list of blocks arrives, as of this version.
-    Listed(usize, u32, Arc<Vec<Arc<Block>>>, usize),
-    /// The agent looks at pods and sandboxes.
-    Feed(usize, u32),
-    /// The agent writes what differs.
-    Write(usize, u32),
+    ListResponse(usize, u32, Arc<Vec<Arc<Block>>>, usize),
+    /// The agent syncs pods and sandboxes.
+    SyncPods(usize, u32),
+    /// The agent writes changed status.
+    WriteStatus(usize, u32),
     /// The agent looks for empty blocks.
-    Review(usize, u32),
+    ReviewBlocks(usize, u32),
     /// The agent compares everything with the kernel.
     Resync(usize, u32),
-    /// An order of an agent arrives at the API server; the last is the number of the try.
-    Arrive(usize, u32, Box<Order>, u64),
-    /// The answer arrives at the agent.
-    Reply(usize, u32, Box<News>, u64),
-    /// Nobody waits for the answer any longer.
-    Late(usize, u32, Box<Order>, u64),
-    /// It is tried again.
-    Again(usize, u32, Box<Order>),
-    /// The kubelet begins a pod, calls ADD or DEL for it, or is told to end it.
-    Start(u32),
-    Add(u32, u64),
-    Del(u32),
-    Stop(u32),
-    /// An agent that was killed begins anew.
-    Begin(usize),
-    /// The API server can be reached again.
-    Heal(usize),
+    /// A block request arrives at the API server; the last field is the attempt.
+    RequestArrival(usize, u32, Box<BlockRequest>, u64),
+    /// The response arrives at the agent.
+    Response(usize, u32, Box<BlockEvent>, u64),
+    /// The request times out.
+    RequestTimeout(usize, u32, Box<BlockRequest>, u64),
+    /// The request is retried.
+    RetryRequest(usize, u32, Box<BlockRequest>),
+    /// The kubelet starts a pod, calls ADD or DEL for it, or stops it.
+    StartPod(u32),
+    CniAdd(u32, u64),
+    CniDel(u32),
+    StopPod(u32),
+    /// A killed agent restarts.
+    RestartAgent(usize),
+    /// The API server is reachable again.
+    HealPartition(usize),
     /// A pod is replaced.
-    Churn,
-    /// Something goes wrong.
-    Trouble,
-    /// The controller looks.
-    Look,
-    /// A second, and a minute, have passed.
-    Second,
-    Minute,
+    ReplacePod,
+    /// A fault is injected.
+    InjectFault,
+    /// The controller reconciles.
+    ReconcileController,
+    /// Periodic checks.
+    CheckPhase,
+    CheckInvariants,
 }
 
-/// How far the simulation is.
+/// The phase of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Pods come, then come and go, and things go wrong.
+    /// Pods start and are replaced, and faults are injected.
     Busy,
-    /// Nothing goes wrong any more, and no pod comes or goes.
-    Calm {
-        since: Moment,
+    /// No faults and no churn.
+    Settling {
+        since: SimTime,
     },
-    /// All pods go.
-    Drain {
-        since: Moment,
+    /// All pods are stopped.
+    Draining {
+        since: SimTime,
     },
     Done,
 }
 
 pub(crate) struct Cluster {
-    pub(crate) options: Options,
-    pub(crate) dice: Dice,
-    pub(crate) queue: Queue<Due>,
-    pub(crate) api: Api,
+    pub(crate) options: SimOptions,
+    pub(crate) rng: SeededRng,
+    pub(crate) queue: Queue<ScheduledEvent>,
+    pub(crate) api: ApiServer,
     pub(crate) nodes: Vec<Node>,
     pub(crate) tenants: Vec<Tenant>,
     pub(crate) pods: Vec<Pod>,
-    /// Pods that there are, in no order.
+    /// Existing pods, unordered.
     pub(crate) live: Vec<u32>,
     pub(crate) controller: Controller,
-    /// Who has an address in its kernel.
+    /// Which sandbox has an address in its kernel.
     pub(crate) holders: HashMap<IpAddr, (usize, SandboxId)>,
-    pub(crate) counts: Counts,
+    pub(crate) stats: SimStats,
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
-    pub(crate) tries: u64,
-    /// What the API server told others already.
-    pub(crate) spread: usize,
-    failure: Option<Failure>,
+    pub(crate) attempts: u64,
+    /// The version that was propagated to the watches.
+    pub(crate) propagated_version: usize,
+    failure: Option<InvariantViolation>,
 }
 
 impl Cluster {
-    pub(crate) fn new(options: Options) -> Self {
-        let small = options.nodes <= SMALL;
-        let nodes = (0..options.nodes).map(|node| Node::new(node, small || node % SHADOWS == 0)).collect();
+    pub(crate) fn new(options: SimOptions) -> Self {
+        let small = options.nodes <= SMALL_CLUSTER;
+        let nodes =
+            (0..options.nodes).map(|node| Node::new(node, small || node % SHADOW_INTERVAL == 0)).collect();
         let tenants = Tenant::all(options.nodes);
         let controller = Controller::new(options.nodes, &tenants);
         Self {
-            dice: Dice::new(options.seed),
+            rng: SeededRng::new(options.seed),
             queue: Queue::new(),
-            api: Api::with(options.fault),
+            api: ApiServer::new(options.fault),
             nodes,
             tenants,
             pods: Vec::new(),
             live: Vec::new(),
             controller,
             holders: HashMap::new(),
-            counts: Counts::default(),
+            stats: SimStats::default(),
             trace: Trace::default(),
             phase: Phase::Busy,
-            tries: 0,
-            spread: 0,
+            attempts: 0,
+            propagated_version: 0,
             failure: None,
             options,
         }
     }
 
-    pub(crate) fn run(mut self, mut tell: impl FnMut(&str)) -> Result<Counts, Failure> {
+    pub(crate) fn run(mut self, mut progress: impl FnMut(&str)) -> Result<SimStats, InvariantViolation> {
         self.set_up();
-        let mut told = 0;
+        let mut reported = 0;
         while self.phase != Phase::Done {
-            let Some(due) = self.queue.next() else { break };
-            self.counts.happenings += 1;
-            self.happen(due);
+            let Some(event) = self.queue.next() else { break };
+            self.stats.queue_events += 1;
+            self.dispatch(event);
             if let Some(failure) = self.failure {
                 return Err(failure);
             }
-            if self.queue.now() / (30 * SECOND) != told {
-                told = self.queue.now() / (30 * SECOND);
-                tell(&self.summary());
+            if self.queue.now() / (30 * SECOND) != reported {
+                reported = self.queue.now() / (30 * SECOND);
+                progress(&self.summary());
             }
         }
         Ok(self.result())
@@ -168,83 +169,103 @@ impl Cluster {
     fn set_up(&mut self) {
         let objects: Vec<StoredObject> = self.tenants.iter().map(Tenant::stored).collect();
         for node in 0..self.nodes.len() {
-            self.hear(node, Event::ObjectApplied(cluster_network(node)));
+            self.handle(node, Event::ObjectApplied(cluster_network(node)));
             for object in &objects {
-                self.hear(node, Event::ObjectApplied(object.clone()));
+                self.handle(node, Event::ObjectApplied(object.clone()));
             }
-            self.list(node);
-            let first = self.dice.below(5 * SECOND);
-            self.queue.after(first, Due::Review(node, 0));
-            let first = self.dice.below(RESYNC);
-            self.queue.after(first, Due::Resync(node, 0));
+            self.list_blocks(node);
+            let first = self.rng.below(5 * SECOND);
+            self.queue.schedule(first, ScheduledEvent::ReviewBlocks(node, 0));
+            let first = self.rng.below(RESYNC_INTERVAL);
+            self.queue.schedule(first, ScheduledEvent::Resync(node, 0));
         }
         for _ in 0..self.options.pods {
-            let at = self.dice.below(FILL);
+            let at = self.rng.below(RAMP_UP);
             let pod = self.new_pod();
-            self.queue.after(at, Due::Start(pod));
+            self.queue.schedule(at, ScheduledEvent::StartPod(pod));
         }
-        self.queue.after(FILL, Due::Churn);
-        self.queue.after(FILL / 2, Due::Trouble);
-        self.queue.after(MINUTE, Due::Minute);
-        self.queue.after(SECOND, Due::Second);
-        self.queue.after(MILLIS, Due::Look);
+        self.queue.schedule(RAMP_UP, ScheduledEvent::ReplacePod);
+        self.queue.schedule(RAMP_UP / 2, ScheduledEvent::InjectFault);
+        self.queue.schedule(MINUTE, ScheduledEvent::CheckInvariants);
+        self.queue.schedule(SECOND, ScheduledEvent::CheckPhase);
+        self.queue.schedule(MILLIS, ScheduledEvent::ReconcileController);
     }
 
-    fn happen(&mut self, due: Due) {
-        match due {
-            Due::Job(node, life, job) if self.lives(node, life) => self.job_done(node, *job),
-            Due::Watch(node, life) if self.lives(node, life) => self.watch(node),
-            Due::Listed(node, life, all, version) if self.lives(node, life) => {
-                self.listed(node, &all, version);
+    fn dispatch(&mut self, event: ScheduledEvent) {
+        match event {
+            ScheduledEvent::Effect(node, incarnation, effect) if self.is_current(node, incarnation) => {
+                self.complete_effect(node, *effect)
             }
-            Due::Feed(node, life) if self.lives(node, life) => self.feed(node),
-            Due::Write(node, life) if self.lives(node, life) => self.write(node),
-            Due::Review(node, life) if self.lives(node, life) => self.review(node),
-            Due::Resync(node, life) if self.lives(node, life) => {
-                self.queue.after(RESYNC, Due::Resync(node, life));
-                self.hear(node, Event::Resync);
+            ScheduledEvent::WatchDelivery(node, incarnation) if self.is_current(node, incarnation) => {
+                self.deliver_watch_events(node)
             }
-            // What was sent arrives, whoever waits for the answer.
-            Due::Arrive(node, life, order, attempt) => self.arrive(node, life, *order, attempt),
-            Due::Reply(node, life, news, attempt) if self.lives(node, life) => {
-                self.reply(node, *news, attempt);
+            ScheduledEvent::ListResponse(node, incarnation, all, version)
+                if self.is_current(node, incarnation) =>
+            {
+                self.deliver_list(node, &all, version);
             }
-            Due::Late(node, life, order, attempt) if self.lives(node, life) => {
-                self.late(node, *order, attempt);
+            ScheduledEvent::SyncPods(node, incarnation) if self.is_current(node, incarnation) => {
+                self.sync_pods(node)
             }
-            Due::Again(node, life, order) if self.lives(node, life) => self.again(node, *order),
-            Due::Start(pod) => self.start(pod),
-            Due::Add(pod, sandbox) => self.add(pod, sandbox),
-            Due::Del(pod) => self.del(pod),
-            Due::Stop(pod) => self.stop(pod),
-            Due::Begin(node) => self.begin(node),
-            Due::Heal(node) => self.heal(node),
-            Due::Churn => self.churn(),
-            Due::Trouble => self.trouble(),
-            Due::Look => self.controller_looks(),
-            Due::Second => self.second(),
-            Due::Minute => {
-                self.check();
-                self.queue.after(MINUTE, Due::Minute);
+            ScheduledEvent::WriteStatus(node, incarnation) if self.is_current(node, incarnation) => {
+                self.write_status(node)
             }
-            // Of a life that is over.
+            ScheduledEvent::ReviewBlocks(node, incarnation) if self.is_current(node, incarnation) => {
+                self.review_blocks(node)
+            }
+            ScheduledEvent::Resync(node, incarnation) if self.is_current(node, incarnation) => {
+                self.queue.schedule(RESYNC_INTERVAL, ScheduledEvent::Resync(node, incarnation));
+                self.handle(node, Event::Resync);
+            }
+            // A request that was sent arrives, even if the agent died meanwhile.
+            ScheduledEvent::RequestArrival(node, incarnation, order, attempt) => {
+                self.process_request(node, incarnation, *order, attempt)
+            }
+            ScheduledEvent::Response(node, incarnation, news, attempt)
+                if self.is_current(node, incarnation) =>
+            {
+                self.deliver_response(node, *news, attempt);
+            }
+            ScheduledEvent::RequestTimeout(node, incarnation, order, attempt)
+                if self.is_current(node, incarnation) =>
+            {
+                self.time_out_request(node, *order, attempt);
+            }
+            ScheduledEvent::RetryRequest(node, incarnation, order) if self.is_current(node, incarnation) => {
+                self.retry_request(node, *order)
+            }
+            ScheduledEvent::StartPod(pod) => self.start_pod(pod),
+            ScheduledEvent::CniAdd(pod, sandbox) => self.cni_add(pod, sandbox),
+            ScheduledEvent::CniDel(pod) => self.cni_del(pod),
+            ScheduledEvent::StopPod(pod) => self.stop_pod(pod),
+            ScheduledEvent::RestartAgent(node) => self.restart_agent(node),
+            ScheduledEvent::HealPartition(node) => self.heal_partition(node),
+            ScheduledEvent::ReplacePod => self.replace_pod(),
+            ScheduledEvent::InjectFault => self.inject_fault(),
+            ScheduledEvent::ReconcileController => self.reconcile_controller(),
+            ScheduledEvent::CheckPhase => self.check_phase(),
+            ScheduledEvent::CheckInvariants => {
+                self.check_invariants();
+                self.queue.schedule(MINUTE, ScheduledEvent::CheckInvariants);
+            }
+            // Events of an earlier incarnation.
             _ => {}
         }
     }
 
-    fn lives(&self, node: usize, life: u32) -> bool {
+    fn is_current(&self, node: usize, incarnation: u32) -> bool {
         let node = &self.nodes[node];
-        node.life == life && node.is_up && !node.is_gone
+        node.incarnation == incarnation && node.is_up && !node.is_removed
     }
 
-    /// Whether things may go wrong.
+    /// Whether faults are injected.
     pub(crate) fn is_busy(&self) -> bool {
         self.phase == Phase::Busy
     }
 
-    /// The node's engine hears an event, and what follows from it is begun.
-    pub(crate) fn hear(&mut self, node: usize, event: Event) {
-        self.counts.steps += 1;
+    /// The node's engine handles an event, and its effects start.
+    pub(crate) fn handle(&mut self, node: usize, event: Event) {
+        self.stats.engine_events += 1;
         let now = self.nodes[node].clock(self.queue.now());
         let effects = step(&mut self.nodes[node].state, event, now);
         let has_effects = !effects.is_empty();
@@ -252,38 +273,37 @@ impl Cluster {
         for effect in effects {
             match effect {
                 Effect::Journal(record) => self.journal(node, &record),
-                Effect::Observe { unit, look } => self.work(node, Job::Observe(unit, look)),
+                Effect::Observe { unit, request: look } => self.execute(node, KernelEffect::Observe(unit, look)),
                 Effect::Apply { unit, plan } => {
                     self.nodes[node].applying.insert(unit.clone(), Arc::clone(&plan));
-                    self.work(node, Job::Apply(unit, plan));
+                    self.execute(node, KernelEffect::Apply(unit, plan));
                 }
-                Effect::Inspect { call, path } => self.work(node, Job::Inspect(call, path)),
-                Effect::Forward(_) => self.work(node, Job::Forward),
-                Effect::Changed(_) => {}
-                Effect::Block(order) => self.send(node, order),
-                Effect::Answer { call, answer } => answers.push((call, answer)),
-                other => self.fail(&[node], format!("nobody asked for {other:?}")),
+                Effect::InspectNetns { call, path } => self.execute(node, KernelEffect::Inspect(call, path)),
+                Effect::ApplyPacketFilter(_) => self.execute(node, KernelEffect::PacketFilter),
+                Effect::ObjectsChanged(_) => {}
+                Effect::Block(order) => self.send_request(node, order),
+                Effect::Respond { call, result: answer } => answers.push((call, answer)),
+                other => self.fail(&[node], format!("unexpected effect {other:?}")),
             }
         }
         for (call, answer) in answers {
-            self.answered(node, &call, answer);
+            self.call_completed(node, &call, answer);
         }
         if has_effects {
-            self.write_soon(node);
+            self.schedule_status_write(node);
         }
     }
 
-    /// Writes a record down. On some nodes it is read at once, as after a restart; that it comes back from a disk as it was
-    /// is held by the engine's own tests.
+    /// Journals a record. On some nodes it is replayed at once; the engine's tests cover serialization.
     pub(crate) fn journal(&mut self, node: usize, record: &Record) {
-        if let Record::Ended(ended) = record
+        if let Record::ChangeEnded(ended) = record
             && let Unit::Sandbox(id) = &ended.unit
-            && ended.made.as_ref().is_some_and(|made| made.interfaces.len() > 1)
+            && ended.unit_state.as_ref().is_some_and(|made| made.interfaces.len() > 1)
         {
-            self.has_second(node, id);
+            self.second_interface_ready(node, id);
         }
-        let is_lost = self.options.fault == Some(Fault::LosesBlockGone);
-        if is_lost && matches!(record, Record::BlockGone { .. }) {
+        let loses_record = self.options.fault == Some(PlantedFault::LostJournalRecord);
+        if loses_record && matches!(record, Record::BlockReleased { .. }) {
             return;
         }
         if let Some(shadow) = &mut self.nodes[node].shadow {
@@ -291,39 +311,39 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn note(&mut self, node: usize, what: &'static str, about: About) {
-        self.trace.add(self.queue.now(), node, what, about);
+    pub(crate) fn record_trace(&mut self, node: usize, message: &'static str, subject: TraceSubject) {
+        self.trace.add(self.queue.now(), node, message, subject);
     }
 
-    /// Something is wrong that has to do with these nodes. The first thing counts.
-    pub(crate) fn fail(&mut self, nodes: &[usize], what: String) {
+    /// Reports a violation that affects these nodes. The first one counts.
+    pub(crate) fn fail(&mut self, nodes: &[usize], message: String) {
         if self.failure.is_none() {
-            let last = self.trace.last(nodes, LINES);
-            self.failure = Some(Failure { seed: self.options.seed, what, last });
+            let trace = self.trace.last(nodes, MAX_TRACE_LINES);
+            self.failure = Some(InvariantViolation { seed: self.options.seed, message, trace });
         }
     }
 
     fn summary(&self) -> String {
         let seconds = self.queue.now() / SECOND;
         format!(
-            "{:>3}:{:02}  {} pods, {} blocks, {} requests, {} steps, {} waiting",
+            "{:>3}:{:02}  {} pods, {} blocks, {} requests, {} engine events, {} scheduled",
             seconds / 60,
             seconds % 60,
             self.live.len(),
             self.api.blocks().count(),
             self.api.requests.values().sum::<u64>(),
-            self.counts.steps,
+            self.stats.engine_events,
             self.queue.len(),
         )
     }
 
-    fn result(mut self) -> Counts {
-        self.counts.requests = std::mem::take(&mut self.api.requests);
-        self.counts.claimed = self.api.claimed;
-        self.counts.conflicts = self.api.conflicts;
-        self.counts.given_back = self.api.given_back;
-        self.counts.most_waiting = self.queue.most() as u64;
-        self.counts.clock = self.queue.now();
-        self.counts
+    fn result(mut self) -> SimStats {
+        self.stats.requests = std::mem::take(&mut self.api.requests);
+        self.stats.blocks_claimed = self.api.claimed;
+        self.stats.claim_conflicts = self.api.conflicts;
+        self.stats.blocks_released = self.api.released;
+        self.stats.max_queued = self.queue.max_len() as u64;
+        self.stats.simulated_time = self.queue.now();
+        self.stats
     }
 }

@@ -1,37 +1,37 @@
-//! One node: the engine's state as the agent has it, a kernel made of plain data, and what the agent's adapters remember.
+//! One node: the engine's state as the agent holds it, an in-memory kernel, and the state of the agent's adapters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use knit_engine::pods::{Pod as ApiPod, Pods};
+use knit_engine::pods::{Pod as ApiPod, PodIndex};
 use knit_engine::state::BridgeKey;
-use knit_engine::{CallId, Look, State, Unit};
+use knit_engine::{CallId, ObserveRequest, State, Unit};
 use knit_ipam::{Capacity, Time};
 use knit_model::link::{Attrs, Dummy, Kind, Link};
 use knit_model::report::{AppliedReport, BridgeReport, PodState};
 use knit_model::state::Address;
 use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState, Step};
 
-use crate::kernel::Kernel;
-use crate::queue::{MILLIS, Moment};
+use crate::kernel::FakeKernel;
+use crate::queue::{MILLIS, SimTime};
 use crate::scenario::{node_address, node_name, uplink};
 
-/// The clock of every node begins here, in milliseconds since 1970.
+/// The start of every node's clock, in milliseconds since 1970.
 pub(crate) const EPOCH: i64 = 1_700_000_000_000;
 
 /// A pod by namespace and name.
 pub(crate) type Name = (String, String);
 
-/// What the runtime asked for and waits for.
+/// A pending call of the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Add(u32),
     Del(u32),
 }
 
-/// News of a pod that the node's watch has not told yet.
-pub(crate) enum PodNews {
+/// A pod watch event that is not delivered yet.
+pub(crate) enum PodEvent {
     Applied(ApiPod),
     Deleted(String),
 }
@@ -39,68 +39,68 @@ pub(crate) enum PodNews {
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) state: State,
-    pub(crate) kernel: Kernel,
-    /// The state that the journal gives when it is read from the beginning; kept for some nodes.
+    pub(crate) kernel: FakeKernel,
+    /// The state replayed from the journal so far; kept for some nodes.
     pub(crate) shadow: Option<Box<State>>,
-    /// What API server and runtime said last.
-    pub(crate) pods: Pods,
-    pub(crate) pod_news: Vec<PodNews>,
-    /// What the API server would list of pods, while an agent that began anew cannot ask.
-    pub(crate) unlisted: Option<Pods>,
-    /// Namespaces that there are, each with its pod.
+    /// Pods as last reported by the API server and the runtime.
+    pub(crate) pods: PodIndex,
+    pub(crate) pending_pod_events: Vec<PodEvent>,
+    /// Pods that the API server would list, while a restarted agent is partitioned.
+    pub(crate) pods_to_list: Option<PodIndex>,
+    /// Existing network namespaces, each with its pod.
     pub(crate) netns: BTreeMap<SandboxId, u32>,
-    /// Addresses that the kernel has in each of them.
+    /// Addresses in each of them.
     pub(crate) addresses: BTreeMap<SandboxId, Vec<IpAddr>>,
     pub(crate) calls: BTreeMap<CallId, Call>,
-    /// Plans that hands work on.
+    /// Plans being applied.
     pub(crate) applying: BTreeMap<Unit, Arc<Plan>>,
-    /// Tries of orders of blocks that were not answered so far. Each order is tried for itself, whatever its block's name.
-    pub(crate) asked: BTreeSet<u64>,
-    /// How many orders wait for their next try.
-    pub(crate) resting: usize,
-    /// The version that the watch of blocks has told; `None` before a list came.
-    pub(crate) watched: Option<usize>,
-    /// What was written last, of each pod and of the node.
-    pub(crate) written: BTreeMap<Name, PodState>,
-    pub(crate) written_node: Option<NodeReport>,
-    pub(crate) due: DueFlags,
-    /// Which life of the agent this is: what belongs to an earlier one is not heard any more.
-    pub(crate) life: u32,
+    /// Attempts of block requests in flight. Each request is retried on its own, whatever its block's name.
+    pub(crate) requests_in_flight: BTreeSet<u64>,
+    /// Number of requests in backoff.
+    pub(crate) requests_in_backoff: usize,
+    /// The version that the block watch has delivered; `None` before the list.
+    pub(crate) watch_version: Option<usize>,
+    /// Published status, per pod and of the node.
+    pub(crate) published: BTreeMap<Name, PodState>,
+    pub(crate) published_node: Option<NodeReport>,
+    pub(crate) scheduled: ScheduledFlags,
+    /// Incarnation of the agent: events of an earlier one are ignored.
+    pub(crate) incarnation: u32,
     /// Whether the agent runs.
     pub(crate) is_up: bool,
-    /// Whether the API server cannot be reached.
-    pub(crate) is_cut: bool,
-    /// Whether the node left the cluster.
-    pub(crate) is_gone: bool,
-    /// How far the node's clock is off, in milliseconds.
+    /// Whether the API server is unreachable.
+    pub(crate) is_partitioned: bool,
+    /// Whether the node was removed from the cluster.
+    pub(crate) is_removed: bool,
+    /// Clock skew in milliseconds.
     pub(crate) skew: i64,
 }
 
-/// What there is to say about a node.
+/// Status of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeReport {
     pub(crate) bridges: Vec<(BridgeKey, BridgeReport)>,
     pub(crate) objects: Vec<AppliedReport>,
-    pub(crate) room: Vec<Capacity>,
+    pub(crate) capacity: Vec<Capacity>,
 }
 
-/// What is in the queue already, so that it is not put there twice.
+/// Events that are scheduled already.
 #[derive(Default)]
-pub(crate) struct DueFlags {
+pub(crate) struct ScheduledFlags {
     pub(crate) watch: bool,
-    pub(crate) feed: bool,
-    pub(crate) write: bool,
+    pub(crate) pod_sync: bool,
+    pub(crate) status_write: bool,
 }
 
-/// Why a plan was not carried out.
+/// Why a plan was not applied.
 #[derive(Debug)]
-pub(crate) enum Refusal {
-    /// It was meant to fail; everything was taken back.
-    Planted,
-    /// The namespace went meanwhile.
-    Gone,
-    /// The kernel does not do such a thing: the plan is wrong.
-    Wrong(String),
+pub(crate) enum ApplyError {
+    /// An injected failure; everything was rolled back.
+    Injected,
+    /// The netns was deleted meanwhile.
+    NetnsGone,
+    /// The kernel rejects the plan: the plan is wrong.
+    InvalidPlan(String),
 }
 
 impl Node {
@@ -113,102 +113,102 @@ impl Node {
         Self {
             name: node_name(index),
             state: State::default(),
-            kernel: Kernel::holding(NetState { scopes: [(Scope::Host, host)].into() }),
+            kernel: FakeKernel::with_state(NetState { scopes: [(Scope::Host, host)].into() }),
             shadow: has_shadow.then(Box::default),
-            pods: Pods::default(),
-            pod_news: Vec::new(),
-            unlisted: None,
+            pods: PodIndex::default(),
+            pending_pod_events: Vec::new(),
+            pods_to_list: None,
             netns: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),
             applying: BTreeMap::new(),
-            asked: BTreeSet::new(),
-            resting: 0,
-            watched: None,
-            written: BTreeMap::new(),
-            written_node: None,
-            due: DueFlags::default(),
-            life: 0,
+            requests_in_flight: BTreeSet::new(),
+            requests_in_backoff: 0,
+            watch_version: None,
+            published: BTreeMap::new(),
+            published_node: None,
+            scheduled: ScheduledFlags::default(),
+            incarnation: 0,
             is_up: true,
-            is_cut: false,
-            is_gone: false,
+            is_partitioned: false,
+            is_removed: false,
             skew: 0,
         }
     }
 
     /// The node's clock.
-    pub(crate) fn clock(&self, now: Moment) -> Time {
+    pub(crate) fn clock(&self, now: SimTime) -> Time {
         let millis = EPOCH + self.skew + i64::try_from(now / MILLIS).unwrap_or(i64::MAX);
         Time(u64::try_from(millis).unwrap_or_default())
     }
 
-    /// Whether its agent can ask the API server something.
-    pub(crate) fn is_reached(&self) -> bool {
-        self.is_up && !self.is_cut && !self.is_gone
+    /// Whether its agent can reach the API server.
+    pub(crate) fn can_reach_api(&self) -> bool {
+        self.is_up && !self.is_partitioned && !self.is_removed
     }
 
-    /// The runtime makes a namespace, in which there is `lo`.
-    pub(crate) fn namespace_made(&mut self, id: &SandboxId, pod: u32) {
+    /// The runtime creates a netns with `lo`.
+    pub(crate) fn netns_created(&mut self, id: &SandboxId, pod: u32) {
         self.netns.insert(id.clone(), pod);
-        let name = IfName::new("lo").expect("a short name");
+        let name = IfName::new("lo").expect("lo is a valid name");
         let mut lo = Link::new(name, Kind::Dummy(Dummy::default()));
         lo.attrs = Attrs { mtu: Some(65_535), up: Some(false), group: Some(0), ..Attrs::default() };
-        let mut newborn = ScopeState::default();
-        newborn.add_link(lo);
-        self.kernel.reborn(&Scope::Sandbox(id.clone()), newborn);
+        let mut scope = ScopeState::default();
+        scope.add_link(lo);
+        self.kernel.replace_namespace(&Scope::Sandbox(id.clone()), scope);
     }
 
-    /// What the kernel shows, or the sandbox that is not there any more.
-    pub(crate) fn look(&self, look: &Look) -> Result<NetState, SandboxId> {
-        if let Some(id) = &look.sandbox
+    /// The observed state, or the deleted sandbox.
+    pub(crate) fn observe(&self, request: &ObserveRequest) -> Result<NetState, SandboxId> {
+        if let Some(id) = &request.sandbox
             && !self.netns.contains_key(id)
         {
             return Err(id.clone());
         }
-        let is_looked_at = |scope: &Scope| match scope {
+        let is_requested = |scope: &Scope| match scope {
             Scope::Host => true,
-            Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
+            Scope::Sandbox(id) => request.sandbox.as_ref() == Some(id),
         };
-        let mut seen = self.kernel.observe_in(is_looked_at);
-        for (scope, state) in &mut seen.scopes {
-            if look.links_only {
+        let mut observed = self.kernel.observe_in(is_requested);
+        for (scope, state) in &mut observed.scopes {
+            if request.links_only {
                 *state = ScopeState { links: std::mem::take(&mut state.links), ..ScopeState::default() };
             }
-            if *scope == Scope::Host && !look.host_rules {
+            if *scope == Scope::Host && !request.host_rules {
                 state.rules.clear();
             }
-            state.sysctls.retain(|key, _| look.sysctls.contains(key));
+            state.sysctls.retain(|key, _| request.sysctls.contains(key));
         }
-        Ok(seen)
+        Ok(observed)
     }
 
-    /// Carries out a plan; if it is to fail, after so many of its steps.
-    pub(crate) fn apply(&mut self, plan: &Plan, fails_after: Option<usize>) -> Result<(), Refusal> {
-        let is_there = |scope: &Scope| match scope {
+    /// Applies a plan; an injected failure occurs after `fails_after` steps.
+    pub(crate) fn apply(&mut self, plan: &Plan, fails_after: Option<usize>) -> Result<(), ApplyError> {
+        let exists = |scope: &Scope| match scope {
             Scope::Host => true,
             Scope::Sandbox(id) => self.netns.contains_key(id),
         };
-        let is_gone = plan.steps.iter().any(|planned| {
-            let far = match &planned.step {
+        let is_netns_gone = plan.steps.iter().any(|planned| {
+            let peer = match &planned.step {
                 Step::CreateLink { peer: Some((scope, _)), .. } => Some(scope),
                 _ => None,
             };
-            !is_there(&planned.scope) || far.is_some_and(|scope| !is_there(scope))
+            !exists(&planned.scope) || peer.is_some_and(|scope| !exists(scope))
         });
-        if is_gone {
-            return Err(Refusal::Gone);
+        if is_netns_gone {
+            return Err(ApplyError::NetnsGone);
         }
         match fails_after {
-            None => self.carry_out(plan).map_err(Refusal::Wrong),
+            None => self.apply_steps(plan).map_err(ApplyError::InvalidPlan),
             Some(steps) => {
-                self.begin_and_take_back(plan, steps).map_err(Refusal::Wrong)?;
-                Err(Refusal::Planted)
+                self.apply_and_roll_back(plan, steps).map_err(ApplyError::InvalidPlan)?;
+                Err(ApplyError::Injected)
             }
         }
     }
 
-    /// Step by step: what was to go and went meanwhile, with a namespace that died, is gone as it should be.
-    fn carry_out(&mut self, plan: &Plan) -> Result<(), String> {
+    /// Applies step by step: removing what disappeared with a deleted netns is not an error.
+    fn apply_steps(&mut self, plan: &Plan) -> Result<(), String> {
         for planned in plan.steps.iter().filter(|planned| !planned.implied) {
             let is_removal = matches!(
                 planned.step,
@@ -227,24 +227,25 @@ impl Node {
         Ok(())
     }
 
-    /// Carries out the first steps of a plan and takes them back.
-    pub(crate) fn begin_and_take_back(&mut self, plan: &Plan, steps: usize) -> Result<(), String> {
+    /// Applies the first steps of a plan and rolls them back.
+    pub(crate) fn apply_and_roll_back(&mut self, plan: &Plan, steps: usize) -> Result<(), String> {
         let part = Plan { steps: plan.steps[..steps.min(plan.steps.len())].to_vec(), ..Plan::default() };
         self.kernel.apply(&part)?;
         self.kernel.roll_back(&part)
     }
 
-    /// The addresses inside a sandbox, as the kernel has them.
+    /// The addresses inside a sandbox.
     pub(crate) fn addresses_in(&self, id: &SandboxId) -> Vec<IpAddr> {
-        let seen = self.kernel.observe_in(|scope| matches!(scope, Scope::Sandbox(there) if there == id));
-        let inside = seen.scopes.into_values().flat_map(|scope| scope.addresses.into_values());
-        inside.map(|address| address.address.addr()).collect()
+        let observed =
+            self.kernel.observe_in(|scope| matches!(scope, Scope::Sandbox(sandbox) if sandbox == id));
+        let addresses = observed.scopes.into_values().flat_map(|scope| scope.addresses.into_values());
+        addresses.map(|address| address.address.addr()).collect()
     }
 
-    /// Links of the host that have Knit's mark.
-    pub(crate) fn own_links(&self) -> Vec<String> {
-        let seen = self.kernel.observe_in(|scope| *scope == Scope::Host);
-        let links = seen.scopes.into_values().flat_map(|scope| scope.links.into_values());
+    /// Host links with Knit's mark.
+    pub(crate) fn marked_host_links(&self) -> Vec<String> {
+        let observed = self.kernel.observe_in(|scope| *scope == Scope::Host);
+        let links = observed.scopes.into_values().flat_map(|scope| scope.links.into_values());
         links.filter(|link| link.owner.is_some()).map(|link| link.name.to_string()).collect()
     }
 }

@@ -1,63 +1,63 @@
-//! What is going to happen, in order, on a clock that only moves from one happening to the next.
+//! Scheduled events in order, on a clock that jumps from one event to the next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A moment, in microseconds since the simulation began.
-pub(crate) type Moment = u64;
+/// A time, in microseconds since the simulation began.
+pub(crate) type SimTime = u64;
 
 /// A millisecond.
-pub(crate) const MILLIS: Moment = 1_000;
+pub(crate) const MILLIS: SimTime = 1_000;
 /// A second.
-pub(crate) const SECOND: Moment = 1_000 * MILLIS;
+pub(crate) const SECOND: SimTime = 1_000 * MILLIS;
 /// A minute.
-pub(crate) const MINUTE: Moment = 60 * SECOND;
+pub(crate) const MINUTE: SimTime = 60 * SECOND;
 
-/// Happenings by time; of two at the same time the one that was put in first comes first.
+/// Events by time; events of the same time in the order of scheduling.
 pub(crate) struct Queue<T> {
-    now: Moment,
-    put: u64,
+    now: SimTime,
+    sequence: u64,
     heap: BinaryHeap<Reverse<Entry<T>>>,
-    most: usize,
+    max_len: usize,
 }
 
 struct Entry<T> {
-    at: (Moment, u64),
-    what: T,
+    at: (SimTime, u64),
+    event: T,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
-        Self { now: 0, put: 0, heap: BinaryHeap::new(), most: 0 }
+        Self { now: 0, sequence: 0, heap: BinaryHeap::new(), max_len: 0 }
     }
 
-    /// Now.
-    pub(crate) fn now(&self) -> Moment {
+    /// The current time.
+    pub(crate) fn now(&self) -> SimTime {
         self.now
     }
 
-    /// Puts something in for so much later.
-    pub(crate) fn after(&mut self, delay: Moment, what: T) {
-        self.put += 1;
-        self.heap.push(Reverse(Entry { at: (self.now + delay, self.put), what }));
-        self.most = self.most.max(self.heap.len());
+    /// Schedules an event after a delay.
+    pub(crate) fn schedule(&mut self, delay: SimTime, event: T) {
+        self.sequence += 1;
+        self.heap.push(Reverse(Entry { at: (self.now + delay, self.sequence), event }));
+        self.max_len = self.max_len.max(self.heap.len());
     }
 
-    /// The next happening; its time is now.
+    /// The next event; the clock advances to its time.
     pub(crate) fn next(&mut self) -> Option<T> {
         let Reverse(entry) = self.heap.pop()?;
         self.now = entry.at.0;
-        Some(entry.what)
+        Some(entry.event)
     }
 
-    /// How many happenings wait.
+    /// Number of scheduled events.
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// The most that ever waited at once.
-    pub(crate) fn most(&self) -> usize {
-        self.most
+    /// Maximum number of scheduled events so far.
+    pub(crate) fn max_len(&self) -> usize {
+        self.max_len
     }
 }
 
@@ -86,16 +86,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_first_comes_first_and_equals_come_in_their_order() {
+    fn events_are_ordered_by_time_then_by_scheduling() {
         let mut queue = Queue::new();
-        for (delay, what) in [(5, "c"), (1, "a"), (5, "d"), (3, "b")] {
-            queue.after(delay, what);
+        for (delay, event) in [(5, "c"), (1, "a"), (5, "d"), (3, "b")] {
+            queue.schedule(delay, event);
         }
         let mut order = Vec::new();
-        while let Some(what) = queue.next() {
-            order.push((queue.now(), what));
+        while let Some(event) = queue.next() {
+            order.push((queue.now(), event));
         }
         assert_eq!(order, [(1, "a"), (3, "b"), (5, "c"), (5, "d")]);
-        assert_eq!((queue.len(), queue.most()), (0, 4));
+        assert_eq!((queue.len(), queue.max_len()), (0, 4));
     }
 }

@@ -1,4 +1,4 @@
-//! What the cluster is made of: nodes with a pod range each, tenants whose ranges nodes share, and the objects that say so.
+//! The cluster's contents: nodes with a pod range each, tenants whose ranges nodes share, and their objects.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,24 +10,24 @@ use knit_model::intent::NodeRoutesIntent;
 use knit_model::provenance::Dialect;
 use serde_json::{Value, json};
 
-/// A tenant for so many nodes.
+/// Nodes per tenant.
 const NODES_PER_TENANT: usize = 16;
-/// Every agent knows every object and every block, so that tenants times nodes is what memory is needed for.
-const MOST_TENANTS: usize = 60;
+/// Every agent holds every object and every block, so memory grows with tenants times nodes.
+const MAX_TENANTS: usize = 60;
 
 /// A tenant: a namespace with one range, on some nodes.
 pub(crate) struct Tenant {
     pub(crate) namespace: String,
-    /// As its author wrote it.
+    /// As written by its author.
     pub(crate) manifest: Value,
     first: usize,
     nodes: usize,
 }
 
 impl Tenant {
-    /// Tenants for a cluster of so many nodes. Some have more nodes than blocks, some more pods than addresses.
+    /// Tenants for a cluster of this size. Some have more nodes than blocks, some more pods than addresses.
     pub(crate) fn all(nodes: usize) -> Vec<Self> {
-        let count = (nodes / NODES_PER_TENANT).clamp(1, MOST_TENANTS);
+        let count = (nodes / NODES_PER_TENANT).clamp(1, MAX_TENANTS);
         let tenant = |index: usize| {
             let namespace = format!("tenant-{index}");
             let (prefix, width) = match index % 4 {
@@ -53,20 +53,20 @@ impl Tenant {
         (0..count).map(tenant).collect()
     }
 
-    /// Whether its pods may be on this node.
+    /// Whether its pods may run on this node.
     pub(crate) fn is_on(&self, node: usize, nodes: usize) -> bool {
         (node + nodes - self.first) % nodes < self.nodes
     }
 
-    /// The object as the API server has it.
+    /// The object in the API server.
     pub(crate) fn object(&self) -> Object {
-        Object::from_manifest(&self.manifest).expect("the manifest is a kind of Knit's")
+        Object::from_manifest(&self.manifest).expect("the manifest is valid")
     }
 
-    /// The object as an agent takes it in.
+    /// The object as an agent stores it.
     pub(crate) fn stored(&self) -> StoredObject {
         let object = self.object();
-        let translation = object.intents(Dialect::Kubernetes).expect("what it asks for can be");
+        let translation = object.intents(Dialect::Kubernetes).expect("the manifest can be translated");
         StoredObject {
             object: object.object_ref(),
             intents: translation.intents,
@@ -83,7 +83,7 @@ pub(crate) fn node_name(node: usize) -> String {
     format!("node-{node:05}")
 }
 
-/// The pods' range of a node, as the cluster gives it.
+/// A node's pod range.
 pub(crate) fn pod_range(node: usize) -> IpNet {
     let start = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + (node as u32) * 256;
     IpNet::new(IpAddr::from(Ipv4Addr::from(start)), 24).expect("24 is a prefix length")
@@ -97,12 +97,12 @@ pub(crate) fn node_address(node: usize) -> IpNet {
 
 /// The node's link to the others.
 pub(crate) fn uplink() -> IfName {
-    IfName::new("eth0").expect("a short name")
+    IfName::new("eth0").expect("eth0 is a valid name")
 }
 
-/// The object of the cluster's network on a node. Ways to other nodes are left out: each node would know all others.
+/// The cluster network object of a node. Routes to other nodes are left out: each node would have all others.
 pub(crate) fn cluster_network(node: usize) -> StoredObject {
-    let bridge = IfName::new("knit0").expect("a short name");
+    let bridge = IfName::new("knit0").expect("knit0 is a valid name");
     cluster::object(&[pod_range(node)], &bridge, Some(1_500), &NodeRoutesIntent::default())
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tenant_has_nodes_and_a_range_of_its_own() {
+    fn every_tenant_has_nodes_and_its_own_range() {
         for nodes in [1, 7, 50, 5_000] {
             let tenants = Tenant::all(nodes);
             for tenant in &tenants {

@@ -1,38 +1,38 @@
-//! The segment that is written: appending to it, and starting the next one.
+//! The active segment: appending records and rotation.
 
 use std::fs::File;
 use std::io::Write;
 use std::sync::Arc;
 
-use crate::crc::Crc;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::line;
 use crate::segment::{ACTIVE, Header, JournalHeader, Segment, archived_name};
+use crc32fast::Hasher;
 
-/// A file that is not in place yet.
-pub(crate) fn unfinished(name: &str) -> String {
+/// Name of a file that is not in place yet.
+pub(crate) fn temporary_name(name: &str) -> String {
     format!("{name}.new")
 }
 
-/// The segment that is written.
+/// The active segment.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) file: Arc<File>,
     pub(crate) header: JournalHeader,
-    /// The next record's sequence number.
+    /// Sequence number of the next record.
     pub(crate) next: u64,
-    /// How many records it has.
+    /// Number of records.
     pub(crate) records: u64,
-    /// How long it is.
+    /// Length in bytes.
     pub(crate) length: u64,
     buffer: Vec<u8>,
-    /// An earlier failure after which it is unsure what is on disk.
-    pub(crate) stopped: Option<String>,
+    /// An earlier failure after which the contents of the disk are unknown.
+    pub(crate) failed: Option<String>,
 }
 
 impl Active {
-    /// Opens the segment on disk, which is whole.
+    /// Opens the segment on disk, which must be intact.
     pub(crate) fn open(disk: &Disk, segment: &Segment, header: JournalHeader, next: u64) -> Result<Self> {
         Ok(Self {
             file: Arc::new(disk.open_to_append(ACTIVE)?),
@@ -41,7 +41,7 @@ impl Active {
             records: segment.lines.len() as u64,
             length: segment.bytes.len() as u64,
             buffer: Vec::new(),
-            stopped: None,
+            failed: None,
         })
     }
 
@@ -49,25 +49,24 @@ impl Active {
         self.next - 1
     }
 
-    /// Refuses if it is unsure what is on disk.
+    /// Fails after an earlier failure.
     pub(crate) fn check(&self, disk: &Disk) -> Result<()> {
-        match &self.stopped {
+        match &self.failed {
             None => Ok(()),
-            Some(why) => Err(Error::Stopped { dir: disk.dir().to_owned(), why: why.clone() }),
+            Some(cause) => Err(Error::WriteFailed { dir: disk.dir().to_owned(), cause: cause.clone() }),
         }
     }
 
-    /// Writes a record in one call. A record that does not fit leaves nothing behind.
-    pub(crate) fn append(&mut self, disk: &Disk, json: &[u8], crc: Crc) -> Result<u64> {
+    /// Writes a record with one `write(2)`. A partially written record is truncated.
+    pub(crate) fn append(&mut self, disk: &Disk, json: &[u8], crc: Hasher) -> Result<u64> {
         self.check(disk)?;
         let seq = self.next;
         self.buffer.clear();
         line::encode(&mut self.buffer, seq, json, crc);
-        // One write(2), unless the kernel takes only part of it.
         if let Err(source) = (&*self.file).write_all(&self.buffer) {
             let error = Error::io("append to", disk.path(ACTIVE), source);
             if let Err(again) = self.file.set_len(self.length) {
-                self.stopped = Some(format!("{error}, and cutting the half-written record failed: {again}"));
+                self.failed = Some(format!("{error}, and truncating the partial record failed: {again}"));
             }
             return Err(error);
         }
@@ -77,7 +76,7 @@ impl Active {
         Ok(seq)
     }
 
-    /// Starts a new segment with this header; the present one is kept under its number.
+    /// Starts a new segment with this header; the current one is archived under its first sequence number.
     pub(crate) fn rotate(&mut self, disk: &Disk, header: JournalHeader) -> Result<()> {
         let bytes = Header::from(header).encode();
         let rotated = replace(disk, ACTIVE, &bytes, Some(&archived_name(self.header.first)))
@@ -92,20 +91,20 @@ impl Active {
                 Ok(())
             }
             Err(error) => {
-                self.stopped = Some(error.to_string());
+                self.failed = Some(error.to_string());
                 Err(error)
             }
         }
     }
 }
 
-/// The file holds these bytes, and what it was has the other name, if one is given. Between the two renames there is no
-/// such file, but then there is the unfinished one, which the next opening puts in place.
-pub(crate) fn replace(disk: &Disk, name: &str, bytes: &[u8], aside: Option<&str>) -> Result<()> {
-    disk.write_synced(&unfinished(name), bytes)?;
-    if let Some(aside) = aside {
-        disk.rename(name, aside)?;
+/// Replaces a file by these bytes and renames the old file, if `archive` is given. Between the two renames only the temporary
+/// file exists, which the next open puts in place.
+pub(crate) fn replace(disk: &Disk, name: &str, bytes: &[u8], archive: Option<&str>) -> Result<()> {
+    disk.write_synced(&temporary_name(name), bytes)?;
+    if let Some(archive) = archive {
+        disk.rename(name, archive)?;
     }
-    disk.rename(&unfinished(name), name)?;
+    disk.rename(&temporary_name(name), name)?;
     disk.sync()
 }

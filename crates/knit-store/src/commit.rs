@@ -1,8 +1,8 @@
-//! Group commit: many wait, one syncs for all that had written before it began.
+//! Group commit: one thread syncs for all threads whose records were written before.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Who waits for what to be on disk.
+/// Tracks which records are durable.
 #[derive(Debug, Default)]
 pub(crate) struct Commit {
     state: Mutex<State>,
@@ -11,17 +11,17 @@ pub(crate) struct Commit {
 
 #[derive(Debug, Default)]
 struct State {
-    /// All records up to here are on disk.
+    /// All records up to this sequence number are durable.
     durable: u64,
-    /// Whether someone is syncing.
+    /// Whether a sync is running.
     running: bool,
-    /// After a failed sync the kernel may call lost pages clean, so no later sync proves anything.
+    /// After a failed fsync the kernel may mark lost pages clean, so a later sync proves nothing.
     failed: Option<String>,
 }
 
 impl Commit {
-    /// Returns once the record is on disk. `sync` makes all that is written so far durable and says up to which record; it
-    /// runs in one thread at a time, and not at all if another's sync covered this record.
+    /// Returns once the record is durable. `sync` makes all written records durable and returns the last one; it runs in one
+    /// thread at a time, and not at all if the sync of another thread covers this record.
     pub(crate) fn wait<E: ToString>(
         &self,
         seq: u64,
@@ -33,8 +33,8 @@ impl Commit {
             if state.durable >= seq {
                 return Ok(());
             }
-            if let Some(why) = &state.failed {
-                return Err(failed_before(why.clone()));
+            if let Some(cause) = &state.failed {
+                return Err(failed_before(cause.clone()));
             }
             if state.running {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -54,8 +54,8 @@ impl Commit {
         }
     }
 
-    /// Someone else made everything up to here durable.
-    pub(crate) fn note(&self, seq: u64) {
+    /// Marks everything up to this record as durable.
+    pub(crate) fn mark_durable(&self, seq: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.durable = state.durable.max(seq);
         self.changed.notify_all();
@@ -71,27 +71,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_wait_together_share_one_sync() {
+    fn concurrent_waiters_share_one_sync() {
         let (commit, written, syncs) = (Commit::default(), AtomicU64::new(1), AtomicU64::new(0));
         let (begun, begins) = mpsc::channel();
-        let (go, gate) = mpsc::channel::<()>();
-        let gate = Mutex::new(gate);
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
         let sync = || {
             let up_to = written.load(SeqCst);
             syncs.fetch_add(1, SeqCst);
             begun.send(()).unwrap();
-            // Once the gate is gone everyone passes: a sync too many is counted, not waited for.
-            let _ = gate.lock().unwrap().recv();
+            // Once the sender is dropped every sync passes: an extra one is counted, not blocked.
+            let _ = wait.lock().unwrap().recv();
             Ok::<_, String>(up_to)
         };
         thread::scope(|scope| {
-            scope.spawn(|| commit.wait(1, sync, |why| why).unwrap());
+            scope.spawn(|| commit.wait(1, sync, |cause| cause).unwrap());
             begins.recv().unwrap();
-            // These write while the first sync runs: it does not cover them, and one more covers them all.
+            // Written during the first sync, which does not cover them; one more sync covers them all.
             written.store(9, SeqCst);
             for seq in 2..=9 {
                 let (commit, sync) = (&commit, &sync);
-                scope.spawn(move || commit.wait(seq, sync, |why| why).unwrap());
+                scope.spawn(move || commit.wait(seq, sync, |cause| cause).unwrap());
             }
             go.send(()).unwrap();
             begins.recv().unwrap();
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failed_sync_nothing_is_called_durable() {
+    fn after_a_failed_sync_nothing_is_durable() {
         let commit = Commit::default();
         let failure = || Err::<u64, _>("input/output error".to_owned());
-        assert_eq!(commit.wait(1, failure, |why| why), Err("input/output error".to_owned()));
+        assert_eq!(commit.wait(1, failure, |cause| cause), Err("input/output error".to_owned()));
         let success = || Ok::<_, String>(2);
         assert_eq!(
-            commit.wait(2, success, |why| format!("before: {why}")).unwrap_err(),
+            commit.wait(2, success, |cause| format!("before: {cause}")).unwrap_err(),
             "before: input/output error"
         );
     }

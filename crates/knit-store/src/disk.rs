@@ -1,4 +1,4 @@
-//! The state folder: the few file operations that crash safety is made of, each named by what it did.
+//! The state directory: the file operations that crash safety relies on.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// The state folder.
+/// The state directory.
 #[derive(Debug)]
 pub(crate) struct Disk {
     dir: PathBuf,
     handle: File,
-    /// How many more changes this folder takes before it is as dead as a killed process.
+    /// Number of changes until the simulated crash.
     #[cfg(test)]
     pub(crate) changes_left: std::sync::atomic::AtomicU32,
 }
@@ -21,10 +21,10 @@ impl Disk {
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         if !dir.exists() {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            // A folder that is only in its parent's memory takes all durable records with it.
+            // The entry of the new directory in its parent must be durable too.
             let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
             let made = made.and_then(|()| File::open(parent.unwrap_or(Path::new(".")))?.sync_all());
-            made.map_err(|source| Error::io("make the folder", dir, source))?;
+            made.map_err(|source| Error::io("create the directory", dir, source))?;
         }
         let handle = File::open(dir).map_err(|source| Error::io("open", dir, source))?;
         Ok(Self {
@@ -43,24 +43,24 @@ impl Disk {
         self.dir.join(name)
     }
 
-    /// The names of all files, in order.
+    /// Sorted names of all files.
     pub(crate) fn names(&self) -> Result<Vec<String>> {
-        let refused = |source| Error::io("list", &self.dir, source);
+        let list_error = |source| Error::io("list", &self.dir, source);
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(refused)? {
-            names.extend(entry.map_err(refused)?.file_name().into_string());
+        for entry in fs::read_dir(&self.dir).map_err(list_error)? {
+            names.extend(entry.map_err(list_error)?.file_name().into_string());
         }
         names.sort();
         Ok(names)
     }
 
-    /// A file's contents; `None` if it is not there.
+    /// Contents of a file; `None` if it does not exist.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.read_some(name, u64::MAX)
+        self.read_prefix(name, u64::MAX)
     }
 
-    /// The beginning of a file.
-    pub(crate) fn read_some(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+    /// The first `limit` bytes of a file.
+    pub(crate) fn read_prefix(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let path = self.path(name);
         let mut bytes = Vec::new();
         match File::open(&path).and_then(|file| file.take(limit).read_to_end(&mut bytes)) {
@@ -70,7 +70,7 @@ impl Disk {
         }
     }
 
-    /// A file that is on disk with these contents. Not for a file that counts: that one is replaced by `rename`.
+    /// Writes a file and syncs it. Not atomic: files in use are replaced by `rename`.
     pub(crate) fn write_synced(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.change(name)?;
         let path = self.path(name);
@@ -95,21 +95,21 @@ impl Disk {
         fs::remove_file(self.path(name)).map_err(|source| Error::io("remove", self.path(name), source))
     }
 
-    /// Shortens a file, on disk.
-    pub(crate) fn cut(&self, name: &str, length: u64) -> Result<()> {
+    /// Truncates a file and syncs it.
+    pub(crate) fn truncate(&self, name: &str, length: u64) -> Result<()> {
         self.change(name)?;
         let path = self.path(name);
-        let cut = OpenOptions::new().write(true).open(&path).and_then(|file| {
+        let truncated = OpenOptions::new().write(true).open(&path).and_then(|file| {
             file.set_len(length)?;
             file.sync_all()
         });
-        cut.map_err(|source| Error::io("shorten", path, source))
+        truncated.map_err(|source| Error::io("truncate", path, source))
     }
 
-    /// Renames so far are on disk.
+    /// Syncs the directory, so that renames are durable.
     pub(crate) fn sync(&self) -> Result<()> {
         self.change(".")?;
-        self.handle.sync_all().map_err(|source| Error::io("sync the folder", &self.dir, source))
+        self.handle.sync_all().map_err(|source| Error::io("sync the directory", &self.dir, source))
     }
 
     pub(crate) fn open_to_append(&self, name: &str) -> Result<File> {
@@ -123,23 +123,23 @@ impl Disk {
         File::open(&path).map_err(|source| Error::io("open", path, source))
     }
 
-    /// A name beside `name` that no file has.
-    pub(crate) fn name_aside(&self, name: &str) -> String {
+    /// An unused name for a damaged file.
+    pub(crate) fn damaged_name(&self, name: &str) -> String {
         let names = (1_u32..).map(|number| format!("{name}.damaged-{number}"));
         let free = |candidate: &String| !self.path(candidate).exists();
-        names.into_iter().find(free).expect("a folder holds fewer files than there are numbers")
+        names.into_iter().find(free).expect("a directory holds fewer files than there are numbers")
     }
 
     #[cfg(test)]
     fn change(&self, name: &str) -> Result<()> {
         use std::sync::atomic::Ordering::SeqCst;
         let left = self.changes_left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-        let dead = |_| Error::io("go on with", self.path(name), io::Error::other("killed by the test"));
-        left.map(|_| ()).map_err(dead)
+        let crashed = |_| Error::io("continue with", self.path(name), io::Error::other("killed by the test"));
+        left.map(|_| ()).map_err(crashed)
     }
 
     #[cfg(not(test))]
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests stop a process here")]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "tests simulate a crash here")]
     fn change(&self, _: &str) -> Result<()> {
         Ok(())
     }

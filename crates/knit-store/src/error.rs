@@ -1,4 +1,4 @@
-//! What can go wrong with the state on disk, in words.
+//! Errors of the state on disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,119 +9,119 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why the state on disk could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Someone else holds the lock.
-    #[error("state in {}: another knit is working here{}", dir.display(), pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    /// Another process holds the lock.
+    #[error("state in {}: locked by another knit process{}", dir.display(), pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
     Locked {
-        /// The state folder.
+        /// The state directory.
         dir: PathBuf,
-        /// Who, if it could be read.
+        /// PID of the holder, if it could be read.
         pid: Option<u32>,
     },
-    /// The state is of a format that this program does not know.
-    #[error("the state in {} was written by a newer Knit (format {found}, this one knows {known})", dir.display())]
-    Newer {
-        /// The state folder.
+    /// The state has a newer format.
+    #[error("the state in {} was written by a newer Knit (format {found}, supported: {known})", dir.display())]
+    NewerFormat {
+        /// The state directory.
         dir: PathBuf,
         /// The format on disk.
         found: u32,
-        /// The newest that this program reads.
+        /// The newest supported format.
         known: u32,
     },
-    /// No space is left.
+    /// No space is left on the device.
     #[error("cannot {action} {}: the disk is full", path.display())]
-    Full {
-        /// What was tried.
+    DiskFull {
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's own error.
+        /// The system error.
         source: io::Error,
     },
-    /// The file system takes no writes.
+    /// The file system is read-only.
     #[error("cannot {action} {}: the file system is read-only", path.display())]
     ReadOnly {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's own error.
+        /// The system error.
         source: io::Error,
     },
-    /// The system refused for another reason.
+    /// Another I/O error.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system error.
         source: io::Error,
     },
-    /// A record is whole on disk, and yet not one that this program understands.
-    #[error("{}: the record with sequence {seq} is whole but not understood (format {format}): {why}", path.display())]
-    NotUnderstood {
+    /// A record is intact but cannot be decoded.
+    #[error("{}: record {seq} cannot be decoded (format {format}): {cause}", path.display())]
+    Undecodable {
         /// The file.
         path: PathBuf,
-        /// The record.
+        /// Sequence number of the record.
         seq: u64,
-        /// The format of the file.
+        /// Format of the file.
         format: u32,
-        /// What does not fit.
-        why: String,
+        /// The decoding error.
+        cause: String,
     },
-    /// Numbers that no journal reaches by counting: the files are not this journal's, or someone wrote into them.
-    #[error("state in {}: sequence number {next} would come next, which no journal reaches by counting; look for a file that does not belong there", dir.display())]
-    NumbersUsedUp {
-        /// The state folder.
+    /// An implausible sequence number: a file does not belong to this journal, or was modified.
+    #[error("state in {}: next sequence number {next} is implausible; remove files that do not belong to this journal", dir.display())]
+    SequenceExhausted {
+        /// The state directory.
         dir: PathBuf,
-        /// What would come next.
+        /// The next sequence number.
         next: u64,
     },
-    /// Part of a file's history cannot be read.
-    #[error("{}: {bytes} bytes at byte {at} are damaged", path.display())]
-    Damaged {
+    /// Part of a file is corrupt.
+    #[error("{}: {bytes} bytes at offset {at} are corrupt", path.display())]
+    Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Offset.
         at: usize,
-        /// How much.
+        /// Length.
         bytes: usize,
     },
-    /// A value that JSON cannot hold.
-    #[error("state in {}: a value cannot be written as JSON: {source}", dir.display())]
-    NotJson {
-        /// The state folder.
+    /// A value cannot be serialized.
+    #[error("state in {}: cannot serialize a value as JSON: {source}", dir.display())]
+    Serialize {
+        /// The state directory.
         dir: PathBuf,
-        /// What does not fit.
+        /// The serialization error.
         source: serde_json::Error,
     },
-    /// A snapshot of a moment that the journal does not have.
-    #[error("state in {}: a snapshot at sequence {at} was asked for, the journal has {first} to {last}", dir.display())]
-    NoSuchMoment {
-        /// The state folder.
+    /// A snapshot at a sequence number that the journal does not have.
+    #[error("state in {}: cannot snapshot at sequence {at}: the journal has {first} to {last}", dir.display())]
+    SnapshotOutOfRange {
+        /// The state directory.
         dir: PathBuf,
-        /// What was asked for.
+        /// The requested sequence number.
         at: u64,
-        /// The newest snapshot's moment.
+        /// Sequence number of the newest snapshot.
         first: u64,
-        /// The last record.
+        /// Sequence number of the last record.
         last: u64,
     },
-    /// An earlier failure left the open journal unsure of what is on disk.
-    #[error("state in {}: nothing more is written after an earlier failure ({why}); open it again", dir.display())]
-    Stopped {
-        /// The state folder.
+    /// An earlier write failed, so the contents of the disk are unknown.
+    #[error("state in {}: no writes after an earlier failure ({cause}); reopen the journal", dir.display())]
+    WriteFailed {
+        /// The state directory.
         dir: PathBuf,
         /// The earlier failure.
-        why: String,
+        cause: String,
     },
 }
 
 impl Error {
-    /// Whether the same call may succeed later without anyone changing the state folder.
-    pub fn may_retry(&self) -> bool {
+    /// Whether a retry may succeed without manual changes in the state directory.
+    pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Locked { .. } | Self::Full { .. } => true,
+            Self::Locked { .. } | Self::DiskFull { .. } => true,
             Self::Io { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::Interrupted | io::ErrorKind::OutOfMemory)
             }
@@ -129,27 +129,29 @@ impl Error {
         }
     }
 
-    /// The stable word for conditions, Events and metrics.
+    /// Stable reason for conditions, Events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Locked { .. } => "StateLocked",
-            Self::Newer { .. } => "StateNewer",
-            Self::Full { .. } => "DiskFull",
+            Self::NewerFormat { .. } => "StateNewer",
+            Self::DiskFull { .. } => "DiskFull",
             Self::ReadOnly { .. } => "DiskReadOnly",
             Self::Io { .. } => "StateInaccessible",
-            Self::NotUnderstood { .. } => "StateNotUnderstood",
-            Self::NumbersUsedUp { .. } => "StateNumbersUsedUp",
-            Self::Damaged { .. } => "StateDamaged",
-            Self::NotJson { .. } => "StateNotWritable",
-            Self::NoSuchMoment { .. } => "StateNoSuchMoment",
-            Self::Stopped { .. } => "StateStopped",
+            Self::Undecodable { .. } => "StateUndecodable",
+            Self::SequenceExhausted { .. } => "StateSequenceExhausted",
+            Self::Corrupt { .. } => "StateCorrupt",
+            Self::Serialize { .. } => "StateNotSerializable",
+            Self::SnapshotOutOfRange { .. } => "SnapshotOutOfRange",
+            Self::WriteFailed { .. } => "StateWriteFailed",
         }
     }
 
     pub(crate) fn io(action: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
         let path = path.as_ref().to_owned();
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { action, path, source },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull { action, path, source }
+            }
             io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly { action, path, source },
             _ => Self::Io { action, path, source },
         }

@@ -1,23 +1,23 @@
-//! The version of what is on disk, and how an older one is read.
+//! Format version and migration.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The version of records and snapshots, and how to read older ones. The caller owns both, as it owns the types.
+/// Format version of records and snapshots, and the migration of older ones. Defined by the caller, like the types.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// The version that is written.
+    /// The current version.
     pub version: u32,
-    /// Turns a value of an older version into one of this version. It is never called for this version.
+    /// Migrates a value of an older version. Never called for the current version.
     pub migrate: Migrate,
 }
 
-/// Turns a value of version `from` into one of the current version, or says why that cannot be done.
-pub type Migrate = fn(from: u32, part: Part, value: Value) -> Result<Value, String>;
+/// Migrates a value of version `from` to the current version.
+pub type Migrate = fn(from: u32, kind: EntryKind, value: Value) -> Result<Value, String>;
 
-/// What a value is.
+/// Kind of a stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum EntryKind {
     /// A record of the journal.
     Record,
     /// A snapshot.
@@ -25,22 +25,22 @@ pub enum Part {
 }
 
 impl Format {
-    /// The first version: there is nothing older.
-    pub const fn first() -> Self {
-        Self { version: 1, migrate: |from, _, _| Err(format!("there is no format {from}")) }
+    /// The first version, without migration.
+    pub const fn initial() -> Self {
+        Self { version: 1, migrate: |from, _, _| Err(format!("format {from} does not exist")) }
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(
         &self,
         from: u32,
-        part: Part,
+        kind: EntryKind,
         json: &[u8],
     ) -> Result<T, String> {
-        let words = |error: serde_json::Error| error.to_string();
+        let message = |error: serde_json::Error| error.to_string();
         if from == self.version {
-            return serde_json::from_slice(json).map_err(words);
+            return serde_json::from_slice(json).map_err(message);
         }
-        let value = serde_json::from_slice(json).map_err(words)?;
-        serde_json::from_value((self.migrate)(from, part, value)?).map_err(words)
+        let value = serde_json::from_slice(json).map_err(message)?;
+        serde_json::from_value((self.migrate)(from, kind, value)?).map_err(message)
     }
 }

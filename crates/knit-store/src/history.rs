@@ -1,4 +1,4 @@
-//! Looking back: what was recorded, and in which order.
+//! History: recorded entries in order.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
-use crate::format::{Format, Part};
+use crate::format::{EntryKind, Format};
 use crate::journal::Seq;
 use crate::segment::Segment;
 
-/// Records in order, read one segment at a time. Damage is one error at the beginning of its segment; what is whole follows.
+/// Records in order, read one segment at a time. Damage yields errors at the start of its segment, followed by the intact
+/// records.
 #[derive(Debug)]
 pub struct History<R> {
     files: VecDeque<(PathBuf, File, u64)>,
@@ -35,17 +36,17 @@ impl<R: DeserializeOwned> History<R> {
         let damage = segment.damage.iter().chain(&segment.torn);
         self.ready.extend(
             damage.map(|range| {
-                Err(Error::Damaged { path: path.to_owned(), at: range.start, bytes: range.len() })
+                Err(Error::Corrupt { path: path.to_owned(), at: range.start, bytes: range.len() })
             }),
         );
         let version = segment.header.map_or(self.format.version, |header| header.format);
         let (from, format) = (self.from, self.format);
-        let wanted = segment.lines.iter().filter(|line| Seq(line.seq) >= from);
-        self.ready.extend(wanted.map(|line| {
-            let record = format.decode(version, Part::Record, &segment.bytes[line.json.clone()]);
+        let lines = segment.lines.iter().filter(|line| Seq(line.seq) >= from);
+        self.ready.extend(lines.map(|line| {
+            let record = format.decode(version, EntryKind::Record, &segment.bytes[line.json.clone()]);
             let path = path.to_owned();
-            let words = |why| Error::NotUnderstood { path, seq: line.seq, format: version, why };
-            record.map(|record| (Seq(line.seq), record)).map_err(words)
+            let undecodable = |cause| Error::Undecodable { path, seq: line.seq, format: version, cause };
+            record.map(|record| (Seq(line.seq), record)).map_err(undecodable)
         }));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The open journal: append, compact, look back.
+//! The open journal: append, compact, history.
 
 mod compact;
 #[cfg(test)]
@@ -14,71 +14,72 @@ use serde::{Deserialize, Serialize};
 
 use crate::active::Active;
 use crate::commit::Commit;
-use crate::crc::Crc;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::finding::Finding;
 use crate::format::Format;
 use crate::history::History;
+use crate::line;
 use crate::lock::Lock;
 use crate::open;
+use crate::recovery::RecoveryFinding;
 use crate::segment::{ACTIVE, archived, archived_name};
 
-/// A record's place among all records of a state folder, from 1 on. Numbers grow; after damage some are left out, so that
-/// none that someone may have seen means another record.
+/// Sequence number of a record, starting at 1 and increasing. After damage some numbers are skipped, so that a number that
+/// may have been observed is never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seq(pub u64);
 
-/// How a state folder is used.
+/// Options of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The version of records and snapshots.
+    /// Format of records and snapshots.
     pub format: Format,
-    /// How many older segments are kept for [`Journal::history`]. Those that the previous snapshot needs stay anyway.
-    pub segments: usize,
+    /// Number of archived segments that are retained for [`Journal::history`]. Segments that the previous snapshot needs are
+    /// always retained.
+    pub retained_segments: usize,
 }
 
-/// What opening found.
+/// Result of opening a journal.
 #[derive(Debug)]
-pub struct Opened<R, S> {
-    /// The journal, ready for more.
+pub struct OpenedJournal<R, S> {
+    /// The journal, ready for appending.
     pub journal: Journal<R, S>,
-    /// The newest snapshot that could be used, and the last record that it covers.
+    /// The newest usable snapshot and the last record that it covers.
     pub snapshot: Option<(Seq, S)>,
     /// The records that follow it, without a gap.
     pub records: Vec<(Seq, R)>,
-    /// What was wrong.
-    pub findings: Vec<Finding>,
+    /// Damage that was found.
+    pub findings: Vec<RecoveryFinding>,
 }
 
-/// The open journal. It can be shared between threads.
+/// An open journal. It can be shared between threads.
 #[derive(Debug)]
 pub struct Journal<R, S> {
     disk: Disk,
     options: Options,
     active: Mutex<Active>,
     commit: Commit,
-    /// Held by the one who compacts.
+    /// Locked during compaction.
     snapshots: Mutex<Snapshots>,
     types: PhantomData<fn(R, S)>,
-    // Last: the lock is given up when all else is closed.
+    // Last field: the lock is released after everything else is closed.
     _lock: Lock,
 }
 
-/// Which records the snapshots on disk cover.
+/// Last records that the snapshots on disk cover.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     pub(crate) newest: u64,
     pub(crate) previous: u64,
 }
 
-/// How long the segment is that is being written. The host compacts when it finds this too long.
+/// Size of the active segment, by which the caller decides when to compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
-    /// Records in it.
+pub struct SegmentSize {
+    /// Number of records.
     pub records: u64,
-    /// Its bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -87,8 +88,8 @@ where
     R: Serialize + DeserializeOwned,
     S: Serialize + DeserializeOwned,
 {
-    /// Opens a state folder, which is made if it is missing, and locks it for as long as the journal lives.
-    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Opened<R, S>> {
+    /// Opens a state directory, creating it if missing, and locks it for the lifetime of the journal.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<OpenedJournal<R, S>> {
         let disk = Disk::open(dir.as_ref())?;
         let lock = Lock::take(&disk)?;
         open::open(disk, lock, options)
@@ -105,22 +106,21 @@ where
         Self { disk, options, active, commit, snapshots, types: PhantomData, _lock: lock }
     }
 
-    /// Records something. It survives the death of this process from here on, though not the machine's.
+    /// Appends a record. It survives a crash of this process, but not of the machine.
     pub fn append(&self, record: &R) -> Result<Seq> {
         let json = self.json(record)?;
-        let crc = Crc::of(&json);
+        let crc = line::checksum(&json);
         self.active().append(&self.disk, &json, crc).map(Seq)
     }
 
-    /// Records something that must outlive the machine: returns once it is on disk. Several threads that call this at the
-    /// same time share one sync.
+    /// Appends a record and returns once it is durable. Concurrent callers share one sync.
     pub fn append_durable(&self, record: &R) -> Result<Seq> {
         let seq = self.append(record)?;
         self.sync_up_to(seq)?;
         Ok(seq)
     }
 
-    /// Everything recorded so far is on disk.
+    /// Makes all records durable.
     pub fn sync(&self) -> Result<()> {
         self.sync_up_to(self.last())
     }
@@ -135,29 +135,29 @@ where
             synced.map_err(|source| Error::io("sync", self.disk.path(ACTIVE), source))?;
             Ok(last)
         };
-        self.commit.wait(seq.0, sync, |why| Error::Stopped { dir: self.disk.dir().to_owned(), why })
+        self.commit.wait(seq.0, sync, |cause| Error::WriteFailed { dir: self.disk.dir().to_owned(), cause })
     }
 
-    /// The last record's sequence number; 0 if there never was one.
+    /// Sequence number of the last record; 0 if there is none.
     pub fn last(&self) -> Seq {
         Seq(self.active().last())
     }
 
-    /// How long the segment is that is being written.
-    pub fn size(&self) -> Size {
+    /// Size of the active segment.
+    pub fn size(&self) -> SegmentSize {
         let active = self.active();
-        Size { records: active.records, bytes: active.length }
+        SegmentSize { records: active.records, bytes: active.length }
     }
 
-    /// All records from this one on that are still kept, snapshots or not, as they stand now.
+    /// All retained records from this one on, including those before the snapshot.
     pub fn history(&self, from: Seq) -> Result<History<R>> {
-        // While the lock is held no segment changes its name.
+        // No segment is renamed while the mutex is held.
         let active = self.active();
         let older = archived(&self.disk.names()?);
         let mut files = Vec::new();
         for (index, first) in older.iter().enumerate() {
-            let behind = older.get(index + 1).copied().unwrap_or(active.header.first);
-            if behind > from.0 {
+            let next_first = older.get(index + 1).copied().unwrap_or(active.header.first);
+            if next_first > from.0 {
                 let name = archived_name(*first);
                 files.push((self.disk.path(&name), self.disk.open_to_read(&name)?, u64::MAX));
             }
@@ -167,19 +167,19 @@ where
     }
 
     fn json(&self, value: &impl Serialize) -> Result<Vec<u8>> {
-        let words = |source| Error::NotJson { dir: self.disk.dir().to_owned(), source };
-        serde_json::to_vec(value).map_err(words)
+        let error = |source| Error::Serialize { dir: self.disk.dir().to_owned(), source };
+        serde_json::to_vec(value).map_err(error)
     }
 
     fn active(&self) -> MutexGuard<'_, Active> {
-        // Its fields change only after the write that they describe, so a panic elsewhere leaves them true.
+        // Fields change only after the write that they describe, so a panic leaves them consistent.
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { format: Format::first(), segments: 4 }
+        Self { format: Format::initial(), retained_segments: 4 }
     }
 }
 

@@ -1,43 +1,41 @@
 //! The journal on disk: append-only, sequence-numbered, crash-safe.
 //!
-//! What is recorded is the caller's: `Journal<R, S>` holds records `R` and snapshots `S`. A record's own time, if it has
-//! one, is part of it. What always holds:
+//! `Journal<R, S>` stores records `R` and snapshots `S` of the caller. Invariants:
 //!
-//! - opening gives a snapshot and the records that follow it without a gap, and says in words what it could not use;
-//! - nothing is lost in silence, and nothing damaged is deleted: it is kept beside, under a new name;
-//! - an appended record survives the death of the process, a durable one also the machine's;
-//! - one process at a time works in a state folder.
+//! - opening returns a snapshot and the records that follow it without a gap, and reports everything that it could not use;
+//! - no data is lost silently, and no damaged file is deleted: it is renamed and kept;
+//! - an appended record survives a crash of the process, a durable one also a crash of the machine;
+//! - only one process at a time has a state directory open.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `state.lock` | the lock, and the pid of who holds it |
+//! | `state.lock` | the lock, and the PID of its holder |
 //! | `snapshot`, `snapshot.1` | the newest snapshot, and the one before |
-//! | `journal` | the segment that is written |
+//! | `journal` | the active segment |
 //! | `journal.<first>` | older segments, by their first sequence number |
-//! | `*.new` | a file that is not in place yet; the next opening finishes or removes it |
-//! | `*.damaged-<n>` | what could not be read, for a person to look at |
+//! | `*.new` | a temporary file; the next open renames or removes it |
+//! | `*.damaged-<n>` | a damaged file, kept for analysis |
 //!
-//! Every file is lines of `<sequence> <crc32> <json>`. The first line has sequence 0 and is the header, with the format's
+//! Every file consists of lines `<sequence> <crc32> <json>`. The first line has sequence 0 and is the header with the format
 //! version.
 
 mod active;
 mod commit;
-mod crc;
 mod disk;
 pub mod error;
-pub mod finding;
 pub mod format;
 pub mod history;
 pub mod journal;
 mod line;
 mod lock;
 mod open;
+pub mod recovery;
 mod replay;
 mod segment;
 mod snapshot;
 
 pub use error::{Error, Result};
-pub use finding::Finding;
-pub use format::{Format, Part};
+pub use format::{EntryKind, Format};
 pub use history::History;
-pub use journal::{Journal, Opened, Options, Seq, Size};
+pub use journal::{Journal, OpenedJournal, Options, SegmentSize, Seq};
+pub use recovery::RecoveryFinding;

@@ -1,4 +1,4 @@
-//! The lock on a state folder. The kernel gives it back when its holder ends, however that happens.
+//! The lock of a state directory. The kernel releases it when its holder exits, for whatever reason.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 const NAME: &str = "state.lock";
 
-/// The lock, held for as long as this lives.
+/// The lock, held until dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
@@ -35,8 +35,8 @@ impl Lock {
             }
             Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path, source)),
         }
-        // The pid is a help for people: a full disk is no reason to refuse, as long as no old pid stays.
-        file.set_len(0).map_err(|source| Error::io("empty", &path, source))?;
+        // The PID is informational: failing to write it on a full disk is harmless, as long as no stale PID remains.
+        file.set_len(0).map_err(|source| Error::io("truncate", &path, source))?;
         let _ = writeln!(file, "{}", std::process::id());
         Ok(Self { _file: file })
     }

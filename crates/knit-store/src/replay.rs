@@ -1,7 +1,7 @@
-//! Which records follow a snapshot, and what must be done to the files so that the next opening finds them in order.
+//! Replay: which records follow a snapshot, and how the segments must be repaired.
 //!
-//! Sequence numbers decide: a record counts if it follows the last one. So damage in what the snapshot covers costs
-//! nothing, and what follows a gap is never used.
+//! A record is used if its sequence number follows the last one. So damage in records that the snapshot covers is harmless,
+//! and records after a gap are never used.
 
 use std::ops::Range;
 
@@ -9,21 +9,21 @@ use crate::error::Result;
 use crate::line::Line;
 use crate::segment::{JournalHeader, Segment};
 
-/// `1 00000000 0` and an end of line: damaged bytes held at most so many records.
-const SHORTEST_LINE: usize = 13;
+/// `1 00000000 0` and a newline; bounds the number of records in damaged bytes.
+const MIN_LINE_BYTES: usize = 13;
 
-/// What the segments hold beyond a snapshot.
+/// Contents of the segments after a snapshot.
 #[derive(Debug)]
 pub(crate) struct Replay<R> {
-    /// The records that follow, without a gap.
+    /// The following records, without a gap.
     pub(crate) records: Vec<(u64, R)>,
-    /// The last of them, or what the snapshot covers.
+    /// The last of them, or the last one that the snapshot covers.
     pub(crate) last: u64,
-    /// The next sequence number: greater than any that was seen, used or not, or that damaged bytes may have held.
+    /// The next sequence number: greater than any that was observed or that damaged bytes may have contained.
     pub(crate) next: u64,
-    /// Where records are missing, and how many cannot be used because of it.
+    /// Missing records.
     pub(crate) gap: Option<Gap>,
-    /// What to do to each segment.
+    /// Repair of each segment.
     pub(crate) repairs: Vec<Repair>,
 }
 
@@ -35,18 +35,18 @@ pub(crate) struct Gap {
     pub(crate) unused: usize,
 }
 
-/// What to do to a segment.
+/// Repair of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
-    /// It is as it should be.
+    /// None: the segment is intact.
     Nothing,
-    /// Its last line is not whole and goes.
-    Cut { length: usize, bytes: usize, after: u64 },
-    /// It is kept under another name, and these parts of it are written anew.
+    /// Truncate the partial last line.
+    Truncate { length: usize, bytes: usize, after: u64 },
+    /// Rename the segment and write these parts to a new one.
     Rewrite { header: JournalHeader, keep: Vec<Range<usize>>, damage: Vec<Damage> },
 }
 
-/// Bytes of a segment that are no lines.
+/// Corrupt bytes of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Damage {
     pub(crate) at: Range<usize>,
@@ -54,10 +54,10 @@ pub(crate) struct Damage {
     pub(crate) loses: bool,
 }
 
-/// Walks the segments, oldest first. `covered` is the snapshot's sequence number, `known` the format of this program.
+/// Replays the segments, oldest first. `covered` is the sequence number of the snapshot, `known` the current format.
 ///
-/// `decode` fails for good on a record that is whole but not understood, unless the header that says its format is gone:
-/// such a record (`None`) cannot be used.
+/// `decode` fails on an intact record that cannot be decoded, unless the header with its format is lost: such a record
+/// (`None`) cannot be used.
 pub(crate) fn replay<R>(
     covered: u64,
     segments: &[Segment],
@@ -82,12 +82,12 @@ pub(crate) fn replay<R>(
                 kept.push(line);
             }
         }
-        let behind = segments[index + 1..].iter().find_map(Segment::first);
+        let next_first = segments[index + 1..].iter().find_map(Segment::first);
         let fresh = JournalHeader { format: known, first: replay.last + 1, after: replay.last };
-        let repair = repair(segment, &kept, covered, behind, fresh);
+        let repair = repair(segment, &kept, covered, next_first, fresh);
         if let Repair::Rewrite { damage, .. } = &repair {
             for damage in damage.iter().filter(|damage| damage.loses) {
-                let records = (damage.at.len() / SHORTEST_LINE) as u64;
+                let records = (damage.at.len() / MIN_LINE_BYTES) as u64;
                 highest = highest.max(replay.last.max(damage.after) + records);
             }
         }
@@ -126,36 +126,36 @@ impl<R> Replay<R> {
     }
 }
 
-/// `behind` is the first record of the next segment, `fresh` a header for a segment that has neither header nor records.
+/// `next_first` is the first record of the next segment, `fresh` a header for a segment without header and records.
 fn repair(
     segment: &Segment,
     kept: &[&Line],
     covered: u64,
-    behind: Option<u64>,
+    next_first: Option<u64>,
     fresh: JournalHeader,
 ) -> Repair {
-    // A segment that follows records which are gone shall not report them missing again at the next opening.
+    // The next open must not report lost records again.
     let header =
         segment.header.map(|header| JournalHeader { after: header.after.min(fresh.after), ..header });
-    let as_it_was = kept.len() == segment.lines.len() && header == segment.header;
+    let is_unchanged = kept.len() == segment.lines.len() && header == segment.header;
     let before = |at: usize| {
         let lines = segment.lines.iter().take_while(|line| line.whole.start < at);
         lines.last().map_or_else(|| segment.first().unwrap_or(1).saturating_sub(1), |line| line.seq)
     };
     match (header, segment.damage.is_empty(), &segment.torn) {
-        (Some(_), true, None) if as_it_was => Repair::Nothing,
-        (Some(_), true, Some(torn)) if as_it_was => {
-            Repair::Cut { length: torn.start, bytes: torn.len(), after: before(torn.start) }
+        (Some(_), true, None) if is_unchanged => Repair::Nothing,
+        (Some(_), true, Some(torn)) if is_unchanged => {
+            Repair::Truncate { length: torn.start, bytes: torn.len(), after: before(torn.start) }
         }
         (header, _, torn) => {
-            // An empty file has no bytes that could be wrong, and is wrong all the same.
+            // An empty file is damaged although it has no corrupt bytes.
             let empty = segment.bytes.is_empty().then_some(0..0);
             let damage = segment.damage.iter().chain(torn).chain(&empty).map(|at| {
                 let after = before(at.start);
                 let next = segment.lines.iter().find(|line| line.whole.start > at.start);
-                let next = next.map(|line| line.seq).or(behind);
-                let harmless = |next: u64| next <= covered + 1 || next == after + 1;
-                Damage { at: at.clone(), after, loses: !next.is_some_and(harmless) }
+                let next = next.map(|line| line.seq).or(next_first);
+                let is_harmless = |next: u64| next <= covered + 1 || next == after + 1;
+                Damage { at: at.clone(), after, loses: !next.is_some_and(is_harmless) }
             });
             let from = |line: &&Line| JournalHeader { first: line.seq, after: line.seq - 1, ..fresh };
             Repair::Rewrite {

@@ -1,40 +1,39 @@
-//! Segments: the journal as files, each with a header that says what it follows.
+//! Segments: the files of the journal, each with a header.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::crc::Crc;
 use crate::disk::Disk;
 use crate::error::Result;
-use crate::line::{self, HEADER, LARGEST, Line};
+use crate::line::{self, HEADER, Line, MAX_SEQUENCE};
 
-/// The segment that is written.
+/// The active segment.
 pub(crate) const ACTIVE: &str = "journal";
 
 /// The first line of every file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "knit", rename_all = "lowercase")]
 pub(crate) enum Header {
-    /// Records from `first` on. Nothing was ever recorded between `after` and `first`, or it is known to be lost.
+    /// Records from `first` on. Records between `after` and `first` were never written or are known to be lost.
     Journal { format: u32, first: u64, after: u64 },
-    /// The state after the record of this sequence number.
+    /// The state after the record with this sequence number.
     Snapshot { format: u32, seq: u64 },
 }
 
-/// A segment as it was found.
+/// A segment as read from disk.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
-    /// `None` if it cannot be read.
+    /// `None` if it is corrupt.
     pub(crate) header: Option<JournalHeader>,
     pub(crate) lines: Vec<Line>,
     pub(crate) damage: Vec<Range<usize>>,
     pub(crate) torn: Option<Range<usize>>,
 }
 
-/// What a segment's header says.
+/// Header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JournalHeader {
     pub(crate) format: u32,
@@ -52,11 +51,11 @@ impl Header {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let json = serde_json::to_vec(self).expect("a header is plain JSON");
         let mut bytes = Vec::new();
-        line::encode(&mut bytes, HEADER, &json, Crc::of(&json));
+        line::encode(&mut bytes, HEADER, &json, line::checksum(&json));
         bytes
     }
 
-    /// The header at the beginning of a file, if it is whole.
+    /// The header of a file, if it is intact.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == b'\n')? + 1;
         let scan = line::scan(&bytes[..end]);
@@ -66,8 +65,8 @@ impl Header {
 
     fn is_possible(&self) -> bool {
         match self {
-            Self::Journal { first, after, .. } => *first <= LARGEST && *after <= LARGEST,
-            Self::Snapshot { seq, .. } => *seq <= LARGEST,
+            Self::Journal { first, after, .. } => *first <= MAX_SEQUENCE && *after <= MAX_SEQUENCE,
+            Self::Snapshot { seq, .. } => *seq <= MAX_SEQUENCE,
         }
     }
 }
@@ -85,7 +84,7 @@ impl Segment {
             Some(Header::Journal { format, first, after }) => Some(JournalHeader { format, first, after }),
             _ => None,
         };
-        // A header elsewhere than in front is no record.
+        // A header that is not the first line is not a record.
         scan.lines.retain(|line| line.seq != HEADER);
         Self { name: name.to_owned(), bytes, header, lines: scan.lines, damage: scan.damage, torn: scan.torn }
     }
@@ -94,18 +93,18 @@ impl Segment {
         Ok(disk.read(name)?.map(|bytes| Self::parse(name, bytes)))
     }
 
-    /// The first sequence number that it holds or would hold.
+    /// The first sequence number that it contains or would contain.
     pub(crate) fn first(&self) -> Option<u64> {
         self.header.map(|header| header.first).or_else(|| self.lines.first().map(|line| line.seq))
     }
 }
 
-/// The name of an older segment.
+/// Name of an archived segment.
 pub(crate) fn archived_name(first: u64) -> String {
     format!("{ACTIVE}.{first}")
 }
 
-/// The first sequence numbers of the older segments, in order.
+/// First sequence numbers of the archived segments, in order.
 pub(crate) fn archived(names: &[String]) -> Vec<u64> {
     let number = |name: &String| name.strip_prefix("journal.")?.parse().ok();
     let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();

@@ -1,23 +1,25 @@
-//! Several threads write, and the process is killed without warning.
+//! Several threads write, and the process is killed.
+//!
+//! A program of its own: the test starts itself again as the process that is killed, selected by an environment variable.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
-mod support {
-    pub mod numbers;
-}
+#[allow(dead_code, reason = "shared with the unit tests")]
+#[path = "unit/numbers.rs"]
+mod numbers;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use support::numbers::open;
+use numbers::open;
 use tempfile::TempDir;
 
 const CHILD: &str = "KNIT_STORE_TEST_CHILD";
 
-/// Appends from two threads, every tenth record durably, and says each number once it is recorded. It ends by itself when
-/// nobody listens any more.
+/// Appends from two threads, every tenth record durably, and prints each sequence number. It ends by itself once stdout is
+/// closed.
 fn write_until_killed(dir: &Path) -> ! {
     let journal = open(dir).journal;
     thread::scope(|scope| {
@@ -40,16 +42,15 @@ fn write_until_killed(dir: &Path) -> ! {
     std::process::exit(0)
 }
 
-/// The test starts itself once more as the process that is killed.
 #[test]
-fn what_was_appended_survives_kill_9() {
+fn appended_records_survive_sigkill() {
     if let Some(dir) = std::env::var_os(CHILD) {
         write_until_killed(Path::new(&dir));
     }
     for wait_for in [1, 50, 3000] {
         let dir = TempDir::new().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "what_was_appended_survives_kill_9", "--nocapture"])
+            .args(["--exact", "appended_records_survive_sigkill", "--nocapture"])
             .env(CHILD, dir.path())
             .stdout(Stdio::piped())
             .spawn()
@@ -62,10 +63,10 @@ fn what_was_appended_survives_kill_9() {
         child.wait().unwrap();
         let highest = seen.into_iter().chain(numbers).max().unwrap();
         let opened = open(dir.path());
-        let torn = opened.findings.len();
+        let findings = opened.findings.len();
         let last = opened.records.last().unwrap().0.0;
         assert!(last >= highest, "{highest} was recorded, {last} is the last that is there");
         assert!(opened.records.iter().zip(1..).all(|((seq, _), number)| seq.0 == number));
-        assert!(torn <= 1, "{:?}", opened.findings);
+        assert!(findings <= 1, "{:?}", opened.findings);
     }
 }

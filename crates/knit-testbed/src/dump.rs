@@ -1,11 +1,11 @@
-//! Everything about a namespace that a test compares, as plain text.
+//! The state of a namespace as text, for comparison.
 //!
-//! Two dumps of an untouched namespace are the same: what moves by itself (counters, timers, indices, carrier
-//! and duplicate detection on their way) is left out or waited for. See [`normal`] for what and why.
+//! Two dumps of an unchanged namespace are equal: what changes by itself (counters, timers, indices, pending
+//! carrier and duplicate address detection) is left out or waited for. See [`normalize`] for details.
 
 mod collect;
 mod difference;
-mod normal;
+mod normalize;
 mod ruleset;
 
 use std::fmt;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use crate::Namespace;
 
-/// What the kernel does by itself after a change takes less, also in an emulated machine.
-const FOLLOWING: Duration = Duration::from_secs(10);
+/// The kernel's delayed reactions to a change take less, also in an emulated machine.
+const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// One line of a dump. Lines of the same subject (a link, say) that come or go together are told as one.
+/// One line of a dump. Many added or removed lines of one subject (such as a link) are summarized in a difference.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Line {
     subject: String,
@@ -30,24 +30,24 @@ pub(crate) struct Section {
     lines: Vec<Line>,
 }
 
-/// The state of a namespace at one moment: links, addresses, routes of all tables, rules, next hops, permanent
-/// neighbours and forwarding entries, qdiscs and filters, the nftables rule set, and the sysctls of all links.
+/// The state of a namespace: links, addresses, routes of all tables, rules, next hops, permanent neighbours and
+/// forwarding entries, qdiscs and filters, the nftables rule set, and the sysctls of all links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dump {
     sections: Vec<Section>,
 }
 
 impl Dump {
-    /// Takes a dump. Panics when a tool is missing or fails: half a dump would compare as equal. A tool fails, too, when
-    /// the link goes that it is asked about, so each has a second and a third chance.
+    /// Takes a dump. Panics if a tool is missing or fails: half a dump could compare as equal. A tool also fails
+    /// if a link disappears while it runs, so each is tried three times.
     #[track_caller]
     pub fn take(namespace: &Namespace) -> Self {
-        let look = || namespace.run(|| collect::sections(namespace.name()));
-        let sections = look().or_else(|_| look()).or_else(|_| look());
+        let collect = || namespace.run(|| collect::sections(namespace.name()));
+        let sections = collect().or_else(|_| collect()).or_else(|_| collect());
         Self { sections: sections.unwrap_or_else(|error| panic!("{error}")) }
     }
 
-    /// Takes a dump once the kernel has followed what was done: some addresses and routes come a moment later.
+    /// Takes a dump once nothing changes any more: the kernel adds some addresses and routes with a delay.
     #[track_caller]
     pub fn settled(namespace: &Namespace) -> Self {
         let mut dump = Self::take(namespace);
@@ -58,19 +58,19 @@ impl Dump {
                 return dump;
             }
         }
-        panic!("namespace {} does not come to rest", namespace.name());
+        panic!("namespace {} does not settle", namespace.name());
     }
 
-    /// What the other one has more (`+`) and less (`-`), by section; empty when they are the same.
+    /// What `other` has more (`+`) and less (`-`), by section; empty if they are equal.
     pub fn difference(&self, other: &Self) -> String {
         difference::between(&self.sections, &other.sections)
     }
 
-    /// Asserts that the namespace looks as it did, at once or as soon as the kernel has followed: a link that was deleted
-    /// may be seen for a moment, and some addresses and routes come a moment later.
+    /// Asserts that the namespace is unchanged, at once or within a timeout: a deleted link may be visible for a
+    /// moment, and some addresses and routes are added with a delay.
     #[track_caller]
     pub fn assert_unchanged(&self, namespace: &Namespace) {
-        let deadline = Instant::now() + FOLLOWING;
+        let deadline = Instant::now() + SETTLE_TIME;
         loop {
             let difference = self.difference(&Self::take(namespace));
             if difference.is_empty() {
@@ -95,7 +95,7 @@ impl fmt::Display for Dump {
     }
 }
 
-/// Asserts that two dumps are the same; shows only the difference.
+/// Asserts that two dumps are equal; prints only the difference.
 #[macro_export]
 macro_rules! assert_same {
     ($before:expr, $after:expr $(,)?) => {{

@@ -1,7 +1,7 @@
-//! Servers that send back what they get: the far end of a reachability check.
+//! EchoServer servers: the remote end of a reachability check.
 //!
-//! A socket belongs to the namespace in which it was opened, for ever. So the socket is opened inside, and an
-//! ordinary thread serves it.
+//! A socket belongs to the namespace in which it was opened. The socket is opened inside, and an ordinary thread
+//! serves it.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use crate::Namespace;
 
-/// How often a server looks whether it should stop.
-const HEARTBEAT: Duration = Duration::from_millis(10);
+/// How often a server checks whether it must stop.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A running echo server. It stops when the testbed goes, or with [`stop`](Self::stop).
+/// A running echo server. It stops with the testbed, or with [`stop`](Self::stop).
 #[derive(Clone, Debug)]
-pub struct Echo {
+pub struct EchoServer {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Arc<Mutex<Option<JoinHandle<()>>>>,
 }
 
-impl Echo {
-    /// Where it listens; the port is the real one when the test asked for port 0.
+impl EchoServer {
+    /// The listening address; with port 0 the port that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -34,55 +34,55 @@ impl Echo {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            // It cannot panic; if it did, its sockets are closed all the same.
+            // The thread does not panic; its sockets would be closed all the same.
             let _ = thread.join();
         }
     }
 
     fn start(address: SocketAddr, serve: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
-        let thread = thread::spawn(move || serve(&seen));
+        let observed = Arc::clone(&stop);
+        let thread = thread::spawn(move || serve(&observed));
         Self { address, stop, thread: Arc::new(Mutex::new(Some(thread))) }
     }
 }
 
 impl Namespace {
-    /// Starts a TCP echo server inside: `ns.tcp_echo("10.0.0.1:80")`, `ns.tcp_echo("[fd00::1]:0")`.
+    /// Starts a TCP echo server in the namespace: `ns.tcp_echo("10.0.0.1:80")`, `ns.tcp_echo("[fd00::1]:0")`.
     #[track_caller]
-    pub fn tcp_echo(&self, address: impl ToSocketAddrs + Send) -> Echo {
+    pub fn tcp_echo(&self, address: impl ToSocketAddrs + Send) -> EchoServer {
         let opened = self.run(|| {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             Ok((listener, address))
         });
-        let (listener, address) = self.opened(opened, "tcp");
-        self.kept(Echo::start(address, move |stop| serve_tcp(&listener, stop)))
+        let (listener, address) = self.unwrap_server(opened, "tcp");
+        self.register_echo(EchoServer::start(address, move |stop| serve_tcp(&listener, stop)))
     }
 
-    /// Starts a UDP echo server inside.
+    /// Starts a UDP echo server in the namespace.
     #[track_caller]
-    pub fn udp_echo(&self, address: impl ToSocketAddrs + Send) -> Echo {
+    pub fn udp_echo(&self, address: impl ToSocketAddrs + Send) -> EchoServer {
         let opened = self.run(|| {
             let socket = UdpSocket::bind(address)?;
-            socket.set_read_timeout(Some(HEARTBEAT))?;
+            socket.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
             let address = socket.local_addr()?;
             Ok((socket, address))
         });
-        let (socket, address) = self.opened(opened, "udp");
-        self.kept(Echo::start(address, move |stop| serve_udp(&socket, stop)))
+        let (socket, address) = self.unwrap_server(opened, "udp");
+        self.register_echo(EchoServer::start(address, move |stop| serve_udp(&socket, stop)))
     }
 
     #[track_caller]
-    fn opened<T>(&self, opened: io::Result<T>, protocol: &str) -> T {
+    fn unwrap_server<T>(&self, opened: io::Result<T>, protocol: &str) -> T {
         opened.unwrap_or_else(|error| {
             panic!("namespace {}: cannot open a {protocol} server: {error}", self.name())
         })
     }
 
-    fn kept(&self, echo: Echo) -> Echo {
-        self.keep_echo(&echo);
+    fn register_echo(&self, echo: EchoServer) -> EchoServer {
+        self.add_echo(&echo);
         echo
     }
 }
@@ -93,11 +93,11 @@ fn serve_tcp(listener: &TcpListener, stop: &AtomicBool) {
             match listener.accept() {
                 Ok((stream, _)) => {
                     scope.spawn(move || {
-                        // The client sees a connection that breaks, and says so in its test.
+                        // The client reports a broken connection.
                         let _ = echo_stream(stream, stop);
                     });
                 }
-                Err(_) => thread::sleep(HEARTBEAT),
+                Err(_) => thread::sleep(STOP_POLL_INTERVAL),
             }
         }
     });
@@ -105,7 +105,7 @@ fn serve_tcp(listener: &TcpListener, stop: &AtomicBool) {
 
 fn echo_stream(mut stream: TcpStream, stop: &AtomicBool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HEARTBEAT))?;
+    stream.set_read_timeout(Some(STOP_POLL_INTERVAL))?;
     let mut part = [0; 4096];
     while !stop.load(Ordering::Relaxed) {
         match stream.read(&mut part) {
@@ -122,7 +122,7 @@ fn serve_udp(socket: &UdpSocket, stop: &AtomicBool) {
     let mut datagram = [0; 65_535];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((length, from)) = socket.recv_from(&mut datagram) {
-            // A lost answer is what UDP is: the client asks again.
+            // A lost reply is normal for UDP: the client retries.
             let _ = socket.send_to(&datagram[..length], from);
         }
     }

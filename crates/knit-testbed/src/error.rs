@@ -1,26 +1,26 @@
-//! What can go wrong while a test looks at its world.
+//! Errors of observations.
 //!
-//! Making the world never returns an error: a test cannot go on without it, so that those calls panic, which
-//! also makes the testbed print its state. Only observations (`ping`, `sysctl`, ...) answer with these.
+//! Building a topology never returns an error: a test cannot continue without it, so those calls panic, which also
+//! prints the testbed's state. Only observations (`ping`, `sysctl`, ...) return these errors.
 
 use std::io;
 use std::process::ExitStatus;
 
-/// What to do when the machine does not let us make namespaces.
+/// Hint for machines that do not allow network namespaces.
 pub(crate) const ADVICE: &str =
     "run as root, or `cargo xtask test netns`, which uses user namespaces when the machine allows them";
 
-/// Why an observation could not be made, or did not see what the test hoped for.
+/// Why an observation failed or did not show the expected result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refuses to make network namespaces, or there is no place to show them by name.
-    #[error("may not make network namespaces: {cause}; {ADVICE}")]
+    /// Network namespaces cannot be created, or there is no directory for their names.
+    #[error("cannot create network namespaces: {cause}; {ADVICE}")]
     NotAllowed {
-        /// What was refused.
+        /// The cause.
         cause: String,
     },
-    /// The namespace is gone because its testbed is closed.
-    #[error("namespace {namespace} is gone: its testbed was closed")]
+    /// The namespace was deleted because its testbed is closed.
+    #[error("namespace {namespace} is deleted: its testbed is closed")]
     Closed {
         /// The namespace's name.
         namespace: String,
@@ -30,9 +30,9 @@ pub enum Error {
     System {
         /// The namespace's name.
         namespace: String,
-        /// What was tried.
+        /// The attempted action.
         action: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A program could not be started.
@@ -56,17 +56,17 @@ pub enum Error {
         command: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it complained about.
+        /// Its standard error.
         stderr: String,
     },
-    /// A program printed something that is not the JSON we asked for.
+    /// A program printed something other than JSON.
     #[error("namespace {namespace}: `{command}` did not print JSON: {source}")]
     NotJson {
         /// The namespace's name.
         namespace: String,
         /// The program and its arguments.
         command: String,
-        /// Where the text stops being JSON.
+        /// Where parsing failed.
         source: serde_json::Error,
     },
     /// A sysctl cannot be read or written.
@@ -76,19 +76,19 @@ pub enum Error {
         namespace: String,
         /// The sysctl as the test named it.
         key: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// There was no answer.
-    #[error("{from} does not reach {to} by {protocol}: {reason}")]
-    Unreached {
-        /// The namespace that asked.
+    /// No reply.
+    #[error("{from} does not reach {to} over {protocol}: {reason}")]
+    Unreachable {
+        /// The sending namespace.
         from: String,
-        /// The address that did not answer.
+        /// The address without a reply.
         to: String,
         /// `ping`, `tcp` or `udp`.
         protocol: &'static str,
-        /// What was seen instead.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,7 +1,7 @@
-//! Who keeps a namespace alive: processes and threads inside it, open descriptors, other mounts.
+//! What keeps a namespace alive: processes and threads inside it, open descriptors, other mounts.
 //!
-//! A namespace's inode number is reused within milliseconds after its end. Everything here is therefore asked
-//! only while the testbed itself still holds the namespace by a descriptor.
+//! A namespace's inode number is reused within milliseconds after its deletion. All checks here therefore run only
+//! while the testbed itself holds the namespace by a descriptor.
 
 use std::fmt;
 use std::fs;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long a killed process, or a child on its way to `exec`, may take to let go.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a killed process, or a child between fork and exec, may take to release the namespace.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which namespace it is, while it lives.
+/// Identifies a namespace while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
@@ -37,8 +37,8 @@ impl Identity {
         fs::metadata(file).map(|data| Self { device: data.dev(), inode: data.ino() })
     }
 
-    /// As the kernel spells it in links and in mountinfo.
-    fn spelled(self) -> String {
+    /// As the kernel prints it in links and in mountinfo.
+    fn ns_name(self) -> String {
         format!("net:[{}]", self.inode)
     }
 }
@@ -48,7 +48,7 @@ impl Identity {
 pub(crate) enum Holder {
     Thread { pid: u32, thread: u32 },
     Descriptor { pid: u32, descriptor: RawFd },
-    Mount { place: PathBuf },
+    Mount { mount_point: PathBuf },
 }
 
 impl fmt::Display for Holder {
@@ -67,12 +67,12 @@ impl fmt::Display for Holder {
             Self::Descriptor { pid, descriptor } => {
                 write!(formatter, "{} has it open as descriptor {descriptor}", process(pid))
             }
-            Self::Mount { place } => write!(formatter, "it is mounted on {}", place.display()),
+            Self::Mount { mount_point } => write!(formatter, "it is mounted on {}", mount_point.display()),
         }
     }
 }
 
-/// The processes whose first thread is inside.
+/// Processes whose main thread is inside.
 pub(crate) fn processes_inside(identity: Identity) -> Vec<(u32, String)> {
     numbers_in("/proc")
         .filter(|pid| Identity::of_process(*pid) == Some(identity))
@@ -80,7 +80,7 @@ pub(crate) fn processes_inside(identity: Identity) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Kills what lives inside, but never this process: programs that the test's own programs started.
+/// Kills all processes inside except this one: children of the test's own programs.
 pub(crate) fn kill_processes_inside(identity: Identity, problems: &mut Vec<String>) {
     for (pid, command) in processes_inside(identity) {
         if pid == std::process::id() {
@@ -94,17 +94,17 @@ pub(crate) fn kill_processes_inside(identity: Identity, problems: &mut Vec<Strin
     }
 }
 
-/// Waits until only `own` holds the namespace; what still does after a while is the answer.
+/// Waits until only `own` holds the namespace; returns the remaining holders after a timeout.
 pub(crate) fn wait_until_free(identity: Identity, own: &OwnedFd) -> Vec<Holder> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
         let holders = holders(identity, own.as_raw_fd());
-        // What this process holds itself does not go away by waiting.
-        let hopeless = holders.iter().all(|holder| {
+        // Waiting does not help for what this process holds itself.
+        let is_permanent = holders.iter().all(|holder| {
             matches!(holder, Holder::Descriptor { pid, .. } if *pid == std::process::id())
                 || matches!(holder, Holder::Mount { .. })
         });
-        if hopeless || Instant::now() > deadline {
+        if is_permanent || Instant::now() > deadline {
             return holders;
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -120,18 +120,18 @@ fn holders(identity: Identity, own: RawFd) -> Vec<Holder> {
                 holders.push(Holder::Thread { pid, thread });
             }
         }
-        holders.extend(open_descriptors(pid, &identity.spelled(), own));
+        holders.extend(open_descriptors(pid, &identity.ns_name(), own));
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    holders.extend(mounts_of(&mounts, &identity.spelled()).map(|place| Holder::Mount { place }));
+    holders.extend(mounts_of(&mounts, &identity.ns_name()).map(|mount_point| Holder::Mount { mount_point }));
     holders
 }
 
-fn open_descriptors(pid: u32, spelled: &str, own: RawFd) -> impl Iterator<Item = Holder> {
+fn open_descriptors(pid: u32, ns_name: &str, own: RawFd) -> impl Iterator<Item = Holder> {
     numbers_in(&format!("/proc/{pid}/fd"))
         .filter(move |descriptor| {
             fs::read_link(format!("/proc/{pid}/fd/{descriptor}"))
-                .is_ok_and(|target| target == Path::new(spelled))
+                .is_ok_and(|target| target == Path::new(ns_name))
         })
         .filter_map(move |descriptor| {
             let descriptor = RawFd::try_from(descriptor).ok()?;
@@ -140,16 +140,16 @@ fn open_descriptors(pid: u32, spelled: &str, own: RawFd) -> impl Iterator<Item =
         })
 }
 
-/// Where mountinfo shows this namespace: its fourth field is the root within the file system, here the
-/// namespace's spelling, the fifth the place.
-fn mounts_of(mountinfo: &str, spelled: &str) -> impl Iterator<Item = PathBuf> {
+/// Where mountinfo shows this namespace: its fourth field is the root within the file system, here the namespace's
+/// name, the fifth the mount point.
+fn mounts_of(mountinfo: &str, ns_name: &str) -> impl Iterator<Item = PathBuf> {
     mountinfo.lines().filter_map(move |line| {
         let mut fields = line.split(' ').skip(3);
-        (fields.next()? == spelled).then(|| fields.next().map(PathBuf::from))?
+        (fields.next()? == ns_name).then(|| fields.next().map(PathBuf::from))?
     })
 }
 
-/// The entries of a folder that are numbers. A process may go while we look: that is an empty folder.
+/// The numeric entries of a folder. A process may exit meanwhile: that is an empty folder.
 fn numbers_in(folder: &str) -> impl Iterator<Item = u32> + use<> {
     fs::read_dir(folder)
         .into_iter()
@@ -158,7 +158,7 @@ fn numbers_in(folder: &str) -> impl Iterator<Item = u32> + use<> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The command line, or nothing for a process that is gone.
+/// The command line, empty for a process that has exited.
 pub(crate) fn command_line(pid: u32) -> String {
     let raw = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&raw).replace('\0', " ").trim_end().to_owned()
@@ -169,11 +169,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_are_found_by_the_namespace_they_show() {
+    fn mounts_are_found_by_their_namespace() {
         let mountinfo = "65 64 0:40 /netns /run/netns rw shared:1 - tmpfs tmpfs rw\n\
                          66 65 0:4 net:[4026532249] /run/netns/x rw shared:2 - nsfs nsfs rw\n\
                          67 65 0:4 net:[4026532250] /run/netns/y rw shared:2 - nsfs nsfs rw\n";
-        let places: Vec<_> = mounts_of(mountinfo, "net:[4026532249]").collect();
-        assert_eq!(places, [PathBuf::from("/run/netns/x")]);
+        let mount_points: Vec<_> = mounts_of(mountinfo, "net:[4026532249]").collect();
+        assert_eq!(mount_points, [PathBuf::from("/run/netns/x")]);
     }
 }

@@ -1,4 +1,4 @@
-//! Is everything gone that a testbed made?
+//! Checks that everything a testbed made is deleted.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,21 +7,21 @@ use std::sync::PoisonError;
 use nix::net::if_::if_nameindex;
 
 use crate::namespace::{Namespace, machine};
-use crate::{Error, Testbed, birth};
+use crate::{Error, Testbed, netns};
 
-/// Links by index and name. The index tells a new link from an old one of the same name.
+/// Links by index and name. The index distinguishes a new link from an old one of the same name.
 pub(crate) type Links = BTreeSet<(u32, String)>;
 
-/// The links of the machine's own namespace, wherever the calling thread is.
+/// The links of the machine's own namespace, regardless of the calling thread's namespace.
 pub(crate) fn machine_links() -> Result<Links, Error> {
-    let refused = |error: &dyn std::fmt::Display| Error::NotAllowed {
+    let not_allowed = |error: &dyn std::fmt::Display| Error::NotAllowed {
         cause: format!("cannot enter the machine's own namespace from a thread: {error}"),
     };
-    let own = machine().map_err(|error| refused(&error))?;
-    birth::inside("machine", own, links_here).map_err(|error| refused(&error))
+    let own = machine().map_err(|error| not_allowed(&error))?;
+    netns::run_inside("machine", own, links_here).map_err(|error| not_allowed(&error))
 }
 
-/// The names of a namespace's links; nothing when it cannot be entered any more.
+/// The names of a namespace's links; empty if it can no longer be entered.
 pub(crate) fn link_names(namespace: &Namespace) -> Vec<String> {
     let links = namespace.try_run(links_here).unwrap_or_default();
     links.into_iter().map(|(_, name)| name).collect()
@@ -33,19 +33,19 @@ fn links_here() -> Links {
 }
 
 impl Testbed {
-    /// Asserts that nothing is left of what this testbed made: no namespace, mount or process, and no link
-    /// of its in the machine's own namespace. Call [`close`](Testbed::close) before.
+    /// Asserts that nothing of this testbed is left: no namespace, mount or process, and no link of its own in the
+    /// machine's own namespace. Call [`close`](Testbed::close) first.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
-        let left = self.left();
+        let left = self.leftovers();
         assert!(left.is_empty(), "testbed {}: left behind:\n  {}", self.test(), left.join("\n  "));
     }
 
-    fn left(&self) -> Vec<String> {
-        let Some(remains) = &self.remains else {
+    fn leftovers(&self) -> Vec<String> {
+        let Some(remaining) = &self.remaining else {
             return vec![format!("everything: {} was not closed", self.prefix)];
         };
-        let mut left = remains.clone();
+        let mut left = remaining.clone();
         let mine = format!("{}-", self.prefix);
         let folder = self.host().path().parent().map(fs::read_dir);
         let names = folder.into_iter().flatten().flatten().flatten().map(|entry| entry.file_name());
@@ -53,12 +53,12 @@ impl Testbed {
         left.extend(names.map(|name| format!("file {}", self.host().path().with_file_name(name).display())));
 
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let places = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-        left.extend(places.filter(|place| place.contains(&mine)).map(|place| format!("mount {place}")));
+        let mount_points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        left.extend(mount_points.filter(|path| path.contains(&mine)).map(|path| format!("mount {path}")));
 
         let processes = self.namespaces().into_iter().flat_map(|namespace| namespace.background());
         left.extend(
-            processes.filter(|process| process.is_left()).map(|process| format!("process {process}")),
+            processes.filter(|process| process.still_exists()).map(|process| format!("process {process}")),
         );
 
         let own = self.links.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,8 +74,8 @@ impl Testbed {
     }
 }
 
-/// Links that the machine did not have before and that are called like one of the testbed's. Others may come
-/// and go while a test runs: the machine is not ours alone.
+/// New links of the machine with a name of the testbed. Other links may appear and disappear while a test runs:
+/// the machine is shared.
 fn escaped(before: &Links, now: &Links, testbed: &BTreeSet<String>) -> Vec<String> {
     now.difference(before).filter(|(_, name)| testbed.contains(name)).map(|(_, name)| name.clone()).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_link_with_a_name_of_the_testbed_has_escaped() {
+    fn new_link_with_a_name_of_the_testbed_has_escaped() {
         let before = links(&[(1, "lo"), (2, "eth0")]);
         let now = links(&[(1, "lo"), (2, "eth0"), (7, "br7"), (8, "docker0")]);
         let testbed = BTreeSet::from(["lo", "eth0", "br7"].map(str::to_owned));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_link_of_the_same_name_has_escaped() {
+    fn replaced_link_of_the_same_name_has_escaped() {
         let testbed = BTreeSet::from(["eth0".to_owned()]);
         assert_eq!(escaped(&links(&[(2, "eth0")]), &links(&[(9, "eth0")]), &testbed), ["eth0"]);
     }

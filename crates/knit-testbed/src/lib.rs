@@ -1,14 +1,14 @@
 //! Topologies of network namespaces for tests, on the real kernel.
 //!
-//! A [`Testbed`] is the whole world of one test: a host namespace that stands for the node, and as many
-//! further namespaces and pods as the test asks for. Tests run in parallel, in one process or in many, because
-//! every name is unique and the machine's own namespace is never touched. When the testbed goes, everything
-//! goes: processes, mounts, namespaces, also when the test panics.
+//! A [`Testbed`] holds the topology of one test: a host namespace that represents the node, and as many further
+//! namespaces and pods as the test needs. Tests run in parallel, in one process or in many, because every name is
+//! unique and the machine's own namespace is never touched. Dropping the testbed deletes everything: processes,
+//! mounts, namespaces, also when the test panics.
 //!
-//! # A test to copy
+//! # Example
 //!
-//! Put it into a file `tests/netns_<what>.rs` of your crate: files whose name starts with `netns` run on the
-//! real kernel, with `cargo xtask test netns`.
+//! Put it into `tests/netns/` of your crate: test programs whose name starts with `netns` run on the real kernel,
+//! with `cargo xtask test netns`.
 //!
 //! ```no_run
 //! use knit_testbed::{Dump, Testbed, assert_same};
@@ -32,7 +32,7 @@
 //!     let server = b.tcp_echo("10.0.0.2:8080");
 //!     a.tcp_reaches(server.address()).unwrap();
 //!
-//!     // What comes must go: deleting the pods' links and the bridge gives the host back as it was.
+//!     // Deleting the pods' links and the bridge restores the host.
 //!     a.ip(&["link", "del", "eth0"]);
 //!     b.ip(&["link", "del", "eth0"]);
 //!     host.ip(&["link", "del", "br0"]);
@@ -46,50 +46,50 @@
 //!
 //! # When a test fails
 //!
-//! A panic prints every namespace's links, addresses, routes and background processes, and the command to look
-//! inside. So let a test fail by a panic (`unwrap`, `assert!`), not by returning an `Err`. All of it is gone
-//! by then, unless you run the test with `KNIT_TESTBED_KEEP=1`, which keeps it and prints how to remove it.
+//! A panic prints every namespace's links, addresses, routes and background processes, and the command to enter
+//! it. So let a test fail by a panic (`unwrap`, `assert!`), not by returning an `Err`. Everything is deleted
+//! afterwards, unless the test runs with `KNIT_TESTBED_KEEP=1`, which keeps it and prints how to delete it.
 //!
 //! # Without root
 //!
-//! Making namespaces needs `CAP_SYS_ADMIN`. Where it is missing a test fails, it is never skipped. A user
-//! namespace gives it to everybody:
+//! Creating namespaces needs `CAP_SYS_ADMIN`. Without it a test fails; it is never skipped. A user namespace
+//! provides it to any user:
 //!
 //! ```text
 //! unshare --user --map-root-user --net --mount --pid --fork --kill-child --mount-proc <test binary>
 //! ```
 //!
-//! There `/run/netns` belongs to somebody else, so that the testbed mounts a tmpfs of its own over it, or over
-//! `/run` when `/run/netns` does not exist. The machine never sees that mount.
+//! There `/run/netns` belongs to another user, so the testbed mounts its own tmpfs over it, or over `/run` if
+//! `/run/netns` does not exist. The machine does not see that mount.
 
-mod birth;
 mod dump;
 mod echo;
 mod error;
-mod failure;
+mod failure_report;
 mod holders;
 mod leftovers;
 mod links;
 mod names;
 mod namespace;
-mod place;
+mod netns;
+mod netns_dir;
 mod pod;
 mod process;
-mod reach;
+mod reachability;
 mod testbed;
 
 use std::time::{Duration, Instant};
 
 pub use dump::Dump;
-pub use echo::Echo;
+pub use echo::EchoServer;
 pub use error::Error;
 pub use namespace::Namespace;
 pub use pod::Pod;
 pub use process::Process;
-pub use reach::Rtt;
+pub use reachability::{ECHO_REQUEST, Rtt};
 pub use testbed::Testbed;
 
-/// Waits until `condition` holds; panics with `what` when it does not within `limit`.
+/// Waits until `condition` holds; panics with `what` if it does not within `limit`.
 #[track_caller]
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
@@ -106,15 +106,15 @@ mod tests {
     #[test]
     fn eventually_waits_for_the_condition() {
         let mut left = 3;
-        eventually("three looks", Duration::from_secs(5), || {
+        eventually("three calls", Duration::from_secs(5), || {
             left -= 1;
             left == 0
         });
     }
 
     #[test]
-    #[should_panic(expected = "the moon falls: not within 5ms")]
-    fn eventually_gives_up() {
-        eventually("the moon falls", Duration::from_millis(5), || false);
+    #[should_panic(expected = "never true: not within 5ms")]
+    fn eventually_times_out() {
+        eventually("never true", Duration::from_millis(5), || false);
     }
 }

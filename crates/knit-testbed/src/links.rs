@@ -1,7 +1,7 @@
-//! Links and addresses that are ready for traffic when the call that makes them returns.
+//! Links and addresses that are ready for traffic when the call that creates them returns.
 //!
-//! The kernel acts on carrier and on new IPv6 addresses a moment later, in the background. A first packet that
-//! comes too early costs a second, the time until a neighbour is asked for again.
+//! The kernel processes carrier and new IPv6 addresses in the background. A packet sent too early costs a second,
+//! the retransmission interval of neighbour solicitations.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -12,11 +12,11 @@ use nix::net::if_::InterfaceFlags;
 
 use crate::{Namespace, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Namespace {
-    /// Gives a link an address (`10.0.0.1/24`, `fd00::1/64`). IPv6 skips duplicate detection, which would
-    /// keep the address unusable for a second or two.
+    /// Adds an address (`10.0.0.1/24`, `fd00::1/64`) to a link. IPv6 skips duplicate address detection, which
+    /// would delay the address by one to two seconds.
     #[track_caller]
     pub fn address(&self, link: &str, address: &str) {
         let bare = address.split('/').next().unwrap_or(address);
@@ -25,9 +25,10 @@ impl Namespace {
             return;
         };
         self.ip(&["address", "add", address, "dev", link, "nodad"]);
-        if self.run(|| is_asked_for_neighbours(link)) {
-            let what = format!("namespace {}: {link} listens for who asks for {bare}", self.name());
-            eventually(&what, PATIENCE, || self.run(|| listens_for(link, bare)));
+        if self.run(|| does_neighbour_discovery(link)) {
+            let what =
+                format!("namespace {}: {link} receives neighbour solicitations for {bare}", self.name());
+            eventually(&what, TIMEOUT, || self.run(|| has_joined_solicited_node_group(link, bare)));
         }
     }
 
@@ -37,46 +38,47 @@ impl Namespace {
         self.ip(&["link", "set", "dev", link, "master", master]);
     }
 
-    /// Waits until the kernel has noticed that the link has carrier.
+    /// Waits until the link has carrier.
     #[track_caller]
     pub(crate) fn wait_until_running(&self, link: &str) {
         let what = format!("namespace {}: {link} is running", self.name());
-        eventually(&what, PATIENCE, || {
+        eventually(&what, TIMEOUT, || {
             self.run(|| flags(link).is_some_and(|flags| flags.contains(InterfaceFlags::IFF_RUNNING)))
         });
     }
 }
 
-/// Links that do neighbour discovery, now: the others never listen for it.
-fn is_asked_for_neighbours(link: &str) -> bool {
-    let silent = InterfaceFlags::IFF_LOOPBACK | InterfaceFlags::IFF_NOARP;
+/// Whether the link does neighbour discovery now.
+fn does_neighbour_discovery(link: &str) -> bool {
+    let without_discovery = InterfaceFlags::IFF_LOOPBACK | InterfaceFlags::IFF_NOARP;
     flags(link).is_some_and(|flags| {
-        flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING) && !flags.intersects(silent)
+        flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
+            && !flags.intersects(without_discovery)
     })
 }
 
-/// The flags of a link of the calling thread's namespace.
+/// The flags of a link in the calling thread's namespace.
 fn flags(link: &str) -> Option<InterfaceFlags> {
     let mut links = getifaddrs().into_iter().flatten();
     links.find(|found| found.interface_name == link).map(|found| found.flags)
 }
 
-/// Whether the link has joined the multicast group where others ask for this address.
-fn listens_for(link: &str, address: Ipv6Addr) -> bool {
+/// Whether the link has joined the solicited-node multicast group of this address.
+fn has_joined_solicited_node_group(link: &str, address: Ipv6Addr) -> bool {
     let groups = fs::read_to_string("/proc/thread-self/net/igmp6").unwrap_or_default();
     has_group(&groups, link, solicited_node(address))
 }
 
 /// Each line of igmp6: index, link, group in hexadecimal, users, flags, timer.
 fn has_group(groups: &str, link: &str, group: Ipv6Addr) -> bool {
-    let spelled = format!("{:032x}", group.to_bits());
+    let hex = format!("{:032x}", group.to_bits());
     groups.lines().any(|line| {
         let mut words = line.split_whitespace().skip(1);
-        words.next() == Some(link) && words.next() == Some(spelled.as_str())
+        words.next() == Some(link) && words.next() == Some(hex.as_str())
     })
 }
 
-/// RFC 4291, 2.7.1.
+/// RFC 4291, section 2.7.1.
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, u16::from_be_bytes([0xff, a]), u16::from_be_bytes([b, c]))
@@ -87,13 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_of_an_address_has_its_last_three_bytes() {
+    fn solicited_node_group_has_the_last_three_bytes() {
         let address = "fd00::12:3456".parse().unwrap();
         assert_eq!(solicited_node(address), "ff02::1:ff12:3456".parse::<Ipv6Addr>().unwrap());
     }
 
     #[test]
-    fn a_group_is_found_by_link_and_address() {
+    fn group_is_found_by_link_and_address() {
         let groups = "1    lo              ff020000000000000000000000000001     1 0000000C 0\n\
                       2    eth0            ff0200000000000000000001ff000002     1 00000004 0\n";
         let group = "ff02::1:ff00:2".parse().unwrap();

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use crate::echo::Echo;
+use crate::echo::EchoServer;
 use crate::holders::{Holder, Identity};
 use crate::process::Process;
-use crate::{Error, birth};
+use crate::{Error, netns};
 
-/// A network namespace with `lo` up. Cheap to clone; it lives as long as its [`Testbed`](crate::Testbed).
+/// A network namespace with `lo` up. Cheap to clone; it exists as long as its [`Testbed`](crate::Testbed).
 #[derive(Clone, Debug)]
 pub struct Namespace {
     inner: Arc<Inner>,
@@ -29,10 +29,10 @@ struct Inner {
     /// Taken when the testbed closes, so that a handle that outlives it does not keep the namespace alive.
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     processes: Mutex<Vec<Process>>,
-    echoes: Mutex<Vec<Echo>>,
+    echoes: Mutex<Vec<EchoServer>>,
 }
 
-/// A poisoned lock only says that a test failed, which is when its contents must still be taken away.
+/// A poisoned lock only means that a test failed; its contents must still be cleaned up.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -41,7 +41,7 @@ impl Namespace {
     pub(crate) fn new(label: &str, name: String, path: PathBuf, descriptor: OwnedFd) -> Result<Self, Error> {
         let identity = Identity::of(&descriptor).map_err(|source| Error::System {
             namespace: name.clone(),
-            action: "look at its descriptor".to_owned(),
+            action: "inspect its descriptor".to_owned(),
             source,
         })?;
         Ok(Self {
@@ -57,7 +57,7 @@ impl Namespace {
         })
     }
 
-    /// What the test called it: `pod-a`.
+    /// The label chosen by the test: `pod-a`.
     pub fn label(&self) -> &str {
         &self.inner.label
     }
@@ -67,13 +67,13 @@ impl Namespace {
         &self.inner.name
     }
 
-    /// The file that stands for the namespace; good for `nsenter --net=` and for CNI's `CNI_NETNS`.
+    /// The namespace's file, for `nsenter --net=` and for `CNI_NETNS`.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// A descriptor of the namespace that belongs to the caller. While it is open the namespace lives on,
-    /// which [`Testbed::assert_nothing_left`](crate::Testbed::assert_nothing_left) notices.
+    /// A descriptor of the namespace, owned by the caller. It keeps the namespace alive, which
+    /// [`Testbed::assert_nothing_left`](crate::Testbed::assert_nothing_left) detects.
     #[track_caller]
     pub fn descriptor(&self) -> OwnedFd {
         let copy = self.shared_descriptor().map(|descriptor| descriptor.try_clone());
@@ -87,8 +87,8 @@ impl Namespace {
             .ok_or_else(|| Error::Closed { namespace: self.name().to_owned() })
     }
 
-    /// Runs `work` on a thread of its own that has entered the namespace, and waits for it. A panic inside
-    /// goes on in the caller. Sockets opened and programs started inside belong to the namespace.
+    /// Runs `work` on a separate thread inside the namespace, and waits for it. A panic of `work` resumes in the
+    /// caller. Sockets opened and programs started there belong to the namespace.
     #[track_caller]
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.try_run(work).unwrap_or_else(|error| panic!("{error}"))
@@ -96,10 +96,10 @@ impl Namespace {
 
     pub(crate) fn try_run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let descriptor = self.shared_descriptor()?;
-        birth::inside(self.name(), &*descriptor, work)
+        netns::run_inside(self.name(), &*descriptor, work)
     }
 
-    /// A command that will run inside. It has the pid of the program itself: nothing forks in between.
+    /// A command that runs inside. Its PID is that of the program itself: `nsenter` does not fork.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut net = std::ffi::OsString::from("--net=");
         net.push(self.path());
@@ -108,7 +108,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a program inside to its end and gives what it printed.
+    /// Runs a program inside to completion and returns its standard output.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String, Error> {
         let command = || format!("{program} {}", arguments.join(" "));
         let namespace = || self.name().to_owned();
@@ -129,19 +129,19 @@ impl Namespace {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs `ip` inside; panics with its complaint when it fails. Use [`output`](Self::output) where a
-    /// failure is what the test is about.
+    /// Runs `ip` inside; panics with its error output if it fails. Use [`output`](Self::output) if the test
+    /// expects a failure.
     #[track_caller]
     pub fn ip(&self, arguments: &[&str]) -> String {
         self.output("ip", arguments).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Runs `ip -j` inside and parses its answer; panics when either fails.
+    /// Runs `ip -j` inside and parses its output; panics if either fails.
     #[track_caller]
     pub fn ip_json(&self, arguments: &[&str]) -> Value {
         let arguments = [&["-j"], arguments].concat();
         let text = self.ip(&arguments);
-        // With nothing to show, some versions print nothing at all.
+        // With an empty result some versions print nothing at all.
         if text.trim().is_empty() {
             return Value::Array(Vec::new());
         }
@@ -151,13 +151,13 @@ impl Namespace {
         })
     }
 
-    /// Reads a sysctl: `net.ipv4.ip_forward`, or `net/ipv4/conf/eth0.100/forwarding` where a name has dots.
+    /// Reads a sysctl: `net.ipv4.ip_forward`, or `net/ipv4/conf/eth0.100/forwarding` if a name has dots.
     pub fn sysctl(&self, key: &str) -> Result<String, Error> {
         let read = self.try_run(|| fs::read_to_string(sysctl_file(key)))?;
         read.map(|value| value.trim_end().to_owned()).map_err(|source| self.sysctl_error(key, source))
     }
 
-    /// Writes a sysctl; panics when the kernel refuses.
+    /// Writes a sysctl; panics if the kernel rejects it.
     #[track_caller]
     pub fn set_sysctl(&self, key: &str, value: &str) {
         let written = self.run(|| fs::write(sysctl_file(key), value));
@@ -168,9 +168,9 @@ impl Namespace {
         Error::Sysctl { namespace: self.name().to_owned(), key: key.to_owned(), source }
     }
 
-    /// Starts a program in the background; it is killed when the testbed goes. Take the command from
-    /// [`command`](Self::command): `ns.spawn(ns.command("tcpdump").arg("-n"))`. What it prints is kept, see
-    /// [`Process::output`], and shown when the test fails.
+    /// Starts a program in the background; it is killed with the testbed. Take the command from
+    /// [`command`](Self::command): `ns.spawn(ns.command("tcpdump").arg("-n"))`. Its output is kept, see
+    /// [`Process::output`], and printed if the test fails.
     #[track_caller]
     pub fn spawn(&self, command: &mut Command) -> Process {
         let process = Process::start(command).unwrap_or_else(|source| {
@@ -181,16 +181,16 @@ impl Namespace {
         process
     }
 
-    /// The processes that live inside, with their command lines, whoever started them.
+    /// All processes inside, with their command lines.
     pub fn processes(&self) -> Vec<(u32, String)> {
-        // Only while it is held is its inode number its own.
+        // The inode number identifies the namespace only while it is held.
         match self.shared_descriptor() {
             Ok(_held) => crate::holders::processes_inside(self.inner.identity),
             Err(_) => Vec::new(),
         }
     }
 
-    pub(crate) fn keep_echo(&self, echo: &Echo) {
+    pub(crate) fn add_echo(&self, echo: &EchoServer) {
         lock(&self.inner.echoes).push(echo.clone());
     }
 
@@ -202,8 +202,8 @@ impl Namespace {
         self.inner.identity
     }
 
-    /// Ends everything that lives inside, takes the name away, and lets go. Answers with who still holds the
-    /// namespace. Errors are collected, not returned early, so that as much as possible goes.
+    /// Kills everything inside, deletes the name, and releases the descriptor. Returns the remaining holders.
+    /// Errors are collected, so that as much as possible is cleaned up.
     pub(crate) fn close(&self, problems: &mut Vec<String>) -> Vec<Holder> {
         let Some(descriptor) = lock(&self.inner.descriptor).take() else { return Vec::new() };
         for echo in lock(&self.inner.echoes).drain(..) {
@@ -215,7 +215,7 @@ impl Namespace {
             }
         }
         crate::holders::kill_processes_inside(self.identity(), problems);
-        if let Err(error) = birth::bury(self.path()) {
+        if let Err(error) = netns::delete(self.path()) {
             problems.push(format!(
                 "namespace {}: cannot remove {}: {error}",
                 self.name(),
@@ -226,7 +226,7 @@ impl Namespace {
     }
 }
 
-/// The file behind a sysctl's name.
+/// The file of a sysctl.
 fn sysctl_file(key: &str) -> PathBuf {
     let relative = if key.contains('/') { key.to_owned() } else { key.replace('.', "/") };
     Path::new("/proc/sys").join(relative)
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sysctl_is_named_with_dots_or_with_slashes() {
+    fn sysctl_name_uses_dots_or_slashes() {
         assert_eq!(sysctl_file("net.ipv4.ip_forward"), Path::new("/proc/sys/net/ipv4/ip_forward"));
         assert_eq!(
             sysctl_file("net/ipv4/conf/eth0.100/forwarding"),

@@ -1,4 +1,4 @@
-//! A namespace with a process in it: what a pod's sandbox looks like from the node.
+//! A namespace with a process in it, like a pod sandbox.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::holders::{Identity, command_line};
 use crate::process::Process;
 use crate::{Namespace, eventually};
 
-/// A namespace held by a long-lived process whose pid is known. Everything a [`Namespace`] does, it does.
+/// A namespace held by a long-lived process with a known PID. Dereferences to its [`Namespace`].
 #[derive(Clone, Debug)]
 pub struct Pod {
     namespace: Namespace,
@@ -18,7 +18,7 @@ impl Pod {
     #[track_caller]
     pub(crate) fn new(namespace: Namespace) -> Self {
         let holder = namespace.spawn(namespace.command("sleep").arg("infinity"));
-        // Until nsenter has entered and become `sleep`, the pid would show the machine's namespace.
+        // Before nsenter has entered and executed `sleep`, the PID shows the machine's namespace.
         eventually(
             &format!("pod {}: its process is inside", namespace.name()),
             Duration::from_secs(10),
@@ -30,7 +30,7 @@ impl Pod {
         Self { namespace, holder }
     }
 
-    /// The pid of the process that lives in the pod.
+    /// The PID of the pod's process.
     pub fn pid(&self) -> u32 {
         self.holder.pid()
     }
@@ -40,7 +40,7 @@ impl Pod {
         &self.holder
     }
 
-    /// The namespace alone.
+    /// The namespace.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }

@@ -1,4 +1,4 @@
-//! A DHCP server for one lease, in a pod without any privilege: its socket on port 67 comes from Knit.
+//! A DHCP server with one lease in an unprivileged pod: it receives its socket on port 67 from Knit.
 
 mod message;
 
@@ -8,25 +8,25 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use message::answer;
+use message::reply;
 
-/// Whoever has no address yet hears what is said to all.
-const TO_ALL: (Ipv4Addr, u16) = (Ipv4Addr::BROADCAST, 68);
-/// An Ethernet frame holds no more.
-const LARGEST: usize = 1500;
+/// Clients without an address receive broadcasts.
+const CLIENTS: (Ipv4Addr, u16) = (Ipv4Addr::BROADCAST, 68);
+/// The largest payload of an Ethernet frame.
+const MAX_MESSAGE: usize = 1500;
 
-/// Answers DHCP with one lease.
+/// A DHCP server with one lease.
 #[derive(Parser)]
 struct Arguments {
-    /// The PodSocket that offers the socket.
+    /// PodSocket object with the socket.
     object: String,
-    /// The socket's name there: a udp socket on port 67, bound to an interface.
+    /// Name of the socket in the object: a UDP socket on port 67, bound to an interface.
     socket: String,
-    /// This server's own address.
+    /// Address of this server.
     server: Ipv4Addr,
-    /// The address that it leases.
+    /// Address to lease.
     lease: Ipv4Addr,
-    /// How long the PodSocket is waited for, in seconds.
+    /// How long to wait for the PodSocket, in seconds.
     #[arg(long, default_value_t = 30)]
     wait: u64,
 }
@@ -34,12 +34,12 @@ struct Arguments {
 fn main() -> Result<()> {
     let Arguments { object, socket, server, lease, wait } = Arguments::parse();
     let dhcp = UdpSocket::from(knit_socket::wait_for(&object, &socket, Duration::from_secs(wait))?);
-    println!("answers on {}", dhcp.local_addr().context("what came is no UDP socket")?);
-    let mut buffer = [0; LARGEST];
+    println!("listening on {}", dhcp.local_addr().context("not a UDP socket")?);
+    let mut buffer = [0; MAX_MESSAGE];
     loop {
-        let length = dhcp.recv(&mut buffer).context("nothing can be heard any more")?;
-        if let Some(answer) = answer(&buffer[..length], server, lease) {
-            dhcp.send_to(&answer, TO_ALL).context("nothing can be said to the network")?;
+        let length = dhcp.recv(&mut buffer).context("cannot receive")?;
+        if let Some(reply) = reply(&buffer[..length], server, lease) {
+            dhcp.send_to(&reply, CLIENTS).context("cannot send")?;
             println!("leased {lease}");
         }
     }

@@ -1,8 +1,8 @@
-//! mesh-redirect: a small service mesh's part of every attach, as an extension of Knit.
+//! mesh-redirect: an extension of Knit that redirects the TCP connections of every pod to a proxy in the pod, like a
+//! service mesh.
 //!
-//! It listens on a socket of its own, registers with the node's agent, and from then on the TCP of every pod is redirected
-//! to a proxy's port inside the pod. A pod whose redirect cannot be set up does not start. When it is started again it
-//! registers again; while it is away no pod can be attached, and running pods keep their redirect.
+//! It listens on a socket and registers with the node agent. A pod without its redirect does not start. After a restart
+//! the extension registers again; while it is down no pod can be attached, and running pods keep their redirect.
 
 mod redirect;
 mod service;
@@ -22,41 +22,41 @@ use tonic::transport::Server;
 
 use service::Mesh;
 
-/// Redirect the TCP of every pod of this node to a proxy inside the pod
+/// Redirect the TCP connections of every pod on this node to a proxy in the pod
 #[derive(Debug, Parser)]
 #[command(name = "mesh-redirect")]
 struct Flags {
-    /// The agent's socket
+    /// Socket of the agent
     #[arg(long, env = "KNIT_KNI_SOCKET", default_value = DEFAULT_SOCKET)]
     kni_socket: PathBuf,
-    /// The socket that the agent calls
+    /// Socket that the agent calls
     #[arg(long, default_value = "/run/mesh-redirect.sock")]
     socket: PathBuf,
-    /// Where the registration's token is kept, for changes and for --remove
+    /// File for the token of the registration
     #[arg(long, default_value = "/run/mesh-redirect.token")]
     token_file: PathBuf,
-    /// The name to register under
+    /// Name of the extension
     #[arg(long, default_value = "mesh-redirect")]
     name: String,
-    /// Extensions with a smaller number are called before it
+    /// Call order: extensions with smaller numbers are called first
     #[arg(long, default_value_t = 100)]
     order: i32,
-    /// The proxy's port inside the pods
+    /// Port of the proxy in the pods
     #[arg(long, default_value_t = 15001)]
     proxy_port: u16,
-    /// Only pods with this label; may be given many times
+    /// Only pods with this label; may be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// How long one call may take, in milliseconds
+    /// Timeout of a call, in milliseconds
     #[arg(long, default_value_t = 5_000)]
     deadline: u32,
-    /// Remove the registration and end
+    /// Remove the registration and exit
     #[arg(long)]
     remove: bool,
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("a label is KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -66,9 +66,9 @@ fn main() -> Result<()> {
     runtime.block_on(async { if flags.remove { remove(flags).await } else { serve(flags).await } })
 }
 
-/// Listens first and registers then: from the moment it is registered, attaches depend on it.
+/// Listens before it registers: once it is registered, attaches depend on it.
 async fn serve(flags: Flags) -> Result<()> {
-    redirect::check().context("the nft program is needed")?;
+    redirect::check().context("the nft program is required")?;
     let listener = listen(&flags).with_context(|| flags.socket.display().to_string())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let server = Server::builder()
@@ -79,16 +79,16 @@ async fn serve(flags: Flags) -> Result<()> {
     let server = tokio::spawn(server);
     register(&flags).await?;
     server.await??;
-    // The registration stays: pods that come while this program is away must not start without it.
+    // The registration is kept: pods must not start without the extension while it is down.
     Ok(())
 }
 
-/// A new file each time: an older process keeps its own until it ends.
+/// Replaces the socket file, so that an older process keeps its socket until it exits.
 fn listen(flags: &Flags) -> io::Result<UnixListener> {
-    let born = flags.socket.with_extension(format!("{}.new", std::process::id()));
-    let listener = UnixListener::bind(&born)?;
-    fs::set_permissions(&born, fs::Permissions::from_mode(0o600))?;
-    fs::rename(&born, &flags.socket)?;
+    let draft = flags.socket.with_extension(format!("{}.new", std::process::id()));
+    let listener = UnixListener::bind(&draft)?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
+    fs::rename(&draft, &flags.socket)?;
     Ok(listener)
 }
 
@@ -106,11 +106,11 @@ async fn register(flags: &Flags) -> Result<()> {
     };
     let token = fs::read_to_string(&flags.token_file).unwrap_or_default();
     let request = v1::RegisterRequest { extension: Some(extension), token, as_admin: false };
-    let answer = Client::connect(&flags.kni_socket).await?.register_extension(request).await?;
-    if !answer.token.is_empty() {
-        write_token(flags, &answer.token).with_context(|| flags.token_file.display().to_string())?;
+    let response = Client::connect(&flags.kni_socket).await?.register_extension(request).await?;
+    if !response.token.is_empty() {
+        write_token(flags, &response.token).with_context(|| flags.token_file.display().to_string())?;
     }
-    println!("{}: registered, generation {}", flags.name, answer.generation);
+    println!("{}: registered, generation {}", flags.name, response.generation);
     Ok(())
 }
 
@@ -122,10 +122,11 @@ fn write_token(flags: &Flags, token: &str) -> io::Result<()> {
 }
 
 async fn remove(flags: Flags) -> Result<()> {
-    let token = fs::read_to_string(&flags.token_file).context("no token: was it registered from here?")?;
+    let token = fs::read_to_string(&flags.token_file)
+        .context("no token: the extension was not registered with this token file")?;
     let request = v1::DeregisterRequest { name: flags.name.clone(), token, as_admin: false };
-    let answer = Client::connect(&flags.kni_socket).await?.deregister_extension(request).await?;
+    let response = Client::connect(&flags.kni_socket).await?.deregister_extension(request).await?;
     fs::remove_file(&flags.token_file)?;
-    println!("{}: {}", flags.name, if answer.removed { "removed" } else { "was not registered" });
+    println!("{}: {}", flags.name, if response.removed { "removed" } else { "was not registered" });
     Ok(())
 }

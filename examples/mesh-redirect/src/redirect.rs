@@ -1,7 +1,7 @@
-//! The redirect itself: one nftables table in the pod's network namespace, made and removed by the `nft` program.
+//! The redirect: one nftables table in the network namespace of the pod, managed with the `nft` program.
 //!
-//! The table's name contains the namespace's cookie, which the kernel never uses twice. A call that comes late, when the
-//! path leads to another pod's namespace, finds no table of that name there and harms nobody.
+//! The name of the table contains the netns cookie, which the kernel never reuses. A late call whose path refers to the
+//! netns of another pod does not find a table of that name and changes nothing.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -11,36 +11,36 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use nix::sched::{CloneFlags, setns};
 
-/// Packets with this mark are the proxy's own, and go their way.
+/// Packets of the proxy have this mark and are not redirected.
 const PROXY_MARK: u32 = 0x6d65_7368;
 
-/// A redirect of one pod's TCP.
+/// The redirect of the TCP connections of one pod.
 #[derive(Clone, Debug)]
 pub struct Redirect {
-    /// Where the pod's namespace is.
+    /// The path of the network namespace.
     pub netns: String,
-    /// The kernel's number of it.
+    /// The netns cookie.
     pub cookie: u64,
-    /// The proxy's port in the pod.
+    /// The port of the proxy.
     pub port: u16,
 }
 
-/// Whether there is an `nft`.
+/// Checks that `nft` is installed.
 pub fn check() -> Result<()> {
-    let ran = Command::new("nft").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !ran.context("nft")?.success() {
-        bail!("nft does not work");
+    let status = Command::new("nft").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !status.context("nft")?.success() {
+        bail!("nft --version failed");
     }
     Ok(())
 }
 
 impl Redirect {
-    /// The table's name.
+    /// The name of the table.
     pub fn table(&self) -> String {
         format!("mesh_{}", self.cookie)
     }
 
-    /// Has the redirect in place, whether it was there before or not. In one transaction: it is whole, or not there.
+    /// Creates or replaces the redirect in one transaction.
     pub fn ensure(&self) -> Result<()> {
         self.enter()?;
         let (table, port) = (self.table(), self.port);
@@ -48,13 +48,13 @@ impl Redirect {
             "table inet {table}\n\
              delete table inet {table}\n\
              table inet {table} {{\n\
-               chain leaving {{\n\
+               chain output {{\n\
                  type nat hook output priority -100; policy accept;\n\
                  meta mark {PROXY_MARK:#x} accept\n\
                  oifname \"lo\" accept\n\
                  meta l4proto tcp redirect to :{port}\n\
                }}\n\
-               chain arriving {{\n\
+               chain prerouting {{\n\
                  type nat hook prerouting priority -100; policy accept;\n\
                  meta l4proto tcp redirect to :{port}\n\
                }}\n\
@@ -62,7 +62,7 @@ impl Redirect {
         ))
     }
 
-    /// Has no redirect in place. A namespace that is gone has none.
+    /// Removes the redirect. Succeeds if the network namespace does not exist.
     pub fn remove(&self) -> Result<()> {
         if !Path::new(&self.netns).exists() || self.enter().is_err() {
             return Ok(());
@@ -71,10 +71,10 @@ impl Redirect {
         nft(&format!("table inet {table}\ndelete table inet {table}\n"))
     }
 
-    /// The calling thread works in the pod's namespace from now on; it belongs to this call alone.
+    /// Moves the calling thread to the network namespace. The thread must be dedicated to this call.
     fn enter(&self) -> Result<()> {
         let namespace = File::open(&self.netns).with_context(|| self.netns.clone())?;
-        setns(namespace, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter {}", self.netns))
+        setns(namespace, CloneFlags::CLONE_NEWNET).with_context(|| format!("cannot enter {}", self.netns))
     }
 }
 
@@ -83,7 +83,7 @@ fn nft(script: &str) -> Result<()> {
     command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("nft")?;
     if let Some(mut input) = child.stdin.take() {
-        // One that ended early says why on its standard error.
+        // If nft exits early, its standard error has the reason.
         let _ = input.write_all(script.as_bytes());
     }
     let output = child.wait_with_output()?;

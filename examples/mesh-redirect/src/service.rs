@@ -1,4 +1,4 @@
-//! What the agent calls.
+//! The gRPC service that the agent calls.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,25 +9,29 @@ use tonic::{Request, Response, Status};
 
 use crate::redirect::{self, Redirect};
 
-/// The mesh's part of each attach.
+/// Sets up the redirect of each attached pod.
 pub struct Mesh {
     port: u16,
-    /// For tests: the process kills itself at this moment, counted from its start.
-    die_at: Option<usize>,
-    moments: AtomicUsize,
+    /// For tests: the process kills itself at this fault point.
+    kill_at: Option<usize>,
+    fault_points: AtomicUsize,
 }
 
 impl Mesh {
-    /// A mesh whose proxies listen on this port.
+    /// `port` is the port of the proxies.
     pub fn new(port: u16) -> Self {
-        let asked = std::env::var("MESH_REDIRECT_DIE_AT").ok().filter(|_| cfg!(debug_assertions));
-        Self { port, die_at: asked.and_then(|number| number.parse().ok()), moments: AtomicUsize::new(0) }
+        let kill_at = std::env::var("MESH_REDIRECT_KILL_AT").ok().filter(|_| cfg!(debug_assertions));
+        Self {
+            port,
+            kill_at: kill_at.and_then(|number| number.parse().ok()),
+            fault_points: AtomicUsize::new(0),
+        }
     }
 
-    /// A moment at which a test may have this process die.
-    fn moment(&self) {
-        if self.die_at == Some(self.moments.fetch_add(1, Ordering::SeqCst)) {
-            // Nobody survives this signal, so nothing follows it.
+    /// A point at which a test may kill this process.
+    fn fault_point(&self) {
+        if self.kill_at == Some(self.fault_points.fetch_add(1, Ordering::SeqCst)) {
+            // SIGKILL cannot be handled, so `raise` does not return.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
     }
@@ -39,14 +43,14 @@ impl Mesh {
     }
 }
 
-/// Namespaces are entered on a thread of its own, never on one of the runtime.
-async fn on_a_thread<T: Send + 'static>(
+/// Runs work that enters a network namespace on a dedicated thread, not on a thread of the runtime.
+async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
 ) -> Result<T, Status> {
     let (done, result) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || done.send(work()));
-    let result = result.await.map_err(|_| Status::internal("the thread is gone"))?;
-    result.map_err(|why| Status::failed_precondition(format!("{why:#}")))
+    let result = result.await.map_err(|_| Status::internal("the worker thread panicked"))?;
+    result.map_err(|error| Status::failed_precondition(format!("{error:#}")))
 }
 
 #[tonic::async_trait]
@@ -55,10 +59,10 @@ impl Extension for Mesh {
         &self,
         request: Request<v1::BeforeAttachRequest>,
     ) -> Result<Response<v1::BeforeAttachResponse>, Status> {
-        self.moment();
-        // Whether the redirect could be made is known before anything is changed.
+        self.fault_point();
+        // Fails before anything is changed if the redirect cannot be created.
         self.redirect(request.into_inner().call)?;
-        on_a_thread(redirect::check).await?;
+        on_thread(redirect::check).await?;
         Ok(Response::new(v1::BeforeAttachResponse::default()))
     }
 
@@ -66,14 +70,14 @@ impl Extension for Mesh {
         &self,
         request: Request<v1::AfterAttachRequest>,
     ) -> Result<Response<v1::AfterAttachResponse>, Status> {
-        self.moment();
+        self.fault_point();
         let redirect = self.redirect(request.into_inner().call)?;
         let data = BTreeMap::from([
             ("proxy-port".to_owned(), redirect.port.to_string()),
             ("table".to_owned(), redirect.table()),
         ]);
-        on_a_thread(move || redirect.ensure()).await?;
-        self.moment();
+        on_thread(move || redirect.ensure()).await?;
+        self.fault_point();
         Ok(Response::new(v1::AfterAttachResponse { data }))
     }
 
@@ -81,10 +85,10 @@ impl Extension for Mesh {
         &self,
         request: Request<v1::AfterDetachRequest>,
     ) -> Result<Response<v1::AfterDetachResponse>, Status> {
-        self.moment();
+        self.fault_point();
         let redirect = self.redirect(request.into_inner().call)?;
-        on_a_thread(move || redirect.remove()).await?;
-        self.moment();
+        on_thread(move || redirect.remove()).await?;
+        self.fault_point();
         Ok(Response::new(v1::AfterDetachResponse {}))
     }
 }

@@ -125,11 +125,11 @@ impl Cri {
     /// The process that holds the namespaces of a pod that runs.
     pub fn process(&self, socket: &Path, id: &str) -> Result<u32> {
         let asked = async {
-            let (mut runtime, _) = knit_cri::Runtime::connect(socket).await?;
-            runtime.process(id).await
+            let (mut runtime, _) = knit_cri::RuntimeClient::connect(socket).await?;
+            runtime.sandbox_process(id).await
         };
         match self.runtime.block_on(asked)? {
-            knit_cri::Process::Pid(pid) => Ok(pid),
+            knit_cri::SandboxProcess::Pid(pid) => Ok(pid),
             other => bail!("sandbox {id} has no process: {other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 //! Each is asked when a pod is made, once for every object of its kind in the pod's namespace. Nodes say what they offer by
 //! labels, see `knit_controller::labels`.
 
-use knit_controller::labels::{LINK, UPLINK};
+use knit_controller::labels::{LINK_LABEL_PREFIX, UPLINK_LABEL_PREFIX};
 use knit_crds::{KindInfo, Object};
 use knit_model::Kind;
 
@@ -95,8 +95,8 @@ spec:
         .filter(parent, parent.matches('^[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?$'))
     - name: conditions
       expression: >-
-        variables.kinds.map(kind, {{'key': dyn('{LINK}' + kind), 'operator': dyn('In'), 'values': dyn(['true'])}})
-        + variables.parents.map(parent, {{'key': dyn('{UPLINK}' + parent), 'operator': dyn('NotIn'), 'values': dyn(['false'])}})
+        variables.kinds.map(kind, {{'key': dyn('{LINK_LABEL_PREFIX}' + kind), 'operator': dyn('In'), 'values': dyn(['true'])}})
+        + variables.parents.map(parent, {{'key': dyn('{UPLINK_LABEL_PREFIX}' + parent), 'operator': dyn('NotIn'), 'values': dyn(['false'])}})
     - name: affinity
       expression: "has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity)"
     - name: isRequired

@@ -95,7 +95,7 @@ fn tenant() -> Value {
 
 /// One capability: one kind. What is cluster-wide is the admin's.
 fn editor(kind: &KindInfo) -> Value {
-    let labels = if kind.for_admins { json!({}) } else { json!({TENANT: "true"}) };
+    let labels = if kind.admin_only { json!({}) } else { json!({TENANT: "true"}) };
     let status = format!("{}/status", kind.plural);
     let mut rules = vec![rule(&kind.group, &[&kind.plural], &EDIT), rule(&kind.group, &[&status], &["get"])];
     if kind.namespaced {

@@ -111,7 +111,7 @@ impl Beside {
     /// Objects of one of Knit's kinds in a namespace.
     pub fn objects(&self, kind: &str, namespace: &str) -> Result<Api<DynamicObject>> {
         let info = Object::find_kind(kind).with_context(|| format!("there is no kind {kind}"))?;
-        Ok(Api::namespaced_with(self.client.clone(), namespace, &knit_kube::resource(info)))
+        Ok(Api::namespaced_with(self.client.clone(), namespace, &knit_kube::api_resource(info)))
     }
 }
 

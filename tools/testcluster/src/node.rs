@@ -153,7 +153,7 @@ fn wait_for_containerd(cluster: &Cluster, node: u8) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let parts = [containerd_part(node)];
     daemon::wait(cluster, "containerd answers", Duration::from_secs(60), &parts, || {
-        Ok(match runtime.block_on(knit_cri::Runtime::connect(&socket)) {
+        Ok(match runtime.block_on(knit_cri::RuntimeClient::connect(&socket)) {
             Ok(_) => Look::Done(()),
             Err(error) => Look::NotYet(error.to_string()),
         })

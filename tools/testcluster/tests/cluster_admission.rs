@@ -84,7 +84,7 @@ fn ranges_of_the_cluster_are_refused_to_every_kind_and_nothing_that_stands_is_st
     assert!(set_ranges(RANGES).0);
 
     let try_it = |object: String| namespace.feed(&["create", "--dry-run=server", "-f", "-"], &object);
-    let (accepted, _) = until("10.224.7.0/24 overlaps the range of the cluster's pods", || {
+    let (accepted, _) = until("10.224.7.0/24 must not overlap the ranges of the cluster's pods", || {
         try_it(object("Bridge", "b", "{name: br0, cidr: 10.224.7.0/24}"))
     });
     assert!(!accepted);
@@ -92,13 +92,13 @@ fn ranges_of_the_cluster_are_refused_to_every_kind_and_nothing_that_stands_is_st
         (
             "Bridge",
             "{name: br0, cidr: '192.168.100.0/24,fd00:96::/120'}",
-            "fd00:96::/120 overlaps the range of the cluster's Services, 10.96.0.0/16, fd00:96::/112",
+            "fd00:96::/120 must not overlap the ranges of the cluster's Services, 10.96.0.0/16, fd00:96::/112",
         ),
         ("Bridge", "{name: br0, cidr: 10.0.0.0/8}", "10.0.0.0/8 overlaps"),
         (
             "VirtualNetwork",
             "{subnets: [192.168.0.0/24, 172.30.0.128/25]}",
-            "172.30.0.128/25 overlaps the range of the cluster's nodes",
+            "172.30.0.128/25 must not overlap the ranges of the cluster's nodes",
         ),
         ("Veth", "{interfaceName: n1, master: br0, addresses: [10.96.0.10/24]}", "10.96.0.10/24 overlaps"),
         ("Vxlan", "{interfaceName: n1, vni: 1, cidr: 10.96.0.0/24}", "10.96.0.0/24 overlaps"),
@@ -152,9 +152,9 @@ fn a_mistake_in_the_clusters_ranges_is_named() {
     let _one = POLICIES.lock().unwrap_or_else(|broken| broken.into_inner());
     let admission = Admission::install(RANGES);
     for (spec, field, words) in [
-        ("{pods: ['10.224.0.0/16,fd00:e0::/48']}", "spec.pods[0]", "expected a range"),
+        ("{pods: ['10.224.0.0/16,fd00:e0::/48']}", "spec.pods[0]", "must be a subnet"),
         ("{nodes: [172.30.0.11/24]}", "spec.nodes[0]", "no host bits"),
-        ("{services: ['::/0']}", "spec.services[0]", "every address there is"),
+        ("{services: ['::/0']}", "spec.services[0]", "prefix length of at least 1"),
         ("{pod: [10.224.0.0/16]}", "spec.pod", "unknown field"),
     ] {
         let (accepted, said) = set_ranges(spec);
@@ -228,7 +228,7 @@ fn nothing_of_another_namespace_can_be_named_or_made() {
         ),
     ] {
         // The API server follows a new binding a moment later.
-        let (accepted, said) = until("an object's name has", || {
+        let (accepted, said) = until("must consist of lower case letters", || {
             lab.feed(&[&token, "create", "--dry-run=server", "-f", "-"], &object(kind, "x", &spec))
         });
         assert!(!accepted && said.contains(field), "{said}");

@@ -224,7 +224,7 @@ fn an_agent_may_write_about_its_own_node_only() {
             "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: PodAddressBlock\nmetadata: {{name: {name}}}\nspec: {{pool: t/x/10.9.9.0/24, cidr: 10.9.9.0/28, node: {node}}}\n"
         )
     };
-    let theirs = "the agent of node1 may not claim or give back a block of another node";
+    let theirs = "the agent of node1 may not claim or release a block of another node";
     let (accepted, said) = feed(&["--token", token.trim(), "create", "-f", "-"], &block("node2"));
     assert!(!accepted && said.contains(theirs), "{said}");
     let (accepted, said) = feed(&["create", "-f", "-"], &block("node2"));

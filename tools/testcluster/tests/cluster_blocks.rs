@@ -110,7 +110,7 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_t
     let name = format!("{}.blkbr0.192.168.140.0-24-1", namespace.name);
     let patch = r#"{"spec":{"node":"node1"}}"#;
     let (accepted, said) = feed(&["patch", "podaddressblock", &name, "--type=merge", "-p", patch], "");
-    assert!(!accepted && said.contains("a block never changes"), "{said}");
+    assert!(!accepted && said.contains("spec is immutable"), "{said}");
 
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
     eventually("blocks go back", || blocks(&namespace), BTreeSet::is_empty);

@@ -14,7 +14,7 @@ use support::kubectl::{Namespace, install_kinds, kubectl};
 /// A kind and a spec in each line; the same list is refused in files by the tests of knit-crds.
 const BAD: &str = include_str!("../../../crates/knit-crds/tests/samples/bad.txt");
 /// Lines below this one are for the agent to refuse.
-const AGENT_ALONE: &str = "# Told by the agent alone";
+const AGENT_ALONE: &str = "# Checked by the agent only";
 /// Everything that a person is shown.
 const GOOD: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/standalone"),
@@ -117,13 +117,13 @@ fn a_bad_value_is_named_with_its_field_and_its_sentence() {
             "spec.id",
             "0 and 4095 are reserved",
         ),
-        (object("Bridge", "x", "{name: br0, mtu: 67}"), "spec.mtu", "an MTU is from 68 to 65535 bytes"),
-        (object("Bridge", "x", "{name: br0, mtu: 70000}"), "spec.mtu", "an MTU is from 68 to 65535 bytes"),
+        (object("Bridge", "x", "{name: br0, mtu: 67}"), "spec.mtu", "MTU must be between 68 and 65535 bytes"),
+        (object("Bridge", "x", "{name: br0, mtu: 70000}"), "spec.mtu", "MTU must be between 68 and 65535 bytes"),
         (object("Bridge", "x", "{name: br0, address: '01:00:5e:00:00:01'}"), "spec.address", "multicast"),
         (object("Bridge", "x", "{name: br0, cidr: 192.168.100.7/24}"), "spec.cidr", "no host bits"),
         (object("Bridge", "x", "{name: br0, cidr: '::ffff:10.0.0.0/120'}"), "spec.cidr", "write it as IPv4"),
         (object("Bridge", "x", "{name: br0, cidr: 'fd00::/127'}"), "spec.cidr", "need an address each"),
-        (object("Bridge", "x", "{name: br0, cidr: '::/0'}"), "spec.cidr", "prefix length from 1"),
+        (object("Bridge", "x", "{name: br0, cidr: '::/0'}"), "spec.cidr", "prefix length of 1 to 30"),
         (
             podconfig("x", "{name: farTooLongAName, master: br0}"),
             "networkAttachments[0].name",
@@ -148,5 +148,5 @@ fn a_bridge_keeps_its_name_and_changes_the_rest() {
     let (accepted, said) = namespace.try_apply(&object("Bridge", "b", "{name: br0, mtu: 1300}"));
     assert!(accepted, "{said}");
     let (accepted, said) = namespace.try_apply(&object("Bridge", "b", "{name: br1, mtu: 1300}"));
-    assert!(!accepted && said.contains("a bridge does not change its name"), "{said}");
+    assert!(!accepted && said.contains("name is immutable"), "{said}");
 }

@@ -77,7 +77,7 @@ fn agents_are_told() {
     let log =
         || kubectl(&["-n", "pod-network-operator", "logs", "-l", "app=knit-agent", "--tail=-1", "--prefix"]);
     eventually("both agents are told of pods", log, |log| {
-        log.lines().filter(|line| line.contains("containers wait for their networks")).count() >= 2
+        log.lines().filter(|line| line.contains("containers wait for their pod\'s networks")).count() >= 2
     });
 }
 
@@ -177,7 +177,7 @@ fn an_agent_may_write_the_gate_of_its_own_pods_and_nothing_else() {
     assert!(!done && said.contains("of another node"), "{said}");
     for wrong in [other, phase] {
         let (done, said) = patch("node1", wrong);
-        assert!(!done && said.contains("and nothing else"), "{said}");
+        assert!(!done && said.contains("may change only"), "{said}");
     }
     let (done, said) = patch("node1", ours);
     assert!(done, "{said}");

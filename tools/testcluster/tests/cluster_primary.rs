@@ -161,7 +161,7 @@ fn labels_of_a_namespace_hold_for_its_running_pods() {
         let tables = || (are_in(&["bridge", "knit"], &own), are_in(&["inet", "knit"], &own));
         eventually(what, tables, |found| *found == (Some(guarded), Some(kept)));
     };
-    let warning = format!("pods of namespace {} may speak in the name of others", namespace.name);
+    let warning = format!("pods of namespace {} may spoof source addresses", namespace.name);
     let path = "jsonpath={.status.objects[*].warnings}";
     let told = || kubectl(&["get", "nodenetwork", "node1", "-o", path]);
     let label = |labels: &[&str]| {

@@ -119,7 +119,7 @@ fn a_restricted_pod_serves_port_67_and_only_whoever_was_granted_may_ask() {
         format!("LD_LIBRARY_PATH=/data /data/dhcp-responder --wait {wait} dhcp server 10.67.0.2 10.67.0.9")
     };
     let said = script(&namespace, "server", &start(0));
-    assert!(said.contains("nobody offers sockets at @knit/sockets/dhcp"), "{said}");
+    assert!(said.contains("no sockets are offered at @knit/sockets/dhcp"), "{said}");
 
     let (accepted, said) = apply(&granted, DHCP);
     assert!(accepted, "{said}");
@@ -128,7 +128,7 @@ fn a_restricted_pod_serves_port_67_and_only_whoever_was_granted_may_ask() {
     assert!(shown.contains("{socket:server udp 0.0.0.0:67 on eth0}"), "{shown}");
     script(&namespace, "server", &format!("{} > /data/log 2>&1 &", start(30)));
     let log = || script(&namespace, "server", "cat /data/log");
-    eventually("it has port 67", log, |said| said.contains("answers on 0.0.0.0:67"));
+    eventually("it has port 67", log, |said| said.contains("listening on 0.0.0.0:67"));
     assert!(
         script(&namespace, "server", "grep CapEff /proc/$(pidof dhcp-responder)/status")
             .contains("0000000000000000")
@@ -143,10 +143,10 @@ fn a_restricted_pod_serves_port_67_and_only_whoever_was_granted_may_ask() {
 
     // The next one is told that the port is taken; with the object the name goes, and the server goes on.
     let said = script(&namespace, "server", &start(0));
-    assert!(said.contains("whoever got it before has to close it first"), "{said}");
+    assert!(said.contains("address in use by an earlier client"), "{said}");
     namespace.kubectl(&["delete", "podsocket", "dhcp", "--timeout=60s"]);
     let again = || script(&namespace, "server", &start(0));
-    eventually("nobody offers it", again, |said| said.contains("nobody offers sockets"));
+    eventually("nobody offers it", again, |said| said.contains("no sockets are offered"));
     assert!(!script(&namespace, "server", "pidof dhcp-responder").is_empty());
 
     // An admin grants raw sockets to the namespace.

@@ -209,7 +209,7 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
         namespace.apply(&manifest);
     };
     secret("not so secret");
-    told("it is no key", "InvalidValue", "a key is 32 bytes in base64");
+    told("it is no key", "InvalidValue", "must be a key of 32 bytes in base64");
     assert!(!ready(&namespace, "wireguard", "tunnel").1.contains("not so secret"));
 
     secret("dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=");
@@ -222,13 +222,13 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
         namespace.kubectl(&["delete", "secret", "tunnel"]);
         told("it is gone, and the tunnel stays", "NotFound", "key private of Secret tunnel");
     } else {
-        told("the key is there, and the kernel lacks the rest", "KernelLacks", "CONFIG_WIREGUARD");
+        told("the key is there, and the kernel lacks the rest", "KernelUnsupported", "CONFIG_WIREGUARD");
     }
     let events = || namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     let events = eventually("an Event says so", events, |events| {
         events.contains("the agent may not read this Secret")
     });
-    assert!(!events.contains("has not answered yet"), "a key that is being read is no problem: {events}");
+    assert!(!events.contains("waiting for the API server"), "a key that is being read is no problem: {events}");
 }
 
 #[test]

@@ -1,14 +1,14 @@
-//! What nodes say of themselves: container runtime, kernel, architecture, and who connects pods.
+//! Checks of the nodes: readiness, platform, container runtime, kernel and network plugin.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::Verdict::{Note, Unknown, Wrong};
-use super::look::{Said, Seen};
+use super::Verdict::{Fail, Unknown, Warn};
+use super::cluster::{ApiAnswer, ClusterFacts};
 use super::{Check, Verdict};
 
-/// The DaemonSets of well-known network plugins: how their names begin, and what they are called.
+/// Well-known network plugins: the prefix of the DaemonSet's name, and the name of the plugin.
 const PLUGINS: [(&str, &str); 13] = [
     ("calico-node", "Calico"),
     ("cilium", "Cilium"),
@@ -25,17 +25,17 @@ const PLUGINS: [(&str, &str); 13] = [
     ("contrail", "Contrail"),
 ];
 
-/// Everything about nodes.
-pub fn checks(seen: &Seen) -> Vec<Check> {
-    if let Said::Refused(why) = &seen.nodes {
-        let advice = "ask as someone who may list nodes";
-        return vec![Check::new("nodes", Unknown, why.clone(), advice)];
+/// All checks of nodes.
+pub fn checks(facts: &ClusterFacts) -> Vec<Check> {
+    if let ApiAnswer::Denied(message) = &facts.nodes {
+        let advice = "requires permission to list nodes";
+        return vec![Check::new("nodes", Unknown, message.clone(), advice)];
     }
-    let nodes: Vec<&Value> = seen.nodes.items().collect();
+    let nodes: Vec<&Value> = facts.nodes.items().collect();
     if nodes.is_empty() {
-        return vec![Check::new("nodes", Wrong, "there are none", "add a node")];
+        return vec![Check::new("nodes", Fail, "the cluster has no nodes", "add a node")];
     }
-    vec![ready(&nodes), platform(&nodes), runtime(&nodes), kernel(&nodes), plugin(seen)]
+    vec![ready(&nodes), platform(&nodes), runtime(&nodes), kernel(&nodes), plugin(facts)]
 }
 
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
@@ -46,21 +46,21 @@ fn name(node: &Value) -> &str {
     text(node, "/metadata/name")
 }
 
-/// What nodes have of something, each with how many have it: `containerd://2.4.2 (3)`.
+/// The distinct values with their counts: `containerd://2.4.2 (3 nodes)`.
 fn tally<'a>(values: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for value in values {
         *counts.entry(value).or_default() += 1;
     }
-    let words = counts.into_iter().map(|(value, count)| match count {
+    let values = counts.into_iter().map(|(value, count)| match count {
         1 => value.to_owned(),
         _ => format!("{value} ({count} nodes)"),
     });
-    words.collect::<Vec<_>>().join(", ")
+    values.collect::<Vec<_>>().join(", ")
 }
 
-/// A list of names that stays readable.
-fn some(names: &[&str]) -> String {
+/// At most three names, and the number of the others.
+fn abbreviated(names: &[&str]) -> String {
     match names {
         [a, b, c, _, rest @ ..] => format!("{a}, {b}, {c} and {} more", rest.len() + 1),
         few => few.join(", "),
@@ -73,22 +73,22 @@ fn ready(nodes: &[&Value]) -> Check {
         let ready = list.iter().find(|condition| condition["type"] == "Ready")?;
         Some((ready["status"] == "True", text(ready, "/message").to_owned()))
     };
-    let waiting: Vec<(&str, String)> = nodes
+    let not_ready: Vec<(&str, String)> = nodes
         .iter()
-        .map(|node| (name(node), condition(node).unwrap_or((false, "says nothing".into()))))
+        .map(|node| (name(node), condition(node).unwrap_or((false, "no Ready condition".into()))))
         .filter(|(_, (ready, _))| !ready)
-        .map(|(name, (_, why))| (name, why))
+        .map(|(name, (_, message))| (name, message))
         .collect();
-    let Some((_, why)) = waiting.first() else {
-        return Check::fine("nodes", format!("{} of {} ready", nodes.len(), nodes.len()));
+    let Some((_, message)) = not_ready.first() else {
+        return Check::pass("nodes", format!("{} of {} ready", nodes.len(), nodes.len()));
     };
-    let names: Vec<&str> = waiting.iter().map(|(name, _)| *name).collect();
-    let found = format!("{} not ready: {}: {why}", waiting.len(), some(&names));
-    if why.contains("cni") || why.contains("network") {
-        let advice = "Knit beside another network needs that network: install a CNI plugin first";
-        return Check::new("nodes", Wrong, found, advice);
+    let names: Vec<&str> = not_ready.iter().map(|(name, _)| *name).collect();
+    let found = format!("{} not ready: {}: {message}", not_ready.len(), abbreviated(&names));
+    if message.contains("cni") || message.contains("network") {
+        let advice = "install a CNI plugin first: the profile `beside` needs one";
+        return Check::new("nodes", Fail, found, advice);
     }
-    Check::new("nodes", Note, found, "pods there get their networks once the node is ready")
+    Check::new("nodes", Warn, found, "pods on these nodes get their networks once the node is ready")
 }
 
 fn platform(nodes: &[&Value]) -> Check {
@@ -108,83 +108,87 @@ fn platform(nodes: &[&Value]) -> Check {
         .map(|(node, _)| name(node))
         .collect();
     if others.is_empty() {
-        return Check::fine("platform", found);
+        return Check::pass("platform", found);
     }
     let advice = format!(
-        "Knit's image is built for linux/amd64; build it for others, or keep the agent off {}",
-        some(&others)
+        "the image is built for linux/amd64: build it for other platforms, or exclude {} from the DaemonSet",
+        abbreviated(&others)
     );
-    Check::new("platform", Wrong, found, advice)
+    Check::new("platform", Fail, found, advice)
 }
 
 fn runtime(nodes: &[&Value]) -> Check {
     let versions: Vec<&str> =
         nodes.iter().map(|node| text(node, "/status/nodeInfo/containerRuntimeVersion")).collect();
     let found = tally(versions.iter().copied());
-    let worst = nodes.iter().zip(&versions).filter_map(|(node, version)| {
+    let problems = nodes.iter().zip(&versions).filter_map(|(node, version)| {
         let kubelet = text(node, "/status/nodeInfo/kubeletVersion");
         runtime_problem(version, kubelet).map(|(verdict, advice)| (name(node), verdict, advice))
     });
-    let mut worst: Vec<(&str, Verdict, String)> = worst.collect();
-    worst.sort_by_key(|(_, verdict, _)| *verdict != Wrong);
-    match worst.into_iter().next() {
+    let mut problems: Vec<(&str, Verdict, String)> = problems.collect();
+    problems.sort_by_key(|(_, verdict, _)| *verdict != Fail);
+    match problems.into_iter().next() {
         Some((node, verdict, advice)) => Check::new("runtime", verdict, found, format!("{node}: {advice}")),
-        None => Check::fine("runtime", found),
+        None => Check::pass("runtime", found),
     }
 }
 
-/// What is in the way of finding pods by this runtime. Its version says what it speaks, the kubelet's how it was packed.
+/// The problem with this container runtime, if any. The kubelet's version identifies k3s, RKE2 and k0s.
 fn runtime_problem(version: &str, kubelet: &str) -> Option<(Verdict, String)> {
     let (program, number) = version.split_once("://").unwrap_or((version, ""));
-    let packed = ["k3s", "rke2", "k0s"].into_iter().find(|word| kubelet.contains(&format!("+{word}")));
+    let distribution = ["k3s", "rke2", "k0s"].into_iter().find(|name| kubelet.contains(&format!("+{name}")));
     match program {
-        // The interface's version 1, which Knit speaks, came with these.
+        // The first versions with CRI v1.
         "containerd" if release(number)? < (1, 6) => {
-            Some((Wrong, format!("containerd {number} has no CRI v1: 1.6 or newer is needed")))
+            Some((Fail, format!("containerd {number} has no CRI v1: upgrade to 1.6 or newer")))
         }
         "cri-o" if release(number)? < (1, 23) => {
-            Some((Wrong, format!("CRI-O {number} has no CRI v1: 1.23 or newer is needed")))
+            Some((Fail, format!("CRI-O {number} has no CRI v1: upgrade to 1.23 or newer")))
         }
-        "containerd" => packed.map(|word| {
-            (Note, format!("{word} keeps containerd's socket in a folder of its own: the agent has to be told its path"))
+        "containerd" => distribution.map(|name| {
+            (
+                Warn,
+                format!("{name} has the containerd socket in another directory: set criSocket of the agent"),
+            )
         }),
-        "cri-o" => Some((Note, "the socket is /run/crio/crio.sock: the agent's DaemonSet has to mount /run/crio".into())),
-        other => Some((Wrong, format!("pods are found by containerd or CRI-O, this is `{other}`"))),
+        "cri-o" => Some((
+            Warn,
+            "the socket is /run/crio/crio.sock: mount /run/crio in the DaemonSet of the agent".into(),
+        )),
+        other => Some((
+            Fail,
+            format!("unsupported container runtime `{other}`: Knit supports containerd and CRI-O"),
+        )),
     }
 }
 
 fn kernel(nodes: &[&Value]) -> Check {
     let versions: Vec<&str> = nodes.iter().map(|node| text(node, "/status/nodeInfo/kernelVersion")).collect();
     let found = tally(versions.iter().map(|version| version.trim()));
-    let older = |than: (u32, u32)| -> Vec<&str> {
-        let old = nodes
+    let older_than = |minimum: (u32, u32)| -> Vec<&str> {
+        let older = nodes
             .iter()
             .zip(&versions)
-            .filter(|(_, version)| release(version).is_some_and(|number| number < than));
-        old.map(|(node, _)| name(node)).collect()
+            .filter(|(_, version)| release(version).is_some_and(|number| number < minimum));
+        older.map(|(node, _)| name(node)).collect()
     };
-    let (ancient, old) = (older((5, 14)), older((5, 18)));
-    if !ancient.is_empty() {
+    let (unsupported, limited) = (older_than((5, 14)), older_than((5, 18)));
+    if !unsupported.is_empty() {
         let advice = format!(
-            "{}: a sandbox cannot be told from an older one before Linux 5.14, unless the distributor added it: ask `knit doctor` there",
-            some(&ancient)
+            "{}: before Linux 5.14 reused network namespaces cannot be detected, unless the feature was backported: run `knit doctor` on the node",
+            abbreviated(&unsupported)
         );
-        return Check::new("kernel", Wrong, found, advice);
+        return Check::new("kernel", Fail, found, advice);
     }
-    if !old.is_empty() {
+    if !limited.is_empty() {
         let advice = format!(
-            "{}: addresses carry no mark before Linux 5.18, the mark of their link counts",
-            some(&old)
+            "{}: before Linux 5.18 addresses have no protocol field: Knit identifies its addresses by their link",
+            abbreviated(&limited)
         );
-        return Check::new("kernel", Note, found, advice);
+        return Check::new("kernel", Warn, found, advice);
     }
-    // What a kernel was built with nobody can see from here.
-    Check::new(
-        "kernel",
-        Verdict::Fine,
-        found,
-        "which kinds of links a kernel has, `knit doctor` says on the node",
-    )
+    // The API server does not have the kernel configuration.
+    Check::new("kernel", Verdict::Pass, found, "run `knit doctor` on the node to check kernel features")
 }
 
 /// The first two numbers of a version: `6.1.0-13-amd64`, `v1.36.4`.
@@ -193,22 +197,22 @@ pub fn release(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn plugin(seen: &Seen) -> Check {
-    if let Said::Refused(why) = &seen.daemonsets {
-        return Check::new("network", Unknown, why.clone(), "ask as someone who may list DaemonSets");
+fn plugin(facts: &ClusterFacts) -> Check {
+    if let ApiAnswer::Denied(message) = &facts.daemonsets {
+        return Check::new("network", Unknown, message.clone(), "requires permission to list DaemonSets");
     }
-    let names = seen.daemonsets.items().map(|set| text(set, "/metadata/name"));
+    let names = facts.daemonsets.items().map(|set| text(set, "/metadata/name"));
     let mut known: Vec<&str> = names
-        .filter_map(|name| PLUGINS.iter().find(|(begins, _)| name.starts_with(begins)))
+        .filter_map(|name| PLUGINS.iter().find(|(prefix, _)| name.starts_with(prefix)))
         .map(|(_, plugin)| *plugin)
         .collect();
     known.sort_unstable();
     known.dedup();
     if known.is_empty() {
-        let advice = "Knit leaves eth0 to whoever made it; if that one filters packets by address on the nodes, it sees none of Knit's interfaces";
-        return Check::new("network", Note, "no DaemonSet of a plugin that is known by name", advice);
+        let advice = "Knit does not change eth0; packet filters of the primary network do not apply to interfaces of Knit";
+        return Check::new("network", Warn, "no DaemonSet of a well-known network plugin", advice);
     }
-    Check::fine("network", known.join(", "))
+    Check::pass("network", known.join(", "))
 }
 
 #[cfg(test)]
@@ -229,41 +233,41 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_is_known_by_its_name_and_new_enough() {
+    fn old_and_unsupported_container_runtimes_fail() {
         let verdict =
             |version: &str, kubelet: &str| runtime_problem(version, kubelet).map(|(verdict, _)| verdict);
         assert_eq!(verdict("containerd://2.4.2", "v1.36.4"), None);
-        assert_eq!(verdict("containerd://1.5.9", "v1.36.4"), Some(Wrong));
-        assert_eq!(verdict("containerd://2.1.5-k3s1", "v1.36.4+k3s1"), Some(Note));
-        assert_eq!(verdict("cri-o://1.34.1", "v1.34.1"), Some(Note));
-        assert_eq!(verdict("cri-o://1.20.0", "v1.34.1"), Some(Wrong));
-        assert_eq!(verdict("docker://27.0.0", "v1.34.1"), Some(Wrong));
+        assert_eq!(verdict("containerd://1.5.9", "v1.36.4"), Some(Fail));
+        assert_eq!(verdict("containerd://2.1.5-k3s1", "v1.36.4+k3s1"), Some(Warn));
+        assert_eq!(verdict("cri-o://1.34.1", "v1.34.1"), Some(Warn));
+        assert_eq!(verdict("cri-o://1.20.0", "v1.34.1"), Some(Fail));
+        assert_eq!(verdict("docker://27.0.0", "v1.34.1"), Some(Fail));
     }
 
     #[test]
-    fn a_kernel_is_judged_by_its_number() {
+    fn old_kernels_fail_or_warn() {
         let verdict = |version: &str| kernel(&[&node("containerd://2.4.2", version)]).verdict;
-        assert_eq!(verdict("6.1.0-13-amd64"), Verdict::Fine);
-        assert_eq!(verdict("5.14.0-427.el9.x86_64"), Note);
-        assert_eq!(verdict("4.18.0-553.el8_10.x86_64"), Wrong);
+        assert_eq!(verdict("6.1.0-13-amd64"), Verdict::Pass);
+        assert_eq!(verdict("5.14.0-427.el9.x86_64"), Warn);
+        assert_eq!(verdict("4.18.0-553.el8_10.x86_64"), Fail);
     }
 
     #[test]
-    fn a_node_without_a_network_is_wrong_and_any_other_that_is_not_ready_is_told() {
+    fn a_node_without_a_network_fails_and_other_unready_nodes_warn() {
         let with = |message: &str| {
             let mut node = node("containerd://2.4.2", "6.1.0");
             node["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "message": message});
             ready(&[&node])
         };
-        assert_eq!(with("container runtime network not ready: cni plugin not initialized").verdict, Wrong);
-        assert_eq!(with("kubelet stopped posting node status").verdict, Note);
-        assert_eq!(ready(&[&node("containerd://2.4.2", "6.1.0")]).verdict, Verdict::Fine);
+        assert_eq!(with("container runtime network not ready: cni plugin not initialized").verdict, Fail);
+        assert_eq!(with("kubelet stopped posting node status").verdict, Warn);
+        assert_eq!(ready(&[&node("containerd://2.4.2", "6.1.0")]).verdict, Verdict::Pass);
     }
 
     #[test]
-    fn long_lists_of_nodes_stay_short() {
-        assert_eq!(some(&["a", "b"]), "a, b");
-        assert_eq!(some(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
+    fn long_lists_of_nodes_are_abbreviated() {
+        assert_eq!(abbreviated(&["a", "b"]), "a, b");
+        assert_eq!(abbreviated(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
         assert_eq!(tally(["x", "y", "x"].into_iter()), "x (2 nodes), y");
     }
 }

@@ -1,33 +1,31 @@
-//! The report for people: a row for each check, what to do below it, and a verdict at the end.
+//! The report as text: a row for each check, the advice below it, and a summary at the end.
 
 use super::{Report, Verdict};
 
-/// The whole answer.
+/// Renders the report.
 pub fn render(report: &Report) -> String {
     let width = report.checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = format!("{}\n\n", report.server);
     for check in &report.checks {
-        let word = match check.verdict {
-            Verdict::Fine => "ok",
-            Verdict::Note => "note",
-            Verdict::Wrong => "wrong",
+        let verdict = match check.verdict {
+            Verdict::Pass => "pass",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "fail",
             Verdict::Unknown => "unknown",
         };
-        text += &format!("  {word:<7}  {:<width$}  {}\n", check.name, check.found);
+        text += &format!("  {verdict:<7}  {:<width$}  {}\n", check.name, check.found);
         if let Some(advice) = &check.advice {
-            let begin = if check.verdict == Verdict::Wrong { "to do: " } else { "" };
-            text += &format!("  {:<7}  {:<width$}  {begin}{advice}\n", "", "");
+            text += &format!("  {:<7}  {:<width$}  {advice}\n", "", "");
         }
     }
     let count = |verdict| report.checks.iter().filter(|check| check.verdict == verdict).count();
-    text + &match (count(Verdict::Wrong), count(Verdict::Unknown)) {
-        (0, 0) => "\nKnit would work here, as far as can be seen from the API server\n".to_owned(),
-        (0, unknown) => format!(
-            "\nnothing is known to be in the way, {unknown} of {} could not be seen\n",
-            report.checks.len()
-        ),
-        (1, _) => "\none thing would not work\n".to_owned(),
-        (wrong, _) => format!("\n{wrong} things would not work\n"),
+    text + &match (count(Verdict::Fail), count(Verdict::Unknown)) {
+        (0, 0) => "\nno check failed\n".to_owned(),
+        (0, unknown) => {
+            format!("\nno check failed, {unknown} of {} could not be completed\n", report.checks.len())
+        }
+        (1, _) => "\n1 check failed\n".to_owned(),
+        (failed, _) => format!("\n{failed} checks failed\n"),
     }
 }
 
@@ -37,17 +35,17 @@ mod tests {
     use crate::preflight::{Check, Ranges};
 
     #[test]
-    fn a_row_for_each_check_with_what_to_do_and_a_verdict() {
+    fn the_report_has_a_row_for_each_check_with_advice_and_a_summary() {
         let checks = vec![
-            Check::fine("api-server", "v1.36.4"),
-            Check::new("rights", Verdict::Wrong, "you may not create namespaces", "install as an admin"),
+            Check::pass("api-server", "v1.36.4"),
+            Check::new("permissions", Verdict::Fail, "you may not create namespaces", "install as an admin"),
         ];
         let report =
             Report { server: "https://10.0.0.1/".into(), ready: false, ranges: Ranges::default(), checks };
         assert_eq!(
             render(&report),
-            "https://10.0.0.1/\n\n  ok       api-server  v1.36.4\n  wrong    rights      you may not create namespaces\n\
-             \x20                      to do: install as an admin\n\none thing would not work\n"
+            "https://10.0.0.1/\n\n  pass     api-server   v1.36.4\n  fail     permissions  you may not create namespaces\n\
+             \x20                       install as an admin\n\n1 check failed\n"
         );
     }
 }

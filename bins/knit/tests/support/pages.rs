@@ -1,25 +1,25 @@
-//! Runs a page about Knit on one machine: what it tells people to type works, and shows what it says it shows.
+//! Runs the commands of a documentation page and compares their output with the page.
 //!
 //! # How a page is written
 //!
-//! - A block ```` ```yaml ```` begins with a line `# NAME.yaml`. It is written to that file in the page's folder, and is
-//!   the same as `examples/standalone/NAME.yaml`, for people who have the sources.
-//! - A block ```` ```console ```` has commands, each after `$ ` (a line that ends in `\` goes on in the next one), and
-//!   below each what it prints, standard output and standard error as they come. Commands of a page run in order, in
-//!   one folder, one state folder and one network namespace that stands for the machine. `knit` is the one just built.
-//! - The page's folder stands for the machine's root: an agent that a page starts has its sockets in `run/knit` there, and
-//!   CNI's folders are `opt/cni/bin` and `etc/cni/net.d` there. In what is printed the folder's own path is left out.
-//! - A process that a page leaves running is in a file `NAME.pid`; it ends with the page.
+//! - A block ```` ```yaml ```` begins with a line `# NAME.yaml`. It is written to that file in the directory of the page, and is
+//!   identical to `examples/standalone/NAME.yaml`.
+//! - A block ```` ```console ```` has commands, each after `$ ` (a line that ends in `\` continues), and
+//!   below each its output: standard output and standard error, interleaved. The commands of a page run in order, in
+//!   one directory, one state directory and one network namespace. `knit` is the one just built.
+//! - The directory of the page represents the root directory: an agent has its sockets in `run/knit` there, and
+//!   the CNI directories are `opt/cni/bin` and `etc/cni/net.d` there. The path of the directory is removed from output.
+//! - The pid of a background process is in a file `NAME.pid`; it is killed at the end of the page.
 //! - A command that fails ends in a line `[exit code N]`.
-//! - A line `...` stands for any number of lines.
-//! - Any other block must be ```` ```text ````: it is not looked at.
+//! - A line `...` matches any number of lines.
+//! - Any other block must be ```` ```text ````: it is ignored.
 //!
-//! What differs from run to run is written as something that stays, see [`normal`]. Spaces are compared as one, because
-//! a table's columns are as wide as what differs.
+//! Values that differ from run to run are normalized, see [`normal`]. Runs of spaces are equal to one space, because
+//! the width of table columns depends on these values.
 //!
-//! `KNIT_DOCS_WRITE=1` writes what was printed into the pages, and their YAML into `examples/standalone`. Where a line
-//! `...` no longer fits, the whole output is written: shorten it again. A page that is run in the guest, which has none of
-//! these files, is printed instead, between two lines of scissors.
+//! `KNIT_DOCS_WRITE=1` writes the output to the pages, and their YAML to `examples/standalone`. If a line
+//! `...` no longer matches, the whole output is written: shorten it again. A page that runs in the guest, which has none of
+//! these files, is printed between two scissors lines instead.
 
 #[path = "pages/compare.rs"]
 mod compare;
@@ -39,17 +39,17 @@ use normal::Normaliser;
 pub use page::Page;
 use page::{Block, Step};
 
-/// No command of a page takes this long.
+/// The timeout of a command.
 const LIMIT_SECONDS: &str = "60";
 
-/// A page's path in the sources, and its text.
+/// The path of a page in the repository, and its text.
 macro_rules! page {
     ($path:literal) => {
         ($path, include_str!(concat!("../../../../", $path)))
     };
 }
 
-/// Pages about what this machine's kernel may lack, and their texts: the guest has no files of the sources.
+/// Pages that need the kernel of the guest, with their texts: the guest does not have the repository.
 pub const IN_GUEST: &[(&str, &str)] = &[
     page!("docs/kinds/dummy.md"),
     page!("docs/kinds/vlan.md"),
@@ -62,10 +62,10 @@ pub const IN_GUEST: &[(&str, &str)] = &[
     page!("docs/kinds/iptunnel.md"),
 ];
 
-/// Runs a page. What is not as it says is told, and what it should say is put into it.
+/// Runs a page. Returns the differences, and updates the page.
 pub fn run(path: &str, page: &mut Page) -> Vec<String> {
     let mut differences: Vec<String> =
-        page.complaints().into_iter().map(|complaint| format!("{path}: {complaint}")).collect();
+        page.errors().into_iter().map(|complaint| format!("{path}: {complaint}")).collect();
     let testbed = Testbed::new("docs");
     let mut session = Session::new(testbed.host(), page);
     for block in &mut page.blocks {
@@ -75,7 +75,7 @@ pub fn run(path: &str, page: &mut Page) -> Vec<String> {
             Block::Console(steps) => {
                 for step in steps {
                     let printed = session.run(step);
-                    if compare::fits(&step.output, &printed) {
+                    if compare::matches(&step.output, &printed) {
                         continue;
                     }
                     let difference = compare::difference(&step.output, &printed);
@@ -88,12 +88,12 @@ pub fn run(path: &str, page: &mut Page) -> Vec<String> {
     differences
 }
 
-/// Whether pages are to be written anew.
+/// Whether to update the pages.
 pub fn write() -> bool {
     std::env::var_os("KNIT_DOCS_WRITE").is_some()
 }
 
-/// A person's shell while they read a page.
+/// The shell that runs the commands of a page.
 struct Session {
     host: Namespace,
     folder: tempfile::TempDir,
@@ -106,7 +106,7 @@ impl Session {
         Self { host, folder, normaliser: Normaliser::new(page.files().map(|file| file.text.as_str())) }
     }
 
-    /// Runs a command and gives what it printed, without what differs from run to run.
+    /// Runs a command and returns its normalized output.
     fn run(&mut self, step: &Step) -> Vec<String> {
         let programs = Path::new(env!("CARGO_BIN_EXE_knit")).parent().unwrap();
         let search = std::env::var("PATH").unwrap_or_default();
@@ -136,7 +136,7 @@ impl Session {
         lines
     }
 
-    /// Ends what a page left running, and waits until it has.
+    /// Kills the background processes of a page and waits for them.
     fn end_what_runs(&self) {
         for file in fs::read_dir(self.folder.path()).unwrap().flatten().map(|entry| entry.path()) {
             let pid = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<i32>().ok());
@@ -149,7 +149,7 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// A sandbox lives in a namespace of its own, held by a process that the testbed does not know.
+    /// Deletes sandboxes, whose holders the testbed does not track.
     fn drop(&mut self) {
         self.end_what_runs();
         for pid in self.normaliser.holders() {
@@ -158,7 +158,7 @@ impl Drop for Session {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
-        // Programs that a page left in the background, and namespaces that its agent made.
+        // Background processes of the page, and namespaces of its agent.
         for (pid, _) in self.host.processes() {
             let _ = i32::try_from(pid).map(|pid| kill(Pid::from_raw(pid), Signal::SIGKILL));
         }

@@ -15,15 +15,18 @@ fn both_files_are_put_in_place_once_and_removed_again() {
     let socket = Path::new(SOCKET);
     assert_eq!(config.install(socket).unwrap().len(), 2);
     assert_eq!(config.install(socket).unwrap(), Vec::<String>::new());
-    let look = config.look(socket).unwrap();
-    assert_eq!((look.shim_stands, look.configuration_stands), (Standing::AsAsked, Standing::AsAsked));
-    assert_eq!((look.shadow(), look.wins.as_deref()), (None, Some(look.configuration.as_path())));
+    let status = config.status(socket).unwrap();
+    assert_eq!((status.shim_state, status.configuration_state), (FileState::UpToDate, FileState::UpToDate));
+    assert_eq!(
+        (status.shadowed_by(), status.active.as_deref()),
+        (None, Some(status.configuration.as_path()))
+    );
     let files = |name: &str| fs::read_dir(folder.path().join(name)).unwrap().count();
-    assert_eq!((files("bin"), files("net.d")), (1, 1), "nothing unfinished is left beside them");
+    assert_eq!((files("bin"), files("net.d")), (1, 1), "no temporary file is left");
 
     // A newer shim, and another socket.
     fs::write(&config.shim, format!("\x7fELF {SHIM_MARK} 2")).unwrap();
-    assert_eq!(config.look(Path::new("/other")).unwrap().shim_stands, Standing::Outdated);
+    assert_eq!(config.status(Path::new("/other")).unwrap().shim_state, FileState::Outdated);
     assert_eq!(config.install(Path::new("/other")).unwrap().len(), 2);
 
     assert_eq!(config.remove_configuration().unwrap().len(), 1);
@@ -33,17 +36,17 @@ fn both_files_are_put_in_place_once_and_removed_again() {
 }
 
 #[test]
-fn whoever_changes_a_file_is_noticed_without_reading_it() {
+fn a_changed_file_is_detected_without_reading_it() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     let socket = Path::new(SOCKET);
-    assert_eq!(config.prints(), None, "there is nothing");
+    assert_eq!(config.fingerprints(), None, "nothing is installed");
     config.install(socket).unwrap();
-    assert!(config.look(socket).unwrap().stands());
-    let stood = config.prints();
-    assert!(stood.is_some() && stood == config.prints());
+    assert!(config.status(socket).unwrap().is_complete());
+    let complete = config.fingerprints();
+    assert!(complete.is_some() && complete == config.fingerprints());
     let changed = |what: &str| {
-        assert_ne!(config.prints(), stood, "{what}");
+        assert_ne!(config.fingerprints(), complete, "{what}");
         config.install(socket).unwrap();
     };
     // The same length, in place; the time of a change has the resolution of the kernel's clock.
@@ -55,18 +58,18 @@ fn whoever_changes_a_file_is_noticed_without_reading_it() {
     changed("no configuration");
     fs::write(config.conf_dir.join("00-other.conflist"), "{}").unwrap();
     changed("another configuration");
-    assert!(!config.look(socket).unwrap().stands(), "runtimes take the other one");
+    assert!(!config.status(socket).unwrap().is_complete(), "runtimes use the other one");
 }
 
 #[test]
-fn files_of_others_are_neither_replaced_nor_removed() {
+fn foreign_files_are_neither_replaced_nor_removed() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     for (name, place) in [(SHIM, &config.bin_dir), ("10-knit.conflist", &config.conf_dir)] {
         fs::create_dir_all(place).unwrap();
         fs::write(place.join(name), "{}").unwrap();
         let why = config.install(Path::new(SOCKET)).unwrap_err().to_string();
-        assert!(why.contains(name) && why.contains("someone else"), "{why}");
+        assert!(why.contains(name) && why.contains("foreign file"), "{why}");
         fs::write(place.join(name), "{}").unwrap();
         let kept = [config.remove_configuration().unwrap(), config.remove_shim().unwrap()].concat();
         assert!(kept.iter().any(|line| line.starts_with("kept")), "{kept:?}");
@@ -76,17 +79,17 @@ fn files_of_others_are_neither_replaced_nor_removed() {
 }
 
 #[test]
-fn a_configuration_that_runtimes_would_take_instead_is_seen() {
+fn a_configuration_that_shadows_knits_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path());
     config.install(Path::new(SOCKET)).unwrap();
-    let shadow = || config.look(Path::new(SOCKET)).unwrap().shadow().map(Path::to_owned);
+    let shadowed_by = || config.status(Path::new(SOCKET)).unwrap().shadowed_by().map(Path::to_owned);
     for harmless in ["20-other.conflist", "00-note.txt", ".05-hidden.swp"] {
         fs::write(config.conf_dir.join(harmless), "{}").unwrap();
-        assert_eq!(shadow(), None, "{harmless}");
+        assert_eq!(shadowed_by(), None, "{harmless}");
     }
     fs::write(config.conf_dir.join("05-other.conf"), "{}").unwrap();
-    assert_eq!(shadow(), Some(config.conf_dir.join("05-other.conf")));
+    assert_eq!(shadowed_by(), Some(config.conf_dir.join("05-other.conf")));
 }
 
 #[test]
@@ -99,10 +102,10 @@ fn a_program_that_is_not_the_shim_is_not_installed() {
 }
 
 #[test]
-fn names_that_runtimes_would_not_read_are_refused() {
-    for wrong in ["knit.txt", "a/b.conflist", ".hidden.conflist", "", "10-knit.conf"] {
-        let config = CniConfig { conf_name: wrong.to_owned(), ..CniConfig::default() };
-        assert!(config.check().unwrap_err().contains("cni.confName"), "{wrong}");
+fn names_that_runtimes_would_not_read_are_rejected() {
+    for name in ["knit.txt", "a/b.conflist", ".hidden.conflist", "", "10-knit.conf"] {
+        let config = CniConfig { conf_name: name.to_owned(), ..CniConfig::default() };
+        assert!(config.check().unwrap_err().contains("cni.confName"), "{name}");
     }
     CniConfig::default().check().unwrap();
 }

@@ -1,20 +1,20 @@
-//! NetworkAttachmentDefinitions: whether they are read, and which plugins may be run for them.
+//! NetworkAttachmentDefinitions: whether they are read, and which plugins they may run.
 
-use knit_crds::attachments::Plugins;
+use knit_crds::attachments::AllowedPlugins;
 use serde::{Deserialize, Serialize};
 
-/// What the agent does about NetworkAttachmentDefinitions.
+/// How the agent handles NetworkAttachmentDefinitions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct AttachmentsConfig {
-    /// Whether they, and the pods that name them, are read. Not beside Multus: one of the two does it.
+    /// Whether they and the pods that reference them are read. Do not enable it together with Multus.
     pub read: bool,
-    /// Plugins that may be run for definitions whose type is no kind of Knit's, by their types, also those that give addresses.
-    /// They run as root with whatever a definition says, so that none is run that is not named here.
+    /// The types of plugins, IPAM plugins included, that may run for definitions of a type that Knit does not implement itself. Plugins
+    /// run as root with the definition as input, so only listed ones run.
     pub plugins: Vec<String>,
-    /// Where plugins are looked for.
+    /// Directories with CNI plugins.
     pub plugin_dirs: Vec<String>,
-    /// How long one plugin may take, 1 to 600 seconds.
+    /// Timeout of one plugin, 1 to 600 seconds.
     pub timeout_seconds: u64,
 }
 
@@ -26,25 +26,25 @@ impl Default for AttachmentsConfig {
 }
 
 impl AttachmentsConfig {
-    /// Checks every value.
+    /// Validates every value.
     pub(super) fn check(&self) -> Result<(), String> {
         let at = |key: &str, why: String| format!("networkAttachments.{key}: {why}");
         if !(1..=600).contains(&self.timeout_seconds) {
             return Err(at("timeoutSeconds", format!("{} is not between 1 and 600", self.timeout_seconds)));
         }
         if let Some(dir) = self.plugin_dirs.iter().find(|dir| !dir.starts_with('/')) {
-            return Err(at("pluginDirs", format!("`{dir}` is no absolute path")));
+            return Err(at("pluginDirs", format!("`{dir}` is not an absolute path")));
         }
         let is_plugin = |kind: &&String| !kind.is_empty() && !kind.contains('/') && *kind != crate::cni::SHIM;
         match self.plugins.iter().find(|kind| !is_plugin(kind)) {
-            Some(kind) => Err(at("plugins", format!("`{kind}` is no plugin that can be run here"))),
+            Some(kind) => Err(at("plugins", format!("`{kind}` is not an allowed plugin type"))),
             None => Ok(()),
         }
     }
 
-    /// Which plugins may be run.
-    pub(crate) fn plugins(&self) -> Plugins {
-        Plugins {
+    /// The plugins that may run.
+    pub(crate) fn plugins(&self) -> AllowedPlugins {
+        AllowedPlugins {
             types: self.plugins.clone(),
             dirs: self.plugin_dirs.clone(),
             timeout_seconds: self.timeout_seconds,
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_plugin_is_named() {
+    fn an_invalid_plugin_type_is_rejected() {
         assert_eq!(AttachmentsConfig::default().check(), Ok(()));
         for wrong in ["", "../evil", "knit-cni"] {
             let config =

@@ -1,4 +1,4 @@
-//! The network that every pod is on unless it says otherwise, as it is configured.
+//! The configuration of the cluster network, the default network of all pods.
 
 use ipnet::IpNet;
 use knit_model::IfName;
@@ -7,50 +7,50 @@ use knit_model::link::{Vxlan, WireGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster_network::BRIDGE;
-use crate::daemon::Cluster;
+use crate::daemon::ClusterNetworkObject;
 
-/// The network that every pod is on unless it says otherwise.
+/// The default network of all pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct ClusterNetworkConfig {
-    /// Whether there is one. Without it every attach has to name a network.
+    /// Whether it exists. Without it every attach has to name a network.
     pub enabled: bool,
-    /// Its ranges: a pod gets one address of each, the bridge has the first. With the profile `primary` they are those that
-    /// the cluster gave to the node (`spec.podCIDRs`).
+    /// Its ranges: a pod gets one address of each, the bridge has the first. With the profile `primary` the node's `spec.podCIDRs` are
+    /// used instead.
     pub ranges: Vec<IpNet>,
     /// Its bridge on the node, at most 15 bytes.
     pub bridge: String,
-    /// The MTU of its interfaces, 68 to 65535. Default: 1500, or with the profile `primary` that of the node's own link.
+    /// The MTU of its interfaces, 68 to 65535. Default: 1500; with the profile `primary`, that of the node's link less the overhead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Whether pods have their node's address outside of the cluster.
+    /// Whether traffic from pods to destinations outside the cluster is masqueraded (SNAT to the node's address).
     pub masquerade: bool,
-    /// Ranges that pods reach with their own address all the same, besides all pods and nodes.
+    /// Destinations that are not masqueraded, in addition to all pods and nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub inside: Vec<IpNet>,
-    /// Whether what pods send in the name of others is dropped. Default: only with the profile `primary`.
+    pub no_masquerade_ranges: Vec<IpNet>,
+    /// Whether packets with spoofed source addresses are dropped. Default: only with the profile `primary`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anti_spoofing: Option<bool>,
-    /// How pods of other nodes are reached, with the profile `primary`. The same on all nodes.
+    /// The transport to pods of other nodes, with the profile `primary`. Must be the same on all nodes.
     pub transport: Transport,
-    /// The tunnels to other nodes. The same on all nodes.
+    /// The VXLAN between nodes. Must be the same on all nodes.
     pub vxlan: VxlanConfig,
-    /// Whether packets between pods of different nodes are encrypted, with the profile `primary`. The same on all nodes.
+    /// Whether packets between nodes are encrypted, with the profile `primary`. Must be the same on all nodes.
     pub encryption: Encryption,
-    /// How they are encrypted. The same on all nodes.
+    /// WireGuard between nodes. Must be the same on all nodes.
     pub wireguard: WireGuardConfig,
-    /// How packets between pods of this node go. Needs a restart.
+    /// The data path between pods of this node. Needs a restart.
     pub data_path: DataPath,
 }
 
-/// Whether packets between nodes are encrypted.
+/// Encryption of packets between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Encryption {
-    /// They are not.
+    /// No encryption.
     #[default]
     None,
-    /// By WireGuard, to all other nodes, whatever the transport; where a node cannot, pods there are not reached.
+    /// WireGuard to all other nodes, for every transport. Pods of a node without WireGuard are unreachable.
     WireGuard,
 }
 
@@ -58,44 +58,44 @@ pub enum Encryption {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct WireGuardConfig {
-    /// Its UDP port.
+    /// The UDP port.
     pub port: u16,
 }
 
-/// How packets between pods of one node go.
+/// The data path between pods of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataPath {
-    /// With the profile `primary` as with `ebpf`, otherwise as with `bridge`.
+    /// `ebpf` with the profile `primary`, otherwise `bridge`.
     #[default]
     Auto,
-    /// Over the bridge.
+    /// The Linux bridge.
     Bridge,
-    /// TCP from pod to pod by an eBPF program, everything else over the bridge. Needs `antiSpoofing`. Over the bridge, too, where
-    /// the kernel lacks something.
+    /// TCP between pods takes an eBPF fast path, everything else the bridge. Requires `antiSpoofing`. Falls back to the bridge on kernels
+    /// that lack a feature.
     Ebpf,
 }
 
-/// How pods of other nodes are reached.
+/// The transport to pods of other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// By a route where the two nodes share a link, by a tunnel where they do not.
+    /// Routes to nodes on the same link, VXLAN to all others.
     #[default]
     Auto,
-    /// By a route, or not at all.
+    /// Routes only.
     Native,
-    /// By a tunnel, also where the two nodes share a link.
+    /// VXLAN to all nodes.
     Vxlan,
 }
 
-/// The tunnels to other nodes.
+/// The VXLAN between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct VxlanConfig {
-    /// The number of the VXLAN, 1 to 16777215.
+    /// The VNI, 1 to 16777215.
     pub vni: u32,
-    /// Its UDP port.
+    /// The UDP port.
     pub port: u16,
 }
 
@@ -104,13 +104,13 @@ impl Default for ClusterNetworkConfig {
         let range = |text: &str| text.parse().expect("the default ranges are prefixes");
         Self {
             enabled: true,
-            // Private (RFC 1918) and unique local (RFC 4193) space that neither Kubernetes' usual pod and service ranges
-            // nor container runtimes' own bridges use.
+            // Private (RFC 1918) and unique local (RFC 4193) ranges that neither the usual pod and service ranges of Kubernetes nor the
+            // bridges of container runtimes use.
             ranges: vec![range("10.75.0.0/16"), range("fd75:6b6e:6974::/64")],
             bridge: BRIDGE.to_owned(),
             mtu: None,
             masquerade: false,
-            inside: Vec::new(),
+            no_masquerade_ranges: Vec::new(),
             anti_spoofing: None,
             transport: Transport::default(),
             vxlan: VxlanConfig::default(),
@@ -122,24 +122,23 @@ impl Default for ClusterNetworkConfig {
 }
 
 impl Default for VxlanConfig {
-    /// Knit may run beside another network, or take its place node by node: so neither is another's. Flannel and Cilium
-    /// use port 8472, Calico, Docker and the tenants' own VXLANs 4789; Flannel's number is 1, Calico's 4096. The port is
-    /// below those that the kernel gives away by itself and those of Services.
+    /// Avoids the values of other networks, because Knit may run next to one or replace it node by node. Flannel and Cilium use port 8472,
+    /// Calico, Docker and tenant VXLANs 4789; Flannel's VNI is 1, Calico's 4096. The port is below the ephemeral and NodePort ranges.
     fn default() -> Self {
         Self { vni: 7_500, port: 7_475 }
     }
 }
 
 impl Default for WireGuardConfig {
-    /// Nobody's, as above: Calico and Flannel use port 51820, Cilium 51871, and the tenants' own tunnels 51820.
+    /// Avoids the ports of others: Calico, Flannel and tenant tunnels use 51820, Cilium 51871.
     fn default() -> Self {
         Self { port: 7_476 }
     }
 }
 
 impl ClusterNetworkConfig {
-    /// How it goes on from this node, as the cluster's network.
-    pub(crate) fn ways(
+    /// The routes to other nodes.
+    pub(crate) fn node_routes(
         &self,
         nodes: Vec<PeerNode>,
         node: &str,
@@ -148,28 +147,28 @@ impl ClusterNetworkConfig {
         let is_encrypted = self.encryption == Encryption::WireGuard;
         let has_tunnels = !is_encrypted && self.transport != Transport::Native;
         let encryption =
-            is_encrypted.then(|| EncryptionIntent { port: self.wireguard.port, ends: ends.clone() });
+            is_encrypted.then(|| EncryptionIntent { port: self.wireguard.port, endpoints: ends.clone() });
         let tunnel = has_tunnels.then(|| NodeTunnelIntent {
             node: node.to_owned(),
             vni: self.vxlan.vni,
             port: self.vxlan.port,
             always: self.transport == Transport::Vxlan,
-            ends,
+            endpoints: ends,
         });
         NodeRoutesIntent {
             nodes,
             masquerade: self.masquerade,
-            inside: self.inside.clone(),
+            no_masquerade_ranges: self.no_masquerade_ranges.clone(),
             tunnel,
             encryption,
             pools: Vec::new(),
             anti_spoofing: self.anti_spoofing.unwrap_or(true),
-            own: None,
+            local_node: None,
         }
     }
 
-    /// The MTU of pods: what is said, or what fits into every way that there may be. It follows from this node alone, so
-    /// that nobody's changes when another node comes.
+    /// The MTU of pods: the configured one, or what fits into every possible transport. Depends only on this node, so that it does not
+    /// change when nodes join.
     pub(crate) fn mtu_over(&self, ends: &[TunnelEndpoint]) -> Option<u32> {
         let first = ends.iter().min_by_key(|end| end.address.is_ipv6());
         let overhead = |is_ipv6: bool| match (self.encryption, self.transport) {
@@ -181,12 +180,12 @@ impl ClusterNetworkConfig {
         self.mtu.or_else(|| first.map(over))
     }
 
-    /// The network as it is said here, without other nodes. Checks every value.
-    pub(super) fn cluster(&self) -> Result<Cluster, String> {
+    /// The network of this configuration without other nodes. Validates every value.
+    pub(super) fn cluster_network_object(&self) -> Result<ClusterNetworkObject, String> {
         let at = |key: &str, why: String| format!("clusterNetwork.{key}: {why}");
         let bridge = IfName::new(self.bridge.as_str()).map_err(|why| at("bridge", why.to_string()))?;
         if self.ranges.is_empty() {
-            return Err(at("ranges", "a network needs at least one range".to_owned()));
+            return Err(at("ranges", "at least one range is required".to_owned()));
         }
         for (index, range) in self.ranges.iter().enumerate() {
             if *range != range.trunc() {
@@ -197,7 +196,7 @@ impl ClusterNetworkConfig {
             if let Some(other) = before.iter().find(|other| knit_ipam::overlaps(**other, *range)) {
                 return Err(at("ranges", format!("{range} overlaps {other}")));
             }
-            if let Some(why) = knit_ipam::forbidden(*range, &knit_ipam::overlap::never_for_pods()) {
+            if let Some(why) = knit_ipam::overlap_message(*range, &knit_ipam::overlap::reserved_ranges()) {
                 return Err(at("ranges", why));
             }
         }
@@ -209,20 +208,20 @@ impl ClusterNetworkConfig {
             return Err(at("vxlan.vni", why));
         }
         if self.vxlan.port == 0 {
-            return Err(at("vxlan.port", "port 0 is no port".to_owned()));
+            return Err(at("vxlan.port", "0 is not a valid port".to_owned()));
         }
         if self.wireguard.port == 0 {
-            return Err(at("wireguard.port", "port 0 is no port".to_owned()));
+            return Err(at("wireguard.port", "0 is not a valid port".to_owned()));
         }
         // Without a cluster there are no other nodes.
         let anti_spoofing = self.anti_spoofing.unwrap_or(false);
-        let ways = NodeRoutesIntent {
+        let routes = NodeRoutesIntent {
             tunnel: None,
             encryption: None,
             anti_spoofing,
-            ..self.ways(Vec::new(), "", Vec::new())
+            ..self.node_routes(Vec::new(), "", Vec::new())
         };
-        Ok(Cluster::new(&self.ranges, &bridge, self.mtu, &ways))
+        Ok(ClusterNetworkObject::new(&self.ranges, &bridge, self.mtu, &routes))
     }
 }
 
@@ -231,21 +230,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encrypted_goes_by_no_other_tunnel() {
+    fn encryption_replaces_the_vxlan_tunnel() {
         let end = TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
-        let ways = |encryption, transport| {
+        let routes = |encryption, transport| {
             let config = ClusterNetworkConfig { encryption, transport, ..ClusterNetworkConfig::default() };
-            let ways = config.ways(Vec::new(), "a", vec![end.clone()]);
-            (ways.tunnel.is_some(), ways.encryption.map(|want| (want.port, want.ends.len())))
+            let routes = config.node_routes(Vec::new(), "a", vec![end.clone()]);
+            (routes.tunnel.is_some(), routes.encryption.map(|spec| (spec.port, spec.endpoints.len())))
         };
-        assert_eq!(ways(Encryption::None, Transport::Auto), (true, None));
+        assert_eq!(routes(Encryption::None, Transport::Auto), (true, None));
         for transport in [Transport::Auto, Transport::Native, Transport::Vxlan] {
-            assert_eq!(ways(Encryption::WireGuard, transport), (false, Some((7476, 1))));
+            assert_eq!(routes(Encryption::WireGuard, transport), (false, Some((7476, 1))));
         }
     }
 
     #[test]
-    fn there_is_room_for_a_tunnel_whenever_there_may_be_one() {
+    fn the_mtu_leaves_space_for_the_tunnel_overhead() {
         let end = |address: &str, mtu| TunnelEndpoint { address: address.parse().unwrap(), mtu };
         let both = [end("2001:db8::1", 9000), end("192.0.2.1", 1500)];
         let network = |transport| ClusterNetworkConfig { transport, ..ClusterNetworkConfig::default() };
@@ -259,8 +258,8 @@ mod tests {
             assert_eq!(encrypted.mtu_over(&both), Some(1440));
             assert_eq!(encrypted.mtu_over(&both[..1]), Some(8920));
         }
-        let said = ClusterNetworkConfig { mtu: Some(1400), ..ClusterNetworkConfig::default() };
-        assert_eq!(said.mtu_over(&both), Some(1400));
+        let explicit = ClusterNetworkConfig { mtu: Some(1400), ..ClusterNetworkConfig::default() };
+        assert_eq!(explicit.mtu_over(&both), Some(1400));
         assert_eq!(network(Transport::Auto).mtu_over(&[]), None);
     }
 }

@@ -1,19 +1,19 @@
-//! NetworkAttachmentDefinitions, and what the node's pods ask for by naming them.
+//! NetworkAttachmentDefinitions and the pods that reference them.
 //!
-//! Their definition is not Knit's: a cluster may not have it. Then no pod can name one, and it is looked for now and then.
+//! The CRD is not Knit's and may not be installed. Then it is looked for periodically.
 //!
-//! A definition that is deleted is remembered for the pods that are on it: they keep what they have until they go, or until
-//! their annotation is edited. What it says anew holds for running pods, too.
+//! A deleted definition is remembered for the pods that use it: they keep their interfaces until they end or their annotation changes. A
+//! changed definition also applies to running pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use knit_crds::attachments::{self, Attachment, GROUP, KIND, PLURAL, Plugins, VERSION, translate};
-use knit_engine::annotated;
-use knit_engine::pods::{Pod, Pods};
+use knit_crds::attachments::{self, Attachment, GROUP, KIND, PLURAL, AllowedPlugins, VERSION, translate};
+use knit_engine::pod_annotations;
+use knit_engine::pods::{Pod, PodIndex};
 use knit_engine::{Event, State, StoredObject};
-use knit_kube::Seen;
+use knit_kube::WatchUpdate;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::core::ApiResource;
 use knit_kube::kube::runtime::watcher;
@@ -23,41 +23,41 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::Shared;
+use super::Context;
 
-/// How often a cluster without such definitions is asked whether it has them now.
-const LOOK: Duration = Duration::from_secs(10);
-/// What could not be asked is asked again after this long.
-const AGAIN: Duration = Duration::from_secs(2);
+/// How often an API server without the CRD is checked for it.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
+/// Delay after a failed request.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A definition by namespace and name.
+/// A definition's namespace and name.
 type Name = (String, String);
 
-/// The definitions that there are.
+/// The known definitions.
 #[derive(Debug)]
-pub(super) struct Definitions {
-    /// The configuration of each; `None` until all of them were told once.
+pub(super) struct AttachmentDefinitions {
+    /// The configuration of each definition; `None` until the informer has synced.
     known: Mutex<Option<BTreeMap<Name, String>>>,
-    plugins: Plugins,
-    /// What pods have may be another.
-    pub(super) news: Notify,
+    plugins: AllowedPlugins,
+    /// Wakes the status annotation writer.
+    pub(super) changed: Notify,
 }
 
-impl Definitions {
-    pub(super) fn new(plugins: Plugins) -> Self {
-        Self { known: Mutex::default(), plugins, news: Notify::new() }
+impl AttachmentDefinitions {
+    pub(super) fn new(plugins: AllowedPlugins) -> Self {
+        Self { known: Mutex::default(), plugins, changed: Notify::new() }
     }
 
     fn known(&self) -> MutexGuard<'_, Option<BTreeMap<Name, String>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hear(&self, seen: Seen<DynamicObject>) {
+    fn handle(&self, seen: WatchUpdate<DynamicObject>) {
         let mut known = self.known();
         match seen {
-            Seen::Listed(all) => *known = Some(all.iter().map(read).collect()),
-            Seen::Applied(one) => known.get_or_insert_default().extend([read(&one)]),
-            Seen::Deleted(one) => {
+            WatchUpdate::Listed(all) => *known = Some(all.iter().map(read).collect()),
+            WatchUpdate::Applied(one) => known.get_or_insert_default().extend([read(&one)]),
+            WatchUpdate::Deleted(one) => {
                 known.get_or_insert_default().remove(&read(&one).0);
             }
         }
@@ -73,21 +73,21 @@ fn read(found: &DynamicObject) -> (Name, String) {
     (name, config.to_owned())
 }
 
-/// Watches definitions for as long as it is polled.
-pub(super) async fn follow(shared: Shared, definitions: Arc<Definitions>) {
-    let mut teller = shared.teller();
+/// Watches definitions.
+pub(super) async fn run(context: Context, definitions: Arc<AttachmentDefinitions>) {
+    let mut informer = context.informer();
     loop {
-        match are_there(&shared.client).await {
+        match is_installed(&context.client).await {
             Ok(true) => break,
             Ok(false) => {
                 *definitions.known() = Some(BTreeMap::new());
-                shared.feed_pods();
-                teller.told_all();
-                sleep(LOOK).await;
+                context.feed_pods();
+                informer.mark_synced();
+                sleep(DISCOVERY_INTERVAL).await;
             }
             Err(why) => {
-                tracing::debug!(%why, "whether there are NetworkAttachmentDefinitions could not be asked");
-                sleep(AGAIN).await;
+                tracing::debug!(error = %why, "cannot discover the NetworkAttachmentDefinition CRD");
+                sleep(RETRY_INTERVAL).await;
             }
         }
     }
@@ -98,16 +98,16 @@ pub(super) async fn follow(shared: Shared, definitions: Arc<Definitions>) {
         kind: KIND.to_owned(),
         plural: PLURAL.to_owned(),
     };
-    let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource);
-    let tell = |seen: Seen<DynamicObject>| {
-        definitions.hear(seen);
-        shared.feed_pods();
+    let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &resource);
+    let handle = |seen: WatchUpdate<DynamicObject>| {
+        definitions.handle(seen);
+        context.feed_pods();
     };
-    teller.follow(PLURAL, api, watcher::Config::default(), tell).await;
+    informer.run(PLURAL, api, watcher::Config::default(), handle).await;
 }
 
-/// Whether the cluster has the definition of definitions.
-async fn are_there(client: &Client) -> kube::Result<bool> {
+/// Whether the CRD is installed.
+async fn is_installed(client: &Client) -> kube::Result<bool> {
     match client.list_api_group_resources(&format!("{GROUP}/{VERSION}")).await {
         Ok(all) => Ok(all.resources.iter().any(|one| one.name == PLURAL)),
         Err(kube::Error::Api(why)) if why.code == 404 => Ok(false),
@@ -115,54 +115,54 @@ async fn are_there(client: &Client) -> kube::Result<bool> {
     }
 }
 
-/// What has to be heard so that what pods name is what they ask for. Nothing, until pods and definitions were told once; where
-/// definitions are not read, nobody asks for anything.
-pub(super) fn events(definitions: Option<&Definitions>, pods: &Pods, state: &State) -> Vec<Event> {
-    let Some(definitions) = definitions else { return annotated::events(state, Vec::new()) };
+/// The events that update the attachments of annotated pods. None until pods and definitions have synced; if definitions are not read,
+/// all attachments are removed.
+pub(super) fn events(definitions: Option<&AttachmentDefinitions>, pods: &PodIndex, state: &State) -> Vec<Event> {
+    let Some(definitions) = definitions else { return pod_annotations::events(state, Vec::new()) };
     let known = definitions.known();
     let (Some(known), Some(all)) = (&*known, pods.all()) else { return Vec::new() };
-    let mut wanted: Vec<StoredObject> =
+    let mut desired: Vec<StoredObject> =
         all.filter_map(|pod| object(pod, known, &definitions.plugins, state)).collect();
-    // A sandbox outlives its pod's object for a moment, and keeps what it has.
+    // A sandbox may outlive its pod object, and keeps its interfaces.
     let outlives = |stored: &&StoredObject| {
         let uid = &stored.object.uid;
         pods.get(uid).is_none() && pods.may_run(uid)
     };
-    wanted.extend(annotated::objects(state).map(|(_, stored)| stored).filter(outlives).cloned());
-    annotated::events(state, wanted)
+    desired.extend(pod_annotations::objects(state).map(|(_, stored)| stored).filter(outlives).cloned());
+    pod_annotations::events(state, desired)
 }
 
-/// What a pod asks for; `None` if it never asked for anything.
+/// The attachments of a pod; `None` if it never had any.
 fn object(
     pod: &Pod,
     known: &BTreeMap<Name, String>,
-    plugins: &Plugins,
+    plugins: &AllowedPlugins,
     state: &State,
 ) -> Option<StoredObject> {
-    let before = state.annotated(&pod.namespace, &pod.name, &pod.uid);
+    let before = state.pod_annotation_object(&pod.namespace, &pod.name, &pod.uid);
     if pod.networks.is_none() && before.is_none() {
         return None;
     }
     let remembered = before.map(attached).unwrap_or_default();
     let definition = |namespace: &str, name: &str| {
-        let there = known.get(&(namespace.to_owned(), name.to_owned())).cloned();
+        let current = known.get(&(namespace.to_owned(), name.to_owned())).cloned();
         let title = format!("{namespace}/{name}");
-        there.or_else(|| remembered.iter().find(|one| one.name == title)?.config.clone())
+        current.or_else(|| remembered.iter().find(|one| one.name == title)?.config.clone())
     };
     let object = ObjectRef {
-        kind: annotated::KIND.to_owned(),
+        kind: pod_annotations::KIND.to_owned(),
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
         generation: 0,
     };
-    let asked = translate(&object, pod.networks.as_deref().unwrap_or_default(), definition, plugins);
-    let attachments::Networks { intents, warnings, attachments } = asked;
+    let translated = translate(&object, pod.networks.as_deref().unwrap_or_default(), definition, plugins);
+    let attachments::PodAttachments { intents, warnings, attachments } = translated;
     let manifest = json!({ "attachments": attachments });
     Some(StoredObject { object, intents, warnings, manifest, since: 0, file: None })
 }
 
-/// The networks that a pod named, as they are remembered.
+/// The recorded attachments of a pod.
 pub(super) fn attached(stored: &StoredObject) -> Vec<Attachment> {
     let attached = stored.manifest.get("attachments").cloned().unwrap_or_default();
     serde_json::from_value(attached).unwrap_or_default()
@@ -171,11 +171,11 @@ pub(super) fn attached(stored: &StoredObject) -> Vec<Attachment> {
 #[cfg(test)]
 mod tests {
     use knit_engine::Record;
-    use knit_engine::pods::{Running, Told};
+    use knit_engine::pods::{RunningSandbox, RuntimePod};
     use knit_ipam::Time;
     use knit_model::SandboxId;
     use knit_model::intent::IntentSpec;
-    use knit_model::sandbox::Instance;
+    use knit_model::sandbox::SandboxInstance;
 
     use super::*;
 
@@ -194,8 +194,12 @@ mod tests {
         }
     }
 
-    /// Has the state follow; what the pod asks for then.
-    fn hear(definitions: Option<&Definitions>, pods: &Pods, state: &mut State) -> Option<Vec<String>> {
+    /// Applies the events to the state; returns the resulting intents of the pod.
+    fn sync(
+        definitions: Option<&AttachmentDefinitions>,
+        pods: &PodIndex,
+        state: &mut State,
+    ) -> Option<Vec<String>> {
         for event in events(definitions, pods, state) {
             match event {
                 Event::ObjectApplied(object) => state.record(&Record::ObjectApplied(Box::new(object))),
@@ -203,92 +207,92 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        let word = |want: &IntentSpec| match want {
-            IntentSpec::Interface(want) => {
-                format!("{} {:?}", want.master.clone().unwrap_or_default(), want.attrs.mtu)
+        let describe = |intent: &IntentSpec| match intent {
+            IntentSpec::Interface(intent) => {
+                format!("{} {:?}", intent.master.clone().unwrap_or_default(), intent.attrs.mtu)
             }
-            IntentSpec::Rejected(want) => want.problem.message.clone(),
+            IntentSpec::Rejected(intent) => intent.problem.message.clone(),
             other => format!("{other:?}"),
         };
-        let stored = state.annotated("shop", "web", "u1")?;
-        Some(stored.intents.iter().map(|intent| word(&intent.spec)).collect())
+        let stored = state.pod_annotation_object("shop", "web", "u1")?;
+        Some(stored.intents.iter().map(|intent| describe(&intent.spec)).collect())
     }
 
     const BLUE: &str = r#"{"type": "bridge", "bridge": "br0"}"#;
 
     #[test]
     fn running_pods_follow_their_annotation_and_its_definitions() {
-        let definitions = Definitions::new(Plugins::default());
-        let (mut pods, mut state) = (Pods::default(), State::default());
+        let definitions = AttachmentDefinitions::new(AllowedPlugins::default());
+        let (mut pods, mut state) = (PodIndex::default(), State::default());
         pods.list(vec![pod(Some("blue"))]);
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), None, "definitions were not told yet");
-        definitions.hear(Seen::Listed(Vec::new()));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), None, "definitions have not synced");
+        definitions.handle(WatchUpdate::Listed(Vec::new()));
         let missing = "there is no NetworkAttachmentDefinition shop/blue".to_owned();
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), Some(vec![missing]));
-        definitions.hear(Seen::Applied(definition("blue", BLUE)));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec![missing]));
+        definitions.handle(WatchUpdate::Applied(definition("blue", BLUE)));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
         definitions
-            .hear(Seen::Applied(definition("blue", r#"{"type": "bridge", "bridge": "br0", "mtu": 1400}"#)));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), Some(vec!["br0 Some(1400)".to_owned()]));
+            .handle(WatchUpdate::Applied(definition("blue", r#"{"type": "bridge", "bridge": "br0", "mtu": 1400}"#)));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec!["br0 Some(1400)".to_owned()]));
         pods.apply(pod(Some("")));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), Some(Vec::new()));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(Vec::new()));
         pods.apply(pod(None));
         assert_eq!(
-            hear(Some(&definitions), &pods, &mut state),
+            sync(Some(&definitions), &pods, &mut state),
             Some(Vec::new()),
-            "it is told that it has none"
+            "the status annotation is updated"
         );
-        assert_eq!(hear(None, &pods, &mut state), None, "nothing is read any more");
+        assert_eq!(sync(None, &pods, &mut state), None, "definitions are not read");
     }
 
     #[test]
     fn a_deleted_definition_is_remembered_for_the_pods_that_are_on_it() {
-        let definitions = Definitions::new(Plugins::default());
-        let (mut pods, mut state) = (Pods::default(), State::default());
+        let definitions = AttachmentDefinitions::new(AllowedPlugins::default());
+        let (mut pods, mut state) = (PodIndex::default(), State::default());
         pods.list(vec![pod(Some("blue"))]);
-        definitions.hear(Seen::Listed(vec![definition("blue", BLUE)]));
-        let stands = Some(vec!["br0 None".to_owned()]);
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), stands);
-        definitions.hear(Seen::Deleted(definition("blue", BLUE)));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), stands);
-        // An agent that begins anew remembers it, too.
-        let anew = Definitions::new(Plugins::default());
-        anew.hear(Seen::Listed(Vec::new()));
-        assert_eq!(hear(Some(&anew), &pods, &mut state), stands);
+        definitions.handle(WatchUpdate::Listed(vec![definition("blue", BLUE)]));
+        let applied = Some(vec!["br0 None".to_owned()]);
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), applied);
+        definitions.handle(WatchUpdate::Deleted(definition("blue", BLUE)));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), applied);
+        // So does an agent after a restart.
+        let restarted = AttachmentDefinitions::new(AllowedPlugins::default());
+        restarted.handle(WatchUpdate::Listed(Vec::new()));
+        assert_eq!(sync(Some(&restarted), &pods, &mut state), applied);
         pods.apply(pod(Some("")));
-        assert_eq!(hear(Some(&anew), &pods, &mut state), Some(Vec::new()));
+        assert_eq!(sync(Some(&restarted), &pods, &mut state), Some(Vec::new()));
         pods.apply(pod(Some("blue")));
         let missing = "there is no NetworkAttachmentDefinition shop/blue".to_owned();
-        assert_eq!(hear(Some(&anew), &pods, &mut state), Some(vec![missing]));
+        assert_eq!(sync(Some(&restarted), &pods, &mut state), Some(vec![missing]));
     }
 
     #[test]
-    fn a_pod_that_is_gone_from_the_api_keeps_what_it_has_until_its_sandbox_is() {
-        let definitions = Definitions::new(Plugins::default());
-        definitions.hear(Seen::Listed(vec![definition("blue", BLUE)]));
-        let (mut pods, mut state) = (Pods::default(), State::default());
+    fn a_deleted_pod_keeps_its_attachments_until_its_sandbox_is_gone() {
+        let definitions = AttachmentDefinitions::new(AllowedPlugins::default());
+        definitions.handle(WatchUpdate::Listed(vec![definition("blue", BLUE)]));
+        let (mut pods, mut state) = (PodIndex::default(), State::default());
         pods.list(vec![pod(Some("blue"))]);
-        assert!(hear(Some(&definitions), &pods, &mut state).is_some());
+        assert!(sync(Some(&definitions), &pods, &mut state).is_some());
         pods.delete("u1");
-        assert!(hear(Some(&definitions), &pods, &mut state).is_some());
-        pods.run(BTreeMap::new(), Time(0));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), None);
+        assert!(sync(Some(&definitions), &pods, &mut state).is_some());
+        pods.set_running(BTreeMap::new(), Time(0));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), None);
     }
 
     #[test]
-    fn a_pod_asks_before_the_api_server_has_told_of_it() {
-        let definitions = Definitions::new(Plugins::default());
-        definitions.hear(Seen::Listed(vec![definition("blue", BLUE)]));
-        let (mut pods, mut state) = (Pods::default(), State::default());
+    fn a_pod_reported_by_the_runtime_gets_attachments_before_the_watch_has_it() {
+        let definitions = AttachmentDefinitions::new(AllowedPlugins::default());
+        definitions.handle(WatchUpdate::Listed(vec![definition("blue", BLUE)]));
+        let (mut pods, mut state) = (PodIndex::default(), State::default());
         pods.list(Vec::new());
-        let instance = Instance { boot: "boot".to_owned(), cookie: 1 };
+        let instance = SandboxInstance { boot: "boot".to_owned(), cookie: 1 };
         let running =
-            Running { uid: "u1".to_owned(), instance, netns: "/proc/7/ns/net".to_owned(), number: 7 };
-        let told = Told { pod: pod(Some("blue")), running, until: Time(10) };
-        pods.tell(SandboxId("s1".to_owned()), told);
-        pods.run(BTreeMap::new(), Time(5));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
-        pods.run(BTreeMap::new(), Time(20));
-        assert_eq!(hear(Some(&definitions), &pods, &mut state), None, "it never came to be");
+            RunningSandbox { uid: "u1".to_owned(), instance, netns: "/proc/7/ns/net".to_owned(), number: 7 };
+        let reported = RuntimePod { pod: pod(Some("blue")), running, until: Time(10) };
+        pods.add_runtime_pod(SandboxId("s1".to_owned()), reported);
+        pods.set_running(BTreeMap::new(), Time(5));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
+        pods.set_running(BTreeMap::new(), Time(20));
+        assert_eq!(sync(Some(&definitions), &pods, &mut state), None, "the sandbox was never started");
     }
 }

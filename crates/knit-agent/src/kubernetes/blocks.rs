@@ -1,7 +1,7 @@
-//! Blocks of addresses: what the engine orders, done at the API server, and what the API server tells of them.
+//! Address blocks: carries out the engine's orders at the API server and feeds the watch of blocks into the loop.
 //!
-//! Creating a block is claiming it: of several nodes that try, the API server takes the first one's word. An order is tried
-//! until it is answered; which blocks are claimed and which go back is decided in [`knit_engine::blocks`].
+//! Creating a block claims it: of several nodes that try, the first one succeeds. An order is retried until it has a result;
+//! [`knit_engine::blocks`] decides which blocks are claimed and released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use knit_crds::fields::PrefixText;
 use knit_crds::states::{NODE_LABEL, PodAddressBlock, PodAddressBlockSpec};
 use knit_engine::Event;
-use knit_engine::blocks::{Block, News, Order};
-use knit_kube::Seen;
+use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
+use knit_kube::WatchUpdate;
 use knit_kube::kube::api::{DeleteParams, PostParams, Preconditions};
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{self, Api, ResourceExt};
@@ -18,44 +18,43 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::Shared;
+use super::Context;
 
-/// Blocks that are empty at two looks in a row go back.
-const REVIEW: Duration = Duration::from_secs(5);
-/// What could not be done is tried again after this long.
-const AGAIN: Duration = Duration::from_secs(1);
-/// An API server that has not answered by then does not.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Interval of the review: a block that is empty at two reviews in a row is released.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(5);
+/// Delay after a failed request.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Does what is ordered, for as long as it is polled.
+/// Carries out orders.
 ///
-/// `known` is told once the loop knows which blocks there are, or the API server says that it will not tell: then pods that
-/// need a block say so.
-pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>, known: oneshot::Sender<()>) {
+/// `known` is signalled once the loop knows all blocks, or the API server rejects the watch: then pods that need a block report it.
+pub(super) async fn run(context: Context, mut orders: UnboundedReceiver<BlockRequest>, known: oneshot::Sender<()>) {
     let relist = Arc::new(Notify::new());
-    tokio::spawn(watch(shared.clone(), Arc::clone(&relist), known));
-    let mut review = interval(REVIEW);
+    tokio::spawn(watch(context.clone(), Arc::clone(&relist), known));
+    let mut review = interval(REVIEW_INTERVAL);
     review.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             order = orders.recv() => match order {
-                Some(Order::Claim { name, pool, cidr }) => {
-                    let spec = PodAddressBlockSpec { pool, cidr: PrefixText(cidr.to_string()), node: shared.node.to_string() };
-                    tokio::spawn(claim(shared.clone(), name, spec));
+                Some(BlockRequest::Claim { name, pool, cidr }) => {
+                    let spec = PodAddressBlockSpec { pool, cidr: PrefixText(cidr.to_string()), node: context.node.to_string() };
+                    tokio::spawn(claim(context.clone(), name, spec));
                 }
-                Some(Order::Return { name, uid }) => {
-                    tokio::spawn(give_back(shared.clone(), name, uid));
+                Some(BlockRequest::Return { name, uid }) => {
+                    tokio::spawn(release(context.clone(), name, uid));
                 }
                 None => return,
             },
             _ = review.tick() => {
                 let relist = Arc::clone(&relist);
-                shared.handle.feed(move |state| {
-                    if !state.blocks.is_listed() {
-                        // The loop may have begun anew, from what is written down.
+                context.handle.feed(move |state| {
+                    if !state.blocks.has_synced() {
+                        // The loop may have reopened its state.
                         relist.notify_one();
                     }
-                    let news = state.blocks.has_any().then_some(Event::Blocks(News::Reviewed));
+                    let news = state.blocks.has_any().then_some(Event::Blocks(BlockEvent::ReviewDue));
                     news.into_iter().collect()
                 });
             }
@@ -63,53 +62,53 @@ pub(super) async fn follow(shared: Shared, mut orders: UnboundedReceiver<Order>,
     }
 }
 
-/// Tells the loop which blocks there are. A list is told anew when the loop has none.
-async fn watch(shared: Shared, relist: Arc<Notify>, known: oneshot::Sender<()>) {
+/// Watches blocks. Lists them again when the loop has no list.
+async fn watch(context: Context, relist: Arc<Notify>, known: oneshot::Sender<()>) {
     let mut known = Some(known);
     loop {
-        let api: Api<PodAddressBlock> = Api::all(shared.client.clone());
-        let tell = |heard: Result<Seen<PodAddressBlock>, &watcher::Error>| {
-            let is_answer = match &heard {
-                Ok(seen) => matches!(seen, Seen::Listed(_)),
-                Err(why) => is_refusal(why),
+        let api: Api<PodAddressBlock> = Api::all(context.client.clone());
+        let handle = |event: Result<WatchUpdate<PodAddressBlock>, &watcher::Error>| {
+            let is_answer = match &event {
+                Ok(seen) => matches!(seen, WatchUpdate::Listed(_)),
+                Err(why) => is_rejection(why),
             };
-            if let Some(news) = heard.ok().and_then(|seen| news(&shared, seen)) {
-                feed(&shared, news);
+            if let Some(news) = event.ok().and_then(|seen| news(&context, seen)) {
+                feed(&context, news);
             }
             if let Some(known) = known.take_if(|_| is_answer) {
-                // Whoever waits for it may have ended.
+                // The receiver may have ended.
                 let _ = known.send(());
             }
         };
         let is_needed = async {
             relist.notified().await;
             // The list may be on its way.
-            sleep(AGAIN).await;
-            let asked = shared.handle.ask(|node| node.state().blocks.is_listed()).await;
-            if !asked.is_ok_and(|is_listed| !is_listed) {
+            sleep(RETRY_INTERVAL).await;
+            let listed = context.handle.query(|node| node.state().blocks.has_synced()).await;
+            if !listed.is_ok_and(|is_listed| !is_listed) {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = knit_kube::follow_with("podaddressblocks", api, watcher::Config::default(), tell) => {}
+            () = knit_kube::watch_with_errors("podaddressblocks", api, watcher::Config::default(), handle) => {}
             () = is_needed => {}
         }
     }
 }
 
-/// What a watch tells, in the engine's words.
-fn news(shared: &Shared, seen: Seen<PodAddressBlock>) -> Option<News> {
+/// Converts a watch event for the engine.
+fn news(context: &Context, seen: WatchUpdate<PodAddressBlock>) -> Option<BlockEvent> {
     Some(match seen {
-        Seen::Listed(all) => News::Listed(all.iter().filter_map(|block| read(shared, block)).collect()),
-        Seen::Applied(block) => News::Applied(read(shared, &block)?),
-        Seen::Deleted(block) => {
-            News::Deleted { name: block.name_any(), uid: block.uid().unwrap_or_default() }
+        WatchUpdate::Listed(all) => BlockEvent::Listed(all.iter().filter_map(|block| read(context, block)).collect()),
+        WatchUpdate::Applied(block) => BlockEvent::Applied(read(context, &block)?),
+        WatchUpdate::Deleted(block) => {
+            BlockEvent::Deleted { name: block.name_any(), uid: block.uid().unwrap_or_default() }
         }
     })
 }
 
-/// Whether an API server is there and does not tell: the kind is not installed, or it may not be read.
-fn is_refusal(why: &watcher::Error) -> bool {
+/// Whether the API server rejects the watch: the CRD is not installed, or access is forbidden.
+fn is_rejection(why: &watcher::Error) -> bool {
     let api = match why {
         watcher::Error::InitialListFailed(kube::Error::Api(why))
         | watcher::Error::WatchStartFailed(kube::Error::Api(why)) => why,
@@ -118,83 +117,85 @@ fn is_refusal(why: &watcher::Error) -> bool {
     [403, 404].contains(&api.code)
 }
 
-/// Creates a block for this node, or finds out whose it is.
-async fn claim(shared: Shared, name: String, spec: PodAddressBlockSpec) {
-    let api: Api<PodAddressBlock> = Api::all(shared.client.clone());
+/// Creates a block for this node, or finds its owner.
+async fn claim(context: Context, name: String, spec: PodAddressBlockSpec) {
+    let api: Api<PodAddressBlock> = Api::all(context.client.clone());
     let mut block = PodAddressBlock::new(&name, spec);
     let mut is_late = false;
-    block.labels_mut().insert(NODE_LABEL.to_owned(), shared.node.to_string());
+    block.labels_mut().insert(NODE_LABEL.to_owned(), context.node.to_string());
     loop {
-        let why = match timeout(PATIENCE, create(&api, &block)).await {
-            Ok(Ok(Some(there))) => {
-                if let Some(there) = read(&shared, &there) {
+        let why = match timeout(REQUEST_TIMEOUT, create(&api, &block)).await {
+            Ok(Ok(Some(existing))) => {
+                if let Some(existing) = read(&context, &existing) {
                     tracing::info!(
                         block = name,
-                        node = there.node,
-                        mine = there.mine,
-                        "a block of addresses is held"
+                        node = existing.node,
+                        mine = existing.is_local,
+                        "address block claimed"
                     );
-                    feed(&shared, News::Applied(there));
+                    feed(&context, BlockEvent::Applied(existing));
                     return;
                 }
-                format!("podaddressblock/{name} cannot be read")
+                format!("podaddressblock/{name} is invalid")
             }
-            // It went between two looks.
+            // It was deleted in between.
             Ok(Ok(None)) => continue,
             Ok(Err(why)) => why.to_string(),
-            Err(_) => format!("the API server has not answered for {} s", PATIENCE.as_secs()),
+            Err(_) => format!("no response from the API server within {} s", REQUEST_TIMEOUT.as_secs()),
         };
         if !std::mem::replace(&mut is_late, true) {
-            tracing::warn!(block = name, why, "no block of addresses could be claimed; it is tried again");
+            tracing::warn!(block = name, why, "cannot claim an address block; retrying");
         }
-        feed(&shared, News::Refused { name: name.clone(), why });
-        sleep(AGAIN).await;
-        let asked = name.clone();
-        let is_wanted = shared.handle.ask(move |node| node.state().blocks.is_claiming(&asked)).await;
-        if !is_wanted.unwrap_or_default() {
+        feed(&context, BlockEvent::ClaimFailed { name: name.clone(), error: why });
+        sleep(RETRY_INTERVAL).await;
+        let claimed = name.clone();
+        let is_claiming = context.handle.query(move |node| node.state().blocks.is_claiming(&claimed)).await;
+        if !is_claiming.unwrap_or_default() {
             return;
         }
     }
 }
 
-/// The block that there is then, if it did not go at once.
+/// Returns the block that exists then, unless it was deleted at once.
 async fn create(
     api: &Api<PodAddressBlock>,
     block: &PodAddressBlock,
 ) -> kube::Result<Option<PodAddressBlock>> {
     match api.create(&PostParams::default(), block).await {
-        // Somebody else was first, or an answer to this node was lost.
+        // Another node was first, or the response to this node was lost.
         Err(kube::Error::Api(why)) if why.code == 409 => api.get_opt(&block.name_any()).await,
-        made => made.map(Some),
+        created => created.map(Some),
     }
 }
 
-/// Deletes a block, unless its name is another block's by now.
-async fn give_back(shared: Shared, name: String, uid: String) {
-    let api: Api<PodAddressBlock> = Api::all(shared.client.clone());
+/// Deletes a block, unless another block has its name by now.
+async fn release(context: Context, name: String, uid: String) {
+    let api: Api<PodAddressBlock> = Api::all(context.client.clone());
     let only = Preconditions { uid: Some(uid), ..Preconditions::default() };
     let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
     loop {
-        match timeout(PATIENCE, api.delete(&name, &params)).await {
+        match timeout(REQUEST_TIMEOUT, api.delete(&name, &params)).await {
             Ok(Ok(_)) => break,
             Ok(Err(kube::Error::Api(why))) if [404, 409].contains(&why.code) => break,
-            Ok(Err(why)) => tracing::debug!(block = name, %why, "could not be given back; it is tried again"),
+            Ok(Err(why)) => {
+                tracing::debug!(block = name, error = %why, "cannot release the address block; retrying")
+            }
             Err(_) => {}
         }
-        sleep(AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
-    tracing::info!(block = name, "an empty block of addresses was given back");
-    feed(&shared, News::Returned { name });
+    tracing::info!(block = name, "released an empty address block");
+    feed(&context, BlockEvent::Returned { name });
 }
 
-fn feed(shared: &Shared, news: News) {
-    shared.handle.feed(move |_| vec![Event::Blocks(news)]);
-    shared.ranges.changed.notify_one();
-    shared.spans.notify_one();
+fn feed(context: &Context, news: BlockEvent) {
+    context.handle.feed(move |_| vec![Event::Blocks(news)]);
+    context.network_inputs.changed.notify_one();
+    context.overlay_changed.notify_one();
 }
 
-/// A block in the engine's words; one whose range makes no sense is nobody's.
-fn read(shared: &Shared, block: &PodAddressBlock) -> Option<Block> {
+/// Converts a block for the engine; `None` if its range is invalid.
+fn read(context: &Context, block: &PodAddressBlock) -> Option<Block> {
     let PodAddressBlockSpec { pool, cidr, node } = &block.spec;
     Some(Block {
         name: block.name_any(),
@@ -202,6 +203,6 @@ fn read(shared: &Shared, block: &PodAddressBlock) -> Option<Block> {
         pool: pool.clone(),
         cidr: cidr.0.parse().ok()?,
         node: node.clone(),
-        mine: **node == *shared.node,
+        is_local: **node == *context.node,
     })
 }

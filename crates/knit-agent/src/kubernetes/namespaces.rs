@@ -1,54 +1,53 @@
-//! What admins say about namespaces, where Knit is the cluster's network: labels of the Namespaces, from the API server to the
-//! loop.
+//! Namespace labels with network settings of the administrator, with the profile `primary`.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
 use knit_engine::Event;
-use knit_engine::namespaces::{Namespaces, Terms};
-use knit_kube::Seen;
+use knit_engine::namespaces::{Namespaces, NamespaceOptions};
+use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 
-use super::Shared;
+use super::Context;
 
-/// Watches all namespaces. While the API server is away, what was said last holds, also for an agent that begins anew.
-pub(super) async fn follow(shared: Shared) {
+/// Watches all namespaces. While the API server is unavailable, the last known settings stay, also across a restart.
+pub(super) async fn run(context: Context) {
     let mut known = Namespaces::default();
-    let tell = |seen: Seen<Namespace>| {
-        take_in(&mut known, seen);
-        let said = known.clone();
-        // The loop hears it each time: only it knows whether it is news.
-        shared.handle.feed(move |_| vec![Event::Namespaces(said)]);
+    let feed = |seen: WatchUpdate<Namespace>| {
+        handle(&mut known, seen);
+        let namespaces = known.clone();
+        // Fed unconditionally: only the loop knows whether it changed.
+        context.handle.feed(move |_| vec![Event::Namespaces(namespaces)]);
     };
-    let api: Api<Namespace> = Api::all(shared.client.clone());
-    knit_kube::follow("namespaces", api, watcher::Config::default(), tell).await;
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    knit_kube::watch("namespaces", api, watcher::Config::default(), feed).await;
 }
 
-fn take_in(known: &mut Namespaces, seen: Seen<Namespace>) {
+fn handle(known: &mut Namespaces, seen: WatchUpdate<Namespace>) {
     match seen {
-        Seen::Listed(all) => {
+        WatchUpdate::Listed(all) => {
             *known = all.into_iter().map(read).filter(|(_, terms)| !terms.is_default()).collect();
         }
-        Seen::Applied(one) => {
+        WatchUpdate::Applied(one) => {
             let (name, terms) = read(one);
             match terms.is_default() {
                 true => known.remove(&name),
                 false => known.insert(name, terms),
             };
         }
-        Seen::Deleted(one) => {
+        WatchUpdate::Deleted(one) => {
             known.remove(&one.metadata.name.unwrap_or_default());
         }
     }
 }
 
-fn read(namespace: Namespace) -> (String, Terms) {
+fn read(namespace: Namespace) -> (String, NamespaceOptions) {
     let name = namespace.metadata.name.unwrap_or_default();
     let labels: BTreeMap<String, String> = namespace.metadata.labels.unwrap_or_default();
-    let (terms, sentences) = Terms::of(&labels);
-    for sentence in sentences {
-        tracing::warn!(namespace = name, "{sentence}");
+    let (terms, warnings) = NamespaceOptions::of(&labels);
+    for warning in warnings {
+        tracing::warn!(namespace = name, "{warning}");
     }
     (name, terms)
 }
@@ -65,19 +64,19 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_comes_and_goes_with_its_label() {
+    fn settings_follow_the_labels() {
         let mut known = Namespaces::default();
         let off = json!({ANTI_SPOOFING: "off"});
-        take_in(
+        handle(
             &mut known,
-            Seen::Listed(vec![namespace("a", off.clone()), namespace("b", json!({})), namespace("c", off)]),
+            WatchUpdate::Listed(vec![namespace("a", off.clone()), namespace("b", json!({})), namespace("c", off)]),
         );
-        let unguarded = Terms { unguarded: true, masquerade: None };
+        let unguarded = NamespaceOptions { allow_spoofing: true, masquerade: None };
         assert_eq!(known, [("a".to_owned(), unguarded), ("c".to_owned(), unguarded)].into());
-        take_in(&mut known, Seen::Applied(namespace("a", json!({MASQUERADE: "off"}))));
-        take_in(&mut known, Seen::Deleted(namespace("c", json!({ANTI_SPOOFING: "off"}))));
-        assert_eq!(known, [("a".to_owned(), Terms { unguarded: false, masquerade: Some(false) })].into());
-        take_in(&mut known, Seen::Applied(namespace("a", json!({}))));
+        handle(&mut known, WatchUpdate::Applied(namespace("a", json!({MASQUERADE: "off"}))));
+        handle(&mut known, WatchUpdate::Deleted(namespace("c", json!({ANTI_SPOOFING: "off"}))));
+        assert_eq!(known, [("a".to_owned(), NamespaceOptions { allow_spoofing: false, masquerade: Some(false) })].into());
+        handle(&mut known, WatchUpdate::Applied(namespace("a", json!({}))));
         assert_eq!(known, Namespaces::default());
     }
 }

@@ -1,6 +1,6 @@
-//! The cluster's nodes, where Knit is the cluster's network: this node's pod ranges, and the ways to the other nodes' pods.
+//! The cluster's nodes, with the profile `primary`: this node's pod ranges and the routes to the pods of other nodes.
 
-mod brief;
+mod node_summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,223 +8,228 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use brief::{Brief, Known};
 use ipnet::IpNet;
-use knit_engine::pools::Ranges;
+use knit_engine::pools::PodRanges;
 use knit_engine::{Event, blocks};
 use knit_kernel::Netns;
-use knit_kernel::ways::{Links, link_with};
-use knit_kube::Seen;
+use knit_kernel::connected_routes::{ConnectedRoutes, link_by_address};
+use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 use knit_model::IfName;
 use knit_model::intent::{LocalNode, NodeRoutesIntent, PeerNode, TunnelEndpoint};
 use knit_model::problem::Problem;
+use node_summary::{NodeInfo, NodeSummary};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::{Shared, room, told_key};
+use super::{Context, address_capacity, published_key};
 use crate::config::ClusterNetworkConfig;
-use crate::daemon::{Cluster, Outside};
+use crate::daemon::{ClusterNetworkObject, ReadinessBlocker};
 
-/// The ways are looked at again this often: a link of the node may be another by now.
-const LOOK: Duration = Duration::from_secs(30);
-/// So many nodes are listed with one answer: an answer is in memory as a whole, and nodes are large.
-const PAGE: u32 = 100;
-/// What is in the way of pods while the node has no range.
-const RANGE: &str = "PodRangeGiven";
+/// How often the node's links are read again.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
+/// Page size of lists: a page is in memory as a whole, and Node objects are large.
+const PAGE_SIZE: u32 = 100;
+/// The readiness condition of a node without a pod range.
+const POD_RANGE_CONDITION: &str = "PodRangeGiven";
 
-/// All nodes that there are, while they are watched.
-pub(super) type All = Arc<Mutex<BTreeMap<String, Known>>>;
+/// All known nodes.
+pub(super) type Nodes = Arc<Mutex<BTreeMap<String, NodeInfo>>>;
 
-/// News of what the ranges of the cluster's network follow from: nodes, pools, and blocks of them.
+/// Notifies about changes of the cluster network's inputs: nodes, pools and blocks.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct NetworkInputs {
     pub(super) changed: Notify,
     are_pools_known: AtomicBool,
 }
 
-impl News {
-    /// The loop has heard which pools there are.
-    pub(super) fn pools_are_known(&self) {
+impl NetworkInputs {
+    /// The loop knows all pools.
+    pub(super) fn set_pools_known(&self) {
         self.are_pools_known.store(true, Ordering::Relaxed);
         self.changed.notify_one();
     }
 }
 
-/// Watches all nodes, and has the cluster's network as they say.
-pub(super) async fn follow(shared: Shared, config: ClusterNetworkConfig) {
-    missing(&shared, "the API server has not told of this node yet");
-    tokio::spawn(keep(shared.clone(), config));
-    let (saying, said) = watch::channel(None);
-    tokio::spawn(room::follow(shared.clone(), said));
-    let (telling_key, told_key) = watch::channel(None);
-    tokio::spawn(told_key::follow(shared.clone(), told_key));
-    let tell = |seen: Seen<Brief>| {
-        let told = match &seen {
-            Seen::Listed(nodes) => &nodes[..],
-            Seen::Applied(node) => std::slice::from_ref(node),
-            Seen::Deleted(_) => &[],
+/// Watches all nodes and keeps the cluster network up to date.
+pub(super) async fn run(context: Context, config: ClusterNetworkConfig) {
+    not_ready(&context, "waiting for this node's Node object");
+    tokio::spawn(reconcile(context.clone(), config));
+    let (capacity_sender, published_capacity) = watch::channel(None);
+    tokio::spawn(address_capacity::run(context.clone(), published_capacity));
+    let (key_sender, published_key) = watch::channel(None);
+    tokio::spawn(published_key::run(context.clone(), published_key));
+    let handle = |seen: WatchUpdate<NodeSummary>| {
+        let listed = match &seen {
+            WatchUpdate::Listed(nodes) => &nodes[..],
+            WatchUpdate::Applied(node) => std::slice::from_ref(node),
+            WatchUpdate::Deleted(_) => &[],
         };
-        if let Some(own) = told.iter().find(|node| *node.name() == *shared.node) {
-            saying.send_replace(Some(own.said()));
-            telling_key.send_replace(Some(own.told_key().map(str::to_owned)));
+        if let Some(own) = listed.iter().find(|node| *node.name() == *context.node) {
+            capacity_sender.send_replace(Some(own.capacity()));
+            key_sender.send_replace(Some(own.published_key().map(str::to_owned)));
         }
-        if take_in(&shared.nodes, seen) {
-            shared.ranges.changed.notify_one();
-            shared.spans.notify_one();
-        }
-    };
-    watch_all(&shared, tell).await;
-}
-
-/// Watches all nodes where nothing but their addresses is of interest.
-pub(super) async fn watch_addresses(shared: Shared) {
-    let tell = |seen: Seen<Brief>| {
-        if take_in(&shared.nodes, seen) {
-            shared.spans.notify_one();
+        if store(&context.nodes, seen) {
+            context.network_inputs.changed.notify_one();
+            context.overlay_changed.notify_one();
         }
     };
-    watch_all(&shared, tell).await;
+    watch_all(&context, handle).await;
 }
 
-async fn watch_all(shared: &Shared, tell: impl FnMut(Seen<Brief>)) {
-    let config = watcher::Config::default().page_size(PAGE);
-    knit_kube::follow("nodes", Api::<Brief>::all(shared.client.clone()), config, tell).await;
+/// Watches the addresses of all nodes.
+pub(super) async fn watch_addresses(context: Context) {
+    let handle = |seen: WatchUpdate<NodeSummary>| {
+        if store(&context.nodes, seen) {
+            context.overlay_changed.notify_one();
+        }
+    };
+    watch_all(&context, handle).await;
 }
 
-/// Says whether it is news: nodes tell how they are all the time.
-fn take_in(all: &All, seen: Seen<Brief>) -> bool {
+async fn watch_all(context: &Context, handle: impl FnMut(WatchUpdate<NodeSummary>)) {
+    let config = watcher::Config::default().page_size(PAGE_SIZE);
+    knit_kube::watch("nodes", Api::<NodeSummary>::all(context.client.clone()), config, handle).await;
+}
+
+/// Stores a watch event. Returns whether the stored fields changed: most updates of nodes are heartbeats.
+fn store(all: &Nodes, seen: WatchUpdate<NodeSummary>) -> bool {
     let mut known = all.lock().unwrap_or_else(PoisonError::into_inner);
     match seen {
-        Seen::Listed(nodes) => {
-            let listed = nodes.into_iter().map(Brief::split).collect();
+        WatchUpdate::Listed(nodes) => {
+            let listed = nodes.into_iter().map(NodeSummary::split).collect();
             std::mem::replace(&mut *known, listed) != *known
         }
-        Seen::Applied(node) => {
+        WatchUpdate::Applied(node) => {
             let (name, now) = node.split();
             let before = known.insert(name.clone(), now);
             before.as_ref() != known.get(&name)
         }
-        Seen::Deleted(node) => known.remove(&node.split().0).is_some(),
+        WatchUpdate::Deleted(node) => known.remove(&node.split().0).is_some(),
     }
 }
 
-/// Has the cluster's network as nodes and links are now, whenever they change.
-async fn keep(shared: Shared, config: ClusterNetworkConfig) {
-    let mut told = None;
+/// Reconciles the cluster network whenever nodes, pools, blocks or links change.
+async fn reconcile(context: Context, config: ClusterNetworkConfig) {
+    let mut applied = None;
     loop {
-        let _ = tokio::time::timeout(LOOK, shared.ranges.changed.notified()).await;
-        let mut nodes = shared.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let _ = tokio::time::timeout(RESYNC_INTERVAL, context.network_inputs.changed.notified()).await;
+        let mut nodes = context.nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ready: BTreeSet<String> =
             nodes.iter().filter(|(_, known)| known.is_ready).map(|(name, _)| name.clone()).collect();
-        let Some(mut own) = nodes.remove(&*shared.node) else { continue };
-        // The loop hears it each time: one that began anew does not know it.
-        shared.handle.feed(move |_| vec![Event::Nodes(ready)]);
-        if !shared.ranges.are_pools_known.load(Ordering::Relaxed) {
-            missing(&shared, "the API server has not told yet which pools of addresses there are");
+        let Some(mut own) = nodes.remove(&*context.node) else { continue };
+        // Fed unconditionally: the loop may have reopened its state.
+        context.handle.feed(move |_| vec![Event::ReadyNodes(ready)]);
+        if !context.network_inputs.are_pools_known.load(Ordering::Relaxed) {
+            not_ready(&context, "waiting for the list of address pools");
             continue;
         }
-        let Ok(ranges) = ranges(&shared, own.ranges.clone()).await else { continue };
-        if let Some(pool) = ranges.waits.first() {
-            missing(&shared, &format!("this node waits for a block of the pool {pool}"));
+        let Ok(ranges) = ranges(&context, own.ranges.clone()).await else { continue };
+        if let Some(pool) = ranges.pending_pools.first() {
+            not_ready(&context, &format!("waiting for a block of address pool {pool}"));
             continue;
         }
         if ranges.own.is_empty() {
-            let why = "the cluster gave this node no pod range (spec.podCIDRs is empty), and there is no PodAddressPool";
-            missing(&shared, why);
+            let why = "the node has no pod range: spec.podCIDRs is empty and there is no PodAddressPool";
+            not_ready(&context, why);
             continue;
         }
         let mut config = config.clone();
-        // What is of no pool may have pods all the same: those that another network made, or this one before it had pools.
-        config.inside.append(&mut own.ranges);
+        // Ranges outside of all pools may still have pods: of another network, or from before there were pools.
+        config.no_masquerade_ranges.append(&mut own.ranges);
         own.ranges = ranges.own;
         for (name, mut blocks) in ranges.others {
             if let Some(peer) = nodes.get_mut(&name) {
                 peer.ranges.append(&mut blocks);
             }
         }
-        let node = Arc::clone(&shared.node);
-        let find = move || network(&node, &own, &nodes, &config, ranges.pools);
-        let Ok(found) = spawn_blocking(find).await else { continue };
+        let node = Arc::clone(&context.node);
+        let compute = move || network(&node, &own, &nodes, &config, ranges.pools);
+        let Ok(found) = spawn_blocking(compute).await else { continue };
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
-                tracing::warn!(%why, "the ways to other nodes cannot be found: they stay as they are");
+                tracing::warn!(error = %why, "cannot compute the routes to other nodes; they stay unchanged");
                 continue;
             }
         };
-        if told.as_ref() == Some(&cluster) {
+        if applied.as_ref() == Some(&cluster) {
             continue;
         }
-        match shared.handle.set_cluster(Some(cluster.clone())).await {
+        match context.handle.set_cluster_network(Some(cluster.clone())).await {
             Ok(()) => {
-                shared.handle.set_outside(RANGE, None);
-                told = Some(cluster);
+                context.handle.set_readiness_blocker(POD_RANGE_CONDITION, None);
+                applied = Some(cluster);
             }
             Err(why) => {
-                tracing::error!(%why, "the cluster's network stays as it is");
-                missing(&shared, &why);
+                tracing::error!(error = %why, "cannot change the cluster network");
+                not_ready(&context, &why);
             }
         }
     }
 }
 
 /// The ranges as pools and blocks are now.
-async fn ranges(shared: &Shared, given: Vec<IpNet>) -> Result<Ranges, Problem> {
-    let node = shared.node.to_string();
-    // A loop that began anew does not know it.
-    shared.handle.feed(move |_| vec![Event::Blocks(blocks::News::Pooled { node })]);
-    shared.handle.ask(move |node| node.state().ranges(&given)).await
+async fn ranges(context: &Context, given: Vec<IpNet>) -> Result<PodRanges, Problem> {
+    let node = context.node.to_string();
+    // The loop may have reopened its state.
+    context.handle.feed(move |_| vec![Event::Blocks(blocks::BlockEvent::UsePools { node })]);
+    context.handle.query(move |node| node.state().ranges(&given)).await
 }
 
-/// Pods cannot come yet.
-fn missing(shared: &Shared, why: &str) {
-    let outside = Outside { what: RANGE, reason: "NotReady", message: why.to_owned() };
-    shared.handle.set_outside(RANGE, Some(outside));
+/// Reports that the node is not ready for pods.
+fn not_ready(context: &Context, why: &str) {
+    let blocker =
+        ReadinessBlocker { condition: POD_RANGE_CONDITION, reason: "NotReady", message: why.to_owned() };
+    context.handle.set_readiness_blocker(POD_RANGE_CONDITION, Some(blocker));
 }
 
-/// The cluster's network of this node. Asks the kernel for links; which way each node is reached is decided elsewhere.
+/// The cluster network of this node. Reads the kernel's links; the engine chooses the transport to each node.
 fn network(
     node: &str,
-    own: &Known,
-    others: &BTreeMap<String, Known>,
+    own: &NodeInfo,
+    others: &BTreeMap<String, NodeInfo>,
     config: &ClusterNetworkConfig,
     pools: Vec<IpNet>,
-) -> Result<Cluster, String> {
+) -> Result<ClusterNetworkObject, String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
     let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
-    let links = Links::read(&host).map_err(|why| why.to_string())?;
+    let links = ConnectedRoutes::read(&host).map_err(|why| why.to_string())?;
     let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
     let peers = others.map(|(name, peer)| {
-        // A router on the way would know nothing of pods.
-        let (near, far): (Vec<_>, Vec<_>) = peer
+        // Routes need a peer on the same link: a router in between does not know the pod ranges.
+        let (on_link, far): (Vec<_>, Vec<_>) = peer
             .addresses
             .iter()
-            .map(|address| (*address, links.with(*address)))
+            .map(|address| (*address, links.link_for(*address)))
             .partition(|(_, link)| link.is_some());
-        let near = near.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
+        let on_link = on_link.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
         PeerNode {
             name: name.clone(),
             ranges: peer.ranges.clone(),
-            addresses: near.collect(),
-            far: far.into_iter().map(|(address, _)| address).collect(),
+            addresses: on_link.collect(),
+            off_link_addresses: far.into_iter().map(|(address, _)| address).collect(),
             key: peer.key,
         }
     });
-    let ends = ends(&own.addresses, |address| mtu_at(&host, address));
-    let mtu = config.mtu_over(&ends);
-    let own_links =
-        own_links(node, &own.addresses, &links, &bridge, |address| link_with(&host, address).ok().flatten());
-    let ways = NodeRoutesIntent { pools, own: Some(own_links), ..config.ways(peers.collect(), node, ends) };
-    Ok(Cluster::new(&own.ranges, &bridge, mtu, &ways))
+    let endpoints = tunnel_endpoints(&own.addresses, |address| mtu_at(&host, address));
+    let mtu = config.mtu_over(&endpoints);
+    let local_node =
+        local_node(node, &own.addresses, &links, &bridge, |address| link_by_address(&host, address).ok().flatten());
+    let routes = NodeRoutesIntent {
+        pools,
+        local_node: Some(local_node),
+        ..config.node_routes(peers.collect(), node, endpoints)
+    };
+    Ok(ClusterNetworkObject::new(&own.ranges, &bridge, mtu, &routes))
 }
 
-/// This node as gateways need it: its own addresses, and what is on its links. Pods are not: they are on its bridge.
-fn own_links(
+/// This node as egress gateways need it: its addresses, and the ranges on its links except the pod bridge.
+fn local_node(
     node: &str,
     own: &[IpAddr],
-    links: &Links,
+    links: &ConnectedRoutes,
     bridge: &IfName,
     link_at: impl Fn(IpAddr) -> Option<IfName>,
 ) -> LocalNode {
@@ -237,28 +242,28 @@ fn own_links(
     }
 }
 
-/// Where tunnels of this node begin: asks the kernel for links.
-pub(super) fn ends_at(own: &[IpAddr]) -> Result<Vec<TunnelEndpoint>, String> {
+/// The tunnel endpoints of this node. Reads the kernel's links.
+pub(super) fn tunnel_endpoints_at(own: &[IpAddr]) -> Result<Vec<TunnelEndpoint>, String> {
     let host = Netns::current().map_err(|why| why.to_string())?;
-    Ok(ends(own, |address| mtu_at(&host, address)))
+    Ok(tunnel_endpoints(own, |address| mtu_at(&host, address)))
 }
 
 /// The first address of each family that a link of this node has.
-fn ends(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<TunnelEndpoint> {
-    let mut ends: Vec<TunnelEndpoint> = Vec::new();
+fn tunnel_endpoints(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<TunnelEndpoint> {
+    let mut endpoints: Vec<TunnelEndpoint> = Vec::new();
     for address in own {
-        if ends.iter().all(|end| end.address.is_ipv4() != address.is_ipv4())
+        if endpoints.iter().all(|endpoint| endpoint.address.is_ipv4() != address.is_ipv4())
             && let Some(mtu) = mtu_at(*address)
         {
-            ends.push(TunnelEndpoint { address: *address, mtu });
+            endpoints.push(TunnelEndpoint { address: *address, mtu });
         }
     }
-    ends
+    endpoints
 }
 
-/// The MTU of the link that has an address of the node.
+/// The MTU of the link with an address of the node.
 fn mtu_at(host: &Netns, address: IpAddr) -> Option<u32> {
-    let link = link_with(host, address).ok().flatten()?;
+    let link = link_by_address(host, address).ok().flatten()?;
     std::fs::read_to_string(format!("/sys/class/net/{link}/mtu")).ok()?.trim().parse().ok()
 }
 
@@ -267,14 +272,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tunnel_begins_at_the_first_address_of_each_family() {
+    fn tunnel_endpoints_are_the_first_address_of_each_family() {
         let own: Vec<IpAddr> = ["2001:db8::1", "192.0.2.1", "192.0.2.9", "2001:db8::9"]
             .iter()
             .map(|text| text.parse().unwrap())
             .collect();
         // No link has the first IPv4 address.
-        let found = ends(&own, |address| (address != own[1]).then_some(1500));
-        let found: Vec<String> = found.iter().map(|end| end.address.to_string()).collect();
+        let found = tunnel_endpoints(&own, |address| (address != own[1]).then_some(1500));
+        let found: Vec<String> = found.iter().map(|endpoint| endpoint.address.to_string()).collect();
         assert_eq!(found, ["2001:db8::1", "192.0.2.9"]);
     }
 }

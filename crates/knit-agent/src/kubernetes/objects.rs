@@ -1,81 +1,81 @@
-//! Objects of one kind, from the API server to the loop.
+//! Watches objects of one kind.
 
 use knit_crds::{KindInfo, Object};
-use knit_engine::objects::News;
+use knit_engine::objects::ObjectEvent;
 use knit_engine::{ObjectKey, StoredObject, cluster, egress, pools, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
-use knit_kube::{Seen, object_of, resource};
+use knit_kube::{WatchUpdate, parse_object, api_resource};
 use knit_model::provenance::Dialect;
 
-use super::Shared;
+use super::Context;
 
 /// Watches all objects of a kind.
-pub(super) async fn follow(shared: Shared, kind: &'static KindInfo) {
-    let api: Api<DynamicObject> = Api::all_with(shared.client.clone(), &resource(kind));
-    let tell = |seen: Seen<DynamicObject>| {
-        let of_quotas = (kind.kind == quota::KIND).then(|| seen.clone());
-        if let Some(news) = news(kind, seen) {
-            shared.handle.feed(move |state| news.events(state));
+pub(super) async fn run(context: Context, kind: &'static KindInfo) {
+    let api: Api<DynamicObject> = Api::all_with(context.client.clone(), &api_resource(kind));
+    let handle = |seen: WatchUpdate<DynamicObject>| {
+        let for_quotas = (kind.kind == quota::KIND).then(|| seen.clone());
+        if let Some(news) = convert(kind, seen) {
+            context.handle.feed(move |state| news.events(state));
         }
-        // After the loop: nothing is claimed of a quota that it does not know.
-        if let Some(seen) = of_quotas {
-            shared.quotas.hear(seen);
+        // After the loop: quotas that the loop does not know are not claimed.
+        if let Some(seen) = for_quotas {
+            context.quotas.handle(seen);
         }
         if kind.kind == pools::KIND {
-            shared.ranges.pools_are_known();
+            context.network_inputs.set_pools_known();
         }
         if kind.kind == cluster::KIND {
-            shared.spans.notify_one();
+            context.overlay_changed.notify_one();
         }
         if kind.kind == egress::KIND {
-            shared.gateways.notify_one();
+            context.gateways_changed.notify_one();
         }
     };
-    shared.teller().follow(&kind.plural, api, watcher::Config::default(), tell).await;
+    context.informer().run(&kind.plural, api, watcher::Config::default(), handle).await;
 }
 
-/// An object in the engine's words.
-enum Read {
-    Usable(Box<StoredObject>),
-    /// It is there, and what it asks for cannot be: the controller says so in its status.
-    Refused(ObjectKey),
-    /// It is gone, or goes as soon as everyone has let go of it.
-    Going(ObjectKey),
+/// An object converted for the engine.
+enum Conversion {
+    Valid(Box<StoredObject>),
+    /// It is invalid; the controller reports it in its status.
+    Invalid(ObjectKey),
+    /// It is gone, or waits for its finalizers.
+    Terminating(ObjectKey),
 }
 
-/// What a watch tells, in the engine's words; nothing, where what an object asked for before stays.
-fn news(kind: &KindInfo, seen: Seen<DynamicObject>) -> Option<News> {
+/// Converts a watch event for the engine; `None` where the last valid version stays in effect.
+fn convert(kind: &KindInfo, seen: WatchUpdate<DynamicObject>) -> Option<ObjectEvent> {
     Some(match seen {
-        Seen::Listed(found) => {
+        WatchUpdate::Listed(found) => {
             let (mut objects, mut refused) = (Vec::new(), Vec::new());
             for found in &found {
                 match read(kind, found) {
-                    Read::Usable(object) => objects.push(*object),
-                    Read::Refused(key) => refused.push(key),
-                    Read::Going(_) => {}
+                    Conversion::Valid(object) => objects.push(*object),
+                    Conversion::Invalid(key) => refused.push(key),
+                    Conversion::Terminating(_) => {}
                 }
             }
-            News::Listed { kind: kind.kind.clone(), objects, refused }
+            ObjectEvent::Listed { kind: kind.kind.clone(), objects, rejected: refused }
         }
-        Seen::Applied(found) => match read(kind, &found) {
-            Read::Usable(object) => News::Applied(object),
-            Read::Going(key) => News::Deleted(key),
-            Read::Refused(_) => return None,
+        WatchUpdate::Applied(found) => match read(kind, &found) {
+            Conversion::Valid(object) => ObjectEvent::Applied(object),
+            Conversion::Terminating(key) => ObjectEvent::Deleted(key),
+            Conversion::Invalid(_) => return None,
         },
-        Seen::Deleted(found) => News::Deleted(key(kind, &found)),
+        WatchUpdate::Deleted(found) => ObjectEvent::Deleted(key(kind, &found)),
     })
 }
 
-fn read(kind: &KindInfo, found: &DynamicObject) -> Read {
+fn read(kind: &KindInfo, found: &DynamicObject) -> Conversion {
     let key = key(kind, found);
     if found.metadata.deletion_timestamp.is_some() {
-        return Read::Going(key);
+        return Conversion::Terminating(key);
     }
-    let Some(object) = object_of(kind, found) else { return Read::Refused(key) };
+    let Some(object) = parse_object(kind, found) else { return Conversion::Invalid(key) };
     match object.intents(Dialect::Kubernetes) {
-        Ok(translation) => Read::Usable(Box::new(StoredObject {
+        Ok(translation) => Conversion::Valid(Box::new(StoredObject {
             object: object.object_ref(),
             intents: translation.intents,
             warnings: translation.warnings,
@@ -85,12 +85,12 @@ fn read(kind: &KindInfo, found: &DynamicObject) -> Read {
         })),
         Err(problems) => {
             tracing::warn!(object = %key, "{problems}");
-            Read::Refused(key)
+            Conversion::Invalid(key)
         }
     }
 }
 
-/// What is remembered of an object: who it is and what it asks for. A status changes far more often.
+/// The recorded part of an object: identity and spec. The status changes far more often.
 fn manifest(object: &Object) -> serde_json::Value {
     let mut manifest = object.to_value();
     if let Some(fields) = manifest.as_object_mut() {
@@ -127,25 +127,25 @@ mod tests {
         Object::find_kind("podconfig").unwrap()
     }
 
-    fn good() -> serde_json::Value {
+    fn valid_spec() -> serde_json::Value {
         json!({"networkAttachments": [{"name": "pc0", "master": "pcbr0", "cidr": "192.168.100.0/24"}]})
     }
 
     #[test]
-    fn an_object_that_goes_is_gone_for_the_node_before_its_finalizer_is() {
+    fn a_terminating_object_is_deleted_on_the_node_before_its_finalizer() {
         let mut state = State::default();
-        let events = news(kind(), Seen::Applied(found(good(), json!({})))).unwrap().events(&state);
+        let events = convert(kind(), WatchUpdate::Applied(found(valid_spec(), json!({})))).unwrap().events(&state);
         let [Event::ObjectApplied(object)] = &events[..] else { panic!("{events:?}") };
         state.record(&knit_engine::Record::ObjectApplied(Box::new(object.clone())));
-        let going = found(good(), json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
-        let events = news(kind(), Seen::Applied(going)).unwrap().events(&state);
+        let terminating = found(valid_spec(), json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+        let events = convert(kind(), WatchUpdate::Applied(terminating)).unwrap().events(&state);
         assert!(matches!(&events[..], [Event::ObjectDeleted(key)] if key.name == "a"), "{events:?}");
     }
 
     #[test]
-    fn what_cannot_be_is_no_event() {
-        let bad =
+    fn an_invalid_object_causes_no_event() {
+        let invalid_spec =
             json!({"networkAttachments": [{"name": "pc0", "master": "pcbr0", "cidr": "192.168.100.7/24"}]});
-        assert!(news(kind(), Seen::Applied(found(bad, json!({})))).is_none());
+        assert!(convert(kind(), WatchUpdate::Applied(found(invalid_spec, json!({})))).is_none());
     }
 }

@@ -1,171 +1,176 @@
-//! The node's sandboxes, from the container runtime: sandbox, process, network namespace.
+//! The node's sandboxes from the container runtime (CRI): sandbox, process, network namespace.
 //!
-//! The runtime is looked at as a whole, whenever it, the API server or the clock says that something may be new. What was
-//! found stays known by the sandbox's id; only new sandboxes are asked about.
+//! All sandboxes are listed whenever the runtime, the API server or a timer indicates a change. Known sandboxes are cached by id; details
+//! are requested only for new ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use knit_cri::{Process, Runtime, SOCKETS};
-use knit_engine::pods::Running;
+use knit_cri::{SandboxProcess, RuntimeClient, DEFAULT_SOCKETS};
+use knit_engine::pods::RunningSandbox;
 use knit_model::SandboxId;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::Shared;
-use super::tellers::Teller;
+use super::Context;
+use super::informers::Informer;
+use crate::process_netns::{self, ProcessNetns};
 use crate::sandboxes::netns_of;
-use crate::visit::{Visited, visit};
 
-/// Changes often come in groups: so long after the first the runtime is looked at.
-const GROUP: Duration = Duration::from_millis(3);
-/// Without any hint the runtime is looked at this often.
-const ANYWAY: Duration = Duration::from_secs(10);
-/// While a sandbox has no process yet, it is asked about this often.
-const SOON: Duration = Duration::from_millis(100);
-/// After the runtime was away it is tried again after this long.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Changes come in bursts: they are collected this long.
+const SETTLE_TIME: Duration = Duration::from_millis(3);
+/// Interval of lists without an indication of a change.
+const RELIST_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of lists while a sandbox has no process yet.
+const STARTING_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Delay after the connection failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the sandboxes that run.
-type Known = BTreeMap<SandboxId, Running>;
+/// The running sandboxes.
+type KnownSandboxes = BTreeMap<SandboxId, RunningSandbox>;
 
-/// Looks at the runtime for as long as it is polled. While it is away, all that is known stays.
-pub(super) async fn follow(shared: Shared, socket: Option<PathBuf>) {
-    let (mut is_away, mut teller) = (false, shared.teller());
+/// Lists sandboxes. While the runtime is unavailable, the last known ones stay.
+pub(super) async fn run(context: Context, socket: Option<PathBuf>) {
+    let (mut is_away, mut informer) = (false, context.informer());
     loop {
         let socket = socket.clone().unwrap_or_else(find);
-        let Err(why) = session(&shared, &socket, &mut teller).await;
+        let Err(why) = session(&context, &socket, &mut informer).await;
         if !is_away {
-            tracing::warn!(%why, "what is known of running pods stays, and it is tried again");
+            tracing::warn!(error = %why, "container runtime unavailable; keeping the known sandboxes and retrying");
         }
         is_away = true;
-        sleep(AGAIN).await;
+        sleep(RETRY_INTERVAL).await;
     }
 }
 
-/// The first socket that is there; containerd's if none is.
+/// The first socket that exists; containerd's if none does.
 fn find() -> PathBuf {
-    let mut sockets = SOCKETS.iter().map(Path::new);
-    sockets.find(|path| path.exists()).unwrap_or(Path::new(SOCKETS[0])).to_owned()
+    let mut sockets = DEFAULT_SOCKETS.iter().map(Path::new);
+    sockets.find(|path| path.exists()).unwrap_or(Path::new(DEFAULT_SOCKETS[0])).to_owned()
 }
 
-/// One connection, until it fails.
+/// Runs one connection until it fails.
 async fn session(
-    shared: &Shared,
+    context: &Context,
     socket: &Path,
-    teller: &mut Teller,
+    informer: &mut Informer,
 ) -> Result<std::convert::Infallible, knit_cri::Error> {
-    let (mut runtime, version) = Runtime::connect(socket).await?;
-    tracing::info!(runtime = version, socket = %socket.display(), "running pods are known from");
-    let _listening = Listening(tokio::spawn(listen(runtime.clone(), Arc::clone(&shared.look))));
-    let mut known = Known::new();
+    let (mut runtime, version) = RuntimeClient::connect(socket).await?;
+    tracing::info!(runtime = version, socket = %socket.display(), "connected to the container runtime");
+    let _listener =
+        EventListener(tokio::spawn(listen(runtime.clone(), Arc::clone(&context.sandboxes_changed))));
+    let mut known = KnownSandboxes::new();
     loop {
-        let asked = shared.moment();
-        let is_whole = look(shared, &mut runtime, &mut known).await?;
-        shared.pods().run(known.clone(), asked);
-        shared.feed_pods();
-        if is_whole {
-            teller.told_all();
+        let requested = context.monotonic_now();
+        let is_complete = list(context, &mut runtime, &mut known).await?;
+        context.pods().set_running(known.clone(), requested);
+        context.feed_pods();
+        if is_complete {
+            informer.mark_synced();
         }
-        let wait = if is_whole { ANYWAY } else { SOON };
-        let _ = timeout_at(Instant::now() + wait, shared.look.notified()).await;
-        sleep(GROUP).await;
+        let wait = if is_complete { RELIST_INTERVAL } else { STARTING_POLL_INTERVAL };
+        let _ = timeout_at(Instant::now() + wait, context.sandboxes_changed.notified()).await;
+        sleep(SETTLE_TIME).await;
     }
 }
 
-/// Ends with the connection that it listens on.
-struct Listening(tokio::task::JoinHandle<()>);
+/// The event listener of a connection; aborted on drop.
+struct EventListener(tokio::task::JoinHandle<()>);
 
-impl Drop for Listening {
+impl Drop for EventListener {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Has the runtime looked at whenever it says that something changed. Some runtimes do not say: then pods' events do.
-async fn listen(mut runtime: Runtime, look: Arc<Notify>) {
-    // The answer begins with the first change, so it is waited for here and not on the way.
+/// Requests a list for every event of the runtime. Some runtimes have no events: then watch events of pods trigger lists.
+async fn listen(mut runtime: RuntimeClient, sandboxes_changed: Arc<Notify>) {
+    // The response starts with the first event, so this task waits for it.
     let mut events = match runtime.events().await {
         Ok(events) => events,
         Err(why) => {
-            tracing::info!(%why, "the runtime tells no changes: pods are looked at when the API server tells some");
+            tracing::info!(error = %why, "the container runtime has no events; sandboxes are listed on changes of pods");
             return;
         }
     };
     loop {
-        look.notify_one();
+        sandboxes_changed.notify_one();
         match events.next().await {
             Ok(Some(())) => {}
-            // The next look notices that the runtime is away, if it is.
+            // The next list detects a failed connection.
             Ok(None) | Err(_) => return,
         }
     }
 }
 
-/// Looks at all sandboxes. Says whether everything there is to know is known.
-async fn look(shared: &Shared, runtime: &mut Runtime, known: &mut Known) -> Result<bool, knit_cri::Error> {
-    let listed = runtime.running().await?;
+/// Lists all sandboxes. Returns whether every running one is known.
+async fn list(
+    context: &Context,
+    runtime: &mut RuntimeClient,
+    known: &mut KnownSandboxes,
+) -> Result<bool, knit_cri::Error> {
+    let listed = runtime.running_sandboxes().await?;
     let is_listed = |id: &SandboxId| listed.iter().any(|one| one.id == id.0);
     known.retain(|id, running| is_listed(id) && Path::new(&running.netns).exists());
-    let mut is_whole = true;
+    let mut is_complete = true;
     for one in listed {
         let id = SandboxId(one.id.clone());
-        if known.contains_key(&id) || is_on_host(shared, &one.uid) {
+        if known.contains_key(&id) || uses_host_network(context, &one.uid) {
             continue;
         }
-        match find_process(runtime, &one.id, &one.uid).await? {
+        match find_netns(runtime, &one.id, &one.uid).await? {
             Found::Running(running) => {
                 tracing::debug!(
                     pod = one.name,
                     namespace = one.namespace,
                     sandbox = one.id,
                     ?running,
-                    "runs"
+                    "sandbox is running"
                 );
                 known.insert(id, running);
             }
             Found::Host => {}
-            Found::NotYet => is_whole = false,
+            Found::NotYet => is_complete = false,
         }
     }
-    Ok(is_whole)
+    Ok(is_complete)
 }
 
-/// Whether the API server says that a pod uses the node's own network: then the runtime need not be asked.
-fn is_on_host(shared: &Shared, uid: &str) -> bool {
-    shared.pods().get(uid).is_some_and(|pod| pod.host_network)
+/// Whether the pod uses the host network according to the API server: then its sandbox needs no lookup.
+fn uses_host_network(context: &Context, uid: &str) -> bool {
+    context.pods().get(uid).is_some_and(|pod| pod.host_network)
 }
 
 enum Found {
-    Running(Running),
+    Running(RunningSandbox),
     Host,
     NotYet,
 }
 
-/// From a sandbox to its namespace. A pid is used again sooner or later: so the runtime is asked before and after, and the
-/// namespace's cookie has to be the same both times.
-async fn find_process(runtime: &mut Runtime, sandbox: &str, uid: &str) -> Result<Found, knit_cri::Error> {
-    let number = match runtime.process(sandbox).await? {
-        Process::Pid(pid) => pid,
-        Process::Host => return Ok(Found::Host),
-        Process::None => return Ok(Found::NotYet),
+/// Finds the namespace of a sandbox. Because pids are reused, the runtime is asked before and after, and the namespace's cookie must be
+/// the same both times.
+async fn find_netns(runtime: &mut RuntimeClient, sandbox: &str, uid: &str) -> Result<Found, knit_cri::Error> {
+    let number = match runtime.sandbox_process(sandbox).await? {
+        SandboxProcess::Pid(pid) => pid,
+        SandboxProcess::Host => return Ok(Found::Host),
+        SandboxProcess::None => return Ok(Found::NotYet),
     };
-    let before = visit(number).await;
-    if runtime.process(sandbox).await? != Process::Pid(number) {
+    let before = process_netns::find(number).await;
+    if runtime.sandbox_process(sandbox).await? != SandboxProcess::Pid(number) {
         return Ok(Found::NotYet);
     }
-    match (before, visit(number).await) {
-        (Some(Visited::Sandbox(before)), Some(Visited::Sandbox(after))) if before == after => {
-            Ok(Found::Running(Running {
+    match (before, process_netns::find(number).await) {
+        (Some(ProcessNetns::Sandbox(before)), Some(ProcessNetns::Sandbox(after))) if before == after => {
+            Ok(Found::Running(RunningSandbox {
                 uid: uid.to_owned(),
                 instance: after,
                 netns: netns_of(number),
                 number,
             }))
         }
-        (Some(Visited::Host), _) => Ok(Found::Host),
+        (Some(ProcessNetns::Host), _) => Ok(Found::Host),
         _ => Ok(Found::NotYet),
     }
 }

@@ -1,9 +1,10 @@
-//! Keys from Secrets: those that a pod of this node needs, and no others.
+//! Keys from Secrets that pods of this node need.
 //!
-//! The agent has no right to read any Secret by itself. Whoever wants it to use one grants exactly that one, by a Role in its
-//! namespace; each is then watched by its name. What it holds goes to [`Fetched`], and the pods that need it are compared.
+//! The agent has no permission to read Secrets by default. A Role in the Secret's namespace grants access to exactly that one; each Secret
+//! is watched by name. Its content goes to [`ApiSecrets`], and the pods that need it are compared.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,19 +12,19 @@ use k8s_openapi::api::core::v1::Secret;
 use knit_engine::{Event, Unit};
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{self, Api};
-use knit_kube::{Seen, follow_with};
+use knit_kube::{WatchUpdate, watch_with_errors};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
 
-use super::Shared;
-use crate::keys::{Fetched, Known, SecretName};
+use super::Context;
+use super::state_follower::StateFollower;
+use crate::keys::{ApiSecrets, SecretName, SecretState};
 
-/// Changes often come in groups: so long after the first it is looked what is needed.
-const GROUP: Duration = Duration::from_millis(5);
-/// From one look to the next it is at least this long: the loop is asked about all pods.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Changes come in bursts: they are collected this long.
+const SETTLE_TIME: Duration = Duration::from_millis(5);
+/// Minimum interval between two queries about all pods.
+const MIN_QUERY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// One Secret that is watched, until this is dropped.
+/// The watch of one Secret; aborted on drop.
 struct Watch(JoinHandle<()>);
 
 impl Drop for Watch {
@@ -32,65 +33,63 @@ impl Drop for Watch {
     }
 }
 
-/// Watches what is needed for as long as it is polled.
-pub(super) async fn follow(shared: Shared, fetched: Arc<Fetched>) {
-    let mut version = shared.handle.version();
+/// Watches the needed Secrets.
+pub(super) async fn run(context: Context, secrets: Arc<ApiSecrets>) {
+    let follower = StateFollower::new(&context.handle, SETTLE_TIME);
+    let mut state = follower.with_min_interval(MIN_QUERY_INTERVAL);
     let mut watches: BTreeMap<SecretName, Watch> = BTreeMap::new();
     loop {
-        if let Ok(needed) = shared.handle.ask(|node| node.state().secrets_needed()).await {
+        if let Ok(needed) = context.handle.query(|node| node.state().required_secrets()).await {
             watches.retain(|name, _| needed.contains_key(name));
             for name in needed.into_keys() {
                 watches.entry(name).or_insert_with_key(|name| {
-                    // What was known of it before nobody needed it may be old.
-                    fetched.forget(name);
-                    Watch(tokio::spawn(watch(shared.clone(), Arc::clone(&fetched), name.clone())))
+                    // A value from an earlier watch may be outdated.
+                    secrets.forget(name);
+                    Watch(tokio::spawn(watch(context.clone(), Arc::clone(&secrets), name.clone())))
                 });
             }
         }
-        let rested = Instant::now() + PAUSE;
-        if version.changed().await.is_err() {
+        if state.changed(pending(), None).await.is_err() {
             return;
         }
-        sleep_until(rested.max(Instant::now() + GROUP)).await;
-        version.mark_unchanged();
     }
 }
 
-async fn watch(shared: Shared, fetched: Arc<Fetched>, name: SecretName) {
-    let api: Api<Secret> = Api::namespaced(shared.client.clone(), &name.0);
-    // By its name: so that a right to this one Secret is enough.
+async fn watch(context: Context, secrets: Arc<ApiSecrets>, name: SecretName) {
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &name.0);
+    // By name: access to this one Secret is enough.
     let config = watcher::Config::default().fields(&format!("metadata.name={}", name.1));
     let what = format!("secret {}/{}", name.0, name.1);
-    follow_with(&what, api, config, |heard| {
-        let Some(known) = read(heard) else { return };
-        if !fetched.set(&name, known) {
+    watch_with_errors(&what, api, config, |event| {
+        let Some(state) = read(event) else { return };
+        if !secrets.set(&name, state) {
             return;
         }
         let name = name.clone();
-        shared.handle.feed(move |state| {
-            let units = state.secrets_needed().remove(&name).unwrap_or_default();
-            vec![Event::Compare(units.into_iter().map(Unit::Sandbox).collect())]
+        context.handle.feed(move |state| {
+            let units = state.required_secrets().remove(&name).unwrap_or_default();
+            vec![Event::ResyncUnits(units.into_iter().map(Unit::Sandbox).collect())]
         });
-        shared.tell.notify_one();
+        context.pods_changed.notify_one();
     })
     .await;
 }
 
-/// What is known by now; nothing, where what was known stays.
-fn read(heard: Result<Seen<Secret>, &watcher::Error>) -> Option<Known> {
-    Some(match heard {
-        Ok(Seen::Listed(secrets)) => secrets.first().map_or(Known::Missing, there),
-        Ok(Seen::Applied(secret)) => there(&secret),
-        Ok(Seen::Deleted(_)) => Known::Missing,
+/// The new state of the Secret; `None` where the last known one stays.
+fn read(event: Result<WatchUpdate<Secret>, &watcher::Error>) -> Option<SecretState> {
+    Some(match event {
+        Ok(WatchUpdate::Listed(secrets)) => secrets.first().map_or(SecretState::Missing, present),
+        Ok(WatchUpdate::Applied(secret)) => present(&secret),
+        Ok(WatchUpdate::Deleted(_)) => SecretState::Missing,
         Err(
             watcher::Error::InitialListFailed(kube::Error::Api(why))
             | watcher::Error::WatchStartFailed(kube::Error::Api(why)),
-        ) if why.code == 403 => Known::Refused(why.message.clone()),
+        ) if why.code == 403 => SecretState::Forbidden(why.message.clone()),
         Err(_) => return None,
     })
 }
 
-fn there(secret: &Secret) -> Known {
+fn present(secret: &Secret) -> SecretState {
     let entries = secret.data.iter().flatten();
-    Known::there(entries.map(|(name, bytes)| (name, bytes.0.as_slice())))
+    SecretState::present(entries.map(|(name, bytes)| (name, bytes.0.as_slice())))
 }

@@ -1,100 +1,102 @@
-//! Comparing the whole node with the kernel: what was changed by hand comes back, what nobody knows goes.
+//! Drift repair: compares the whole node with the kernel, restores what others changed and removes strays.
 //!
-//! Everything that Knit makes has a mark, so that it is found also when what was written down is lost. A link of the host
-//! that has the mark and that no unit knows is removed; inside sandboxes the same happens whenever one is looked at.
+//! Everything that Knit creates has a mark, so it is found even if the journal is lost. A host link with the mark that no unit owns is a
+//! stray and is removed; strays inside sandboxes are removed whenever the sandbox is observed.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use knit_engine::{Event, Unit};
-use knit_kernel::Places;
-use knit_kernel::apply::{Applied, Deletes, RollBack};
-use knit_kernel::observe::{Look, ScopeLook};
+use knit_kernel::SandboxNamespaces;
+use knit_kernel::apply::{AppliedPlan, DeleteMode, Rollback};
+use knit_kernel::observe::{ScopeQuery, StateQuery};
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
-use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, marks};
+use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, kernel_ids};
 
 use super::{Node, Plans};
 use crate::error::{Error, Result};
-use crate::hands::Shared;
+use crate::executor::SharedFaults;
 
-/// Something that was not as it should be, and what was done about it.
+/// A repaired drift.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
-    /// What, in words.
+    /// What had drifted.
     pub what: String,
-    /// What was done.
+    /// The plan that repaired it.
     pub plan: Arc<Plan>,
 }
 
 impl Node {
-    /// From here on links with Knit's mark that no unit knows are taken for another Knit's: they stay, and nothing is made
-    /// beside them. For commands, which may be given the wrong state folder; an agent has the machine to itself.
-    pub fn spare_strays(&mut self) {
-        self.spares_strays = true;
+    /// From now on links with Knit's mark that no unit owns belong to another Knit: they stay, and changes are rejected. For commands, which
+    /// may run with the wrong state directory; an agent owns the machine.
+    pub fn keep_foreign_links(&mut self) {
+        self.keeps_foreign_links = true;
     }
 
-    /// Compares everything with the kernel, repairs what differs, and removes what has Knit's mark and no unit knows.
+    /// Compares everything with the kernel, repairs drift and removes strays.
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
-        let outcome = self.hear(Event::Resync)?;
+        let outcome = self.handle(Event::Resync)?;
         let mut repairs = Repair::of_plans(outcome.plans);
         let strays = self.strays()?;
-        if self.spares_strays
-            && let Some(what) = self.links_of_others(&strays)
+        if self.keeps_foreign_links
+            && let Some(what) = self.foreign_links(&strays)
         {
-            return Err(Error::Others { what });
+            return Err(Error::ForeignLinks { what });
         }
-        repairs.extend(self.sweep(strays)?);
-        // A crash may have come after links were cut off and before they were deleted.
-        self.to_reap.insert(Scope::Host);
-        self.to_reap.extend(self.state.sandboxes.keys().cloned().map(Scope::Sandbox));
-        self.tidy()?;
+        repairs.extend(self.remove_strays(strays)?);
+        // A crash may have happened between a deferred deletion and its execution.
+        self.deferred_deletes.insert(Scope::Host);
+        self.deferred_deletes.extend(self.state.sandboxes.keys().cloned().map(Scope::Sandbox));
+        self.clean_up()?;
         Ok(repairs)
     }
 
-    /// The same for a daemon, which compares unit by unit by itself: only what no unit knows.
+    /// Removes strays. For a daemon, which repairs drift of units itself.
     pub fn repair_strays(&mut self) -> Result<Option<Repair>> {
-        self.to_reap.insert(Scope::Host);
+        self.deferred_deletes.insert(Scope::Host);
         let strays = self.strays()?;
-        self.sweep(strays)
+        self.remove_strays(strays)
     }
 
-    /// What has Knit's mark on the host and no unit knows, as a plan that removes it.
+    /// The strays of the host, as a plan that removes them.
     pub fn strays(&mut self) -> Result<Plan> {
         let host = self.observe_host()?;
-        let known_rules: BTreeSet<_> = self.state.made.values().flat_map(|made| &made.rules).collect();
-        let is_stray = |link: &Link| is_marked(link) && self.state.made.holder(&link.name).is_none();
+        let known_rules: BTreeSet<_> =
+            self.state.units.values().flat_map(|unit_state| &unit_state.rules).collect();
+        let is_stray = |link: &Link| is_marked(link) && self.state.units.holder(&link.name).is_none();
         let here = |name: &IfName| host.links.get(name).is_some_and(is_stray);
         let mut stray = ScopeState::default();
-        // A link without a mark is only looked at: what it sits on stays.
+        // A link without a mark is only needed as the lower link of others: it stays.
         stray
             .links
             .extend(host.links.clone().into_iter().filter(|(_, link)| is_stray(link) || !is_marked(link)));
         stray.neighbours.extend(host.neighbours.into_iter().filter(|(_, neighbour)| here(&neighbour.link)));
         stray.rules.extend(host.rules.into_iter().filter(|rule| !known_rules.contains(rule)));
-        let over_here = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
-        // Of what is on links of others, those that ways go by are looked after with the ways.
-        let ways = self.state.made.get(&Unit::NodeRoutes);
-        let is_looked_after = |name: &IfName| ways.is_some_and(|ways| ways.ways.contains(name));
+        let on_stray = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
+        // Routes and addresses on foreign links that node routes use belong to the unit of the node routes.
+        let ways = self.state.units.get(&Unit::NodeRoutes);
+        let is_used = |name: &IfName| ways.is_some_and(|ways| ways.route_links.contains(name));
         let is_free = !self.state.is_pending(&Unit::NodeRoutes);
-        let is_left = |name: &IfName| {
+        let is_unused = |name: &IfName| {
             let is_others = host.links.get(name).is_some_and(|link| !is_marked(link));
-            is_free && is_others && !is_looked_after(name)
+            is_free && is_others && !is_used(name)
         };
-        let of_ways = |route: &Route| route.owned && marks::is_of_ways(route.table);
-        let over_left = |route: &Route| of_ways(route) && route.via.iter().all(|hop| is_left(&hop.link));
-        let is_stray = |route: &Route| over_here(&route.via) || !route.via.is_empty() && over_left(route);
+        let of_node_routes = |route: &Route| route.owned && kernel_ids::is_node_route_table(route.table);
+        let on_unused =
+            |route: &Route| of_node_routes(route) && route.via.iter().all(|hop| is_unused(&hop.link));
+        let is_stray = |route: &Route| on_stray(&route.via) || !route.via.is_empty() && on_unused(route);
         stray.routes.extend(host.routes.into_iter().filter(|(_, route)| is_stray(route)));
-        let is_stray = |one: &Address| here(&one.link) || one.owned && is_left(&one.link);
+        let is_stray = |one: &Address| here(&one.link) || one.owned && is_unused(&one.link);
         stray.addresses.extend(host.addresses.into_iter().filter(|(_, address)| is_stray(address)));
         Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))
     }
 
-    /// The names of the links among them that are another Knit's, if there are any. A pod's own may have come to lie on the
-    /// host: a NIC that was lent and came home by itself.
-    fn links_of_others(&self, strays: &Plan) -> Option<String> {
-        let own = self.marks();
+    /// The names of the stray links that belong to another Knit, if there are any. A device that was moved into a pod returns to the host
+    /// with the pod's mark when its namespace is gone: it is not foreign.
+    fn foreign_links(&self, strays: &Plan) -> Option<String> {
+        let own = self.owner_ids();
         let is_own = |link: &Link| link.owner.as_ref().is_some_and(|owner| own.contains(&owner.0));
         let names = strays.steps.iter().filter_map(|planned| match &planned.step {
             Step::DeleteLink { link, .. } if !is_own(link) => Some(link.name.as_str()),
@@ -108,41 +110,41 @@ impl Node {
         }
     }
 
-    /// Removes them. Nothing is written down: whatever a crash leaves is found by its mark again.
-    fn sweep(&mut self, plan: Plan) -> Result<Option<Repair>> {
+    /// Removes strays. Nothing is journalled: after a crash they are found by their marks again.
+    fn remove_strays(&mut self, plan: Plan) -> Result<Option<Repair>> {
         if plan.is_empty() {
             return Ok(None);
         }
-        let mut faults = Shared(self.hands.faults());
-        match self.hands.kernel().apply(&plan, Deletes::Deferred, &mut Places::new(), &mut faults) {
-            Ok(Applied { to_reap }) => self.to_reap.extend(to_reap),
-            Err(error) if error.roll_back == RollBack::Left => {
-                return Err(Error::Stopped { unit: "what nobody asks for".to_owned() });
+        let mut faults = SharedFaults(self.executor.faults());
+        match self.executor.kernel().apply(&plan, DeleteMode::Deferred, &mut SandboxNamespaces::new(), &mut faults) {
+            Ok(AppliedPlan { deferred_deletes: to_reap }) => self.deferred_deletes.extend(to_reap),
+            Err(error) if error.rollback == Rollback::Skipped => {
+                return Err(Error::Stopped { unit: "stray links".to_owned() });
             }
             Err(error) => return Err(Error::Stray { why: error.to_string() }),
         }
-        let what = "removed what has Knit's mark and nobody asks for".to_owned();
+        let what = "removed stray links".to_owned();
         Ok(Some(Repair { what, plan: Arc::new(plan) }))
     }
 
-    /// Everything on the host.
+    /// Observes the whole host.
     pub(super) fn observe_host(&mut self) -> Result<ScopeState> {
-        let look = Look::default().at(Scope::Host, ScopeLook::everything());
-        let mut seen = self.hands.kernel().observe(&look, &mut Places::new())?;
+        let look = StateQuery::default().with_scope(Scope::Host, ScopeQuery::everything());
+        let mut seen = self.executor.kernel().observe(&look, &mut SandboxNamespaces::new())?;
         Ok(std::mem::take(seen.scope(&Scope::Host)))
     }
 }
 
-/// Whether a link has Knit's mark: its name's, or the group that it was born in when a crash came in between.
+/// Whether a link has Knit's mark: an owner id, or the group of new links if a crash happened in between.
 fn is_marked(link: &Link) -> bool {
-    link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP)
+    link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP)
 }
 
 impl Repair {
-    /// What comparing everything led to.
+    /// The repairs of a full comparison.
     pub(crate) fn of_plans(plans: Plans) -> Vec<Self> {
         let different = plans.into_iter().filter(|(_, plan)| !plan.is_empty());
-        different.map(|(unit, plan)| Self { what: format!("{unit} was not as asked for"), plan }).collect()
+        different.map(|(unit, plan)| Self { what: format!("{unit}: drift repaired"), plan }).collect()
     }
 }
 

@@ -3,84 +3,85 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
-use knit_engine::call::{Collect, Collected, Detach, Domain, Which};
-use knit_engine::{Answer, CallId, Event, State};
+use knit_engine::call::{GcRequest, GcResult, DetachRequest, ManagedNetns, DetachScope};
+use knit_engine::{CallResult, CallId, Event, State};
 use knit_kni::v1::agent_server::Agent;
-use knit_kni::{Reason, Refusal, v1};
+use knit_kni::{Reason, RpcError, v1};
 use knit_model::problem::Problem;
 use knit_model::{Sandbox, SandboxId};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::request::{self, Checked};
-use super::{Services, answer, check, nodes, pods, refusal};
+use super::{Services, answer, check, nodes, pods, rejection};
 use crate::node::Node;
-use crate::standalone::desk;
+use crate::standalone::local_api;
 
-/// What a stream of answers is.
+/// A response stream.
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Finds the sandbox that a caller names.
+/// Finds the sandbox that a request refers to.
 fn find(state: &State, pod: &v1::PodRef) -> Checked<Option<SandboxId>> {
     if pod.id.is_empty() && pod.name.is_empty() {
-        let message = "pod: name it by its id, or by name and namespace";
-        return Err(Refusal::new(Reason::InvalidValue, message).field("pod"));
+        let message = "pod: set its id, or its name and namespace";
+        return Err(RpcError::new(Reason::InvalidValue, message).field("pod"));
     }
     let namespace = if pod.namespace.is_empty() { "default" } else { &pod.namespace };
-    let is_meant = |sandbox: &&Sandbox| {
+    let is_match = |sandbox: &&Sandbox| {
         (pod.id.is_empty() || sandbox.id.0 == pod.id)
             && (pod.name.is_empty() || (sandbox.pod == pod.name && sandbox.namespace == namespace))
     };
     if !pod.id.is_empty() {
         let known = state.sandboxes.get(&SandboxId(pod.id.clone()));
-        return Ok(known.filter(is_meant).map(|sandbox| sandbox.id.clone()));
+        return Ok(known.filter(is_match).map(|sandbox| sandbox.id.clone()));
     }
-    Ok(state.sandboxes.values().find(is_meant).map(|sandbox| sandbox.id.clone()))
+    Ok(state.sandboxes.values().find(is_match).map(|sandbox| sandbox.id.clone()))
 }
 
 fn failed(problem: &Problem, call: &CallId, object: &str) -> Status {
-    refusal(problem, call, object).into()
+    rejection(problem, call, object).into()
 }
 
 impl Services {
-    /// Carries a call out and waits for its answer.
-    pub(super) async fn carry<T: Send + 'static>(
+    /// Makes a call and waits for its result.
+    pub(super) async fn call<T: Send + 'static>(
         &self,
         call: &CallId,
         object: &str,
         event: Event,
-        render: impl FnOnce(&Node, Answer) -> Result<T, Problem> + Send + 'static,
+        render: impl FnOnce(&Node, CallResult) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Status> {
         let rendered = self.handle.call(call.clone(), event, render).await;
         rendered.and_then(|rendered| rendered).map_err(|problem| failed(&problem, call, object))
     }
 
-    /// What an event would change.
-    async fn rehearse(&self, call: &CallId, object: &str, event: Event) -> Result<v1::Plan, Status> {
-        let rehearsed = self.handle.ask(move |node| node.rehearse([event])).await;
-        let rehearsed = rehearsed.map_err(|problem| failed(&problem, call, object))?;
+    /// The plan of an event, as a dry run.
+    async fn dry_run(&self, call: &CallId, object: &str, event: Event) -> Result<v1::Plan, Status> {
+        let result = self.handle.query(move |node| node.dry_run([event])).await;
+        let result = result.map_err(|problem| failed(&problem, call, object))?;
         let (_, outcome) =
-            rehearsed.map_err(|why| Status::from(Refusal::new(Reason::Internal, why.to_string())))?;
+            result.map_err(|why| Status::from(RpcError::new(Reason::Internal, why.to_string())))?;
         for (_, answer) in outcome.answers {
-            if let Answer::Failed(problem) = answer {
+            if let CallResult::Failed(problem) = answer {
                 return Err(failed(&problem, call, object));
             }
         }
-        Ok(desk::plan(&desk::merged(&outcome.plans)))
+        Ok(local_api::plan(&local_api::merged(&outcome.plans)))
     }
 
-    pub(super) async fn see<T: Send + 'static>(
+    pub(super) async fn query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Node) -> Checked<T> + Send + 'static,
+        query: impl FnOnce(&mut Node) -> Checked<T> + Send + 'static,
     ) -> Result<T, Status> {
-        let seen = self.handle.ask(look).await;
-        let seen = seen.map_err(|problem| Status::from(refusal(&problem, &CallId(String::new()), "")))?;
-        Ok(seen?)
+        let result = self.handle.query(query).await;
+        let result =
+            result.map_err(|problem| Status::from(rejection(&problem, &CallId(String::new()), "")))?;
+        Ok(result?)
     }
 
     async fn find(&self, pod: Option<v1::PodRef>) -> Result<Option<SandboxId>, Status> {
         let pod = pod.unwrap_or_default();
-        self.see(move |node| find(node.state(), &pod)).await
+        self.query(move |node| find(node.state(), &pod)).await
     }
 }
 
@@ -95,50 +96,55 @@ impl Agent for Services {
     ) -> Result<Response<v1::CreateSandboxResponse>, Status> {
         let call = self.call_id(request.metadata());
         let v1::CreateSandboxRequest { sandbox, netns_dir, fail_if_present } = request.into_inner();
-        let mut wished = request::sandbox(sandbox)?;
-        let object = format!("sandbox {}", wished.id);
-        let id = SandboxId(wished.id.clone());
+        let mut sandbox_request = request::sandbox(sandbox)?;
+        let object = format!("sandbox {}", sandbox_request.id);
+        let id = SandboxId(sandbox_request.id.clone());
         let known = {
             let id = id.clone();
-            self.see(move |node| Ok(node.state().sandboxes.get(&id).cloned())).await?
+            self.query(move |node| Ok(node.state().sandboxes.get(&id).cloned())).await?
         };
         if known.is_some() && fail_if_present {
-            let message = format!("{object} is there already");
-            return Err(Refusal::new(Reason::AlreadyPresent, message).about(object).call(&call.0).into());
+            let message = format!("{object} already exists");
+            return Err(RpcError::new(Reason::AlreadyPresent, message).about(object).call(&call.0).into());
         }
-        let made = wished.netns.is_empty() && wished.machine.is_none() && known.is_none();
-        if made {
-            let default = self.about.netns_dir.display().to_string();
-            let of = [wished.namespace.as_str(), wished.pod.as_str(), wished.id.as_str()];
-            wished.netns = request::domain_path(&netns_dir, &default, of)?;
-            let domain = Domain {
-                path: wished.netns.clone(),
-                pod: wished.pod.clone(),
-                namespace: wished.namespace.clone(),
-                uid: wished.uid.clone(),
+        let creates_netns =
+            sandbox_request.netns.is_empty() && sandbox_request.machine.is_none() && known.is_none();
+        if creates_netns {
+            let default = self.info.netns_dir.display().to_string();
+            let of = [
+                sandbox_request.namespace.as_str(),
+                sandbox_request.pod.as_str(),
+                sandbox_request.id.as_str(),
+            ];
+            sandbox_request.netns = request::netns_path_for(&netns_dir, &default, of)?;
+            let domain = ManagedNetns {
+                path: sandbox_request.netns.clone(),
+                pod: sandbox_request.pod.clone(),
+                namespace: sandbox_request.namespace.clone(),
+                uid: sandbox_request.uid.clone(),
             };
-            let event = Event::DomainRequested { call: call.clone(), domain };
-            self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
+            let event = Event::NetnsRequested { call: call.clone(), netns: domain };
+            self.call(&call, &object, event, |_, answer| ok(answer)).await?;
         }
-        let path = wished.netns.clone();
-        let attach = knit_engine::Attach {
+        let path = sandbox_request.netns.clone();
+        let attach = knit_engine::AttachRequest {
             call: call.clone(),
             dialect: knit_model::provenance::Dialect::Kni,
-            sandbox: wished,
+            sandbox: sandbox_request,
             interfaces: Vec::new(),
-            notes: Default::default(),
+            metadata: Default::default(),
             fail_if_present: false,
             ticket: 0,
-            began: 0,
+            started_at: 0,
         };
         let pod = {
             let id = id.clone();
             let seen = move |node: &Node, answer| ok(answer).map(|_| pods::pod(node.state(), &id));
-            self.carry(&call, &object, Event::AttachRequested(Box::new(attach)), seen).await
+            self.call(&call, &object, Event::AttachRequested(Box::new(attach)), seen).await
         };
-        if pod.is_err() && made {
-            let event = Event::DomainUnwanted { call: call.clone(), path };
-            self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
+        if pod.is_err() && creates_netns {
+            let event = Event::NetnsRemovalRequested { call: call.clone(), path };
+            self.call(&call, &object, event, |_, answer| ok(answer)).await?;
         }
         let message =
             v1::CreateSandboxResponse { pod: pod?, created: known.is_none(), call_id: call.0.clone() };
@@ -154,15 +160,15 @@ impl Agent for Services {
         let deleted = found.is_some();
         if let Some(id) = found {
             let object = format!("sandbox {id}");
-            let detach = Detach {
+            let detach = DetachRequest {
                 call: call.clone(),
                 sandbox: id,
                 netns: String::new(),
-                which: Which::Sandbox,
-                forget: false,
-                began: 0,
+                scope: DetachScope::Sandbox,
+                forget_sandbox: false,
+                started_at: 0,
             };
-            self.carry(&call, &object, Event::DetachRequested(detach), |_, answer| ok(answer)).await?;
+            self.call(&call, &object, Event::DetachRequested(detach), |_, answer| ok(answer)).await?;
             tracing::info!(call = %call, %object, "deleted");
         }
         Ok(answer(&call, v1::DeleteSandboxResponse { deleted, call_id: call.0.clone() }))
@@ -180,8 +186,8 @@ impl Agent for Services {
         let names: Vec<String> = attach.interfaces.iter().map(|(name, ..)| name.to_string()).collect();
         let event = Event::AttachRequested(Box::new(attach));
         if dry_run {
-            let plan = Some(self.rehearse(&call, &object, event).await?);
-            let pod = self.see(move |node| Ok(pods::pod(node.state(), &id))).await?;
+            let plan = Some(self.dry_run(&call, &object, event).await?);
+            let pod = self.query(move |node| Ok(pods::pod(node.state(), &id))).await?;
             let (interfaces, call_id) = (names, call.0.clone());
             let message = v1::AttachResponse { pod, interfaces, plan, call_id, ..Default::default() };
             return Ok(answer(&call, message));
@@ -189,15 +195,15 @@ impl Agent for Services {
         let mine = call.0.clone();
         let seen = move |node: &Node, answer| {
             let interfaces = match ok(answer)? {
-                Answer::Attached { interfaces, .. } => interfaces,
-                Answer::Chained => return Ok((pods::pod(node.state(), &id), true)),
+                CallResult::Attached { interfaces, .. } => interfaces,
+                CallResult::ChainAttached => return Ok((pods::pod(node.state(), &id), true)),
                 _ => return Ok((None, false)),
             };
             let is_mine = |why: &knit_model::Provenance| why.call.as_deref() == Some(mine.as_str());
-            let changed = interfaces.iter().any(|(there, _)| is_mine(&there.why));
+            let changed = interfaces.iter().any(|(attachment, _)| is_mine(&attachment.origin));
             Ok((pods::pod(node.state(), &id), changed))
         };
-        let (pod, changed) = self.carry(&call, &object, event, seen).await?;
+        let (pod, changed) = self.call(&call, &object, event, seen).await?;
         tracing::info!(call = %call, %object, ifname = %names.join(","), changed, "attached");
         let call_id = call.0.clone();
         let message =
@@ -213,15 +219,15 @@ impl Agent for Services {
         let v1::DetachRequest { pod, interfaces, all, dry_run, netns_path, forget, began } =
             request.into_inner();
         if interfaces.is_empty() != all {
-            let message = "interfaces: name those to detach, or say all";
-            return Err(Refusal::new(Reason::InvalidValue, message).field("interfaces").call(&call.0).into());
+            let message = "interfaces: list the interfaces to detach, or set `all`";
+            return Err(RpcError::new(Reason::InvalidValue, message).field("interfaces").call(&call.0).into());
         }
         let named = interfaces.iter().enumerate();
         let named = named.map(|(at, name)| request::interface(&format!("interfaces[{at}]"), name));
-        let which = if all { Which::Called } else { Which::These(named.collect::<Checked<_>>()?) };
+        let which = if all { DetachScope::Attached } else { DetachScope::Interfaces(named.collect::<Checked<_>>()?) };
         let call_id = call.0.clone();
         let netns = request::path("netns_path", &netns_path)?;
-        // An attach that is still to come is meant, too.
+        // The detach also cancels an attach that is still to come.
         let named = pod.as_ref().map(|pod| pod.id.clone()).filter(|id| began > 0 && !id.is_empty());
         let Some(id) = self.find(pod).await?.or(named.map(SandboxId)) else {
             return Ok(answer(&call, v1::DetachResponse { call_id, ..Default::default() }));
@@ -229,26 +235,26 @@ impl Agent for Services {
         let object = format!("sandbox {id}");
         let detached = {
             let (id, which) = (id.clone(), which.clone());
-            let is_meant = move |name: &knit_model::IfName| match &which {
-                Which::These(names) => names.contains(name),
+            let is_match = move |name: &knit_model::IfName| match &which {
+                DetachScope::Interfaces(names) => names.contains(name),
                 _ => true,
             };
-            self.see(move |node| {
-                let called = &node.state().called;
-                let chained = called.all_chained().filter(|there| there.sandbox == id);
-                let there = called.of(&id).map(|there| &there.interface);
-                let there = there.chain(chained.map(|there| &there.interface));
-                Ok(there.filter(|name| is_meant(name)).map(ToString::to_string).collect::<Vec<_>>())
+            self.query(move |node| {
+                let called = &node.state().attachments;
+                let chained = called.all_chained().filter(|attachment| attachment.sandbox == id);
+                let attachment = called.of(&id).map(|attachment| &attachment.interface);
+                let attachment = attachment.chain(chained.map(|attachment| &attachment.interface));
+                Ok(attachment.filter(|name| is_match(name)).map(ToString::to_string).collect::<Vec<_>>())
             })
             .await?
         };
-        let detach = Detach { call: call.clone(), sandbox: id, netns, which, forget, began };
+        let detach = DetachRequest { call: call.clone(), sandbox: id, netns, scope: which, forget_sandbox: forget, started_at: began };
         let event = Event::DetachRequested(detach);
         if dry_run {
-            let plan = Some(self.rehearse(&call, &object, event).await?);
+            let plan = Some(self.dry_run(&call, &object, event).await?);
             return Ok(answer(&call, v1::DetachResponse { detached, plan, call_id }));
         }
-        self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
+        self.call(&call, &object, event, |_, answer| ok(answer)).await?;
         tracing::info!(call = %call, %object, ifname = %detached.join(","), "detached");
         Ok(answer(&call, v1::DetachResponse { detached, plan: None, call_id }))
     }
@@ -259,11 +265,11 @@ impl Agent for Services {
     ) -> Result<Response<v1::GetPodResponse>, Status> {
         let reference = request.into_inner().pod.unwrap_or_default();
         let pod = self
-            .see(move |node| {
+            .query(move |node| {
                 let found = find(node.state(), &reference)?.and_then(|id| pods::pod(node.state(), &id));
                 found.ok_or_else(|| {
                     let name = if reference.id.is_empty() { &reference.name } else { &reference.id };
-                    Refusal::new(Reason::NotFound, format!("there is no pod {name}")).field("pod")
+                    RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod")
                 })
             })
             .await?;
@@ -276,9 +282,9 @@ impl Agent for Services {
     ) -> Result<Response<v1::CheckPodResponse>, Status> {
         let pod = request.into_inner().pod.unwrap_or_default();
         let name = if pod.id.is_empty() { pod.name.clone() } else { pod.id.clone() };
-        let unknown = || Refusal::new(Reason::NotFound, format!("there is no pod {name}")).field("pod");
+        let unknown = || RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod");
         let id = self.find(Some(pod)).await?.ok_or_else(unknown)?;
-        let differences = self.see(move |node| check::differences(node, &id)).await?;
+        let differences = self.query(move |node| check::differences(node, &id)).await?;
         let as_asked = differences.is_empty();
         Ok(Response::new(v1::CheckPodResponse { as_asked, differences }))
     }
@@ -293,16 +299,16 @@ impl Agent for Services {
         }
         let epoch = self.handle.epoch().to_owned();
         let message = self
-            .see(move |node| {
+            .query(move |node| {
                 let state = node.state();
-                let is_meant = |sandbox: &&Sandbox| {
+                let is_match = |sandbox: &&Sandbox| {
                     let has = |(key, value): (&String, &String)| sandbox.labels.get(key) == Some(value);
                     (namespace.is_empty() || sandbox.namespace == namespace) && labels.iter().all(has)
                 };
                 let mut listed: Vec<v1::Pod> = state
                     .sandboxes
                     .values()
-                    .filter(is_meant)
+                    .filter(is_match)
                     .filter(|sandbox| {
                         without_extension.is_empty()
                             || state.without_extension(&sandbox.id, &without_extension).is_some()
@@ -314,7 +320,7 @@ impl Agent for Services {
                     .collect();
                 listed
                     .sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
-                let position = Some(v1::Position { epoch, sequence: node.last().0 });
+                let position = Some(v1::Position { epoch, sequence: node.last_seq().0 });
                 Ok(v1::ListPodsResponse { pods: listed, position })
             })
             .await?;
@@ -325,8 +331,8 @@ impl Agent for Services {
         &self,
         _request: Request<v1::GetNodeRequest>,
     ) -> Result<Response<v1::GetNodeResponse>, Status> {
-        let (about, epoch) = (self.about.clone(), self.handle.epoch().to_owned());
-        let node = self.see(move |node| Ok(nodes::node(node, &about, &epoch))).await?;
+        let (about, epoch) = (self.info.clone(), self.handle.epoch().to_owned());
+        let node = self.query(move |node| Ok(nodes::node(node, &about, &epoch))).await?;
         Ok(Response::new(v1::GetNodeResponse { node: Some(node) }))
     }
 
@@ -337,12 +343,12 @@ impl Agent for Services {
         let namespace = request.into_inner().namespace;
         let epoch = self.handle.epoch().to_owned();
         let message = self
-            .see(move |node| {
-                let is_meant = |network: &v1::Network| {
+            .query(move |node| {
+                let is_match = |network: &v1::Network| {
                     namespace.is_empty() || network.namespace.is_empty() || network.namespace == namespace
                 };
-                let networks = nodes::all_networks(node.state()).into_iter().filter(is_meant).collect();
-                let position = Some(v1::Position { epoch, sequence: node.last().0 });
+                let networks = nodes::all_networks(node.state()).into_iter().filter(is_match).collect();
+                let position = Some(v1::Position { epoch, sequence: node.last_seq().0 });
                 Ok(v1::ListNetworksResponse { networks, position })
             })
             .await?;
@@ -353,16 +359,16 @@ impl Agent for Services {
         &self,
         request: Request<v1::GetReadinessRequest>,
     ) -> Result<Response<v1::GetReadinessResponse>, Status> {
-        let asked = request.into_inner().pod;
+        let requested = request.into_inner().pod;
         let mut message = self
-            .see(move |node| {
+            .query(move |node| {
                 let state = node.state();
-                let only = asked.map(|pod| find(state, &pod)).transpose()?;
-                let is_meant = |sandbox: &&Sandbox| match &only {
+                let only = requested.map(|pod| find(state, &pod)).transpose()?;
+                let is_match = |sandbox: &&Sandbox| match &only {
                     Some(id) => id.as_ref() == Some(&sandbox.id),
                     None => !pods::readiness(state, sandbox).ready,
                 };
-                let pods = state.sandboxes.values().filter(is_meant).map(|sandbox| v1::PodReadiness {
+                let pods = state.sandboxes.values().filter(is_match).map(|sandbox| v1::PodReadiness {
                     pod: Some(v1::PodRef {
                         id: sandbox.id.0.clone(),
                         name: sandbox.pod.clone(),
@@ -374,7 +380,7 @@ impl Agent for Services {
                 Ok(v1::GetReadinessResponse { node, new_pods, pods: pods.collect() })
             })
             .await?;
-        nodes::add_outside(message.new_pods.get_or_insert_default(), &self.handle.outside());
+        nodes::add_blockers(message.new_pods.get_or_insert_default(), &self.handle.readiness_blockers());
         Ok(Response::new(message))
     }
 
@@ -384,9 +390,9 @@ impl Agent for Services {
     ) -> Result<Response<v1::GetCapacityResponse>, Status> {
         let v1::GetCapacityRequest { network, namespace } = request.into_inner();
         let message = self
-            .see(move |node| {
+            .query(move |node| {
                 let state = node.state();
-                let all = crate::capacity::Capacity::of_all(state);
+                let all = crate::capacity::NetworkAddresses::all(state);
                 let networks = all.iter().map(|one| nodes::capacity(state, one)).filter(|one| {
                     (network.is_empty() || one.network == network)
                         && (namespace.is_empty() || one.namespace == namespace)
@@ -406,31 +412,31 @@ impl Agent for Services {
         let call = self.call_id(request.metadata());
         let v1::CollectGarbageRequest { garbage, group, dry_run } = request.into_inner();
         let wrong = |message: &str| {
-            Status::from(Refusal::new(Reason::InvalidValue, message).field("garbage").call(&call.0))
+            Status::from(RpcError::new(Reason::InvalidValue, message).field("garbage").call(&call.0))
         };
         let (living, why) = match garbage {
-            None => return Err(wrong("garbage: say what lives, or that what is gone is meant")),
+            None => return Err(wrong("garbage: set `living` or `gone`")),
             Some(v1::collect_garbage_request::Garbage::Living(living)) => {
                 if living.attachments.is_empty() && !living.none {
-                    return Err(wrong("living: an empty list has to be confirmed with `none`"));
+                    return Err(wrong("living: confirm an empty list with `none`"));
                 }
-                (Some(attachments(living.attachments)?), "it was not in the list of the living")
+                (Some(attachments(living.attachments)?), "not in the list of living attachments")
             }
             Some(v1::collect_garbage_request::Garbage::Gone(_)) => (None, "its namespace is gone"),
         };
         let living = match living {
             Some(living) => living,
-            None => self.see(move |node| node.still_there().map_err(internal)).await?,
+            None => self.query(move |node| node.live_attachments().map_err(internal)).await?,
         };
-        let event = Event::CollectRequested(Collect { call: call.clone(), living, group });
-        let collected: Vec<Collected> = if dry_run {
-            let rehearsed = self.see(move |node| node.rehearse([event]).map_err(internal)).await?;
-            rehearsed.1.answers.into_iter().flat_map(|(_, answer)| collected(answer)).collect()
+        let event = Event::GcRequested(GcRequest { call: call.clone(), alive: living, group });
+        let collected: Vec<GcResult> = if dry_run {
+            let result = self.query(move |node| node.dry_run([event]).map_err(internal)).await?;
+            result.1.answers.into_iter().flat_map(|(_, answer)| collected(answer)).collect()
         } else {
-            self.carry(&call, "garbage", event, |_, answer| ok(answer).map(collected)).await?
+            self.call(&call, "garbage", event, |_, answer| ok(answer).map(collected)).await?
         };
         for one in collected.iter().filter(|_| !dry_run) {
-            tracing::info!(call = %call, sandbox = %one.sandbox, interfaces = ?one.interfaces, %why, "collected");
+            tracing::info!(call = %call, sandbox = %one.sandbox, interfaces = ?one.interfaces, error = %why, "collected");
         }
         let collected = collected.into_iter().map(|one| v1::Collected {
             sandbox_id: one.sandbox.0,
@@ -445,11 +451,11 @@ impl Agent for Services {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        self.begin_watch(request.into_inner()).await.map(Response::new)
+        self.start_watch(request.into_inner()).await.map(Response::new)
     }
 
     async fn logs(&self, request: Request<v1::LogsRequest>) -> Result<Response<Self::LogsStream>, Status> {
-        Ok(Response::new(super::logs::stream(&self.lines, request.into_inner())?))
+        Ok(Response::new(super::logs::stream(&self.log, request.into_inner())?))
     }
 }
 
@@ -464,18 +470,18 @@ fn attachments(living: Vec<v1::Attachment>) -> Checked<BTreeSet<(SandboxId, Opti
     Ok(all)
 }
 
-/// An answer that is no failure.
-pub(super) fn ok(answer: Answer) -> Result<Answer, Problem> {
+/// The result, or the problem of a failed call.
+pub(super) fn ok(answer: CallResult) -> Result<CallResult, Problem> {
     match answer {
-        Answer::Failed(problem) => Err(problem),
+        CallResult::Failed(problem) => Err(problem),
         done => Ok(done),
     }
 }
 
-fn collected(answer: Answer) -> Vec<Collected> {
-    if let Answer::Collected(collected) = answer { collected } else { Vec::new() }
+fn collected(answer: CallResult) -> Vec<GcResult> {
+    if let CallResult::Collected(collected) = answer { collected } else { Vec::new() }
 }
 
-fn internal(why: crate::error::Error) -> Refusal {
-    Refusal::new(Reason::Internal, why.to_string())
+fn internal(why: crate::error::Error) -> RpcError {
+    RpcError::new(Reason::Internal, why.to_string())
 }

@@ -1,28 +1,28 @@
-//! Whether one pod is as it was asked for: everything that is missing, changed or left over, by name. Nothing is changed.
+//! Compares one pod with its desired configuration: everything missing, changed or left over. Changes nothing.
 
 use std::collections::BTreeSet;
 
 use knit_engine::{Event, State, Unit};
 use knit_ipam::AttachmentId;
-use knit_kni::{Reason, Refusal, v1};
-use knit_model::plan::{Planned, Step};
+use knit_kni::{Reason, RpcError, v1};
+use knit_model::plan::{PlannedStep, Step};
 use knit_model::{IfName, Plan, SandboxId, Scope};
 
 use super::request::Checked;
 use crate::node::Node;
 
-/// Compares a sandbox, and the bridges that it is on, with the kernel; and its addresses with their leases.
+/// Compares a sandbox and its bridges with the kernel, and its addresses with their leases.
 pub(super) fn differences(node: &mut Node, id: &SandboxId) -> Checked<Vec<v1::Difference>> {
     let unit = Unit::Sandbox(id.clone());
-    let made = node.state().made.get(&unit);
-    let bridges = made.into_iter().flat_map(|made| &made.uses).cloned().map(Unit::Bridge);
+    let unit_state = node.state().units.get(&unit);
+    let bridges = unit_state.into_iter().flat_map(|unit_state| &unit_state.used_bridges).cloned().map(Unit::Bridge);
     let units: BTreeSet<Unit> = bridges.chain([unit.clone()]).collect();
-    if let Some(busy) = units.iter().find(|unit| node.state().is_busy(unit)) {
-        return Err(Refusal::new(Reason::Busy, format!("{busy}: a change is under way: ask again")));
+    if let Some(busy) = units.iter().find(|unit| node.state().is_in_flight(unit)) {
+        return Err(RpcError::new(Reason::Busy, format!("{busy}: a change is in flight, try again")));
     }
     let mut found = leases(node.state(), &unit, id);
-    let rehearsed = node.rehearse([Event::Compare(units)]);
-    let (after, outcome) = rehearsed.map_err(|why| Refusal::new(Reason::Internal, why.to_string()))?;
+    let result = node.dry_run([Event::ResyncUnits(units)]);
+    let (after, outcome) = result.map_err(|why| RpcError::new(Reason::Internal, why.to_string()))?;
     if !after.sandboxes.contains_key(id) {
         return Ok(vec![difference(
             v1::DifferenceKind::Missing,
@@ -47,9 +47,9 @@ fn difference(kind: v1::DifferenceKind, place: &str, item: &str, what: impl Into
     v1::Difference { kind: kind.into(), place: place.to_owned(), item: item.to_owned(), what: what.into() }
 }
 
-/// Addresses of interfaces for which no lease is held any more.
+/// Addresses of interfaces without a live lease.
 fn leases(state: &State, unit: &Unit, id: &SandboxId) -> Vec<v1::Difference> {
-    let interfaces = state.made.get(unit).into_iter().flat_map(|made| &made.interfaces);
+    let interfaces = state.units.get(unit).into_iter().flat_map(|unit_state| &unit_state.interfaces);
     let missing = interfaces.flat_map(|(_, report)| {
         let owner = AttachmentId { sandbox: id.clone(), interface: report.name.clone() };
         let held: BTreeSet<_> = state.leases.held_by(&owner).map(|key| key.address).collect();
@@ -59,7 +59,7 @@ fn leases(state: &State, unit: &Unit, id: &SandboxId) -> Vec<v1::Difference> {
     missing.map(|what| difference(v1::DifferenceKind::Missing, "host", "lease", what)).collect()
 }
 
-/// Every step that would be needed is something that is not as asked for.
+/// Every step of the plan is a difference.
 fn of_plan(plan: &Plan) -> Vec<v1::Difference> {
     let born: BTreeSet<(&Scope, &IfName)> = plan
         .steps
@@ -77,21 +77,21 @@ fn of_plan(plan: &Plan) -> Vec<v1::Difference> {
             _ => None,
         })
         .collect();
-    // That a link that is missing has to go up as well is no news.
-    let is_news = |planned: &&Planned| match &planned.step {
+    // State changes of a link that is missing itself are not reported.
+    let is_reported = |planned: &&PlannedStep| match &planned.step {
         Step::ChangeLink { name, .. } => {
             !born.contains(&(&planned.scope, name)) && !far.contains(&(&planned.scope, name))
         }
         _ => !planned.implied,
     };
-    let mut found: Vec<v1::Difference> = plan.steps.iter().filter(is_news).flat_map(of_step).collect();
+    let mut found: Vec<v1::Difference> = plan.steps.iter().filter(is_reported).flat_map(of_step).collect();
     found.extend(plan.problems.iter().map(|(scope, problem)| {
         difference(v1::DifferenceKind::Missing, place(scope), "link", problem.to_string())
     }));
     found
 }
 
-fn of_step(planned: &Planned) -> Vec<v1::Difference> {
+fn of_step(planned: &PlannedStep) -> Vec<v1::Difference> {
     let item = match &planned.step {
         Step::CreateLink { .. } | Step::DeleteLink { .. } | Step::ChangeLink { .. } => "link",
         Step::AddAddress(_) | Step::RemoveAddress(_) => "address",
@@ -100,7 +100,7 @@ fn of_step(planned: &Planned) -> Vec<v1::Difference> {
         Step::AddNeighbour(_) | Step::RemoveNeighbour(_) | Step::ReplaceNeighbour { .. } => "neighbour",
         Step::SetSysctl { .. } => "sysctl",
     };
-    let kind = match planned.step.mark() {
+    let kind = match planned.step.symbol() {
         '+' => v1::DifferenceKind::Missing,
         '-' => v1::DifferenceKind::LeftOver,
         _ => v1::DifferenceKind::Changed,

@@ -1,64 +1,64 @@
-//! The registry of extensions: who registers, who is removed, who is there.
+//! The registry of extensions.
 
 mod render;
 mod token;
 
 use std::collections::BTreeSet;
 
-use knit_engine::extension::{ExtensionSpec, FailPolicy, Phase, Speaks};
-use knit_engine::extensions::{Registration, Removal};
-use knit_engine::{Answer, Event, State};
+use knit_engine::extension::{ExtensionSpec, FailPolicy, HookPhase, ExtensionProtocol};
+use knit_engine::extensions::{ExtensionRegistration, ExtensionRemoval};
+use knit_engine::{CallResult, Event, State};
 use knit_kni::v1::extension_registry_server::ExtensionRegistry;
-use knit_kni::{Reason, Refusal, v1};
+use knit_kni::{Reason, RpcError, v1};
 use tonic::{Request, Response, Status};
 
-pub(crate) use render::outgoing;
+pub(crate) use render::outgoing_call;
 pub(super) use render::{receipts, status, statuses};
 pub(super) use token::{digest, fresh};
 
 use super::agent::ok;
-use super::request::{Checked, few, invalid, path};
+use super::request::{Checked, check_count, invalid, path};
 use super::{Services, answer};
 
-/// The longest name.
-const LONGEST_NAME: usize = 63;
-/// A socket's path has no room for more.
-const LONGEST_SOCKET: usize = 107;
-/// Milliseconds that a call may take, unless told otherwise, and at most.
-const DEADLINE: u32 = 5_000;
-const LONGEST_DEADLINE: u32 = 60_000;
+/// The longest name, in bytes.
+const MAX_NAME: usize = 63;
+/// The longest path of a unix socket.
+const MAX_SOCKET_PATH: usize = 107;
+/// The default and the longest deadline of a call, in milliseconds.
+const DEFAULT_DEADLINE: u32 = 5_000;
+const MAX_DEADLINE: u32 = 60_000;
 
-/// An extension as it registers. Every value is checked here.
+/// Validates a registration.
 fn checked(spec: Option<v1::ExtensionSpec>) -> Checked<ExtensionSpec> {
-    let Some(spec) = spec else { return Err(invalid("extension", "it is missing")) };
+    let Some(spec) = spec else { return Err(invalid("extension", "required")) };
     let name = name("extension.name", &spec.name)?;
     let socket = path("extension.socket", &spec.socket)?;
-    if socket.is_empty() || socket.len() > LONGEST_SOCKET {
-        let message = format!("a socket has a path of 1 to {LONGEST_SOCKET} bytes");
+    if socket.is_empty() || socket.len() > MAX_SOCKET_PATH {
+        let message = format!("must be a path of 1 to {MAX_SOCKET_PATH} bytes");
         return Err(invalid("extension.socket", message));
     }
-    few("extension.namespaces", spec.namespaces.len())?;
-    few("extension.labels", spec.labels.len())?;
+    check_count("extension.namespaces", spec.namespaces.len())?;
+    check_count("extension.labels", spec.labels.len())?;
     let phases = spec.phases().map(|phase| match phase {
-        v1::ExtensionPhase::Unspecified => Err(invalid("extension.phases", "there is no such phase")),
-        v1::ExtensionPhase::BeforeAttach => Ok(Phase::BeforeAttach),
-        v1::ExtensionPhase::AfterAttach => Ok(Phase::AfterAttach),
-        v1::ExtensionPhase::AfterDetach => Ok(Phase::AfterDetach),
+        v1::ExtensionPhase::Unspecified => Err(invalid("extension.phases", "unknown phase")),
+        v1::ExtensionPhase::BeforeAttach => Ok(HookPhase::BeforeAttach),
+        v1::ExtensionPhase::AfterAttach => Ok(HookPhase::AfterAttach),
+        v1::ExtensionPhase::AfterDetach => Ok(HookPhase::AfterDetach),
     });
-    let phases = phases.collect::<Checked<BTreeSet<Phase>>>()?;
+    let phases = phases.collect::<Checked<BTreeSet<HookPhase>>>()?;
     if phases.is_empty() {
-        return Err(invalid("extension.phases", "name at least one: it would never be called"));
+        return Err(invalid("extension.phases", "at least one is required"));
     }
     let fail = match v1::FailPolicy::try_from(spec.fail_policy) {
         Ok(v1::FailPolicy::Fail) => FailPolicy::Fail,
         Ok(v1::FailPolicy::Ignore) => FailPolicy::Ignore,
-        Err(_) => return Err(invalid("extension.fail_policy", "there is no such policy")),
+        Err(_) => return Err(invalid("extension.fail_policy", "unknown policy")),
     };
     let deadline = match spec.deadline_millis {
-        0 => DEADLINE,
-        millis if millis <= LONGEST_DEADLINE => millis,
+        0 => DEFAULT_DEADLINE,
+        millis if millis <= MAX_DEADLINE => millis,
         millis => {
-            let message = format!("{millis} is more than {LONGEST_DEADLINE}");
+            let message = format!("{millis} is more than {MAX_DEADLINE}");
             return Err(invalid("extension.deadline_millis", message));
         }
     };
@@ -71,26 +71,28 @@ fn checked(spec: Option<v1::ExtensionSpec>) -> Checked<ExtensionSpec> {
         labels: spec.labels,
         fail,
         deadline: u64::from(deadline),
-        speaks: Speaks::Knit,
+        protocol: ExtensionProtocol::Knit,
     })
 }
 
-/// An extension's name: it stands in receipts, metrics and file names.
+/// Validates an extension's name: it is used in receipts, metrics and file names.
 pub(super) fn name(field: &str, name: &str) -> Checked<String> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_name = (1..=LONGEST_NAME).contains(&name.len())
+    let is_name = (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(fits)
         && !name.starts_with('-')
         && !name.ends_with('-');
     if is_name {
         return Ok(name.to_owned());
     }
-    let message =
-        format!("`{}` is no name: 1 to {LONGEST_NAME} small letters, digits and `-`", name.escape_debug());
+    let message = format!(
+        "`{}` is not a valid name: 1 to {MAX_NAME} lower-case letters, digits and `-`",
+        name.escape_debug()
+    );
     Err(invalid(field, message))
 }
 
-/// Pods that an extension was meant for and that were attached without it, each with why.
+/// Pods that an extension applies to and that were attached without it, each with the reason.
 pub(super) fn missed(state: &State, name: &str) -> Vec<v1::MissedPod> {
     let all = state.sandboxes.values().filter_map(|sandbox| {
         let why = state.without_extension(&sandbox.id, name)?;
@@ -114,13 +116,14 @@ impl ExtensionRegistry for Services {
         let v1::RegisterRequest { extension, token, as_admin } = request.into_inner();
         let spec = checked(extension)?;
         let object = format!("extension {}", spec.name);
-        let fresh = fresh().map_err(|why| Refusal::new(Reason::Internal, why.to_string()))?;
+        let fresh = fresh().map_err(|why| RpcError::new(Reason::Internal, why.to_string()))?;
         let shown = (!token.is_empty()).then(|| digest(&token));
-        let asked = Registration { call: call.clone(), spec, shown, fresh: digest(&fresh), admin: as_admin };
-        let event = Event::ExtensionWanted(Box::new(asked));
-        let done = self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
-        let Answer::Registered { generation, new_token, changed, .. } = done else {
-            return Err(Refusal::new(Reason::Internal, "a registration without an answer").into());
+        let requested =
+            ExtensionRegistration { call: call.clone(), spec, token_digest: shown, new_token_digest: digest(&fresh), admin: as_admin };
+        let event = Event::ExtensionRegistrationRequested(Box::new(requested));
+        let done = self.call(&call, &object, event, |_, answer| ok(answer)).await?;
+        let CallResult::Registered { generation, new_token, changed, .. } = done else {
+            return Err(RpcError::new(Reason::Internal, "unexpected result of a registration").into());
         };
         tracing::info!(call = %call, %object, generation, changed, "registered");
         let token = if new_token { fresh } else { token };
@@ -133,13 +136,13 @@ impl ExtensionRegistry for Services {
         request: Request<v1::DeregisterRequest>,
     ) -> Result<Response<v1::DeregisterResponse>, Status> {
         let call = self.call_id(request.metadata());
-        let v1::DeregisterRequest { name: asked, token, as_admin } = request.into_inner();
-        let name = name("name", &asked)?;
+        let v1::DeregisterRequest { name: requested, token, as_admin } = request.into_inner();
+        let name = name("name", &requested)?;
         let object = format!("extension {name}");
         let shown = (!token.is_empty()).then(|| digest(&token));
-        let event = Event::ExtensionUnwanted(Removal { call: call.clone(), name, shown, admin: as_admin });
-        let done = self.carry(&call, &object, event, |_, answer| ok(answer)).await?;
-        let removed = matches!(done, Answer::Removed { was_there: true });
+        let event = Event::ExtensionRemovalRequested(ExtensionRemoval { call: call.clone(), name, token_digest: shown, admin: as_admin });
+        let done = self.call(&call, &object, event, |_, answer| ok(answer)).await?;
+        let removed = matches!(done, CallResult::Removed { was_there: true });
         tracing::info!(call = %call, %object, removed, as_admin, "deregistered");
         Ok(answer(&call, v1::DeregisterResponse { removed, call_id: call.0.clone() }))
     }
@@ -148,7 +151,7 @@ impl ExtensionRegistry for Services {
         &self,
         _request: Request<v1::ListExtensionsRequest>,
     ) -> Result<Response<v1::ListExtensionsResponse>, Status> {
-        let extensions = self.see(|node| Ok(statuses(node.state()))).await?;
+        let extensions = self.query(|node| Ok(statuses(node.state()))).await?;
         Ok(Response::new(v1::ListExtensionsResponse { extensions }))
     }
 
@@ -158,11 +161,11 @@ impl ExtensionRegistry for Services {
     ) -> Result<Response<v1::GetExtensionResponse>, Status> {
         let name = name("name", &request.into_inner().name)?;
         let message = self
-            .see(move |node| {
+            .query(move |node| {
                 let state = node.state();
                 let found = status(state, &name).ok_or_else(|| {
-                    let message = format!("there is no extension {name}");
-                    Refusal::new(Reason::NotFound, message).field("name")
+                    let message = format!("extension {name} not found");
+                    RpcError::new(Reason::NotFound, message).field("name")
                 })?;
                 let missed = missed(state, &name);
                 Ok(v1::GetExtensionResponse { extension: Some(found), missed })
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_value_is_refused_by_its_field() {
+    fn every_invalid_value_is_rejected_with_its_field() {
         assert_eq!(checked(Some(good())).map(|spec| spec.deadline), Ok(5_000));
         type Change = fn(&mut v1::ExtensionSpec);
         let bad: [(&str, Change); 9] = [
@@ -203,8 +206,8 @@ mod tests {
         for (field, change) in bad {
             let mut spec = good();
             change(&mut spec);
-            let refused = checked(Some(spec)).unwrap_err();
-            assert!(refused.message().starts_with(field), "{}", refused.message());
+            let rejected = checked(Some(spec)).unwrap_err();
+            assert!(rejected.message().starts_with(field), "{}", rejected.message());
         }
     }
 }

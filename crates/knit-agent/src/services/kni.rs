@@ -1,14 +1,14 @@
-//! Package kni, as the public proof of concept speaks it, with both generations of its names.
+//! Package kni of the KNI proof of concept, with both generations of its method names.
 
-use knit_engine::call::{Detach, Domain, Which};
-use knit_engine::{Answer, CallId, Event, State};
+use knit_engine::call::{DetachRequest, ManagedNetns, DetachScope};
+use knit_engine::{CallResult, CallId, Event, State};
 use knit_kni::kni::kni_server::Kni;
-use knit_kni::{Refusal, kni};
+use knit_kni::{RpcError, kni};
 use knit_model::{IfName, SandboxId};
 use tonic::{Request, Response, Status};
 
 use super::agent::ok;
-use super::{Services, answer, nodes, pods, refusal, request};
+use super::{Services, answer, nodes, pods, rejection, request};
 use crate::node::Node;
 
 impl Services {
@@ -16,27 +16,27 @@ impl Services {
         &self,
         call: &CallId,
         event: Event,
-        render: impl FnOnce(&Node, Answer) -> T + Send + 'static,
+        render: impl FnOnce(&Node, CallResult) -> T + Send + 'static,
     ) -> Result<T, Status> {
         let seen = move |node: &Node, answer| ok(answer).map(|answer| render(node, answer));
         let outcome = self.handle.call(call.clone(), event, seen).await.and_then(|outcome| outcome);
-        outcome.map_err(|problem| refusal(&problem, call, "").into())
+        outcome.map_err(|problem| rejection(&problem, call, "").into())
     }
 
-    async fn kni_see<T: Send + 'static>(
+    async fn kni_query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&mut Node) -> T + Send + 'static,
+        query: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, Status> {
-        let seen = self.handle.ask(look).await;
-        seen.map_err(|problem| refusal(&problem, &CallId(String::new()), "").into())
+        let result = self.handle.query(query).await;
+        result.map_err(|problem| rejection(&problem, &CallId(String::new()), "").into())
     }
 }
 
 /// The interfaces of a sandbox, by name.
 pub(super) fn configs(state: &State, id: &SandboxId, only: Option<&IfName>) -> Vec<(String, kni::IpConfig)> {
     let Some(pod) = pods::pod(state, id) else { return Vec::new() };
-    let wanted = |name: &str| only.is_none_or(|only| only.as_str() == name);
-    let interfaces = pod.interfaces.into_iter().filter(|one| !one.foreign && wanted(&one.name));
+    let is_requested = |name: &str| only.is_none_or(|only| only.as_str() == name);
+    let interfaces = pod.interfaces.into_iter().filter(|one| !one.foreign && is_requested(&one.name));
     let config = |one: knit_kni::v1::Interface| {
         let list = |of: fn(&knit_kni::v1::Address) -> String| {
             one.addresses.iter().map(of).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(",")
@@ -66,16 +66,16 @@ impl Kni for Services {
         let call = self.call_id(request.metadata());
         let request = request.into_inner();
         if request.name.is_empty() {
-            let message = "name: a pod has a name, and this one is empty";
-            return Err(Refusal::new(knit_kni::Reason::InvalidValue, message).field("name").into());
+            let message = "name: required";
+            return Err(RpcError::new(knit_kni::Reason::InvalidValue, message).field("name").into());
         }
-        let default = self.about.netns_dir.display().to_string();
+        let default = self.info.netns_dir.display().to_string();
         let of = [request.namespace.as_str(), request.name.as_str(), request.uid.as_str()];
-        let path = request::domain_path(&request.netns_path_prefix, &default, of)?;
+        let path = request::netns_path_for(&request.netns_path_prefix, &default, of)?;
         let domain =
-            Domain { path: path.clone(), pod: request.name, namespace: request.namespace, uid: request.uid };
-        self.kni_call(&call, Event::DomainRequested { call: call.clone(), domain }, |_, _| ()).await?;
-        tracing::info!(call = %call, netns = %path, "made a namespace");
+            ManagedNetns { path: path.clone(), pod: request.name, namespace: request.namespace, uid: request.uid };
+        self.kni_call(&call, Event::NetnsRequested { call: call.clone(), netns: domain }, |_, _| ()).await?;
+        tracing::info!(call = %call, netns = %path, "created a network namespace");
         Ok(answer(&call, kni::CreateNetworkResponse { netns_path: path, ..Default::default() }))
     }
 
@@ -89,33 +89,33 @@ impl Kni for Services {
         let is_machine = {
             let id = machine.clone();
             let is_one = |sandbox: &knit_model::Sandbox| !sandbox.isolation.is_netns();
-            self.kni_see(move |node| node.state().sandboxes.get(&id).is_some_and(is_one)).await?
+            self.kni_query(move |node| node.state().sandboxes.get(&id).is_some_and(is_one)).await?
         };
         if is_machine {
-            let (netns, which) = (String::new(), Which::Sandbox);
+            let (netns, which) = (String::new(), DetachScope::Sandbox);
             let detach =
-                Detach { call: call.clone(), sandbox: machine, netns, which, forget: false, began: 0 };
+                DetachRequest { call: call.clone(), sandbox: machine, netns, scope: which, forget_sandbox: false, started_at: 0 };
             self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
             return Ok(answer(&call, kni::DeleteNetworkResponse {}));
         }
         let known = self
-            .kni_see(move |node| {
+            .kni_query(move |node| {
                 let state = node.state();
                 let of_id = state.sandboxes.get(&SandboxId(id.clone())).map(|sandbox| sandbox.netns.clone());
                 let of_name = || {
-                    let mut domains = state.called.domains();
-                    let is_meant =
-                        |one: &&Domain| !name.is_empty() && one.pod == name && one.namespace == namespace;
-                    domains.find(is_meant).map(|one| one.path.clone())
+                    let mut domains = state.attachments.managed_netns();
+                    let is_match =
+                        |one: &&ManagedNetns| !name.is_empty() && one.pod == name && one.namespace == namespace;
+                    domains.find(is_match).map(|one| one.path.clone())
                 };
                 let given = (!netns_path.is_empty()).then_some(netns_path);
                 given.or(of_id).or_else(of_name)
             })
             .await?;
         if let Some(path) = known {
-            let event = Event::DomainUnwanted { call: call.clone(), path: path.clone() };
+            let event = Event::NetnsRemovalRequested { call: call.clone(), path: path.clone() };
             self.kni_call(&call, event, |_, _| ()).await?;
-            tracing::info!(call = %call, netns = %path, "removed a namespace");
+            tracing::info!(call = %call, netns = %path, "deleted a network namespace");
         }
         Ok(answer(&call, kni::DeleteNetworkResponse {}))
     }
@@ -144,7 +144,7 @@ impl Kni for Services {
         let object = format!("sandbox {id}");
         let event = Event::AttachRequested(Box::new(attach));
         let seen = move |node: &Node, answer| {
-            let Answer::Attached { interfaces, .. } = answer else { return Default::default() };
+            let CallResult::Attached { interfaces, .. } = answer else { return Default::default() };
             let only = interfaces.first().map(|(there, _)| there.interface.clone());
             configs(node.state(), &id, only.as_ref()).into_iter().collect()
         };
@@ -161,13 +161,13 @@ impl Kni for Services {
         let request = request.into_inner();
         let id = request::id("id", &request.id)?;
         let which = match request.extradata.get("ifname").filter(|name| !name.is_empty()) {
-            Some(name) => Which::These([request::interface("extradata.ifname", name)?].into()),
-            None => Which::All,
+            Some(name) => DetachScope::Interfaces([request::interface("extradata.ifname", name)?].into()),
+            None => DetachScope::All,
         };
         let netns = request::kni_netns(&request)?;
         let object = format!("sandbox {id}");
         let detach =
-            Detach { call: call.clone(), sandbox: SandboxId(id), netns, which, forget: false, began: 0 };
+            DetachRequest { call: call.clone(), sandbox: SandboxId(id), netns, scope: which, forget_sandbox: false, started_at: 0 };
         self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
         tracing::info!(call = %call, %object, "detached");
         Ok(answer(&call, kni::DetachInterfaceResponse {}))
@@ -193,14 +193,14 @@ impl Kni for Services {
     ) -> Result<Response<kni::QueryPodNetworkResponse>, Status> {
         let kni::QueryPodNetworkRequest { name, id, namespace } = request.into_inner();
         let message = self
-            .kni_see(move |node| {
+            .kni_query(move |node| {
                 let state = node.state();
                 let named = || {
                     let mut all = state.sandboxes.values();
                     all.find(|one| id.is_empty() && one.pod == name && one.namespace == namespace)
                 };
                 let sandbox = state.sandboxes.get(&SandboxId(id.clone())).or_else(named);
-                // An unknown id answers empty, as existing clients expect.
+                // An unknown id returns an empty response, as existing clients expect.
                 let Some(sandbox) = sandbox else { return kni::QueryPodNetworkResponse::default() };
                 let ipconfigs = configs(state, &sandbox.id, None).into_iter().collect();
                 let extradata = [("netns".to_owned(), sandbox.netns.clone())].into();
@@ -214,12 +214,12 @@ impl Kni for Services {
         &self,
         _request: Request<kni::SetupNodeNetworkRequest>,
     ) -> Result<Response<kni::SetupNodeNetworkResponse>, Status> {
-        // The node's part stands since the agent started; whoever asks learns whether it does.
-        let ready = self.kni_see(|node| nodes::readiness(node.state())).await?;
+        // The agent has configured the node since its start: only its readiness is reported.
+        let ready = self.kni_query(|node| nodes::readiness(node.state())).await?;
         let node = ready.node.unwrap_or_default();
         match node.conditions.into_iter().find(|condition| !condition.ok) {
             None => Ok(Response::new(kni::SetupNodeNetworkResponse {})),
-            Some(bad) => Err(Refusal::new(knit_kni::Reason::NotReady, bad.message).into()),
+            Some(bad) => Err(RpcError::new(knit_kni::Reason::NotReady, bad.message).into()),
         }
     }
 
@@ -227,7 +227,7 @@ impl Kni for Services {
         &self,
         _request: Request<kni::QueryNodeNetworksRequest>,
     ) -> Result<Response<kni::QueryNodeNetworksResponse>, Status> {
-        let networks = self.kni_see(|node| nodes::all_networks(node.state())).await?;
+        let networks = self.kni_query(|node| nodes::all_networks(node.state())).await?;
         let networks = networks.into_iter().map(|one| {
             let free = one.capacity.iter().map(|capacity| capacity.free).min().unwrap_or_default();
             let extradata = [

@@ -1,27 +1,27 @@
-//! The agent's recent log lines, and those that follow.
+//! Streams the agent's log.
 
 use std::sync::Arc;
 
-use knit_kni::{Reason, Refusal, v1};
+use knit_kni::{Reason, RpcError, v1};
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::agent::Answers;
 use super::pods::timestamp;
-use crate::log::{Line, Lines};
+use crate::log::{LogBuffer, LogRecord};
 
-/// So many lines wait for a reader.
-const QUEUE: usize = 256;
+/// Buffered lines of a stream.
+const STREAM_BUFFER: usize = 256;
 
-pub(super) fn stream(lines: &Lines, request: v1::LogsRequest) -> Result<Answers<v1::LogLine>, Status> {
+pub(super) fn stream(lines: &LogBuffer, request: v1::LogsRequest) -> Result<Answers<v1::LogLine>, Status> {
     let filter = Filter::new(&request)?;
-    let (mut recent, mut following) = lines.since_now();
-    recent.retain(|line| filter.wants(line));
+    let (mut recent, mut following) = lines.subscribe();
+    recent.retain(|line| filter.matches(line));
     let tail = usize::try_from(request.tail).unwrap_or(usize::MAX);
     let surplus = if tail == 0 { 0 } else { recent.len().saturating_sub(tail) };
     recent.drain(..surplus);
-    let (to, stream) = mpsc::channel(QUEUE);
+    let (to, stream) = mpsc::channel(STREAM_BUFFER);
     tokio::spawn(async move {
         for line in recent {
             if to.send(Ok(message(&line))).await.is_err() {
@@ -37,11 +37,11 @@ pub(super) fn stream(lines: &Lines, request: v1::LogsRequest) -> Result<Answers<
                 () = to.closed() => return,
             };
             let outcome = match line {
-                Ok(line) if filter.wants(&line) => to.send(Ok(message(&line))).await,
+                Ok(line) if filter.matches(&line) => to.send(Ok(message(&line))).await,
                 Ok(_) => Ok(()),
                 Err(broadcast::error::RecvError::Closed) => return,
                 Err(broadcast::error::RecvError::Lagged(_)) => {
-                    let refusal = Refusal::new(Reason::SlowReader, "the reader is too slow: lines are lost");
+                    let refusal = RpcError::new(Reason::SlowReader, "the reader is too slow, lines were lost");
                     to.send(Err(refusal.into())).await
                 }
             };
@@ -60,18 +60,18 @@ struct Filter {
 }
 
 impl Filter {
-    fn new(request: &v1::LogsRequest) -> Result<Self, Refusal> {
-        let word = if request.level.is_empty() { "info" } else { &request.level };
-        let level = word.parse().map_err(|_| {
-            let message = format!("level: `{word}` is none of error, warn, info, debug and trace");
-            Refusal::new(Reason::InvalidValue, message).field("level")
+    fn new(request: &v1::LogsRequest) -> Result<Self, RpcError> {
+        let name = if request.level.is_empty() { "info" } else { &request.level };
+        let level = name.parse().map_err(|_| {
+            let message = format!("level: `{name}` is not one of error, warn, info, debug, trace");
+            RpcError::new(Reason::InvalidValue, message).field("level")
         })?;
         Ok(Self { level, call: request.call_id.clone(), sandbox: request.sandbox_id.clone() })
     }
 
-    fn wants(&self, line: &Line) -> bool {
-        let has = |key: &str, wanted: &str| {
-            wanted.is_empty() || line.fields.get(key).is_some_and(|value| value.contains(wanted))
+    fn matches(&self, line: &LogRecord) -> bool {
+        let has = |key: &str, expected: &str| {
+            expected.is_empty() || line.fields.get(key).is_some_and(|value| value.contains(expected))
         };
         let about =
             has("sandbox", &self.sandbox) || has("object", &self.sandbox) || has("unit", &self.sandbox);
@@ -79,7 +79,7 @@ impl Filter {
     }
 }
 
-fn message(line: &Arc<Line>) -> v1::LogLine {
+fn message(line: &Arc<LogRecord>) -> v1::LogLine {
     v1::LogLine {
         time: Some(timestamp(line.at)),
         level: line.level.as_str().to_lowercase(),

@@ -1,11 +1,11 @@
-//! The node as knit.v1 shows it: its networks, their capacity, and how ready it is.
+//! Renders the node for knit.v1: its networks, their capacity, its readiness.
 
 use knit_engine::{State, Unit, cluster};
 use knit_kni::v1;
 
 use super::pods;
-use crate::capacity::{Capacity, networks};
-use crate::daemon::Outside;
+use crate::capacity::{NetworkAddresses, networks};
+use crate::daemon::ReadinessBlocker;
 use crate::node::Node;
 
 /// Every network of the node.
@@ -14,18 +14,18 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
     let mut all: Vec<v1::Network> = networks(state)
         .map(|(namespace, network)| {
             let is_cluster = cluster.is_some_and(|cluster| cluster.is(namespace, &network.name));
-            let asked = if is_cluster {
+            let requested = if is_cluster {
                 cluster.map(|cluster| cluster.bridge.to_string()).unwrap_or_default()
             } else {
                 knit_model::intent::NetworkIntent::bridge_name(&network.name)
             };
-            let bridges = state.made.iter().filter_map(|(unit, made)| match unit {
-                Unit::Bridge(key) if key.namespace == namespace => made.bridge.as_ref(),
+            let bridges = state.units.iter().filter_map(|(unit, unit_state)| match unit {
+                Unit::Bridge(key) if key.namespace == namespace => unit_state.bridge.as_ref(),
                 _ => None,
             });
             let mut links =
-                bridges.filter(|bridge| bridge.asked == asked).map(|bridge| bridge.name.to_string());
-            let conditions = readiness_of(state, namespace, &asked);
+                bridges.filter(|bridge| bridge.requested == requested).map(|bridge| bridge.name.to_string());
+            let conditions = readiness_of(state, namespace, &requested);
             v1::Network {
                 name: network.name.clone(),
                 namespace: shown_namespace(state, namespace, &network.name).to_owned(),
@@ -36,7 +36,7 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
                 transport: "bridge".to_owned(),
                 isolated: network.isolated,
                 link: links.next_back().unwrap_or_default(),
-                capacity: Capacity::of(state, namespace, network)
+                capacity: NetworkAddresses::of(state, namespace, network)
                     .iter()
                     .map(|one| capacity(state, one))
                     .collect(),
@@ -49,12 +49,12 @@ pub(super) fn all_networks(state: &State) -> Vec<v1::Network> {
             }
         })
         .collect();
-    all.extend(super::chained::networks(state));
+    all.extend(super::plugin_chain::networks(state));
     all.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
     all
 }
 
-/// What stands in the way of a network's bridge.
+/// The problems of a network's bridge.
 fn readiness_of(state: &State, namespace: &str, bridge: &str) -> Vec<v1::Condition> {
     let problems = state.problems.iter().filter_map(|(unit, problems)| match unit {
         Unit::Bridge(key) if key.namespace == namespace && key.name.as_str() == bridge => Some(problems),
@@ -72,18 +72,21 @@ fn readiness_of(state: &State, namespace: &str, bridge: &str) -> Vec<v1::Conditi
 }
 
 fn interfaces_on(state: &State, namespace: &str, network: &str) -> u32 {
-    let of_calls =
-        state.called.all().filter(|there| there.tenant == namespace && there.network == network).count();
+    let of_calls = state
+        .attachments
+        .all()
+        .filter(|attachment| attachment.tenant == namespace && attachment.network == network)
+        .count();
     u32::try_from(of_calls).unwrap_or(u32::MAX)
 }
 
-/// A network's namespace as people see it: what Knit brings along for the whole cluster has none.
+/// A network's namespace as shown to users: the cluster network has none.
 pub(super) fn shown_namespace<'a>(state: &State, namespace: &'a str, network: &str) -> &'a str {
     let is_cluster = state.cluster().is_some_and(|cluster| cluster.is(namespace, network));
     if is_cluster { "" } else { namespace }
 }
 
-pub(super) fn capacity(state: &State, capacity: &Capacity) -> v1::Capacity {
+pub(super) fn capacity(state: &State, capacity: &NetworkAddresses) -> v1::Capacity {
     let number = |value: u128| u64::try_from(value).unwrap_or(u64::MAX);
     v1::Capacity {
         network: capacity.network.clone(),
@@ -97,14 +100,14 @@ pub(super) fn capacity(state: &State, capacity: &Capacity) -> v1::Capacity {
     }
 }
 
-/// Why no more pods may come: the cluster's network has no address left.
+/// The conditions of exhausted families of the cluster network.
 pub(super) fn exhaustion(state: &State) -> Vec<v1::Condition> {
-    let of_family = |one: &Capacity| v1::Condition {
+    let of_family = |one: &NetworkAddresses| v1::Condition {
         r#type: "AddressesLeft".to_owned(),
         ok: false,
         reason: "AddressesExhausted".to_owned(),
         message: format!(
-            "network {} has no {} address left: all {} are in use",
+            "network {} has no free {} address: all {} are in use",
             one.network,
             if one.ipv6 { "IPv6" } else { "IPv4" },
             one.total
@@ -112,10 +115,10 @@ pub(super) fn exhaustion(state: &State) -> Vec<v1::Condition> {
         object: format!("network {}", one.network),
         since: None,
     };
-    Capacity::is_exhausted(state).iter().map(of_family).collect()
+    NetworkAddresses::exhausted(state).iter().map(of_family).collect()
 }
 
-/// The node's own part of the network, and whether new pods may come.
+/// The readiness of the node's own network, and for new pods.
 pub(super) fn readiness(state: &State) -> v1::NodeReadiness {
     let well = |what: &str, reason: &str| v1::Condition {
         r#type: what.to_owned(),
@@ -127,8 +130,9 @@ pub(super) fn readiness(state: &State) -> v1::NodeReadiness {
     if let Some(cluster) = state.cluster() {
         conditions.extend(readiness_of(state, cluster::NAMESPACE, cluster.bridge.as_str()));
         let key = cluster.bridge_key();
-        if conditions.is_empty() && !state.made.contains_key(&Unit::Bridge(key)) {
-            let message = format!("bridge {} of network {} is not there yet", cluster.bridge, cluster::NAME);
+        if conditions.is_empty() && !state.units.contains_key(&Unit::Bridge(key)) {
+            let message =
+                format!("bridge {} of network {} does not exist yet", cluster.bridge, cluster::NAME);
             conditions.push(v1::Condition {
                 r#type: "NetworkReady".to_owned(),
                 ok: false,
@@ -140,13 +144,13 @@ pub(super) fn readiness(state: &State) -> v1::NodeReadiness {
     }
     let ready = conditions.is_empty();
     if ready {
-        conditions.push(well("NetworkReady", "AsAsked"));
+        conditions.push(well("NetworkReady", "Configured"));
     }
-    // That this is answered at all means that the state could be written.
+    // The state is writable: otherwise the loop would not answer.
     conditions.push(well("StateWritable", "Writable"));
     let mut for_pods = exhaustion(state);
-    let room = for_pods.is_empty();
-    if room {
+    let has_addresses = for_pods.is_empty();
+    if has_addresses {
         for_pods.push(well("AddressesLeft", "Free"));
     }
     let missing = missing_extensions(state);
@@ -158,11 +162,11 @@ pub(super) fn readiness(state: &State) -> v1::NodeReadiness {
     for_pods.extend(conditions.iter().cloned());
     v1::NodeReadiness {
         node: Some(v1::Readiness { ready, conditions }),
-        new_pods: Some(v1::Readiness { ready: ready && room && complete, conditions: for_pods }),
+        new_pods: Some(v1::Readiness { ready: ready && has_addresses && complete, conditions: for_pods }),
     }
 }
 
-/// Why no pods may come: extensions that an object requires and that are not registered.
+/// The conditions of extensions that an object requires and that are not registered.
 fn missing_extensions(state: &State) -> Vec<v1::Condition> {
     let missing = state.missing_extensions().into_iter();
     let condition = |(name, object): (&str, &knit_engine::ObjectKey)| v1::Condition {
@@ -176,11 +180,11 @@ fn missing_extensions(state: &State) -> Vec<v1::Condition> {
     missing.map(condition).collect()
 }
 
-/// What is in the way of new pods beside the node's own network.
-pub(super) fn add_outside(new_pods: &mut v1::Readiness, outside: &[Outside]) {
-    new_pods.ready &= outside.is_empty();
-    new_pods.conditions.extend(outside.iter().map(|one| v1::Condition {
-        r#type: one.what.to_owned(),
+/// Adds what prevents new pods besides the node's own network.
+pub(super) fn add_blockers(new_pods: &mut v1::Readiness, blockers: &[ReadinessBlocker]) {
+    new_pods.ready &= blockers.is_empty();
+    new_pods.conditions.extend(blockers.iter().map(|one| v1::Condition {
+        r#type: one.condition.to_owned(),
         ok: false,
         reason: one.reason.to_owned(),
         message: one.message.clone(),
@@ -188,17 +192,17 @@ pub(super) fn add_outside(new_pods: &mut v1::Readiness, outside: &[Outside]) {
     }));
 }
 
-/// Who this agent is.
-pub(super) fn node(node: &Node, about: &super::About, epoch: &str) -> v1::Node {
+/// Describes this agent's node.
+pub(super) fn node(node: &Node, about: &super::AgentInfo, epoch: &str) -> v1::Node {
     let state = node.state();
-    let interfaces: usize = state.made.values().map(|made| made.interfaces.len()).sum();
+    let interfaces: usize = state.units.values().map(|unit_state| unit_state.interfaces.len()).sum();
     v1::Node {
         name: about.node.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         boot_id: crate::sandboxes::boot_id().unwrap_or_default(),
         profile: about.profile.clone(),
         started: Some(pods::timestamp(about.started)),
-        position: Some(v1::Position { epoch: epoch.to_owned(), sequence: node.last().0 }),
+        position: Some(v1::Position { epoch: epoch.to_owned(), sequence: node.last_seq().0 }),
         default_network: state.cluster().map(|_| cluster::NAME.to_owned()).unwrap_or_default(),
         pods: u32::try_from(state.sandboxes.len()).unwrap_or(u32::MAX),
         interfaces: u32::try_from(interfaces).unwrap_or(u32::MAX),

@@ -1,12 +1,12 @@
-//! Pods as knit.v1 shows them, read from the state.
+//! Renders pods for knit.v1.
 
 use std::collections::BTreeMap;
 
-use knit_engine::call::{ATTACHMENT, Attachment};
+use knit_engine::call::{ATTACHMENT_KIND, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
 use knit_kni::v1;
-use knit_model::intent::{IntentSpec, Limits, NetworkIntent, RateIntent};
+use knit_model::intent::{IntentSpec, BandwidthLimits, NetworkIntent, RateIntent};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -14,12 +14,12 @@ use knit_model::route::MAIN_TABLE;
 use knit_model::sandbox::Isolation;
 use knit_model::{Sandbox, SandboxId};
 
-/// One pod; `None` if the agent does not know the sandbox.
+/// One pod; `None` if the sandbox is unknown.
 pub(super) fn pod(state: &State, id: &SandboxId) -> Option<v1::Pod> {
     state.sandboxes.get(id).map(|sandbox| describe(state, sandbox))
 }
 
-/// A pod that is gone: only its names.
+/// A pod that is gone: only its identity.
 pub(super) fn gone(sandbox: &Sandbox) -> v1::Pod {
     v1::Pod {
         id: sandbox.id.0.clone(),
@@ -29,7 +29,7 @@ pub(super) fn gone(sandbox: &Sandbox) -> v1::Pod {
         netns_path: sandbox.netns.clone(),
         isolation: match sandbox.isolation {
             Isolation::Netns => v1::IsolationKind::Netns.into(),
-            Isolation::Machine(_) => v1::IsolationKind::Tap.into(),
+            Isolation::VirtualMachine(_) => v1::IsolationKind::Tap.into(),
         },
         netns_cookie: sandbox.instance.cookie,
         labels: sandbox.labels.clone(),
@@ -39,20 +39,20 @@ pub(super) fn gone(sandbox: &Sandbox) -> v1::Pod {
 
 fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
     let unit = Unit::Sandbox(sandbox.id.clone());
-    let made = state.made.get(&unit);
-    let reports = made.into_iter().flat_map(|made| &made.interfaces);
+    let unit_state = state.units.get(&unit);
+    let reports = unit_state.into_iter().flat_map(|unit_state| &unit_state.interfaces);
     let mut interfaces: Vec<v1::Interface> =
         reports.map(|(object, report)| interface(state, sandbox, object, report)).collect();
-    let chained = state.called.all_chained().filter(|there| there.sandbox == sandbox.id);
-    interfaces.extend(chained.map(super::chained::interface));
-    let first = state.called.of(&sandbox.id).next();
-    let chained_since = state.called.all_chained().filter(|there| there.sandbox == sandbox.id);
-    let chained_since = chained_since.map(|there| there.since);
-    let since = state.called.of(&sandbox.id).map(|there| there.since).chain(chained_since).min();
-    let dns = first.map(|there| &there.notes.dns).filter(|dns| !dns.is_empty());
+    let chained = state.attachments.all_chained().filter(|attachment| attachment.sandbox == sandbox.id);
+    interfaces.extend(chained.map(super::plugin_chain::interface));
+    let first = state.attachments.of(&sandbox.id).next();
+    let chained_since = state.attachments.all_chained().filter(|attachment| attachment.sandbox == sandbox.id);
+    let chained_since = chained_since.map(|attachment| attachment.since);
+    let since = state.attachments.of(&sandbox.id).map(|attachment| attachment.since).chain(chained_since).min();
+    let dns = first.map(|attachment| &attachment.metadata.dns).filter(|dns| !dns.is_empty());
     v1::Pod {
-        netns_made: state.called.domains().any(|domain| domain.path == sandbox.netns),
-        annotations: first.map(|there| there.notes.annotations.clone()).unwrap_or_default(),
+        netns_made: state.attachments.managed_netns().any(|domain| domain.path == sandbox.netns),
+        annotations: first.map(|attachment| attachment.metadata.annotations.clone()).unwrap_or_default(),
         interfaces,
         dns: dns.map(|dns| v1::DnsConfig {
             servers: dns.servers.clone(),
@@ -66,7 +66,7 @@ fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
     }
 }
 
-/// Whether a pod has what was asked for.
+/// Whether a pod has its desired configuration.
 pub(super) fn readiness(state: &State, sandbox: &Sandbox) -> v1::Readiness {
     let unit = Unit::Sandbox(sandbox.id.clone());
     let problems = state.problems.get(&unit).map_or(&[][..], Vec::as_slice);
@@ -75,7 +75,7 @@ pub(super) fn readiness(state: &State, sandbox: &Sandbox) -> v1::Readiness {
     let ready = conditions.is_empty() && !state.unfinished.contains_key(&unit);
     if conditions.is_empty() {
         let (reason, message) =
-            if ready { ("AsAsked", "") } else { ("Configuring", "a change is under way") };
+            if ready { ("Configured", "") } else { ("Configuring", "a change is in flight") };
         conditions.push(v1::Condition {
             r#type: "InterfacesReady".to_owned(),
             ok: ready,
@@ -104,13 +104,13 @@ fn interface(
     object: &ObjectKey,
     report: &InterfaceReport,
 ) -> v1::Interface {
-    let there = (object.kind == ATTACHMENT).then(|| state.called.by_key(object)).flatten();
+    let attachment = (object.kind == ATTACHMENT_KIND).then(|| state.attachments.by_key(object)).flatten();
     let problems = state.problems.get(&Unit::Sandbox(sandbox.id.clone()));
     let mine = problems.into_iter().flatten().filter(|(asker, _)| asker == object);
-    let (namespace, network) = network_of(state, sandbox, object, report, there);
+    let (namespace, network) = network_of(state, sandbox, object, report, attachment);
     let known = networks_of(state, &namespace).find(|known| known.name == network);
-    // A NIC of the node is no port of the network's bridge, which is the router.
-    let device = there.and_then(|there| there.asked.device.as_ref());
+    // A moved NIC is not a port of the network's bridge, which is the gateway.
+    let device = attachment.and_then(|attachment| attachment.request.device.as_ref());
     let known = known.filter(|_| device.is_none());
     v1::Interface {
         name: report.name.to_string(),
@@ -132,38 +132,38 @@ fn interface(
             })
             .collect(),
         network,
-        routes: routes(there, report, known),
+        routes: routes(attachment, report, known),
         host_link: report.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         master: report.master.as_ref().map(ToString::to_string).unwrap_or_default(),
-        bandwidth: there.and_then(|there| bandwidth(there.limits(sandbox))),
-        port_mappings: there.map(ports).unwrap_or_default(),
-        sysctls: there.map(sysctls).unwrap_or_default(),
-        provenance: origin(state, object, report, there),
+        bandwidth: attachment.and_then(|attachment| bandwidth(attachment.limits(sandbox))),
+        port_mappings: attachment.map(ports).unwrap_or_default(),
+        sysctls: attachment.map(sysctls).unwrap_or_default(),
+        provenance: origin(state, object, report, attachment),
         ready: report.ready,
         problems: mine.map(|(object, problem)| condition(object, problem)).collect(),
-        since: there.map(|there| timestamp(there.since)),
-        group: there.map(|there| there.notes.group.clone()).unwrap_or_default(),
+        since: attachment.map(|attachment| timestamp(attachment.since)),
+        group: attachment.map(|attachment| attachment.metadata.group.clone()).unwrap_or_default(),
         foreign: report.kind.is_empty(),
         device_id: device.map(|device| device.id.clone()).unwrap_or_default(),
     }
 }
 
-/// The namespace and the name of the network that an interface is on.
+/// The namespace and name of an interface's network.
 fn network_of(
     state: &State,
     sandbox: &Sandbox,
     object: &ObjectKey,
     report: &InterfaceReport,
-    there: Option<&Attachment>,
+    attachment: Option<&Attachment>,
 ) -> (String, String) {
-    if let Some(there) = there {
-        return (there.tenant.clone(), there.network.clone());
+    if let Some(attachment) = attachment {
+        return (attachment.tenant.clone(), attachment.network.clone());
     }
     let stored = state.objects.get(object);
     let mut intents = stored.into_iter().flat_map(|stored| &stored.intents);
     let network =
         intents.find(|intent| intent.origin.field == report.field).and_then(|intent| match &intent.spec {
-            IntentSpec::Interface(want) => want.network.clone(),
+            IntentSpec::Interface(spec) => spec.network.clone(),
             _ => None,
         });
     (sandbox.namespace.clone(), network.unwrap_or_default())
@@ -180,27 +180,27 @@ fn gateway(network: Option<&NetworkIntent>, address: &ipnet::IpNet) -> Option<St
 }
 
 fn routes(
-    there: Option<&Attachment>,
+    attachment: Option<&Attachment>,
     report: &InterfaceReport,
     network: Option<&NetworkIntent>,
 ) -> Vec<v1::Route> {
-    let Some(there) = there else { return Vec::new() };
+    let Some(attachment) = attachment else { return Vec::new() };
     let gateways = || report.addresses.iter().filter_map(|address| gateway(network, address));
     let mut routes = Vec::new();
-    if there.asked.default_route {
+    if attachment.request.default_route {
         routes.extend(gateways().map(|gateway| v1::Route {
             destination: if gateway.contains(':') { "::/0" } else { "0.0.0.0/0" }.to_owned(),
             gateway,
             ..v1::Route::default()
         }));
     }
-    let link = there.asked.link.as_deref();
+    let link = attachment.request.link.as_deref();
     routes.extend(link.into_iter().flat_map(|link| &link.gateways).map(|gateway| v1::Route {
         destination: if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" }.to_owned(),
         gateway: gateway.to_string(),
         ..v1::Route::default()
     }));
-    for route in there.asked.routes.iter().chain(link.into_iter().flat_map(|link| &link.routes)) {
+    for route in attachment.request.routes.iter().chain(link.into_iter().flat_map(|link| &link.routes)) {
         let of_family = || gateways().find(|gateway| gateway.contains(':') == route.to.addr().is_ipv6());
         let hop = route.via.first();
         let gateway = hop.and_then(|hop| hop.gateway).map(|gateway| gateway.to_string());
@@ -217,12 +217,12 @@ fn routes(
     routes
 }
 
-fn sysctls(there: &Attachment) -> BTreeMap<String, String> {
-    let of_link = there.asked.link.iter().flat_map(|link| &link.sysctls);
-    there.asked.sysctls.iter().chain(of_link).map(|(key, value)| (key.clone(), value.clone())).collect()
+fn sysctls(attachment: &Attachment) -> BTreeMap<String, String> {
+    let of_link = attachment.request.link.iter().flat_map(|link| &link.sysctls);
+    attachment.request.sysctls.iter().chain(of_link).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-fn bandwidth(limits: Limits) -> Option<v1::Bandwidth> {
+fn bandwidth(limits: BandwidthLimits) -> Option<v1::Bandwidth> {
     let bits = |rate: Option<RateIntent>| rate.map_or(0, |rate| rate.bits);
     let burst = |rate: Option<RateIntent>| rate.and_then(|rate| rate.burst).unwrap_or_default();
     (!limits.is_empty()).then(|| v1::Bandwidth {
@@ -233,13 +233,13 @@ fn bandwidth(limits: Limits) -> Option<v1::Bandwidth> {
     })
 }
 
-fn ports(there: &Attachment) -> Vec<v1::PortMapping> {
-    let protocol = |word: &str| match word {
+fn ports(attachment: &Attachment) -> Vec<v1::PortMapping> {
+    let protocol = |name: &str| match name {
         "udp" => v1::Protocol::Udp,
         "sctp" => v1::Protocol::Sctp,
         _ => v1::Protocol::Tcp,
     };
-    let mappings = there.asked.ports.iter().map(|port| v1::PortMapping {
+    let mappings = attachment.request.ports.iter().map(|port| v1::PortMapping {
         protocol: protocol(&port.protocol).into(),
         container_port: u32::from(port.container_port),
         host_port: u32::from(port.host_port),
@@ -252,14 +252,14 @@ fn origin(
     state: &State,
     object: &ObjectKey,
     report: &InterfaceReport,
-    there: Option<&Attachment>,
+    attachment: Option<&Attachment>,
 ) -> Option<v1::Provenance> {
     let stored = state.objects.get(object);
     let of_object = stored.and_then(|stored| {
         let mut intents = stored.intents.iter();
         intents.find(|intent| intent.origin.field == report.field).map(|intent| &intent.origin)
     });
-    there.map(|there| &there.why).or(of_object).map(provenance)
+    attachment.map(|attachment| &attachment.origin).or(of_object).map(provenance)
 }
 
 fn provenance(why: &Provenance) -> v1::Provenance {

@@ -1,10 +1,10 @@
-//! One client of a listener: who it is, what it asks for, and the descriptor that it gets.
+//! One client of a listener: authenticates it, reads its request and passes the descriptor.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use knit_engine::sockets::Listener;
+use knit_engine::sockets::SocketListener;
 use knit_kernel::Netns;
 use knit_model::intent::Socket;
 use nix::errno::Errno;
@@ -14,76 +14,76 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// A client that says nothing, or takes nothing, is waited for this long.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
-/// A name is not longer than this, with its line's end.
-const LONGEST: usize = 64;
+/// Timeout of reading the request and of sending the reply.
+pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The longest name of a socket, with the line feed.
+const MAX_LINE: usize = 64;
 
-/// Serves a client, or tells it in words why not.
-pub(super) async fn serve(stream: UnixStream, listener: &Listener, netns: Netns) {
+/// Serves a client, or sends it an error.
+pub(super) async fn serve(stream: UnixStream, listener: &SocketListener, netns: Netns) {
     let pod = listener.sandbox.title();
-    let asked = timeout(PATIENCE, ask(&stream, listener, netns)).await;
-    let (line, descriptor) = match asked {
+    let result = timeout(CLIENT_TIMEOUT, ask(&stream, listener, netns)).await;
+    let (line, descriptor) = match result {
         Ok(Ok((name, descriptor))) => {
-            tracing::info!(pod, object = %listener.object, socket = name, "a socket is handed over");
+            tracing::info!(pod, object = %listener.object, socket = name, "passed a socket");
             (format!("ok {name}\n"), Some(descriptor))
         }
         Ok(Err(why)) => {
-            tracing::warn!(pod, object = %listener.object, why, "a client is refused a socket");
+            tracing::warn!(pod, object = %listener.object, why, "rejected a request for a socket");
             (format!("refused: {why}\n"), None)
         }
-        Err(_) => ("refused: no name of a socket came in time\n".to_owned(), None),
+        Err(_) => ("refused: timed out waiting for the name of a socket\n".to_owned(), None),
     };
-    // One who does not listen to the answer asked for nothing.
-    let _ = timeout(PATIENCE, answer(&stream, &line, descriptor.as_ref())).await;
+    // The client may be gone.
+    let _ = timeout(CLIENT_TIMEOUT, answer(&stream, &line, descriptor.as_ref())).await;
 }
 
-/// Who asks, and the socket that is asked for.
-async fn ask(stream: &UnixStream, listener: &Listener, netns: Netns) -> Result<(String, OwnedFd), String> {
-    let peer = stream.peer_cred().map_err(|why| format!("who asks cannot be told: {why}"))?;
-    // A process that the agent cannot see has no number here.
+/// Authenticates the client and opens the requested socket.
+async fn ask(stream: &UnixStream, listener: &SocketListener, netns: Netns) -> Result<(String, OwnedFd), String> {
+    let peer = stream.peer_cred().map_err(|why| format!("cannot read the peer's credentials: {why}"))?;
+    // A process that is invisible to the agent has pid 0.
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
-    let pid = pid.ok_or("the process that asks cannot be seen by the agent")?;
+    let pid = pid.ok_or("the pid of the client is unknown")?;
     let name = read_name(stream).await?;
-    let Some(want) = listener.sockets.iter().find(|want| want.name == name) else {
-        let names: Vec<&str> = listener.sockets.iter().map(|want| want.name.as_str()).collect();
+    let Some(socket_spec) = listener.sockets.iter().find(|socket_spec| socket_spec.name == name) else {
+        let names: Vec<&str> = listener.sockets.iter().map(|socket_spec| socket_spec.name.as_str()).collect();
         let object = &listener.object;
-        return Err(format!("{object} has no socket `{}`, it has {}", name.escape_debug(), names.join(", ")));
+        return Err(format!("{object} has no socket `{}`, only {}", name.escape_debug(), names.join(", ")));
     };
-    if want.uid.is_some_and(|uid| uid != peer.uid()) {
-        return Err(format!("{name} is not for user {}", peer.uid()));
+    if socket_spec.uid.is_some_and(|uid| uid != peer.uid()) {
+        return Err(format!("user {} may not open {name}", peer.uid()));
     }
-    let socket = want.socket.clone();
+    let socket = socket_spec.socket.clone();
     let opened = spawn_blocking(move || open(&netns, pid, &socket)).await;
-    let descriptor = opened.map_err(|_| "the agent is ending".to_owned())??;
+    let descriptor = opened.map_err(|_| "the agent is stopping".to_owned())??;
     Ok((name, descriptor))
 }
 
-/// Opens the socket for a process that is in the pod's network itself. Its end of the connection was born there, but it may
-/// have been carried elsewhere.
+/// Opens the socket for a process in the pod's network namespace. The connection was made in that namespace, but its descriptor may have
+/// been passed to a process in another one.
 fn open(netns: &Netns, pid: u32, socket: &Socket) -> Result<OwnedFd, String> {
     let theirs = Netns::of_process(pid).map_err(|why| why.to_string())?;
     if !theirs.is_same(netns).map_err(|why| why.to_string())? {
-        return Err(format!("process {pid} is not in this pod's network"));
+        return Err(format!("process {pid} is not in the network namespace of this pod"));
     }
     knit_kernel::sockets::open(netns, socket).map_err(|why| match why.errno() {
-        Some(Errno::ENODEV | Errno::ENXIO) => format!("{socket}: the pod has no such interface"),
+        Some(Errno::ENODEV | Errno::ENXIO) => format!("{socket}: no such interface in the pod"),
         Some(Errno::EADDRINUSE) => {
-            format!("{socket}: it is in use: whoever got it before has to close it first")
+            format!("{socket}: address in use by an earlier client")
         }
-        Some(Errno::EADDRNOTAVAIL) => format!("{socket}: the pod has no such address"),
+        Some(Errno::EADDRNOTAVAIL) => format!("{socket}: no such address in the pod"),
         _ => why.to_string(),
     })
 }
 
-/// One line.
+/// Reads one line.
 async fn read_name(stream: &UnixStream) -> Result<String, String> {
     let mut line = Vec::new();
     loop {
-        let mut bytes = [0; LONGEST];
+        let mut bytes = [0; MAX_LINE];
         stream.readable().await.map_err(|why| why.to_string())?;
         match stream.try_read(&mut bytes) {
-            Ok(0) => return Err("the line with the name of a socket has no end".to_owned()),
+            Ok(0) => return Err("unexpected end of the line with the name of a socket".to_owned()),
             Ok(count) => line.extend_from_slice(&bytes[..count]),
             Err(why) if why.kind() == std::io::ErrorKind::WouldBlock => continue,
             Err(why) => return Err(why.to_string()),
@@ -91,13 +91,13 @@ async fn read_name(stream: &UnixStream) -> Result<String, String> {
         if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
             return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
         }
-        if line.len() >= LONGEST {
-            return Err(format!("the name of a socket has at most {} bytes", LONGEST - 1));
+        if line.len() >= MAX_LINE {
+            return Err(format!("the name of a socket has at most {} bytes", MAX_LINE - 1));
         }
     }
 }
 
-/// One line, and with it the descriptor if there is one.
+/// Sends one line, with the descriptor if there is one.
 async fn answer(stream: &UnixStream, line: &str, descriptor: Option<&OwnedFd>) -> std::io::Result<()> {
     let descriptors: Vec<_> = descriptor.iter().map(|descriptor| descriptor.as_raw_fd()).collect();
     let control = [ControlMessage::ScmRights(&descriptors)];

@@ -1,4 +1,4 @@
-//! Objects from files and folders, as kubectl reads them.
+//! Reads objects from files and directories, as kubectl does.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// All objects of a file, of the files of a folder (`.yaml`, `.yml`, `.json`, by name), or of standard input (`-`).
+/// All objects of a file, of the files of a directory (`.yaml`, `.yml`, `.json`, in lexical order), or of standard input (`-`).
 pub fn read_objects(path: &Path) -> Result<Vec<Object>> {
     Ok(read_files(path)?.into_iter().flat_map(|(_, objects)| objects).collect())
 }
@@ -31,7 +31,7 @@ pub(crate) fn read_files(path: &Path) -> Result<Vec<(String, Vec<Object>)>> {
             let file = entry.map_err(failed(path))?.path();
             let is_manifest = file
                 .extension()
-                .is_some_and(|end| ["yaml", "yml", "json"].iter().any(|wanted| end == *wanted));
+                .is_some_and(|end| ["yaml", "yml", "json"].iter().any(|extension| end == *extension));
             if is_manifest && file.is_file() {
                 files.push(file);
             }
@@ -60,7 +60,7 @@ pub(super) fn key_of(object: &Object) -> ObjectKey {
     ObjectKey { kind: reference.kind, namespace: reference.namespace, name: reference.name }
 }
 
-/// Gives an object what an API server would give it.
+/// Sets the metadata that an API server would set.
 pub(super) fn set_identity(object: &mut Object, key: &ObjectKey, uid: &str, generation: i64) {
     let metadata = object.metadata_mut();
     metadata.namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
@@ -68,7 +68,7 @@ pub(super) fn set_identity(object: &mut Object, key: &ObjectKey, uid: &str, gene
     metadata.generation = Some(generation);
 }
 
-/// What an author says: the spec, and labels and annotations.
+/// The part that an author controls: spec, labels and annotations.
 pub(super) fn spec_of(manifest: &Value) -> (Option<&Value>, Option<&Value>, Option<&Value>) {
     let metadata = |field: &str| manifest.get("metadata").and_then(|metadata| metadata.get(field));
     (manifest.get("spec"), metadata("labels"), metadata("annotations"))

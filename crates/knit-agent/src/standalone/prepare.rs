@@ -1,37 +1,37 @@
-//! Objects from files, checked and ready to be applied.
+//! Validates objects before they are applied.
 
 use knit_crds::Object;
 use knit_engine::{Event, ObjectKey, State, StoredObject};
 use knit_model::provenance::Dialect;
 
-use super::{Change, Verb, files};
+use super::{Action, ObjectOutcome, files};
 use crate::error::{Error, Invalid, Result};
 use crate::node::now;
 
-/// Each object that changes, as it was before.
+/// The previous version of each changed object.
 pub(crate) type Before = Vec<(ObjectKey, Option<Box<StoredObject>>)>;
 
-/// An object as someone asks for it.
-pub(crate) struct Asked {
+/// An object to apply.
+pub(crate) struct ManifestInput {
     pub(crate) object: Object,
-    /// The file of a watched folder that has it; `None` if a person gives it by hand.
+    /// The file of a watched directory; `None` if it comes from the local API.
     pub(crate) file: Option<String>,
 }
 
-/// Objects that were checked, and what applying them means.
+/// Validated objects and the events that apply them.
 #[derive(Default)]
 pub(crate) struct Prepared {
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<ObjectOutcome>,
     pub(crate) events: Vec<Event>,
     pub(crate) before: Before,
 }
 
-/// Checks objects. All of them are looked at, so that a person sees everything that is wrong at once.
-pub(crate) fn prepare(state: &State, asked: Vec<Asked>) -> Result<Prepared> {
+/// Validates all objects, so that all errors are reported at once.
+pub(crate) fn prepare(state: &State, inputs: Vec<ManifestInput>) -> Result<Prepared> {
     let mut prepared = Prepared::default();
     let mut invalid = Vec::new();
-    for asked in asked {
-        let (change, stored) = match prepare_one(state, asked) {
+    for input in inputs {
+        let (change, stored) = match prepare_one(state, input) {
             Ok(one) => one,
             Err(why) => {
                 invalid.push(why);
@@ -48,9 +48,12 @@ pub(crate) fn prepare(state: &State, asked: Vec<Asked>) -> Result<Prepared> {
     if invalid.is_empty() { Ok(prepared) } else { Err(Error::Invalid { invalid }) }
 }
 
-/// Checks an object and gives it what an API server would: a uid and a generation.
-fn prepare_one(state: &State, asked: Asked) -> Result<(Change, Option<StoredObject>), Invalid> {
-    let Asked { mut object, file } = asked;
+/// Validates an object and sets the uid and generation that an API server would set.
+fn prepare_one(
+    state: &State,
+    input: ManifestInput,
+) -> Result<(ObjectOutcome, Option<StoredObject>), Invalid> {
+    let ManifestInput { mut object, file } = input;
     let key = files::key_of(&object);
     let title = key.to_string();
     let invalid = |problems| Invalid { object: title.clone(), problems };
@@ -67,12 +70,12 @@ fn prepare_one(state: &State, asked: Asked) -> Result<(Change, Option<StoredObje
     let translation = object.intents(Dialect::File).map_err(invalid)?;
     let manifest = object.to_value();
     let same = old.filter(|old| files::spec_of(&old.manifest) == files::spec_of(&manifest));
-    let verb = match (old, same) {
-        (None, _) => Verb::Created,
-        (Some(_), Some(_)) => Verb::Unchanged,
-        (Some(_), None) => Verb::Configured,
+    let action = match (old, same) {
+        (None, _) => Action::Created,
+        (Some(_), Some(_)) => Action::Unchanged,
+        (Some(_), None) => Action::Configured,
     };
-    let change = Change { key, verb, warnings: translation.warnings.clone() };
+    let change = ObjectOutcome { key, action, warnings: translation.warnings.clone() };
     let stored = StoredObject {
         object: object.object_ref(),
         intents: translation.intents,
@@ -83,7 +86,7 @@ fn prepare_one(state: &State, asked: Asked) -> Result<(Change, Option<StoredObje
     };
     let stored = match same {
         None => Some(stored),
-        // A folder takes over what a person gave before; a person who repeats what a folder says changes nothing.
+        // A directory takes over objects of the local API; the local API does not take over unchanged objects of a directory.
         Some(old) if stored.file.is_some() && stored.file != old.file => {
             Some(StoredObject { file: stored.file, ..old.clone() })
         }

@@ -1,4 +1,4 @@
-//! Where the addresses of a network come from: what a configuration says to the plugin that gives them.
+//! The `ipam` section of a CNI configuration.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,61 +6,62 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use knit_model::problem::Reason;
 use serde_json::{Map, Value, json};
 
-use super::{Refusal, invalid};
+use super::{EntryError, invalid};
 
-/// What a configuration says about addresses and routes.
+/// Addresses and routes of a CNI configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Ipam {
-    /// Ranges of which each pod has one address.
+    /// Subnets of which each pod gets one address.
     pub(super) ranges: Vec<IpNet>,
-    /// Addresses by value.
+    /// Static addresses.
     pub(super) fixed: Vec<IpNet>,
-    /// Addresses that are never given.
+    /// Addresses that are never allocated.
     pub(super) reserved: Vec<IpNet>,
-    /// Whether all nodes share the ranges.
+    /// Whether allocations are unique across nodes (whereabouts) or per node (host-local).
     pub(super) shared: bool,
-    /// Routers, as they are stated.
+    /// The configured gateways.
     pub(super) gateways: Vec<IpAddr>,
-    /// Routes, as an object of Knit's has them.
+    /// Routes, in the format of Knit's kinds.
     pub(super) routes: Vec<Value>,
-    /// What will not be as one would expect.
+    /// Fields that are ignored or behave unexpectedly.
     pub(super) warnings: Vec<String>,
 }
 
 type Fields = Map<String, Value>;
 
 impl Ipam {
-    /// Reads the part of a plugin's configuration that says where addresses come from.
-    pub(super) fn read(plugin: &Fields) -> Result<Self, Refusal> {
+    /// Parses the `ipam` section of a plugin's configuration.
+    pub(super) fn read(plugin: &Fields) -> Result<Self, EntryError> {
         let fields = match plugin.get("ipam") {
             None | Some(Value::Null) => return Ok(Self::default()),
             Some(Value::Object(fields)) if fields.is_empty() => return Ok(Self::default()),
             Some(Value::Object(fields)) => fields,
-            Some(other) => return Err(invalid(format!("spec.config.ipam: {other} is no object"))),
+            Some(other) => return Err(invalid(format!("spec.config.ipam must be an object, got {other}"))),
         };
         let mut ipam = Self::default();
         let known = match fields.get("type").and_then(Value::as_str).unwrap_or_default() {
             "host-local" => ipam.host_local(fields)?,
-            "static" => ipam.by_value(fields)?,
+            "static" => ipam.static_addresses(fields)?,
             "whereabouts" => ipam.whereabouts(fields)?,
             "dhcp" => {
-                let message =
-                    "ipam dhcp: Knit asks no DHCP server for a pod: use host-local, whereabouts or static";
+                let message = "ipam.type must be host-local, whereabouts or static: dhcp is not supported";
                 return Err((Reason::NotAllowed, message.to_owned()));
             }
             other => {
-                let message =
-                    format!("ipam {}: Knit knows host-local, whereabouts and static", other.escape_debug());
+                let message = format!(
+                    "ipam.type must be host-local, whereabouts or static, got {}",
+                    other.escape_debug()
+                );
                 return Err((Reason::NotAllowed, message));
             }
         };
-        ipam.take_routes(fields)?;
+        ipam.read_routes(fields)?;
         ipam.warnings.extend(unknown(fields, "ipam.", &[known, &["type", "routes"][..]].concat()));
         Ok(ipam)
     }
 
-    /// Each node gives addresses of all of the range by itself, as the plugin does.
-    fn host_local(&mut self, fields: &Fields) -> Result<&'static [&'static str], Refusal> {
+    /// Each node allocates addresses of the whole range on its own, like the plugin.
+    fn host_local(&mut self, fields: &Fields) -> Result<&'static [&'static str], EntryError> {
         if fields.contains_key("subnet") {
             self.range("ipam", fields)?;
         }
@@ -69,21 +70,22 @@ impl Ipam {
             match set.as_array().map(Vec::as_slice) {
                 Some([Value::Object(range)]) => self.range(&place, range)?,
                 Some([_, _, ..]) => {
-                    let message = format!("{place}: a set of several ranges, of which one address is given");
-                    return Err((Reason::NotAllowed, format!("{message}, is not read: state one range")));
+                    let message =
+                        format!("{place} must contain exactly one range: sets of ranges are not supported");
+                    return Err((Reason::NotAllowed, message));
                 }
-                _ => return Err(invalid(format!("{place}: this is no set of ranges"))),
+                _ => return Err(invalid(format!("{place} must be a list of ranges"))),
             }
         }
         if self.ranges.is_empty() {
-            return Err(invalid("ipam: it names no subnet"));
+            return Err(invalid("ipam.subnet or ipam.ranges must be set"));
         }
-        // Where the plugin would keep its notes.
+        // `dataDir` is the plugin's own state directory, which Knit does not use.
         Ok(&["subnet", "rangeStart", "rangeEnd", "gateway", "ranges", "dataDir"])
     }
 
-    /// No two nodes give one address.
-    fn whereabouts(&mut self, fields: &Fields) -> Result<&'static [&'static str], Refusal> {
+    /// Allocations are unique across nodes.
+    fn whereabouts(&mut self, fields: &Fields) -> Result<&'static [&'static str], EntryError> {
         self.shared = true;
         let mut all: Vec<(String, &Fields)> = Vec::new();
         if fields.contains_key("range") {
@@ -92,16 +94,16 @@ impl Ipam {
         let more = list(fields, "ipam", "ipRanges")?;
         for (at, range) in more.iter().enumerate() {
             let place = format!("ipam.ipRanges[{at}]");
-            let range = range.as_object().ok_or_else(|| invalid(format!("{place}: this is no range")))?;
+            let range = range.as_object().ok_or_else(|| invalid(format!("{place} must be an object")))?;
             all.push((place, range));
         }
         for (place, range) in all {
             self.shared_range(&place, range)?;
         }
         if self.ranges.is_empty() {
-            return Err(invalid("ipam: it names no range"));
+            return Err(invalid("ipam.range or ipam.ipRanges must be set"));
         }
-        // How whereabouts keeps its own notes is no matter here.
+        // Settings of the datastore and the log of whereabouts are ignored.
         Ok(&[
             "range",
             "range_start",
@@ -122,13 +124,13 @@ impl Ipam {
         ])
     }
 
-    fn by_value(&mut self, fields: &Fields) -> Result<&'static [&'static str], Refusal> {
+    fn static_addresses(&mut self, fields: &Fields) -> Result<&'static [&'static str], EntryError> {
         for (at, entry) in list(fields, "ipam", "addresses")?.iter().enumerate() {
             let place = format!("ipam.addresses[{at}]");
-            let entry = entry.as_object().ok_or_else(|| invalid(format!("{place}: this is no address")))?;
-            let text = word(entry, &place, "address")?.unwrap_or_default();
+            let entry = entry.as_object().ok_or_else(|| invalid(format!("{place} must be an object")))?;
+            let text = string(entry, &place, "address")?.unwrap_or_default();
             let address: IpNet = text.parse().map_err(|_| {
-                invalid(format!("{place}.address: `{text}` is no address with its prefix length"))
+                invalid(format!("{place}.address must be an address with a prefix length, got `{text}`"))
             })?;
             self.fixed.push(address);
             self.gateways.extend(address_in(entry, &place, "gateway")?);
@@ -136,35 +138,35 @@ impl Ipam {
         Ok(&["addresses"])
     }
 
-    /// A range as `host-local` has it.
-    fn range(&mut self, place: &str, fields: &Fields) -> Result<(), Refusal> {
-        let text = word(fields, place, "subnet")?.unwrap_or_default();
+    /// A range of `host-local`.
+    fn range(&mut self, place: &str, fields: &Fields) -> Result<(), EntryError> {
+        let text = string(fields, place, "subnet")?.unwrap_or_default();
         let range: IpNet =
-            text.parse().map_err(|_| invalid(format!("{place}.subnet: `{text}` is no range")))?;
+            text.parse().map_err(|_| invalid(format!("{place}.subnet must be a subnet, got `{text}`")))?;
         let (first, last) =
             (address_in(fields, place, "rangeStart")?, address_in(fields, place, "rangeEnd")?);
         self.add(place, range.trunc(), first, last, address_in(fields, place, "gateway")?)
     }
 
-    /// A range as `whereabouts` has it: `10.0.0.0/24`, or `10.0.0.10-10.0.0.20/24`.
-    fn shared_range(&mut self, place: &str, fields: &Fields) -> Result<(), Refusal> {
-        let text = word(fields, place, "range")?.unwrap_or_default();
-        let wrong = || invalid(format!("{place}.range: `{text}` is no range"));
+    /// A range of `whereabouts`: `10.0.0.0/24`, or `10.0.0.10-10.0.0.20/24`.
+    fn shared_range(&mut self, place: &str, fields: &Fields) -> Result<(), EntryError> {
+        let text = string(fields, place, "range")?.unwrap_or_default();
+        let wrong = || invalid(format!("{place}.range must be a subnet, got `{text}`"));
         let (from, text_of_range) = match text.split_once('-') {
             Some((from, rest)) => (Some(from.parse::<IpAddr>().map_err(|_| wrong())?), rest),
             None => (None, text.as_str()),
         };
-        let said: IpNet = text_of_range.parse().map_err(|_| wrong())?;
-        let to = from.map(|_| said.addr());
+        let range: IpNet = text_of_range.parse().map_err(|_| wrong())?;
+        let to = from.map(|_| range.addr());
         let first = address_in(fields, place, "range_start")?.or(from);
         let last = address_in(fields, place, "range_end")?.or(to);
         for (at, text) in list(fields, place, "exclude")?.iter().enumerate() {
-            let wrong = || invalid(format!("{place}.exclude[{at}]: {text} is no range"));
+            let wrong = || invalid(format!("{place}.exclude[{at}] must be an address or subnet, got {text}"));
             let text = text.as_str().ok_or_else(wrong)?;
-            let range = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-            self.reserved.push(range.map_err(|_| wrong())?.trunc());
+            let excluded = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+            self.reserved.push(excluded.map_err(|_| wrong())?.trunc());
         }
-        self.add(place, said.trunc(), first, last, address_in(fields, place, "gateway")?)
+        self.add(place, range.trunc(), first, last, address_in(fields, place, "gateway")?)
     }
 
     fn add(
@@ -174,34 +176,37 @@ impl Ipam {
         first: Option<IpAddr>,
         last: Option<IpAddr>,
         gateway: Option<IpAddr>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), EntryError> {
         for address in [first, last, gateway].into_iter().flatten() {
             if !range.contains(&address) {
-                return Err(invalid(format!("{place}: {address} is not in {range}")));
+                return Err(invalid(format!("{place}: {address} must be in {range}")));
             }
         }
         if let (Some(first), Some(last)) = (first, last)
             && first > last
         {
-            return Err(invalid(format!("{place}: {first} comes after {last}")));
+            return Err(invalid(format!(
+                "{place}: the first address {first} must not be larger than the last address {last}"
+            )));
         }
-        self.reserved.extend(outside(range, first, last));
+        self.reserved.extend(excluded(range, first, last));
         self.reserved.extend(gateway.map(IpNet::from));
         self.gateways.extend(gateway);
         self.ranges.push(range);
         Ok(())
     }
 
-    /// Routes without a router go through the network's own: what is stated, or the first address of its range.
-    fn take_routes(&mut self, fields: &Fields) -> Result<(), Refusal> {
+    /// Routes without a gateway use the gateway of the network: the configured one, or the first address of its range.
+    fn read_routes(&mut self, fields: &Fields) -> Result<(), EntryError> {
         for (at, route) in list(fields, "ipam", "routes")?.iter().enumerate() {
             let place = format!("ipam.routes[{at}]");
-            let route = route.as_object().ok_or_else(|| invalid(format!("{place}: this is no route")))?;
-            let text = word(route, &place, "dst")?.unwrap_or_default();
+            let route = route.as_object().ok_or_else(|| invalid(format!("{place} must be an object")))?;
+            let text = string(route, &place, "dst")?.unwrap_or_default();
             let to: IpNet =
-                text.parse().map_err(|_| invalid(format!("{place}.dst: `{text}` is no range")))?;
+                text.parse().map_err(|_| invalid(format!("{place}.dst must be a prefix, got `{text}`")))?;
             if to.prefix_len() == 0 {
-                self.warnings.push(format!("{place}: the pod's first interface keeps the default routes"));
+                self.warnings
+                    .push(format!("{place}: ignored: the primary interface keeps the default routes"));
                 continue;
             }
             let stated = address_in(route, &place, "gw")?;
@@ -214,27 +219,27 @@ impl Ipam {
         Ok(())
     }
 
-    /// The network's router of a family.
+    /// The gateway of an address family.
     fn gateway(&self, ipv4: bool) -> Option<IpAddr> {
         let stated = self.gateways.iter().find(|gateway| gateway.is_ipv4() == ipv4).copied();
         let range = self.ranges.iter().find(|range| range.addr().is_ipv4() == ipv4);
         stated.or_else(|| range.map(|range| first_of(*range)))
     }
 
-    /// A router that is stated and is not the first address of its range, which is a bridge's own.
+    /// A configured gateway that is not the first address of its range, which belongs to the bridge.
     pub(super) fn other_gateway(&self) -> Option<IpAddr> {
         let is_first = |gateway: &IpAddr| self.ranges.iter().any(|range| first_of(*range) == *gateway);
         self.gateways.iter().find(|gateway| !is_first(gateway)).copied()
     }
 
-    /// Takes addresses that a pod asks for by value, in place of those that all pods would have.
-    pub(super) fn ask_for(&mut self, asked: &[String]) -> Result<(), Refusal> {
-        if asked.is_empty() {
+    /// Replaces the static addresses by those that the pod requests.
+    pub(super) fn set_static(&mut self, addresses: &[String]) -> Result<(), EntryError> {
+        if addresses.is_empty() {
             return Ok(());
         }
         self.fixed.clear();
-        for text in asked {
-            let wrong = || invalid(format!("ips: `{}` is no address", text.escape_debug()));
+        for text in addresses {
+            let wrong = || invalid(format!("ips must be addresses, got `{}`", text.escape_debug()));
             let address = match text.parse::<IpNet>() {
                 Ok(address) => address,
                 Err(_) => {
@@ -242,7 +247,7 @@ impl Ipam {
                     let range =
                         self.ranges.iter().find(|range| range.contains(&address)).ok_or_else(|| {
                             invalid(format!(
-                                "ips: {address} is in no range of the network: say its prefix length"
+                                "ips: {address} must be in a range of the network or have a prefix length"
                             ))
                         })?;
                     IpNet::new(address, range.prefix_len()).map_err(|_| wrong())?
@@ -254,7 +259,7 @@ impl Ipam {
     }
 }
 
-/// The first address that a host of a range may have.
+/// The first host address of a range.
 fn first_of(range: IpNet) -> IpAddr {
     let is_small = range.max_prefix_len() - range.prefix_len() < 2;
     match range.network() {
@@ -264,8 +269,8 @@ fn first_of(range: IpNet) -> IpAddr {
     }
 }
 
-/// What of a range lies before the first and behind the last address that may be given.
-fn outside(range: IpNet, first: Option<IpAddr>, last: Option<IpAddr>) -> Vec<IpNet> {
+/// The parts of a range before the first and after the last address that may be allocated.
+fn excluded(range: IpNet, first: Option<IpAddr>, last: Option<IpAddr>) -> Vec<IpNet> {
     let mut all = Vec::new();
     match (range.network(), range.broadcast()) {
         (IpAddr::V4(start), IpAddr::V4(end)) => {
@@ -303,35 +308,34 @@ fn outside(range: IpNet, first: Option<IpAddr>, last: Option<IpAddr>) -> Vec<IpN
     all
 }
 
-/// Fields that are there and not known.
+/// Warnings about unknown fields.
 pub(super) fn unknown(fields: &Fields, place: &str, known: &[&str]) -> Vec<String> {
     let unknown = fields.keys().filter(|key| !known.contains(&key.as_str()));
-    unknown
-        .map(|key| format!("spec.config.{place}{}: not known, and does nothing", key.escape_debug()))
-        .collect()
+    unknown.map(|key| format!("spec.config.{place}{}: unknown field, ignored", key.escape_debug())).collect()
 }
 
-fn word(fields: &Fields, place: &str, key: &str) -> Result<Option<String>, Refusal> {
+fn string(fields: &Fields, place: &str, key: &str) -> Result<Option<String>, EntryError> {
     match fields.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
-        Some(other) => Err(invalid(format!("{place}.{key}: {other} is no text"))),
+        Some(other) => Err(invalid(format!("{place}.{key} must be a string, got {other}"))),
     }
 }
 
-fn address_in(fields: &Fields, place: &str, key: &str) -> Result<Option<IpAddr>, Refusal> {
-    let text = word(fields, place, key)?;
+fn address_in(fields: &Fields, place: &str, key: &str) -> Result<Option<IpAddr>, EntryError> {
+    let text = string(fields, place, key)?;
     let read = |text: String| {
-        text.parse::<IpAddr>().map_err(|_| invalid(format!("{place}.{key}: `{text}` is no address")))
+        text.parse::<IpAddr>()
+            .map_err(|_| invalid(format!("{place}.{key} must be an IP address, got `{text}`")))
     };
     text.map(read).transpose()
 }
 
-fn list(fields: &Fields, place: &str, key: &str) -> Result<Vec<Value>, Refusal> {
+fn list(fields: &Fields, place: &str, key: &str) -> Result<Vec<Value>, EntryError> {
     match fields.get(key) {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(all)) => Ok(all.clone()),
-        Some(other) => Err(invalid(format!("{place}.{key}: {other} is no list"))),
+        Some(other) => Err(invalid(format!("{place}.{key} must be a list, got {other}"))),
     }
 }
 
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_host_local_is_each_nodes_own_and_its_ends_are_kept_back() {
+    fn a_host_local_range_is_per_node_and_excludes_addresses_outside_start_and_end() {
         let ipam = read(json!({"type": "host-local", "subnet": "10.10.0.0/24", "rangeStart": "10.10.0.16",
             "rangeEnd": "10.10.0.31", "gateway": "10.10.0.254", "dataDir": "/run/x",
             "routes": [{"dst": "0.0.0.0/0"}, {"dst": "10.99.0.0/16"}, {"dst": "10.98.0.0/16", "gw": "10.10.0.9"}]}))
@@ -364,12 +368,15 @@ mod tests {
                 json!({"to": "10.98.0.0/16", "via": "10.10.0.9"})
             ]
         );
-        assert_eq!(ipam.warnings, ["ipam.routes[0]: the pod's first interface keeps the default routes"]);
+        assert_eq!(
+            ipam.warnings,
+            ["ipam.routes[0]: ignored: the primary interface keeps the default routes"]
+        );
         assert_eq!(ipam.other_gateway(), Some("10.10.0.254".parse().unwrap()));
     }
 
     #[test]
-    fn ranges_of_both_families_give_an_address_each() {
+    fn ranges_of_both_families_are_read() {
         let ipam = read(
             json!({"type": "host-local", "ranges": [[{"subnet": "10.10.0.0/24", "gateway": "10.10.0.1"}],
             [{"subnet": "fd00:10::/64"}]], "routes": [{"dst": "fd00:99::/64"}]}),
@@ -381,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_whereabouts_is_all_nodes_together() {
+    fn a_whereabouts_range_is_shared_by_all_nodes() {
         let ipam = read(json!({"type": "whereabouts", "range": "192.168.2.225/28",
             "exclude": ["192.168.2.229/30", "192.168.2.236"], "log_level": "debug"}))
         .unwrap();
@@ -394,50 +401,50 @@ mod tests {
     }
 
     #[test]
-    fn addresses_by_value_are_what_the_pod_says_or_what_the_definition_does() {
+    fn static_addresses_of_the_pod_override_those_of_the_definition() {
         let mut ipam =
             read(json!({"type": "static", "addresses": [{"address": "10.1.0.9/24", "gateway": "10.1.0.1"}]}))
                 .unwrap();
         assert_eq!(nets(&ipam.fixed), ["10.1.0.9/24"]);
-        ipam.ask_for(&["10.1.0.10/24".to_owned()]).unwrap();
+        ipam.set_static(&["10.1.0.10/24".to_owned()]).unwrap();
         assert_eq!(nets(&ipam.fixed), ["10.1.0.10/24"]);
         let mut ipam = read(json!({"type": "host-local", "subnet": "10.10.0.0/24"})).unwrap();
-        ipam.ask_for(&["10.10.0.7".to_owned()]).unwrap();
+        ipam.set_static(&["10.10.0.7".to_owned()]).unwrap();
         assert_eq!(nets(&ipam.fixed), ["10.10.0.7/24"]);
-        let (_, why) = ipam.ask_for(&["10.11.0.7".to_owned()]).unwrap_err();
-        assert!(why.contains("in no range of the network"), "{why}");
+        let (_, why) = ipam.set_static(&["10.11.0.7".to_owned()]).unwrap_err();
+        assert!(why.contains("must be in a range of the network"), "{why}");
     }
 
     #[test]
-    fn what_cannot_be_is_said_in_words() {
+    fn unsupported_ipam_is_rejected() {
         for (ipam, why) in [
-            (json!({"type": "dhcp"}), "Knit asks no DHCP server"),
-            (json!({"type": "mine"}), "ipam mine: Knit knows host-local, whereabouts and static"),
-            (json!({"type": "host-local"}), "it names no subnet"),
+            (json!({"type": "dhcp"}), "dhcp is not supported"),
+            (json!({"type": "mine"}), "must be host-local, whereabouts or static, got mine"),
+            (json!({"type": "host-local"}), "ipam.subnet or ipam.ranges must be set"),
             (
                 json!({"type": "host-local", "subnet": "10.0.0.0/33"}),
-                "ipam.subnet: `10.0.0.0/33` is no range",
+                "ipam.subnet must be a subnet, got `10.0.0.0/33`",
             ),
             (
                 json!({"type": "host-local", "ranges": [[{"subnet": "10.0.0.0/24"}, {"subnet": "10.0.1.0/24"}]]}),
-                "ipam.ranges[0]: a set of several ranges",
+                "ipam.ranges[0] must contain exactly one range",
             ),
             (
                 json!({"type": "host-local", "subnet": "10.0.0.0/24", "rangeStart": "10.0.1.1"}),
-                "ipam: 10.0.1.1 is not in 10.0.0.0/24",
+                "ipam: 10.0.1.1 must be in 10.0.0.0/24",
             ),
             (
                 json!({"type": "host-local", "subnet": "10.0.0.0/24", "rangeStart": "10.0.0.9", "rangeEnd": "10.0.0.3"}),
-                "10.0.0.9 comes after 10.0.0.3",
+                "10.0.0.9 must not be larger than the last address 10.0.0.3",
             ),
             (
                 json!({"type": "static", "addresses": [{"address": "10.0.0.1"}]}),
-                "no address with its prefix length",
+                "must be an address with a prefix length",
             ),
-            (json!("host-local"), "is no object"),
+            (json!("host-local"), "must be an object"),
         ] {
-            let said = read(ipam.clone()).unwrap_err();
-            assert!(said.contains(why), "{ipam}: {said}");
+            let message = read(ipam.clone()).unwrap_err();
+            assert!(message.contains(why), "{ipam}: {message}");
         }
         assert_eq!(read(json!({})).unwrap(), Ipam::default());
     }

@@ -1,4 +1,4 @@
-//! The annotation: `name`, `namespace/name@interface`, with commas between them, or a list in JSON.
+//! Parsing of the annotation: comma-separated `namespace/name@interface` entries, or a JSON list.
 
 use std::collections::BTreeMap;
 
@@ -7,44 +7,44 @@ use serde_json::Value;
 
 use crate::fields::is_object_name;
 
-/// One network, as the pod names it.
+/// One network selection element.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct Selection {
     /// The definition's name.
     pub(super) name: String,
-    /// Its namespace; the pod's own where the entry names none.
+    /// Its namespace; defaults to the pod's.
     #[serde(default)]
     pub(super) namespace: String,
-    /// The interface's name.
+    /// The interface name.
     #[serde(default)]
     pub(super) interface: Option<String>,
-    /// Addresses by value.
+    /// Static addresses.
     #[serde(default)]
     pub(super) ips: Vec<String>,
     /// The hardware address.
     #[serde(default)]
     pub(super) mac: Option<String>,
-    /// Limits.
+    /// Bandwidth limits.
     #[serde(default)]
     pub(super) bandwidth: Option<Bandwidth>,
-    /// Ports of the node.
+    /// Host ports.
     #[serde(default, rename = "portMappings")]
     pub(super) port_mappings: Vec<Value>,
-    /// Whatever is handed to plugins.
+    /// Arguments for CNI plugins.
     #[serde(default, rename = "cni-args")]
     pub(super) cni_args: Option<serde_json::Map<String, Value>>,
-    /// Routers of the pod's default routes.
+    /// Gateways of default routes.
     #[serde(default, rename = "default-route")]
     pub(super) default_route: Vec<String>,
-    /// An InfiniBand address.
+    /// The InfiniBand GUID.
     #[serde(default, rename = "infiniband-guid")]
     pub(super) infiniband_guid: Option<String>,
-    /// What nobody knows.
+    /// Unknown fields.
     #[serde(flatten)]
     pub(super) other: BTreeMap<String, Value>,
 }
 
-/// Limits in bits per second, and in bits.
+/// Limits in bits per second, and bursts in bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Bandwidth {
@@ -55,22 +55,21 @@ pub(super) struct Bandwidth {
 }
 
 impl Selection {
-    /// The definition.
+    /// The definition, as `namespace/name`.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 }
 
-/// Every entry, or what is wrong with it; or why the annotation cannot be read at all.
+/// Parses every entry on its own, or rejects the whole annotation.
 pub(super) fn parse(text: &str, namespace: &str) -> Result<Vec<Result<Selection, String>>, String> {
     let text = text.trim();
     if text.is_empty() {
         return Ok(Vec::new());
     }
     if text.contains(['[', '{', '"']) {
-        let list: Vec<Value> = serde_json::from_str(text).map_err(|why| {
-            format!("it is neither a list in JSON nor names with commas between them: {why}")
-        })?;
+        let list: Vec<Value> = serde_json::from_str(text)
+            .map_err(|why| format!("must be a JSON list or comma-separated names: {why}"))?;
         let entry = |value: Value| {
             let selection: Selection = serde_json::from_value(value).map_err(|why| why.to_string())?;
             checked(selection, namespace)
@@ -80,7 +79,7 @@ pub(super) fn parse(text: &str, namespace: &str) -> Result<Vec<Result<Selection,
     Ok(text.split(',').map(|part| checked(short(part.trim()), namespace)).collect())
 }
 
-/// `namespace/name@interface`, of which only the name has to be there.
+/// `namespace/name@interface`, where only the name is required.
 fn short(text: &str) -> Selection {
     let (network, interface) = match text.split_once('@') {
         Some((network, interface)) => (network, Some(interface.to_owned())),
@@ -96,7 +95,10 @@ fn checked(mut selection: Selection, namespace: &str) -> Result<Selection, Strin
     }
     for (what, text) in [("name", &selection.name), ("namespace", &selection.namespace)] {
         if !is_object_name(text) {
-            return Err(format!("`{}` is no {what} of a definition", text.escape_debug()));
+            return Err(format!(
+                "must be a {what} of a NetworkAttachmentDefinition, got `{}`",
+                text.escape_debug()
+            ));
         }
     }
     Ok(selection)
@@ -107,14 +109,14 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<Result<String, String>> {
-        let word = |one: Result<Selection, String>| {
+        let show = |one: Result<Selection, String>| {
             one.map(|one| format!("{}@{}", one.title(), one.interface.unwrap_or_default()))
         };
-        parse(text, "shop").unwrap().into_iter().map(word).collect()
+        parse(text, "shop").unwrap().into_iter().map(show).collect()
     }
 
     #[test]
-    fn names_are_read_with_their_namespaces_and_interfaces() {
+    fn names_are_parsed_with_namespace_and_interface() {
         let ok = |texts: &[&str]| texts.iter().map(|text| Ok((*text).to_owned())).collect::<Vec<_>>();
         assert_eq!(read("blue"), ok(&["shop/blue@"]));
         assert_eq!(
@@ -130,15 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_cannot_be_read_leaves_the_others() {
+    fn an_invalid_entry_does_not_affect_the_others() {
         let short = read("blue,,a/b/c");
         assert_eq!(short[0], Ok("shop/blue@".to_owned()));
-        assert_eq!(short[1], Err("`` is no name of a definition".to_owned()));
-        assert_eq!(short[2], Err("`b/c` is no name of a definition".to_owned()));
+        assert_eq!(short[1], Err("must be a name of a NetworkAttachmentDefinition, got ``".to_owned()));
+        assert_eq!(short[2], Err("must be a name of a NetworkAttachmentDefinition, got `b/c`".to_owned()));
         let long = read(r#"[{"name": "blue"}, {"namespace": "lab"}, {"name": "x", "ips": "10.0.0.1"}]"#);
         assert!(long[0].is_ok());
         assert!(long[1].as_ref().unwrap_err().contains("missing field `name`"), "{long:?}");
         assert!(long[2].as_ref().unwrap_err().contains("invalid type"), "{long:?}");
-        assert!(parse(r#"{"name": "blue"}"#, "shop").unwrap_err().contains("neither a list in JSON"));
+        assert!(parse(r#"{"name": "blue"}"#, "shop").unwrap_err().contains("must be a JSON list"));
     }
 }

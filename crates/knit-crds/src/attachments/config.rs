@@ -1,11 +1,11 @@
-//! The configuration of a definition: one plugin, or a list of them.
+//! The CNI configuration of a definition: one plugin, or a list.
 
 use serde_json::{Map, Value, json};
 
-/// The version of a configuration that names none.
+/// The `cniVersion` of a configuration without one.
 const DEFAULT_VERSION: &str = "0.4.0";
 
-/// A configuration, as it is written.
+/// A CNI configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
     version: String,
@@ -19,30 +19,30 @@ pub(super) struct Config {
 pub(super) struct Plugin(pub(super) Map<String, Value>);
 
 impl Config {
-    /// Reads it; a configuration without a name has the definition's.
+    /// Parses a configuration; its name defaults to the definition's.
     pub(super) fn parse(text: &str, name: &str) -> Result<Self, String> {
         if text.trim().is_empty() {
-            return Err("it has no spec.config, and files of the node are not read for it".to_owned());
+            return Err("spec.config must be set: configuration files of the node are not used".to_owned());
         }
         let value: Value =
-            serde_json::from_str(text).map_err(|why| format!("spec.config: this is no JSON: {why}"))?;
+            serde_json::from_str(text).map_err(|why| format!("spec.config must be JSON: {why}"))?;
         let Value::Object(mut fields) = value else {
-            return Err("spec.config: this is no object".to_owned());
+            return Err("spec.config must be an object".to_owned());
         };
-        let word = |fields: &Map<String, Value>, key: &str| match fields.get(key) {
+        let string = |fields: &Map<String, Value>, key: &str| match fields.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(other) => Err(format!("spec.config.{key}: {other} is no text")),
+            Some(other) => Err(format!("spec.config.{key} must be a string, got {other}")),
         };
-        let version = word(&fields, "cniVersion")?.unwrap_or_else(|| DEFAULT_VERSION.to_owned());
-        let name = word(&fields, "name")?.unwrap_or_else(|| name.to_owned());
+        let version = string(&fields, "cniVersion")?.unwrap_or_else(|| DEFAULT_VERSION.to_owned());
+        let name = string(&fields, "name")?.unwrap_or_else(|| name.to_owned());
         let plugins = match fields.remove("plugins") {
             None => vec![Plugin::read(Value::Object(fields), "spec.config")?],
             Some(Value::Array(plugins)) if !plugins.is_empty() => {
                 let read = |(at, plugin)| Plugin::read(plugin, &format!("spec.config.plugins[{at}]"));
                 plugins.into_iter().enumerate().map(read).collect::<Result<_, _>>()?
             }
-            Some(_) => return Err("spec.config.plugins: this is no list with a plugin in it".to_owned()),
+            Some(_) => return Err("spec.config.plugins must be a non-empty list".to_owned()),
         };
         Ok(Self { version, name, plugins })
     }
@@ -55,7 +55,7 @@ impl Config {
         }
     }
 
-    /// The list that plugins are run by.
+    /// A CNI configuration list of these plugins.
     pub(super) fn list(&self, plugins: Vec<Value>) -> String {
         json!({ "cniVersion": self.version, "name": self.name, "plugins": plugins }).to_string()
     }
@@ -63,20 +63,23 @@ impl Config {
 
 impl Plugin {
     fn read(value: Value, field: &str) -> Result<Self, String> {
-        let Value::Object(fields) = value else { return Err(format!("{field}: this is no object")) };
+        let Value::Object(fields) = value else { return Err(format!("{field} must be an object")) };
         let plugin = Self(fields);
         if plugin.kind().is_empty() || plugin.kind().contains('/') {
-            return Err(format!("{field}.type: `{}` is no type of a plugin", plugin.kind().escape_debug()));
+            return Err(format!(
+                "{field}.type must be a plugin type, got `{}`",
+                plugin.kind().escape_debug()
+            ));
         }
         Ok(plugin)
     }
 
-    /// The plugin's type.
+    /// The plugin type.
     pub(super) fn kind(&self) -> &str {
         self.0.get("type").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The type of the plugin that gives addresses; empty if it has none.
+    /// The type of the IPAM plugin; empty if there is none.
     pub(super) fn ipam(&self) -> &str {
         self.0.get("ipam").and_then(|ipam| ipam.get("type")?.as_str()).unwrap_or_default()
     }
@@ -87,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_plugin_and_a_list_of_one_are_the_same() {
+    fn a_single_plugin_equals_a_list_of_one() {
         let one = Config::parse(r#"{"cniVersion": "1.0.0", "name": "n", "type": "bridge"}"#, "blue").unwrap();
         assert_eq!((one.single().unwrap().kind(), one.name.as_str()), ("bridge", "n"));
         let list =
@@ -98,19 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_said_in_words() {
+    fn invalid_configurations_are_rejected() {
         for (text, why) in [
-            ("", "no spec.config"),
-            ("{", "this is no JSON"),
-            ("[]", "this is no object"),
-            ("{}", "`` is no type of a plugin"),
-            (r#"{"type": "../evil"}"#, "spec.config.type: `../evil` is no type of a plugin"),
-            (r#"{"plugins": []}"#, "no list with a plugin in it"),
+            ("", "spec.config must be set"),
+            ("{", "must be JSON"),
+            ("[]", "must be an object"),
+            ("{}", "must be a plugin type, got ``"),
+            (r#"{"type": "../evil"}"#, "spec.config.type must be a plugin type, got `../evil`"),
+            (r#"{"plugins": []}"#, "must be a non-empty list"),
             (r#"{"plugins": [{"type": "a"}, {}]}"#, "spec.config.plugins[1].type"),
-            (r#"{"cniVersion": 1, "type": "a"}"#, "spec.config.cniVersion: 1 is no text"),
+            (r#"{"cniVersion": 1, "type": "a"}"#, "spec.config.cniVersion must be a string, got 1"),
         ] {
-            let said = Config::parse(text, "blue").unwrap_err();
-            assert!(said.contains(why), "{text}: {said}");
+            let message = Config::parse(text, "blue").unwrap_err();
+            assert!(message.contains(why), "{text}: {message}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Types of plugins that are kinds of Knit's: which object of Knit's would ask for the same.
+//! CNI plugin types with an equivalent kind of Knit.
 
-use knit_model::intent::{Defined, IntentSpec, InterfaceIntent, Limits, RateIntent, Selector};
+use knit_model::intent::{NetworkDefinition, IntentSpec, InterfaceIntent, BandwidthLimits, RateIntent, Selector};
 use knit_model::link::OwnerId;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -10,33 +10,33 @@ use serde_json::{Map, Value, json};
 use super::addresses::{Ipam, unknown};
 use super::annotation::Bandwidth;
 use super::config::Plugin;
-use super::{Entry, Refusal, invalid};
+use super::{Entry, EntryError, invalid};
 use crate::Object;
 
-/// Fields that every plugin has, and that say nothing about its link.
+/// Fields that every plugin has.
 const COMMON: [&str; 7] = ["cniVersion", "name", "type", "ipam", "capabilities", "dns", "args"];
 
-/// Whether a type of plugins is a kind of Knit's.
+/// Whether a plugin type has an equivalent kind.
 pub(super) fn is_known(kind: &str) -> bool {
     ["bridge", "macvlan", "ipvlan", "vlan", "ptp", "host-device"].contains(&kind)
 }
 
-/// An object of Knit's that asks for the same.
-struct Alike {
+/// An object that is equivalent to a plugin configuration.
+struct EquivalentObject {
     kind: &'static str,
     fields: Map<String, Value>,
-    defined: Defined,
-    /// Fields of the plugin that it was made of.
+    definition: NetworkDefinition,
+    /// The fields of the plugin that are translated.
     known: &'static [&'static str],
     warnings: Vec<String>,
 }
 
 impl Entry<'_> {
-    /// Asks for what a plugin would make, in Knit's own way.
-    pub(super) fn kind(&self, plugin: &Plugin) -> Result<(IntentSpec, Vec<String>), Refusal> {
+    /// The interface of the equivalent kind.
+    pub(super) fn equivalent_kind(&self, plugin: &Plugin) -> Result<(IntentSpec, Vec<String>), EntryError> {
         let mut ipam = Ipam::read(&plugin.0)?;
-        ipam.ask_for(&self.selection.ips)?;
-        let mut alike = match plugin.kind() {
+        ipam.set_static(&self.selection.ips)?;
+        let mut object = match plugin.kind() {
             "bridge" => self.bridge(plugin, &ipam)?,
             "ptp" => self.ptp(plugin, &ipam)?,
             "macvlan" => self.on_nic(plugin, "Macvlan", &["mode", "bcqueuelen"])?,
@@ -44,13 +44,13 @@ impl Entry<'_> {
             "vlan" => self.on_nic(plugin, "Vlan", &["vlanId"])?,
             _ => self.host_device(plugin)?,
         };
-        let mut warnings = std::mem::take(&mut alike.warnings);
+        let mut warnings = std::mem::take(&mut object.warnings);
         warnings.append(&mut ipam.warnings);
-        warnings.extend(unknown(&plugin.0, "", &[&COMMON[..], alike.known].concat()));
-        warnings.extend(self.unknown());
-        warnings.extend(self.no_default_route());
-        warnings.extend(self.only_for_plugins());
-        let fields = &mut alike.fields;
+        warnings.extend(unknown(&plugin.0, "", &[&COMMON[..], object.known].concat()));
+        warnings.extend(self.unknown_fields());
+        warnings.extend(self.default_route_warning());
+        warnings.extend(self.plugin_only_fields());
+        let fields = &mut object.fields;
         fields.insert("interfaceName".to_owned(), json!(self.interface));
         let mac = self.selection.mac.clone().or_else(|| text(plugin, "mac"));
         fields.extend(mac.map(|mac| ("hardwareAddr".to_owned(), json!(mac))));
@@ -63,29 +63,29 @@ impl Entry<'_> {
         }
         fields.insert("addresses".to_owned(), json!(ipam.fixed));
         fields.insert("routes".to_owned(), Value::Array(ipam.routes.clone()));
-        let mut want = read(alike.kind, alike.fields)?;
-        want.pods = Selector::pod(self.pod.uid.as_str());
-        want.limits = self.limits()?;
-        let defined = Defined { shared: ipam.shared, reserved: ipam.reserved, ..alike.defined };
-        if defined.nic.is_some() {
-            // Which uplink that is the node knows.
-            want.parent = None;
+        let mut intent = read(object.kind, object.fields)?;
+        intent.pods = Selector::pod(self.pod.uid.as_str());
+        intent.limits = self.limits()?;
+        let definition = NetworkDefinition { shared: ipam.shared, reserved: ipam.reserved, ..object.definition };
+        if definition.nic.is_some() {
+            // The node resolves the Uplink of the NIC.
+            intent.parent = None;
         }
-        want.defined = Some(Box::new(defined));
-        Ok((IntentSpec::Interface(Box::new(want)), warnings))
+        intent.definition = Some(Box::new(definition));
+        Ok((IntentSpec::Interface(Box::new(intent)), warnings))
     }
 
-    fn defined(&self) -> Defined {
+    fn definition(&self) -> NetworkDefinition {
         let selection = self.selection;
-        Defined { namespace: selection.namespace.clone(), name: selection.name.clone(), ..Defined::default() }
+        NetworkDefinition { namespace: selection.namespace.clone(), name: selection.name.clone(), ..NetworkDefinition::default() }
     }
 
-    /// A pair on a bridge of that name.
-    fn bridge(&self, plugin: &Plugin, ipam: &Ipam) -> Result<Alike, Refusal> {
-        let mut alike = Alike {
+    /// A veth pair on a bridge.
+    fn bridge(&self, plugin: &Plugin, ipam: &Ipam) -> Result<EquivalentObject, EntryError> {
+        let mut object = EquivalentObject {
             kind: "Veth",
             fields: Map::new(),
-            defined: self.defined(),
+            definition: self.definition(),
             known: &[
                 "bridge",
                 "mtu",
@@ -109,54 +109,60 @@ impl Entry<'_> {
         };
         for key in ["macspoofchk", "portIsolation", "disableContainerInterface"] {
             if is_set(plugin, key)? {
-                return Err((Reason::NotAllowed, format!("spec.config.{key}: Knit has nothing like it")));
+                return Err((Reason::NotAllowed, format!("spec.config.{key}: not supported")));
             }
         }
         for (key, why) in [
-            ("ipMasq", "what leaves by this bridge keeps the pod's address"),
-            ("promiscMode", "a Bridge object of the same name can say it"),
-            ("isDefaultGateway", "the pod's first interface keeps the default routes"),
+            ("ipMasq", "ignored: traffic through this bridge is not masqueraded"),
+            ("promiscMode", "ignored: set promisc of a Bridge object of the same name"),
+            ("isDefaultGateway", "ignored: the primary interface keeps the default routes"),
         ] {
             if is_set(plugin, key)? {
-                alike.warnings.push(format!("spec.config.{key}: {why}"));
+                object.warnings.push(format!("spec.config.{key}: {why}"));
             }
         }
         let is_gateway = is_set(plugin, "isGateway")? || is_set(plugin, "isDefaultGateway")?;
         self.check_gateway(is_gateway, ipam)?;
-        alike.defined.gateway = is_gateway;
-        alike.defined.hairpin = is_set(plugin, "hairpinMode")?;
+        object.definition.gateway = is_gateway;
+        object.definition.hairpin = is_set(plugin, "hairpinMode")?;
         let name = text(plugin, "bridge").unwrap_or_else(|| self.own_bridge("nad-"));
-        alike.fields.insert("master".to_owned(), json!(name));
+        object.fields.insert("master".to_owned(), json!(name));
         let access = number(plugin, "vlan")?.filter(|vlan| *vlan > 0);
         let trunk = trunk(plugin)?;
         match (access, trunk.is_empty()) {
             (None, true) => {}
             (Some(vlan), true) => {
-                alike.fields.insert("vlan".to_owned(), json!({ "access": vlan }));
+                object.fields.insert("vlan".to_owned(), json!({ "access": vlan }));
             }
             (None, false) => {
-                alike.fields.insert("vlan".to_owned(), json!({ "trunk": trunk }));
+                object.fields.insert("vlan".to_owned(), json!({ "trunk": trunk }));
             }
             (Some(vlan), false) => {
-                alike.fields.insert("vlan".to_owned(), json!({ "trunk": trunk, "native": vlan }));
+                object.fields.insert("vlan".to_owned(), json!({ "trunk": trunk, "native": vlan }));
             }
         }
-        Ok(alike)
+        Ok(object)
     }
 
-    /// A pair on a bridge of the definition's own, which is the router.
-    fn ptp(&self, plugin: &Plugin, ipam: &Ipam) -> Result<Alike, Refusal> {
+    /// A veth pair on a bridge of the definition, which is the gateway.
+    fn ptp(&self, plugin: &Plugin, ipam: &Ipam) -> Result<EquivalentObject, EntryError> {
         let mut warnings = Vec::new();
         if is_set(plugin, "ipMasq")? {
-            warnings.push("spec.config.ipMasq: what leaves keeps the pod's address".to_owned());
+            warnings.push("spec.config.ipMasq: ignored: traffic is not masqueraded".to_owned());
         }
         self.check_gateway(true, ipam)?;
         let fields = Map::from_iter([("master".to_owned(), json!(self.own_bridge("ptp-")))]);
-        let defined = Defined { gateway: true, ..self.defined() };
-        Ok(Alike { kind: "Veth", fields, defined, known: &["mtu", "ipMasq", "ipMasqBackend"], warnings })
+        let definition = NetworkDefinition { gateway: true, ..self.definition() };
+        Ok(EquivalentObject {
+            kind: "Veth",
+            fields,
+            definition,
+            known: &["mtu", "ipMasq", "ipMasqBackend"],
+            warnings,
+        })
     }
 
-    /// A bridge of the definition's own: named like it where that fits, or by a stable number.
+    /// The bridge of the definition: named after it if the name fits, otherwise by a derived number.
     fn own_bridge(&self, prefix: &str) -> String {
         let name = &self.selection.name;
         let named = format!("{prefix}{name}");
@@ -167,13 +173,12 @@ impl Entry<'_> {
         }
     }
 
-    /// A bridge of Knit's has the first address of its range, and no other.
-    fn check_gateway(&self, is_gateway: bool, ipam: &Ipam) -> Result<(), Refusal> {
+    /// A bridge has the first address of its range only.
+    fn check_gateway(&self, is_gateway: bool, ipam: &Ipam) -> Result<(), EntryError> {
         match ipam.other_gateway().filter(|_| is_gateway) {
             None => Ok(()),
             Some(other) => {
-                let message =
-                    format!("ipam: the bridge has the first address of its range, and cannot have {other}");
+                let message = format!("ipam.gateway must be the first address of its range, got {other}");
                 Err((Reason::NotAllowed, message))
             }
         }
@@ -184,63 +189,61 @@ impl Entry<'_> {
         &self,
         plugin: &Plugin,
         kind: &'static str,
-        own: &'static [&'static str],
-    ) -> Result<Alike, Refusal> {
-        let is_inside = is_set(plugin, "linkInContainer")?;
+        kind_fields: &'static [&'static str],
+    ) -> Result<EquivalentObject, EntryError> {
+        let is_in_container = is_set(plugin, "linkInContainer")?;
         let Some(master) = text(plugin, "master") else {
-            let message = "spec.config.master: it is missing, and Knit guesses no NIC of the node";
+            let message = "spec.config.master must be set";
             return Err(invalid(message));
         };
-        let mut alike = Alike {
+        let mut object = EquivalentObject {
             kind,
             fields: Map::from_iter([("parent".to_owned(), json!(master))]),
-            defined: self.defined(),
+            definition: self.definition(),
             known: &["master", "mtu", "mac", "linkInContainer", "mode", "vlanId", "bcqueuelen"],
             warnings: Vec::new(),
         };
-        if !is_inside {
+        if !is_in_container {
             let nic = IfName::new(&master).map_err(|why| invalid(format!("spec.config.master: {why}")))?;
-            alike.defined.nic = Some(nic);
+            object.definition.nic = Some(nic);
         }
-        for key in own {
+        for key in kind_fields {
             let Some(value) = plugin.0.get(*key).filter(|value| !value.is_null() && **value != json!(""))
             else {
                 continue;
             };
             match *key {
-                "bcqueuelen" => {
-                    alike.warnings.push(format!("spec.config.{key}: not known, and does nothing"))
-                }
-                "vlanId" => alike.fields.extend([("id".to_owned(), value.clone())]),
-                _ => alike.fields.extend([((*key).to_owned(), value.clone())]),
+                "bcqueuelen" => object.warnings.push(format!("spec.config.{key}: not supported, ignored")),
+                "vlanId" => object.fields.extend([("id".to_owned(), value.clone())]),
+                _ => object.fields.extend([((*key).to_owned(), value.clone())]),
             }
         }
-        Ok(alike)
+        Ok(object)
     }
 
-    /// A NIC of the node itself.
-    fn host_device(&self, plugin: &Plugin) -> Result<Alike, Refusal> {
+    /// A NIC of the node.
+    fn host_device(&self, plugin: &Plugin) -> Result<EquivalentObject, EntryError> {
         let Some(device) = text(plugin, "device") else {
-            let message = "spec.config.device: it is missing: Knit finds a NIC by its name on the node only";
+            let message = "spec.config.device must be set: a NIC is found by its name only";
             return Err(invalid(message));
         };
         let nic = IfName::new(&device).map_err(|why| invalid(format!("spec.config.device: {why}")))?;
-        let defined = Defined { nic: Some(nic), ..self.defined() };
+        let definition = NetworkDefinition { nic: Some(nic), ..self.definition() };
         let fields = Map::from_iter([("parent".to_owned(), json!(device))]);
-        Ok(Alike { kind: "HostDevice", fields, defined, known: &["device"], warnings: Vec::new() })
+        Ok(EquivalentObject { kind: "HostDevice", fields, definition, known: &["device"], warnings: Vec::new() })
     }
 
-    fn limits(&self) -> Result<Limits, Refusal> {
+    fn limits(&self) -> Result<BandwidthLimits, EntryError> {
         let Some(Bandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst }) =
             self.selection.bandwidth
         else {
-            return Ok(Limits::default());
+            return Ok(BandwidthLimits::default());
         };
         let rate = |bits: u64, burst: u64| {
             (bits > 0).then(|| RateIntent { bits, burst: Some(burst / 8).filter(|bytes| *bytes > 0) })
         };
         let limits =
-            Limits { ingress: rate(ingress_rate, ingress_burst), egress: rate(egress_rate, egress_burst) };
+            BandwidthLimits { ingress: rate(ingress_rate, ingress_burst), egress: rate(egress_rate, egress_burst) };
         let mut problems = Problems::default();
         for (field, rate) in [("ingressRate", limits.ingress), ("egressRate", limits.egress)] {
             if let Some(rate) = rate {
@@ -253,80 +256,80 @@ impl Entry<'_> {
         }
     }
 
-    /// What of an entry only a plugin could do.
-    fn only_for_plugins(&self) -> Vec<String> {
+    /// Warnings about fields that only CNI plugins support.
+    fn plugin_only_fields(&self) -> Vec<String> {
         let selection = self.selection;
         let all = [
             ("portMappings", !selection.port_mappings.is_empty()),
             ("cni-args", selection.cni_args.is_some()),
             ("infiniband-guid", selection.infiniband_guid.is_some()),
         ];
-        let said = all.into_iter().filter(|(_, is_said)| *is_said);
-        said.map(|(field, _)| format!("{field}: it is for plugins, and does nothing here")).collect()
+        let given = all.into_iter().filter(|(_, is_set)| *is_set);
+        given.map(|(field, _)| format!("{field}: ignored: only CNI plugins support it")).collect()
     }
 }
 
-/// What an object of this kind with these fields asks for, or the first thing that is wrong with it.
-fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Refusal> {
+/// The intent of an object of this kind, or its first problem.
+fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, EntryError> {
     let version = Object::kinds().iter().find(|info| info.kind == kind).map(|info| info.api_version());
     let metadata = json!({ "name": "attachment" });
     let manifest = json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": fields });
-    let place = |field: &str| field.trim_start_matches("spec").trim_start_matches('.').to_owned();
-    let said = |field: &str, message: &str| match place(field) {
+    let relative = |field: &str| field.trim_start_matches("spec").trim_start_matches('.').to_owned();
+    let describe = |field: &str, message: &str| match relative(field) {
         field if field.is_empty() => message.to_owned(),
         field => format!("{field}: {message}"),
     };
     let object = Object::parse(&manifest.to_string()).map_err(|errors| {
         let first = errors.0.first();
-        invalid(first.map_or_else(String::new, |first| said(&first.field, &first.message)))
+        invalid(first.map_or_else(String::new, |first| describe(&first.field, &first.message)))
     })?;
     let translation = object.intents(Dialect::Annotation).map_err(|problems| {
         let first = problems.0.into_iter().next();
-        first.map_or_else(|| invalid(""), |first| (first.reason, said(&first.field, &first.message)))
+        first.map_or_else(|| invalid(""), |first| (first.reason, describe(&first.field, &first.message)))
     })?;
-    let mut wants = translation.intents.into_iter();
-    let want = wants.find_map(|intent| match intent.spec {
-        IntentSpec::Interface(want) => Some(*want),
+    let mut intents = translation.intents.into_iter();
+    let intent = intents.find_map(|intent| match intent.spec {
+        IntentSpec::Interface(intent) => Some(*intent),
         _ => None,
     });
-    want.ok_or_else(|| invalid(format!("a {kind} makes no interface")))
+    intent.ok_or_else(|| invalid(format!("a {kind} describes no interface")))
 }
 
 fn text(plugin: &Plugin, key: &str) -> Option<String> {
     plugin.0.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-fn is_set(plugin: &Plugin, key: &str) -> Result<bool, Refusal> {
+fn is_set(plugin: &Plugin, key: &str) -> Result<bool, EntryError> {
     match plugin.0.get(key) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Bool(is_set)) => Ok(*is_set),
-        Some(other) => Err(invalid(format!("spec.config.{key}: {other} is neither true nor false"))),
+        Some(other) => Err(invalid(format!("spec.config.{key} must be true or false, got {other}"))),
     }
 }
 
-fn number(plugin: &Plugin, key: &str) -> Result<Option<u64>, Refusal> {
+fn number(plugin: &Plugin, key: &str) -> Result<Option<u64>, EntryError> {
     match plugin.0.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value.as_u64() {
             Some(number) => Ok(Some(number)),
-            None => Err(invalid(format!("spec.config.{key}: {value} is no number"))),
+            None => Err(invalid(format!("spec.config.{key} must be a number, got {value}"))),
         },
     }
 }
 
-/// VLANs whose packets pass with a tag: `{"id": 7}`, or `{"minID": 7, "maxID": 9}`.
-fn trunk(plugin: &Plugin) -> Result<Vec<String>, Refusal> {
+/// Tagged VLANs: `{"id": 7}`, or `{"minID": 7, "maxID": 9}`.
+fn trunk(plugin: &Plugin) -> Result<Vec<String>, EntryError> {
     let all = match plugin.0.get("vlanTrunk") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(all)) => all,
-        Some(other) => return Err(invalid(format!("spec.config.vlanTrunk: {other} is no list"))),
+        Some(other) => return Err(invalid(format!("spec.config.vlanTrunk must be a list, got {other}"))),
     };
     let one = |(at, entry): (usize, &Value)| {
         let id = |key: &str| entry.get(key).and_then(Value::as_u64);
         match (id("id"), id("minID"), id("maxID")) {
             (Some(id), None, None) => Ok(id.to_string()),
             (None, Some(first), Some(last)) => Ok(format!("{first}-{last}")),
-            _ => Err(invalid(format!("spec.config.vlanTrunk[{at}]: neither `id` nor `minID` and `maxID`"))),
+            _ => Err(invalid(format!("spec.config.vlanTrunk[{at}] must have `id`, or `minID` and `maxID`"))),
         }
     };
     all.iter().enumerate().map(one).collect()

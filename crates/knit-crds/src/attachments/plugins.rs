@@ -1,38 +1,42 @@
-//! Definitions that no kind of Knit's is like: their plugins are run, as Multus would have them run.
+//! CNI plugins without an equivalent kind, which run as a plugin chain like with Multus.
 
 use knit_model::intent::{IntentSpec, PluginChainIntent, Selector};
 use knit_model::problem::Reason;
 use serde_json::{Map, Value, json};
 
 use super::config::{Config, Plugin};
-use super::{Entry, Refusal};
+use super::{Entry, EntryError};
 
-/// Which plugins may be run for definitions. They run as root on the node, with whatever the definition says, so this is the node's
-/// administrator's to say.
+/// CNI plugins that may run for definitions. They run as root on the node with the configuration of a tenant, so the
+/// node's administrator must allow them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plugins {
+pub struct AllowedPlugins {
     /// Their types.
     pub types: Vec<String>,
-    /// Where they are looked for.
+    /// The directories of their executables.
     pub dirs: Vec<String>,
-    /// How long one may take.
+    /// The timeout of one invocation.
     pub timeout_seconds: u64,
 }
 
 impl Entry<'_> {
-    /// Has the plugins of a definition run, with what the pod asks for where they say that they can do it.
-    pub(super) fn chain(&self, config: &Config, plugins: &Plugins) -> Result<IntentSpec, Refusal> {
+    /// The plugin chain of a definition, with the runtime configuration of the pod for the capabilities of each plugin.
+    pub(super) fn plugin_chain(
+        &self,
+        config: &Config,
+        plugins: &AllowedPlugins,
+    ) -> Result<IntentSpec, EntryError> {
         for plugin in &config.plugins {
             for kind in [plugin.kind(), plugin.ipam()].into_iter().filter(|kind| !kind.is_empty()) {
-                if !plugins.types.iter().any(|open| open == kind) {
+                if !plugins.types.iter().any(|allowed| allowed == kind) {
                     let message = format!(
-                        "its plugin {kind} is none of Knit's kinds, and the agent's networkAttachments.plugins does not name it"
+                        "plugin {kind} is not allowed: add it to networkAttachments.plugins of the agent configuration"
                     );
                     return Err((Reason::NotAllowed, message));
                 }
             }
         }
-        let list = config.plugins.iter().map(|plugin| self.told(plugin)).collect();
+        let list = config.plugins.iter().map(|plugin| self.runtime_config(plugin)).collect();
         Ok(IntentSpec::PluginChain(Box::new(PluginChainIntent {
             pods: Selector::pod(self.pod.uid.as_str()),
             name: self.interface.clone(),
@@ -43,21 +47,22 @@ impl Entry<'_> {
         })))
     }
 
-    /// A plugin's configuration, with what the pod asks for.
-    fn told(&self, plugin: &Plugin) -> Value {
+    /// A plugin's configuration with the runtime configuration of the pod.
+    fn runtime_config(&self, plugin: &Plugin) -> Value {
         let selection = self.selection;
-        let can = |what: &str| {
-            plugin.0.get("capabilities").and_then(|all| all.get(what)) == Some(&Value::Bool(true))
+        let supports = |capability: &str| {
+            plugin.0.get("capabilities").and_then(|all| all.get(capability)) == Some(&Value::Bool(true))
         };
         let mut runtime = Map::new();
-        let mut tell = |what: &str, value: Option<Value>| {
-            runtime.extend(value.filter(|_| can(what)).map(|value| (what.to_owned(), value)));
+        let mut add = |capability: &str, value: Option<Value>| {
+            runtime
+                .extend(value.filter(|_| supports(capability)).map(|value| (capability.to_owned(), value)));
         };
-        tell("ips", (!selection.ips.is_empty()).then(|| json!(selection.ips)));
-        tell("mac", selection.mac.as_ref().map(|mac| json!(mac)));
-        tell("portMappings", (!selection.port_mappings.is_empty()).then(|| json!(selection.port_mappings)));
-        tell("infinibandGUID", selection.infiniband_guid.as_ref().map(|guid| json!(guid)));
-        tell(
+        add("ips", (!selection.ips.is_empty()).then(|| json!(selection.ips)));
+        add("mac", selection.mac.as_ref().map(|mac| json!(mac)));
+        add("portMappings", (!selection.port_mappings.is_empty()).then(|| json!(selection.port_mappings)));
+        add("infinibandGUID", selection.infiniband_guid.as_ref().map(|guid| json!(guid)));
+        add(
             "bandwidth",
             selection.bandwidth.map(|limits| {
                 json!({
@@ -80,22 +85,22 @@ impl Entry<'_> {
         Value::Object(fields)
     }
 
-    /// What of an entry no plugin is told.
-    pub(super) fn not_for_plugins(&self) -> Vec<String> {
-        let mut warnings = self.unknown();
-        warnings.extend(self.no_default_route());
+    /// Warnings about fields that plugins do not support.
+    pub(super) fn plugin_chain_warnings(&self) -> Vec<String> {
+        let mut warnings = self.unknown_fields();
+        warnings.extend(self.default_route_warning());
         warnings
     }
 
-    /// Fields of an entry that nobody knows.
-    pub(super) fn unknown(&self) -> Vec<String> {
+    /// Warnings about unknown fields of an entry.
+    pub(super) fn unknown_fields(&self) -> Vec<String> {
         let other = self.selection.other.keys();
-        other.map(|key| format!("field `{}` is not known, and does nothing", key.escape_debug())).collect()
+        other.map(|key| format!("unknown field `{}`, ignored", key.escape_debug())).collect()
     }
 
-    /// The pod's first interface keeps the default routes.
-    pub(super) fn no_default_route(&self) -> Option<String> {
-        let asked = !self.selection.default_route.is_empty();
-        asked.then(|| "default-route: the pod's first interface keeps the default routes".to_owned())
+    /// A warning, because the primary interface keeps the default routes.
+    pub(super) fn default_route_warning(&self) -> Option<String> {
+        let is_set = !self.selection.default_route.is_empty();
+        is_set.then(|| "default-route: ignored: the primary interface keeps the default routes".to_owned())
     }
 }

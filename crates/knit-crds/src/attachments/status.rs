@@ -1,13 +1,13 @@
-//! What a pod has, as the annotation of the same standard says it.
+//! The network-status annotation.
 
 use knit_model::report::InterfaceReport;
 use serde_json::{Value, json};
 
 use super::Attachment;
 
-/// The interface that a pod has first, as far as it is known.
+/// The primary interface of a pod, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct First {
+pub struct PrimaryInterfaceInfo {
     /// The network's name.
     pub network: String,
     /// Its addresses.
@@ -16,20 +16,24 @@ pub struct First {
     pub mac: Option<String>,
 }
 
-/// The text of the annotation: the first interface, then every network that stands, in the order of the pod's annotation.
-pub fn status(first: Option<&First>, attachments: &[Attachment], interfaces: &[InterfaceReport]) -> String {
-    let first = first.map(|first| {
+/// The annotation value: the primary interface, then every ready network, in the order of the pod's annotation.
+pub fn network_status(
+    primary: Option<&PrimaryInterfaceInfo>,
+    attachments: &[Attachment],
+    interfaces: &[InterfaceReport],
+) -> String {
+    let primary = primary.map(|primary| {
         let mut entry = json!({
-            "name": first.network, "interface": "eth0", "ips": first.addresses, "default": true, "dns": {},
+            "name": primary.network, "interface": "eth0", "ips": primary.addresses, "default": true, "dns": {},
         });
-        if let Some(mac) = &first.mac {
+        if let Some(mac) = &primary.mac {
             entry["mac"] = json!(mac);
         }
         entry
     });
     let others = attachments.iter().filter_map(|attachment| {
-        let is_it = |one: &&InterfaceReport| one.name.as_str() == attachment.interface && one.ready;
-        let interface = interfaces.iter().find(is_it)?;
+        let is_ready = |one: &&InterfaceReport| one.name.as_str() == attachment.interface && one.ready;
+        let interface = interfaces.iter().find(is_ready)?;
         let addresses: Vec<String> =
             interface.addresses.iter().map(|address| address.addr().to_string()).collect();
         let mut entry = json!({
@@ -43,6 +47,6 @@ pub fn status(first: Option<&First>, attachments: &[Attachment], interfaces: &[I
         }
         Some(entry)
     });
-    let all: Vec<Value> = first.into_iter().chain(others).collect();
+    let all: Vec<Value> = primary.into_iter().chain(others).collect();
     json!(all).to_string()
 }

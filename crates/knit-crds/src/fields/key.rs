@@ -1,4 +1,4 @@
-//! Keys of tunnels, and where secret ones are.
+//! WireGuard keys, endpoints and references to Secrets.
 
 use std::net::SocketAddr;
 
@@ -12,27 +12,27 @@ values! {
     /// A public key in base64.
     PublicKeyText(String) = text(44, &[(
         "self.matches('^[A-Za-z0-9+/]{43}=$')",
-        "a key is 32 bytes in base64: 44 characters that end with `=`, as `wg pubkey` prints it",
+        "must be a key of 32 bytes in base64: 44 characters that end with `=`, as printed by `wg pubkey`",
     )]);
     /// An address with a port.
     EndpointText(String) = text(53, &[(
         r"self.matches('^([0-9.]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$')",
-        "expected an address with a port, such as 192.0.2.1:51820 or [2001:db8::1]:51820",
+        "must be an IP address with a port, such as 192.0.2.1:51820 or [2001:db8::1]:51820",
     )]);
-    /// The name of an entry of a Secret.
+    /// The key of an entry of a Secret.
     EntryName(String) = text(253, &[
-        ("self.matches('^[-._a-zA-Z0-9]+$')", "an entry's name has letters, digits, `-`, `_` and `.`"),
-        ("self != '.' && self != '..'", "`.` and `..` are no entries' names"),
+        ("self.matches('^[-._a-zA-Z0-9]+$')", "must consist of letters, digits, `-`, `_` and `.`"),
+        ("self != '.' && self != '..'", "must not be `.` or `..`"),
     ]);
 }
 
-/// An entry of a Secret in the object's namespace.
+/// SecretEntry references an entry of a Secret in the object's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretEntry {
-    /// The Secret.
+    /// name is the name of the Secret.
     pub name: ObjectName,
-    /// Which of its entries.
+    /// key is the key of the entry.
     pub key: EntryName,
 }
 
@@ -44,13 +44,13 @@ impl PublicKeyText {
 
 impl EndpointText {
     pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<SocketAddr> {
-        let sentence = |_| {
+        let message = |_| {
             format!(
-                "`{}` is no address with a port, such as 192.0.2.1:51820 or [2001:db8::1]:51820",
+                "must be an IP address with a port, such as 192.0.2.1:51820 or [2001:db8::1]:51820, got `{}`",
                 self.0.escape_debug()
             )
         };
-        problems.check(field, self.0.parse::<SocketAddr>().map_err(sentence))
+        problems.check(field, self.0.parse::<SocketAddr>().map_err(message))
     }
 }
 
@@ -60,10 +60,8 @@ impl SecretEntry {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let key = &self.key.0;
         if key.is_empty() || !key.bytes().all(allowed) || matches!(key.as_str(), "." | "..") {
-            let message = format!(
-                "`{}` is no entry of a Secret: its name has letters, digits, `-`, `_` and `.`",
-                key.escape_debug()
-            );
+            let message =
+                format!("must consist of letters, digits, `-`, `_` and `.`, got `{}`", key.escape_debug());
             problems.invalid(format!("{field}.key"), message);
             return None;
         }

@@ -5,49 +5,48 @@ use knit_model::{IfName, Mac, Problems};
 
 use super::{Rule, rule_list, text, values};
 
-/// What neither a name nor the beginning of one may contain.
-const LETTERS: Rule<'_> =
-    (r"!self.matches('[/:%\\s]')", "an interface name must not contain `/`, `:`, `%` or spaces");
-const DOTS: Rule<'_> = ("self != '.' && self != '..'", "`.` and `..` are no interface names");
+/// Characters that interface names and prefixes must not contain.
+const CHARACTERS: Rule<'_> = (r"!self.matches('[/:%\\s]')", "must not contain `/`, `:`, `%` or whitespace");
+const DOTS: Rule<'_> = ("self != '.' && self != '..'", "must not be `.` or `..`");
 const NAME_LENGTH: Rule<'_> =
-    ("bytes(self).size() >= 1 && bytes(self).size() <= 15", "an interface name has 1 to 15 bytes");
+    ("bytes(self).size() >= 1 && bytes(self).size() <= 15", "must have 1 to 15 bytes");
 const PREFIX_LENGTH: Rule<'_> = (
     "bytes(self).size() >= 1 && bytes(self).size() <= 7",
-    "the beginning of a name has 1 to 7 bytes: with `h` in front and the pod's number behind it must fit into 15",
+    "must have 1 to 7 bytes: `h`, the prefix and the sandbox number must fit into 15 bytes",
 );
 
 values! {
     /// The name of an interface in a pod, or of a bridge on the node.
-    InterfaceName(String) = text(63, &[NAME_LENGTH, LETTERS, DOTS]);
-    /// The beginning of a name, which the sandbox's number follows.
-    NamePrefix(String) = text(63, &[PREFIX_LENGTH, LETTERS, DOTS]);
-    /// An interface of the same pod, or an Uplink.
-    DeviceName(String) = text(253, &[("self != ''", "the name must not be empty"), LETTERS]);
+    InterfaceName(String) = text(63, &[NAME_LENGTH, CHARACTERS, DOTS]);
+    /// The prefix of an interface name. The sandbox number is appended.
+    NamePrefix(String) = text(63, &[PREFIX_LENGTH, CHARACTERS, DOTS]);
+    /// The name of an interface of the same pod, or of an Uplink.
+    DeviceName(String) = text(253, &[("self != ''", "must not be empty"), CHARACTERS]);
     /// The name of another object.
     ObjectName(String) = text(253, &[(
         "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
-        "an object's name has lower case letters, digits, `-` and `.`",
+        "must consist of lower case letters, digits, `-` and `.`",
     )]);
     /// A hardware address.
     HardwareAddr(String) = text(17, &[
         (
             "self.matches('^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$')",
-            "a hardware address has six pairs of hexadecimal digits, such as 02:00:00:00:00:01",
+            "must be a hardware address such as 02:00:00:00:00:01",
         ),
         (
             "self.matches('^.[02468aceACE]') || !self.matches('^[0-9A-Fa-f]{2}')",
-            "this is a multicast address: an interface needs a unicast one, whose first byte is even",
+            "must be a unicast hardware address, not multicast: the first byte must be even",
         ),
-        ("!self.matches('^00([:-]00){5}$')", "the hardware address of an interface must not be all zero"),
+        ("!self.matches('^00([:-]00){5}$')", "must not be all zero"),
     ]);
-    /// A text for people.
-    AliasText(String) = text(255, &[("bytes(self).size() <= 255", "an alias has at most 255 bytes")]);
+    /// An interface alias.
+    AliasText(String) = text(255, &[("bytes(self).size() <= 255", "must have at most 255 bytes")]);
 }
 
 impl InterfaceName {
-    /// The rules of a field with more of its own.
+    /// The rules of an interface name and additional ones.
     pub(crate) fn rules_with(more: &[Rule<'_>]) -> serde_json::Value {
-        rule_list(&[&[NAME_LENGTH, LETTERS, DOTS], more].concat())
+        rule_list(&[&[NAME_LENGTH, CHARACTERS, DOTS], more].concat())
     }
 
     pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<IfName> {
@@ -60,7 +59,7 @@ impl NamePrefix {
         let (prefix, field) = (&self.0, field.into());
         if prefix.len() > MAX_PREFIX_BYTES {
             let message = format!(
-                "`{}` has {} bytes, at most {MAX_PREFIX_BYTES} are allowed: with `h` in front and the pod's number behind it must fit into 15",
+                "must have at most {MAX_PREFIX_BYTES} bytes, `{}` has {}: `h`, the prefix and the sandbox number must fit into 15 bytes",
                 prefix.escape_debug(),
                 prefix.len()
             );
@@ -72,14 +71,16 @@ impl NamePrefix {
 }
 
 impl DeviceName {
-    /// The name, if it can be one. It may be longer than an interface's name, because an Uplink's may be.
+    /// The name, if it is valid. It may be longer than an interface name, because it may name an Uplink.
     pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<String> {
         let name = &self.0;
-        let refused =
+        let forbidden =
             |letter: char| matches!(letter, '/' | ':' | '%') || letter.is_whitespace() || letter.is_control();
-        if name.is_empty() || name.contains(refused) {
-            let message =
-                format!("`{}` is neither an interface of the pod nor an Uplink", name.escape_debug());
+        if name.is_empty() || name.contains(forbidden) {
+            let message = format!(
+                "must be the name of an interface of the pod or of an Uplink, got `{}`",
+                name.escape_debug()
+            );
             problems.invalid(field, message);
             return None;
         }
@@ -92,24 +93,24 @@ impl ObjectName {
         if is_object_name(&self.0) {
             return Some(self.0.clone());
         }
-        problems.invalid(field, object_name_sentence(&self.0));
+        problems.invalid(field, invalid_object_name(&self.0));
         None
     }
 }
 
-/// Whether an API server takes this as an object's name.
+/// Whether this is a valid object name (RFC 1123 subdomain).
 pub(crate) fn is_object_name(name: &str) -> bool {
-    let word = |word: &str| {
+    let label = |label: &str| {
         let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !word.is_empty() && word.bytes().all(inner) && !word.starts_with('-') && !word.ends_with('-')
+        !label.is_empty() && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
     };
-    name.len() <= 253 && name.split('.').all(word)
+    name.len() <= 253 && name.split('.').all(label)
 }
 
-/// Why it does not.
-pub(crate) fn object_name_sentence(name: &str) -> String {
+/// The message for an invalid object name.
+pub(crate) fn invalid_object_name(name: &str) -> String {
     format!(
-        "`{}` is no object's name: it has at most 253 lower case letters, digits, `-` and `.`, and begins and ends with a letter or digit",
+        "must consist of at most 253 lower case letters, digits, `-` and `.`, and begin and end with a letter or digit, got `{}`",
         name.escape_debug()
     )
 }

@@ -1,4 +1,4 @@
-//! The far end of a tunnel: an address, or another pod.
+//! The remote endpoint of a tunnel: an address, or another pod.
 
 use std::net::IpAddr;
 
@@ -7,52 +7,52 @@ use knit_model::Problems;
 use super::{IpText, Rule, is_object_name, text, values};
 
 values! {
-    /// The far end of a tunnel: an address, or the name of another pod of the namespace.
+    /// The remote endpoint of a tunnel: an IP address, or the name of a pod in the namespace.
     Remote(String) = text(253, &[(
         "isIP(self) || (self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$') && !self.matches('^[0-9.]+$'))",
-        "expected an address such as 192.168.100.1 or fd00::1, or the name of a pod",
+        "must be an IP address such as 192.168.100.1 or fd00::1, or the name of a pod",
     )]);
 }
 
-/// The API server's rule for the two ends of a tunnel.
+/// CEL: both endpoints of a tunnel have the same address family.
 pub(crate) const fn same_family() -> Rule<'static> {
     (
         "!has(self.local) || !has(self.remote) || !isIP(self.local) || !isIP(self.remote) \
          || ip(self.local).family() == ip(self.remote).family()",
-        "`local` and `remote` are of the same family",
+        "local and remote must be of the same address family",
     )
 }
 
-/// The API server's rule for the near end of a tunnel over IPv6.
+/// CEL: a tunnel over IPv6 needs a local endpoint.
 pub(crate) const fn local_over_ipv6() -> Rule<'static> {
     (
         "!has(self.remote) || !isIP(self.remote) || ip(self.remote).family() == 4 || has(self.local)",
-        "over IPv6 the near end's address must be stated",
+        "local must be set over IPv6",
     )
 }
 
-/// What a far end is said by.
+/// A remote endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum FarEnd {
-    /// By its address.
+pub(crate) enum RemoteEndpoint {
+    /// An IP address.
     Address(IpAddr),
-    /// By the pod that has it.
+    /// The name of a pod.
     Pod(String),
 }
 
 impl Remote {
-    pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<FarEnd> {
+    pub(crate) fn read(&self, field: impl Into<String>, problems: &mut Problems) -> Option<RemoteEndpoint> {
         let text = &self.0;
-        let like_an_address =
+        let looks_like_address =
             text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        if like_an_address {
-            return IpText(text.clone()).read(field, problems).map(FarEnd::Address);
+        if looks_like_address {
+            return IpText(text.clone()).read(field, problems).map(RemoteEndpoint::Address);
         }
         if is_object_name(text) {
-            return Some(FarEnd::Pod(text.clone()));
+            return Some(RemoteEndpoint::Pod(text.clone()));
         }
         let message = format!(
-            "`{}` is neither an address such as 192.168.100.1 or fd00::1, nor the name of a pod",
+            "must be an IP address such as 192.168.100.1 or fd00::1, or the name of a pod, got `{}`",
             text.escape_debug()
         );
         problems.invalid(field, message);
@@ -60,8 +60,8 @@ impl Remote {
     }
 }
 
-impl FarEnd {
-    /// The address, if it is said.
+impl RemoteEndpoint {
+    /// The IP address, if it is one.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(*address),
@@ -69,7 +69,7 @@ impl FarEnd {
         }
     }
 
-    /// The pod, if it is said.
+    /// The pod name, if it is one.
     pub(crate) fn into_pod(self) -> Option<String> {
         match self {
             Self::Address(_) => None,

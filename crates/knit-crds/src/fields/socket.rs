@@ -5,9 +5,9 @@ use knit_model::intent::Socket;
 
 use super::{text, values};
 
-/// The least Ethernet type; what is smaller is a length.
-const LEAST_ETHERTYPE: u16 = 0x0600;
-const NAME: &str = "a socket's name has 1 to 63 lower case letters, digits and `-`";
+/// The smallest Ethernet type; smaller values are frame lengths.
+const MIN_ETHERTYPE: u16 = 0x0600;
+const NAME: &str = "must be 1 to 63 lower case letters, digits and `-`";
 
 values! {
     /// The name of a socket.
@@ -15,7 +15,7 @@ values! {
     /// A protocol by name or number.
     ProtocolText(String) = text(10, &[(
         "self.matches('^(icmp|icmp6|all|ip|ip6|arp|[0-9]{1,5}|0x[0-9A-Fa-f]{1,4})$')",
-        "a protocol is icmp, icmp6 or a number for a raw socket, and all, ip, ip6, arp or a number such as 0x88cc for a packet socket",
+        "must be icmp, icmp6 or a number for a raw socket, and all, ip, ip6, arp or a number such as 0x88cc for a packet socket",
     )]);
 }
 
@@ -35,7 +35,7 @@ impl SocketName {
 }
 
 impl ProtocolText {
-    /// A protocol of IP.
+    /// An IP protocol.
     pub(crate) fn read_ip(&self, field: impl Into<String>, problems: &mut Problems) -> Option<u8> {
         let number = match self.0.as_str() {
             "icmp" => Some(1),
@@ -44,8 +44,7 @@ impl ProtocolText {
         };
         if number.is_none() {
             let text = self.0.escape_debug();
-            let message =
-                format!("`{text}` is no protocol of IP: it is icmp, icmp6, or a number from 1 to 255");
+            let message = format!("must be icmp, icmp6 or a number from 1 to 255, got `{text}`");
             problems.invalid(field, message);
         }
         number
@@ -58,12 +57,12 @@ impl ProtocolText {
             "ip" => Some(0x0800),
             "ip6" => Some(0x86dd),
             "arp" => Some(0x0806),
-            _ => self.number().filter(|number| *number >= LEAST_ETHERTYPE),
+            _ => self.number().filter(|number| *number >= MIN_ETHERTYPE),
         };
         if number.is_none() {
             let text = self.0.escape_debug();
             let message =
-                format!("`{text}` is no Ethernet type: it is all, ip, ip6, arp, or a number such as 0x88cc");
+                format!("must be all, ip, ip6, arp or an Ethernet type such as 0x88cc, got `{text}`");
             problems.invalid(field, message);
         }
         number
@@ -82,24 +81,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_protocol_is_read_by_name_and_number_or_refused_in_words() {
+    fn protocols_are_parsed_by_name_and_number_or_rejected() {
         let mut problems = Problems::default();
         let text = |text: &str| ProtocolText(text.to_owned());
-        let ip = |word: &str, problems: &mut Problems| text(word).read_ip("", problems);
+        let ip = |name: &str, problems: &mut Problems| text(name).read_ip("", problems);
         assert_eq!(
-            ["icmp", "icmp6", "89", "0x59"].map(|word| ip(word, &mut problems)),
+            ["icmp", "icmp6", "89", "0x59"].map(|name| ip(name, &mut problems)),
             [1, 58, 89, 89].map(Some)
         );
-        let frames = ["all", "arp", "0x88cc", "2048"].map(|word| text(word).read_ethernet("", &mut problems));
+        let frames = ["all", "arp", "0x88cc", "2048"].map(|name| text(name).read_ethernet("", &mut problems));
         assert_eq!(frames, [3, 0x0806, 0x88cc, 0x0800].map(Some));
         assert!(problems.is_empty());
-        for word in ["0", "256", "arp", "", "-1"] {
-            assert_eq!(ip(word, &mut problems), None, "{word}");
+        for name in ["0", "256", "arp", "", "-1"] {
+            assert_eq!(ip(name, &mut problems), None, "{name}");
         }
-        for word in ["icmp", "80", "0x10000", ""] {
-            assert_eq!(text(word).read_ethernet("", &mut problems), None, "{word}");
+        for name in ["icmp", "80", "0x10000", ""] {
+            assert_eq!(text(name).read_ethernet("", &mut problems), None, "{name}");
         }
         assert_eq!(problems.0.len(), 9);
-        assert!(problems.0[1].message.starts_with("`256` is no protocol of IP"), "{problems}");
+        assert!(problems.0[1].message.ends_with("got `256`"), "{problems}");
     }
 }

@@ -7,7 +7,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind, VlanProtocol};
+use super::{Column, ResourceKind, VlanProtocol};
 use crate::fields::{
     AliasText, CidrList, DefaultVlan, HardwareAddr, InterfaceName, LinkGroup, Mtu, QueueLength, Seconds,
     StpPriority,
@@ -16,7 +16,7 @@ use crate::port::PortVlan;
 use crate::status::BridgeStatus;
 use crate::translate::Translator;
 
-/// What the bridge should be. All fields but the name change on the living bridge.
+/// BridgeSpec describes the bridge. All fields except name are updated in place.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -25,87 +25,88 @@ use crate::translate::Translator;
     namespaced,
     status = "BridgeStatus",
     derive = "PartialEq",
-    doc = "A bridge on the nodes that interfaces of pods are ports of. It goes away when the object is deleted and no interface uses it any more.",
+    doc = "Bridge is a bridge on the nodes that pod interfaces are ports of. It is removed when the object is deleted and no interface uses it.",
     shortname = "kbr"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
     "!has(self.vlan) || !has(self.vlanFiltering) || self.vlanFiltering",
-    NO_FILTER,
+    VLAN_NEEDS_FILTERING,
 ), (
     "!has(self.stp) || !self.stp || !has(self.forwardDelay) || (self.forwardDelay >= 2 && self.forwardDelay <= 30)",
-    "the forward delay is from 2 to 30 seconds while spanning tree is on",
+    "forwardDelay must be between 2 and 30 seconds if stp is true",
 )])))]
 pub struct BridgeSpec {
-    /// The bridge's name on the node, 1 to 15 bytes. If another namespace has a bridge of that name, this one gets a
-    /// derived name and the status says so. It does not change: make another Bridge instead.
-    #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self == oldSelf", NAME_STAYS)])))]
+    /// name is the name of the bridge on the node, 1 to 15 bytes. If another namespace uses the name, the bridge gets a
+    /// derived name, which the status reports. Immutable.
+    #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self == oldSelf", NAME_IMMUTABLE)])))]
     pub name: InterfaceName,
-    /// The address range on the bridge, such as `192.168.100.0/24`, or several separated by commas. The bridge has the
-    /// first address of each. Default: the bridge has no address.
+    /// cidr is the subnet of the bridge, such as `192.168.100.0/24`, or up to 4 subnets separated by commas. The bridge
+    /// has the first address of each. Defaults to no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
-    /// The largest packet, in bytes, 68 to 65535. Default: the smallest MTU of its ports.
+    /// mtu is the MTU in bytes, 68 to 65535. Defaults to the smallest MTU of the ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// The hardware address, such as `02:00:00:00:00:01`. Default: a stable one.
+    /// address is the hardware address, such as `02:00:00:00:00:01`. Defaults to a stable derived address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<HardwareAddr>,
-    /// How many packets may wait. Default: the kernel's (usually 1000).
+    /// txqueuelen is the transmit queue length in packets. Defaults to the kernel's (usually 1000).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txqueuelen: Option<QueueLength>,
-    /// A text for people, at most 255 bytes.
+    /// alias is the interface alias, at most 255 bytes, as shown by `ip link show`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<AliasText>,
-    /// The link group. Default: 0.
+    /// group is the link group. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<LinkGroup>,
-    /// Whether the node takes packets on it that are for others. Default: false.
+    /// promisc enables promiscuous mode. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub promisc: Option<bool>,
-    /// Whether the node takes all multicast packets on it. Default: false.
+    /// allMulticast receives all multicast packets. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub all_multicast: Option<bool>,
-    /// Whether it does multicast at all. Default: true.
+    /// multicast enables multicast. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast: Option<bool>,
-    /// Whether the node answers and asks by ARP on it. Default: true.
+    /// arp enables ARP. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arp: Option<bool>,
-    /// Spanning tree. Default: false.
+    /// stp enables the spanning tree protocol. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stp: Option<bool>,
-    /// Seconds before a new port forwards, 2 to 30 while spanning tree is on. Default: 15.
+    /// forwardDelay is the time in seconds before a new port forwards, 2 to 30 while stp is true. Defaults to 15.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward_delay: Option<Seconds>,
-    /// Seconds after which a silent hardware address is forgotten. Default: 300.
+    /// ageing is the lifetime of learned FDB entries in seconds. Defaults to 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ageing: Option<Seconds>,
-    /// The bridge's spanning tree priority. Default: 32768.
+    /// priority is the bridge priority of the spanning tree protocol, 0 to 65535. Defaults to 32768.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<StpPriority>,
-    /// Whether ports are members of VLANs. Default: true while a port says which (`vlan` of a Veth, say), else false.
+    /// vlanFiltering enables VLAN filtering. Defaults to true while a port sets its VLANs (such as `vlan` of a Veth),
+    /// otherwise to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan_filtering: Option<bool>,
-    /// The VLAN of ports that say nothing, 0 to 4094; 0 is none. Default: 1.
+    /// defaultPvid is the VLAN of ports that set no VLANs, 0 to 4094. 0 is none. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_pvid: Option<DefaultVlan>,
-    /// The kind of tag that the bridge looks at: `802.1Q`, or `802.1ad` for the outer of two tags. Default: `802.1Q`.
+    /// vlanProtocol is the tag protocol: `802.1Q`, or `802.1ad` for the outer tag of QinQ. Defaults to `802.1Q`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan_protocol: Option<VlanProtocol>,
-    /// The VLANs of the node itself, as if it were a port: its address on the bridge is then in this VLAN. Default: access
-    /// to `defaultPvid`.
+    /// vlan is the VLAN membership of the bridge itself, which determines the VLAN of its addresses. Defaults to access
+    /// to defaultPvid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<PortVlan>,
-    /// Whether multicast goes only to ports that asked for it. Default: true.
+    /// multicastSnooping forwards multicast only to ports with a listener (IGMP and MLD snooping). Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multicast_snooping: Option<bool>,
 }
 
-const NO_FILTER: &str = "a bridge with `vlanFiltering: false` has no VLANs";
-const NAME_STAYS: &str = "a bridge does not change its name: make another Bridge";
+const VLAN_NEEDS_FILTERING: &str = "vlan must be unset if vlanFiltering is false";
+const NAME_IMMUTABLE: &str = "name is immutable: create another Bridge";
 
-impl Kind for Bridge {
+impl ResourceKind for Bridge {
     const COLUMNS: &'static [Column] = &[
         Column { name: "Bridge", type_: "string", path: ".spec.name", wide: false },
         Column { name: "CIDR", type_: "string", path: ".spec.cidr", wide: false },
@@ -148,15 +149,15 @@ impl Kind for Bridge {
         let ranges = spec.cidr.as_ref().map(|cidr| cidr.read("spec.cidr", problems)).unwrap_or_default();
         let port = spec.vlan.as_ref().and_then(|vlan| vlan.read("spec.vlan", problems));
         if port.is_some() && spec.vlan_filtering == Some(false) {
-            problems.invalid("spec.vlan", NO_FILTER);
+            problems.invalid("spec.vlan", VLAN_NEEDS_FILTERING);
         }
         let Some(name) = spec.name.read("spec.name", problems) else { return };
-        to.want("spec", IntentSpec::Bridge(BridgeIntent { name, ranges, attrs, bridge, port }));
+        to.intent("spec", IntentSpec::Bridge(BridgeIntent { name, ranges, attrs, bridge, port }));
     }
 
     fn check_change(&self, old: &Self, problems: &mut Problems) {
         if self.spec.name != old.spec.name {
-            problems.invalid("spec.name", NAME_STAYS);
+            problems.invalid("spec.name", NAME_IMMUTABLE);
         }
     }
 }

@@ -1,21 +1,21 @@
-//! Dummy: a link with no wire.
+//! Dummy: a dummy link in each selected pod.
 
 use knit_model::link::{self, Kind as LinkKind};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/dummy";
 
-/// A dummy for each of the pods that are labelled `podnetwork.opdev.io/dummy: <name of this object>`, or that
-/// `selector` matches.
+/// DummySpec selects pods by the label `podnetwork.opdev.io/dummy: <object name>` or by `selector`, and describes the
+/// interface.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -24,22 +24,25 @@ const POD_LABEL: &str = "podnetwork.opdev.io/dummy";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A link with no wire for each pod, which holds addresses that belong to no network, such as a service's own address. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Dummy adds a dummy link to each selected pod, for addresses that are not bound to a network, such as a service VIP. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kdm"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE])))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::MASTER_OR_VRF])))]
 pub struct DummySpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/dummy: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/dummy: <object
+    /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// A bridge in the pod that it is a port of.
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -47,7 +50,7 @@ pub struct DummySpec {
     pub interface: InterfaceFields,
 }
 
-impl Kind for Dummy {
+impl ResourceKind for Dummy {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] =
         &[Column { name: "Addresses", type_: "string", path: ".spec.addresses", wide: false }];
@@ -57,7 +60,7 @@ impl Kind for Dummy {
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

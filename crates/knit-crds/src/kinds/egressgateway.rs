@@ -1,4 +1,4 @@
-//! EgressGateway: the address that pods of some namespaces have outside of the cluster, and the nodes that may have it.
+//! EgressGateway: the SNAT address of the pods of some namespaces outside the cluster, and the nodes that may hold it.
 
 use std::net::IpAddr;
 
@@ -8,22 +8,22 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{IpText, ObjectName, Rule, is_object_name, rule_list};
-use crate::status::{Overview, Status};
+use crate::status::{CommonStatus, Status};
 use crate::translate::Translator;
 
 const FAMILIES: Rule<'_> = (
     "self.size() < 2 || !self.all(a, isIP(a)) || ip(self[0]).family() != ip(self[1]).family()",
-    "one address of each family at most",
+    "addresses must contain at most one address of each family",
 );
-const ORDINARY: Rule<'_> = (
+const UNICAST: Rule<'_> = (
     "!isIP(self) || ip(self).isGlobalUnicast()",
-    "the address of a gateway is an ordinary one, not multicast, loopback or link-local",
+    "must be a unicast address, not multicast, loopback or link-local",
 );
-const ADDRESS: Rule<'_> = ("isIP(self)", "expected an address such as 192.0.2.10 or 2001:db8::10");
+const ADDRESS: Rule<'_> = ("isIP(self)", "must be an IP address such as 192.0.2.10 or 2001:db8::10");
 
-/// Whose pods, which addresses, which nodes.
+/// EgressGatewaySpec lists the namespaces, the egress addresses and the candidate nodes.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -31,64 +31,66 @@ const ADDRESS: Rule<'_> = ("isIP(self)", "expected an address such as 192.0.2.10
     kind = "EgressGateway",
     status = "EgressGatewayStatus",
     derive = "PartialEq",
-    doc = "The address that pods of some namespaces have outside of the cluster, where Knit is the cluster's network. One of the nodes it names has the address, and what those pods say to the outside leaves by that node, or not at all. When the node is not Ready, the next one has it.",
+    doc = "EgressGateway sets the source address (SNAT) that pods of some namespaces have outside the cluster, where Knit is the cluster network. One of the listed nodes holds the address, and egress traffic of those pods leaves through that node or is dropped. If the node is not Ready, the next one takes over.",
     shortname = "keg"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct EgressGatewaySpec {
-    /// Namespaces whose pods leave by it. A namespace that two gateways name leaves by the first of them by name.
+    /// namespaces lists the namespaces whose pods use the gateway. If several gateways list a namespace, the first by
+    /// name wins.
     #[schemars(extend("minItems" = 1, "maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
     pub namespaces: Vec<String>,
-    /// The addresses that the outside sees, one of each family at most. No node, pod, Service or other gateway may have them, and
-    /// the outside has to find them on the network of the nodes. A family without one is as if there were no gateway.
+    /// addresses lists the egress addresses, at most one of each family. They must not be used by a node, pod, Service
+    /// or other gateway, and must be routed to the network of the nodes. Traffic of a family without an address does
+    /// not use the gateway.
     #[schemars(extend("minItems" = 1, "maxItems" = 2, "x-kubernetes-list-type" = "atomic", "items" = address_schema(), "x-kubernetes-validations" = rule_list(&[FAMILIES])))]
     pub addresses: Vec<IpText>,
-    /// The nodes that may have the addresses, by name. The first of them that is Ready has them; while none is, the last one
-    /// keeps them.
+    /// nodes lists the candidate nodes in order of preference. The first Ready node holds the addresses; while none is
+    /// Ready, the last holder keeps them.
     #[schemars(extend("minItems" = 1, "maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub nodes: Vec<ObjectName>,
 }
 
-/// What became of the gateway.
+/// EgressGatewayStatus is the observed state of the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EgressGatewayStatus {
     #[serde(flatten)]
     #[allow(missing_docs)]
-    pub overview: Overview,
-    /// The node that has the addresses; for a moment it may be two, when they go from one to the other.
+    pub common: CommonStatus,
+    /// activeNode is the node that holds the addresses. During a failover it may briefly list two nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_node: Option<String>,
-    /// The addresses that it has, each with the link that it has them on.
+    /// held lists the addresses that the node holds, each with its link.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub held: Vec<String>,
 }
 
 impl Status for EgressGatewayStatus {
-    fn overview(&self) -> &Overview {
-        &self.overview
+    fn common(&self) -> &CommonStatus {
+        &self.common
     }
 
-    fn new(overview: Overview, report: &Report) -> Self {
+    fn new(common: CommonStatus, report: &Report) -> Self {
         let holders: Vec<&str> = report.nodes.iter().map(|one| one.node.as_str()).collect();
         let items = report.nodes.iter().flat_map(|one| &one.items).filter(|item| item.ready);
         let active_node = (!holders.is_empty()).then(|| holders.join(", "));
-        Self { overview, active_node, held: items.map(|item| item.what.clone()).collect() }
+        Self { common, active_node, held: items.map(|item| item.description.clone()).collect() }
     }
 }
 
-const NAMESPACE: &str = "a namespace's name has 1 to 63 lower case letters, digits and `-`";
+const NAMESPACE: &str = "must be the name of a namespace: 1 to 63 lower case letters, digits and `-`";
 
 fn namespace_schema() -> serde_json::Value {
     crate::fields::text(63, &[("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE)]).to_value()
 }
 
 fn address_schema() -> serde_json::Value {
-    crate::fields::text(45, &[ADDRESS, ORDINARY]).to_value()
+    crate::fields::text(45, &[ADDRESS, UNICAST]).to_value()
 }
 
-impl Kind for EgressGateway {
+impl ResourceKind for EgressGateway {
     const NAMESPACED: bool = false;
     const COLUMNS: &'static [Column] = &[
         Column { name: "Namespaces", type_: "string", path: ".spec.namespaces", wide: false },
@@ -102,38 +104,32 @@ impl Kind for EgressGateway {
         let name = to.object_name().to_owned();
         let problems = &mut to.problems;
         let lists = [
-            (
-                "spec.namespaces",
-                spec.namespaces.is_empty(),
-                "pods leave by it only where it names their namespace",
-            ),
-            ("spec.addresses", spec.addresses.is_empty(), "a gateway has an address"),
-            ("spec.nodes", spec.nodes.is_empty(), "a gateway is a node: name those that may be it"),
+            ("spec.namespaces", spec.namespaces.is_empty(), "must list at least one namespace"),
+            ("spec.addresses", spec.addresses.is_empty(), "must list at least one address"),
+            ("spec.nodes", spec.nodes.is_empty(), "must list at least one node"),
         ];
         for (field, _, why) in lists.into_iter().filter(|(_, is_empty, _)| *is_empty) {
             problems.invalid(field, why);
         }
         for (index, namespace) in spec.namespaces.iter().enumerate() {
             if namespace.len() > 63 || namespace.contains('.') || !is_object_name(namespace) {
-                let message = format!("`{}` is none: {NAMESPACE}", namespace.escape_debug());
+                let message = format!("{NAMESPACE}, got `{}`", namespace.escape_debug());
                 problems.invalid(format!("spec.namespaces[{index}]"), message);
             }
         }
         let mut addresses: Vec<IpAddr> = Vec::new();
         for (index, text) in spec.addresses.iter().enumerate() {
             let field = format!("spec.addresses[{index}]");
-            let Some(address) = text.read_ordinary(&field, problems) else { continue };
+            let Some(address) = text.read_unicast(&field, problems) else { continue };
             match addresses.iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
-                Some(other) => {
-                    problems.invalid(field, format!("{address} is of the family of {other}: {}", FAMILIES.1))
-                }
+                Some(other) => problems.invalid(field, format!("{}, got {other} and {address}", FAMILIES.1)),
                 None => addresses.push(address),
             }
         }
         let read = |(index, name): (usize, &ObjectName)| name.read(format!("spec.nodes[{index}]"), problems);
         let nodes = spec.nodes.iter().enumerate().filter_map(read).collect();
         let namespaces = spec.namespaces.clone();
-        to.want(
+        to.intent(
             "spec",
             IntentSpec::EgressGateway(EgressGatewayIntent { name, namespaces, addresses, nodes }),
         );

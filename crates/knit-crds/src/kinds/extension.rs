@@ -1,15 +1,15 @@
-//! Extension: programs that must be registered on a node before pods may come to it.
+//! Extension: extensions that must be registered on a node before it accepts pods.
 
 use knit_model::intent::{IntentSpec, RequiredExtensionsIntent};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::status::PlainStatus;
 use crate::translate::Translator;
 
-/// Which extensions a node needs. Several objects add up.
+/// ExtensionSpec lists the required extensions. The requirements of several objects add up.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -17,13 +17,14 @@ use crate::translate::Translator;
     kind = "Extension",
     status = "PlainStatus",
     derive = "PartialEq",
-    doc = "Extensions that take part in every attach and that a node must have: until each is registered there, the node takes no new pods. Running pods stay.",
+    doc = "Extension requires extensions that take part in every attach: a node rejects new pods until each of them is registered there. Running pods are not affected.",
     shortname = "kext"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ExtensionSpec {
-    /// The names under which they register, 1 to 63 small letters, digits and `-`. A node where one of them is not
-    /// registered is not ready for pods, and refuses every attach with the reason `NotReady`.
+    /// required lists the names under which the extensions register, each 1 to 63 lower case letters, digits and `-`. A
+    /// node where one of them is not registered is not ready for pods and rejects every attach with the reason
+    /// `NotReady`.
     #[schemars(extend(
         "minItems" = 1,
         "maxItems" = 64,
@@ -47,7 +48,7 @@ fn is_name(name: &str) -> bool {
     (1..=63).contains(&name.len()) && name.bytes().all(fits) && !name.starts_with('-') && !name.ends_with('-')
 }
 
-impl Kind for Extension {
+impl ResourceKind for Extension {
     const NAMESPACED: bool = false;
     const COLUMNS: &'static [Column] =
         &[Column { name: "Required", type_: "string", path: ".spec.required", wide: false }];
@@ -55,21 +56,21 @@ impl Kind for Extension {
     fn declare(&self, to: &mut Translator) {
         let required = &self.spec.required;
         if required.is_empty() {
-            to.problems.invalid("spec.required", "name at least one extension");
+            to.problems.invalid("spec.required", "must list at least one extension");
         }
         for (index, name) in required.iter().enumerate() {
             let field = format!("spec.required[{index}]");
             if !is_name(name) {
                 let message = format!(
-                    "`{}` is no extension's name: 1 to 63 small letters, digits and `-`",
+                    "must be the name of an extension: 1 to 63 lower case letters, digits and `-`, got `{}`",
                     name.escape_debug()
                 );
                 to.problems.invalid(field, message);
             } else if required[..index].contains(name) {
-                to.problems.invalid(field, format!("{name} is required twice"));
+                to.problems.invalid(field, format!("{name} must be listed only once"));
             }
         }
-        to.want(
+        to.intent(
             "spec.required",
             IntentSpec::RequiredExtensions(RequiredExtensionsIntent { required: required.clone() }),
         );

@@ -1,4 +1,4 @@
-//! Geneve: an Ethernet network in UDP packets, from one end to another.
+//! Geneve: a point-to-point Ethernet tunnel over UDP in each selected pod.
 
 use knit_model::Problems;
 use knit_model::link::{self, GeneveDf, Kind as LinkKind, LinkKind as _};
@@ -6,18 +6,20 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
-use crate::fields::{FarEnd, FlowLabel, InterfaceName, NamePrefix, Port, Remote, Rule, Tos, Ttl, Vni};
+use super::{Column, ResourceKind};
+use crate::fields::{
+    FlowLabel, InterfaceName, NamePrefix, Port, Remote, RemoteEndpoint, Rule, Tos, Ttl, Vni,
+};
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::rules::{PORT_OF_ONE, UNICAST_REMOTE};
+use crate::rules::{MASTER_OR_VRF, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/geneve";
 
-/// A Geneve tunnel for each of the pods that are labelled `podnetwork.opdev.io/geneve: <name of this object>`, or that
-/// `selector` matches.
+/// GeneveSpec selects pods by the label `podnetwork.opdev.io/geneve: <object name>` or by `selector`, and describes the
+/// tunnel.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -26,49 +28,52 @@ const POD_LABEL: &str = "podnetwork.opdev.io/geneve";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A tunnel for each pod that carries Ethernet in UDP packets to one far end. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Geneve adds a GENEVE tunnel with one remote endpoint to each selected pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kgnv"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct GeneveSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/geneve: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/geneve:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The number of the network, 0 to 16777215. Another number makes the interface again.
+    /// vni is the virtual network identifier, 0 to 16777215. Changing it replaces the interface.
     pub vni: Vni,
-    /// The far end: an address, or the name of another pod of this namespace, which is followed when its address
-    /// changes. It changes on the living interface; an address of the other family makes it again.
+    /// remote is the remote endpoint: an IP address, or the name of a pod in this namespace, whose address is tracked.
+    /// It is updated in place; changing the address family replaces the interface.
     pub remote: Remote,
-    /// The UDP port. Another one makes the interface again. Default: 6081.
+    /// port is the UDP destination port. Changing it replaces the interface. Defaults to 6081.
     #[serde(default = "default_port")]
     pub port: Port,
-    /// Hops that a packet may take, 0 to 255; 0 is the pod's own default. Default: 0.
+    /// ttl is the TTL of outer packets, 0 to 255. 0 uses the default TTL of the pod. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Ttl>,
-    /// Whether hops are copied from the packet inside. Default: false.
+    /// ttlInherit copies the TTL from the inner packet. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_inherit: Option<bool>,
-    /// The DS field of the outer packet, 0 to 255; 1 copies it from the packet inside. Default: 0.
+    /// tos is the DS field of outer packets, 0 to 255. 1 copies it from the inner packet. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tos: Option<Tos>,
-    /// Over IPv4: whether outer packets must not be fragmented: `unset`, `set`, or `inherit` as the packet inside says.
-    /// Default: `unset`.
+    /// df controls the Don't Fragment bit of outer IPv4 packets: `unset`, `set`, or `inherit` from the inner packet.
+    /// Defaults to `unset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub df: Option<Df>,
-    /// Over IPv6: the flow label, 0 to 1048575. Default: 0.
+    pub df: Option<DontFragment>,
+    /// flowLabel is the IPv6 flow label of outer packets, 0 to 1048575. Only valid over IPv6. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_label: Option<FlowLabel>,
-    /// Whether the UDP packets have a checksum. Another value makes the interface again. Default: true.
+    /// udpCsum enables UDP checksums. Changing it replaces the interface. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_csum: Option<bool>,
-    /// A bridge or VRF in the pod that it is a port of.
+    /// master is the name of a bridge or VRF in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -76,11 +81,11 @@ pub struct GeneveSpec {
     pub interface: InterfaceFields,
 }
 
-/// Whether outer packets must not be fragmented.
+/// DontFragment controls the Don't Fragment bit of outer packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Df {
+pub enum DontFragment {
     Unset,
     Set,
     Inherit,
@@ -90,33 +95,33 @@ fn default_port() -> Port {
     Port(link::GENEVE_PORT.into())
 }
 
-const ONE_TTL: Rule<'_> = (
+const TTL_OR_INHERIT: Rule<'_> = (
     "!has(self.ttlInherit) || !self.ttlInherit || !has(self.ttl) || self.ttl == 0",
-    "the TTL is stated by `ttl`: state one of them",
+    "ttl must be 0 or unset if ttlInherit is true",
 );
-const NO_LABEL: Rule<'_> = (
+const FLOW_LABEL_NEEDS_IPV6: Rule<'_> = (
     "!has(self.flowLabel) || self.flowLabel == 0 || !isIP(self.remote) || ip(self.remote).family() == 6",
-    "a far end of IPv4 has no flow labels",
+    "flowLabel must be unset if remote is an IPv4 address",
 );
 
 fn rules() -> serde_json::Value {
-    rules_with(&[PORT_OF_ONE, UNICAST_REMOTE, ONE_TTL, NO_LABEL])
+    rules_with(&[MASTER_OR_VRF, UNICAST_REMOTE, TTL_OR_INHERIT, FLOW_LABEL_NEEDS_IPV6])
 }
 
 impl GeneveSpec {
-    fn link(&self, remote: Option<&FarEnd>, problems: &mut Problems) -> Option<link::Geneve> {
+    fn link(&self, remote: Option<&RemoteEndpoint>, problems: &mut Problems) -> Option<link::Geneve> {
         let vni = self.vni.read("spec.vni", problems);
         let geneve = link::Geneve {
             vni: vni.unwrap_or_default(),
-            remote: remote.and_then(FarEnd::address),
+            remote: remote.and_then(RemoteEndpoint::address),
             port: self.port.read("spec.port", problems),
             ttl: self.ttl.as_ref().and_then(|ttl| ttl.read("spec.ttl", problems)),
             ttl_inherit: self.ttl_inherit,
             tos: self.tos.as_ref().and_then(|tos| tos.read("spec.tos", problems)),
             df: self.df.map(|df| match df {
-                Df::Unset => GeneveDf::Unset,
-                Df::Set => GeneveDf::Set,
-                Df::Inherit => GeneveDf::Inherit,
+                DontFragment::Unset => GeneveDf::Unset,
+                DontFragment::Set => GeneveDf::Set,
+                DontFragment::Inherit => GeneveDf::Inherit,
             }),
             flow_label: self.flow_label.as_ref().and_then(|label| label.read("spec.flowLabel", problems)),
             udp_csum: self.udp_csum,
@@ -126,7 +131,7 @@ impl GeneveSpec {
     }
 }
 
-impl Kind for Geneve {
+impl ResourceKind for Geneve {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "VNI", type_: "integer", path: ".spec.vni", wide: false },
@@ -141,7 +146,7 @@ impl Kind for Geneve {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.read("spec.remote", &mut to.problems);
         let Some(geneve) = spec.link(remote.as_ref(), &mut to.problems) else { return };
-        let entry = Entry {
+        let entry = InterfaceEntry {
             path: "spec",
             name,
             pods,
@@ -150,6 +155,6 @@ impl Kind for Geneve {
             master: master.map(String::from),
             fields: &spec.interface,
         };
-        to.tunnel(entry, remote.and_then(FarEnd::into_pod));
+        to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
 }

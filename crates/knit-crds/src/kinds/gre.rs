@@ -1,26 +1,26 @@
-//! Gre: IP or Ethernet behind a small header.
+//! Gre: a GRE tunnel for IP or Ethernet in each selected pod.
 
 use knit_model::Problems;
-use knit_model::link::{self, GreForm, Kind as LinkKind, LinkKind as _, OrNone};
+use knit_model::link::{self, GreForm, Kind as LinkKind, LinkKind as _, NumberOrNone};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{
-    DeviceName, EncapLimit, FarEnd, FlowLabel, GreKey, InterfaceName, IpText, Mark, NamePrefix, Remote, Rule,
-    Tos, Ttl, local_over_ipv6, same_family,
+    DeviceName, EncapLimit, FlowLabel, GreKey, InterfaceName, IpText, Mark, NamePrefix, Remote,
+    RemoteEndpoint, Rule, Tos, Ttl, local_over_ipv6, same_family,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::rules::PORT_OF_ONE;
+use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/gre";
 
-/// A GRE tunnel for each of the pods that are labelled `podnetwork.opdev.io/gre: <name of this object>`, or that
-/// `selector` matches.
+/// GreSpec selects pods by the label `podnetwork.opdev.io/gre: <object name>` or by `selector`, and describes the
+/// tunnel.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -29,75 +29,82 @@ const POD_LABEL: &str = "podnetwork.opdev.io/gre";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A tunnel for each pod that carries IP or Ethernet behind a GRE header, over IPv4 or IPv6 as its ends are. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Gre adds a GRE tunnel (gre, gretap, ip6gre or ip6gretap) to each selected pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kgre"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct GreSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/gre: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/gre: <object
+    /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// What it carries: `ip` (the kernel's gre and ip6gre) or `ethernet` (gretap and ip6gretap). Another value makes
-    /// the interface again. Default: `ip`.
+    /// carries is the payload of the tunnel: `ip` (gre and ip6gre) or `ethernet` (gretap and ip6gretap). Changing it
+    /// replaces the interface. Defaults to `ip`.
     #[serde(default)]
-    pub carries: Carries,
-    /// The far end: an address, or the name of another pod of this namespace, which is followed when its address
-    /// changes. It changes on the living interface; an address of the other family makes it again. Default: none,
-    /// packets go where routes and neighbours say.
+    pub carries: GrePayload,
+    /// remote is the remote endpoint: an IP address, or the name of a pod in this namespace, whose address is tracked.
+    /// It is updated in place; changing the address family replaces the interface. Defaults to none: routes and
+    /// neighbours determine the endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// The near end's address. It changes on the living interface. Default: with a pod as far end this pod's address on
-    /// the same network, else the kernel chooses; over IPv6 it does not.
+    /// local is the local endpoint address. It is updated in place. Defaults to this pod's address on the network of
+    /// the remote pod if remote is a pod, otherwise to the kernel's choice. Required over IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
-    /// The interface of the pod that carries it. A new parent makes the interface again. Default: the pod's routes decide.
+    /// parent is the lower interface in the pod. Changing it replaces the interface. Defaults to none: the pod's routes
+    /// determine the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// Hops that a packet may take, 0 to 255; 0 copies those of the packet inside. Default: 64.
+    /// ttl is the TTL of outer packets, 0 to 255. 0 copies it from the inner packet. Defaults to 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Ttl>,
-    /// The DS field of the outer packet, 0 to 255; 1 copies it from the packet inside. Default: 0.
+    /// tos is the DS field of outer packets, 0 to 255. 1 copies it from the inner packet. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tos: Option<Tos>,
-    /// The key of packets in both directions, 0 to 4294967295. Default: none.
+    /// key is the GRE key for both directions, 0 to 4294967295. Mutually exclusive with ikey and okey. Defaults to
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<GreKey>,
-    /// The key that packets come with, in place of `key`.
+    /// ikey is the GRE key of received packets. Defaults to key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ikey: Option<GreKey>,
-    /// The key that packets go with, in place of `key`.
+    /// okey is the GRE key of sent packets. Defaults to key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub okey: Option<GreKey>,
-    /// Whether packets are numbered; those that come late are dropped. Default: false.
+    /// seq enables sequence numbers. Packets out of order are dropped. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<bool>,
-    /// Whether packets have a checksum. Default: false.
+    /// csum enables GRE checksums. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csum: Option<bool>,
-    /// Over IPv4: whether outer packets must not be fragmented. Default: true, without `ignoreDf`.
+    /// pmtuDisc enables path MTU discovery, which sets the Don't Fragment bit of outer packets. Only valid over IPv4.
+    /// Defaults to true unless ignoreDf is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pmtu_disc: Option<bool>,
-    /// Over IPv4: whether packets inside are fragmented although they forbid it. Another value makes the interface
-    /// again. Default: false.
+    /// ignoreDf fragments inner packets even if their Don't Fragment bit is set. Only valid over IPv4. Changing it
+    /// replaces the interface. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_df: Option<bool>,
-    /// Over IPv6: how often packets may be put into further tunnels on the way, 0 to 255. Default: no limit is sent.
+    /// encapLimit is the tunnel encapsulation limit, 0 to 255. Only valid over IPv6. Defaults to no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encap_limit: Option<EncapLimit>,
-    /// Over IPv6: the flow label, 0 to 1048575. Default: 0.
+    /// flowLabel is the IPv6 flow label of outer packets, 0 to 1048575. Only valid over IPv6. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_label: Option<FlowLabel>,
-    /// A mark by which the pod's rules route the outer packets. Default: none.
+    /// fwmark is the firewall mark of outer packets, for policy routing. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fwmark: Option<Mark>,
-    /// A VRF in the pod that it is a port of; with `carries: ethernet` also a bridge.
+    /// master is the name of a VRF in the pod that the interface is a port of, or of a bridge if carries is `ethernet`.
+    /// Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -105,35 +112,34 @@ pub struct GreSpec {
     pub interface: InterfaceFields,
 }
 
-/// What a GRE tunnel carries.
+/// GrePayload is what a GRE tunnel carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Carries {
+pub enum GrePayload {
     #[default]
     Ip,
     Ethernet,
 }
 
-/// The sentence of [`KEYS`].
-const ONE_KEY: &str = "`key` is for both directions: state it, or `ikey` and `okey`";
+const ONE_KEY: &str = "key must be unset if ikey or okey is set";
 
 const KEYS: Rule<'_> = ("!has(self.key) || (!has(self.ikey) && !has(self.okey))", ONE_KEY);
 
 const ONLY_ETHERNET: Rule<'_> = (
     "!has(self.hardwareAddr) || (has(self.carries) && self.carries == 'ethernet')",
-    "a gre that carries no Ethernet has no hardware address of its own",
+    "hardwareAddr must be unset unless carries is ethernet",
 );
 
 fn rules() -> serde_json::Value {
-    rules_with(&[same_family(), local_over_ipv6(), KEYS, PORT_OF_ONE, ONLY_ETHERNET])
+    rules_with(&[same_family(), local_over_ipv6(), KEYS, MASTER_OR_VRF, ONLY_ETHERNET])
 }
 
 impl GreSpec {
-    fn link(&self, remote: Option<&FarEnd>, problems: &mut Problems) -> link::Gre {
-        let address = remote.and_then(FarEnd::address);
+    fn link(&self, remote: Option<&RemoteEndpoint>, problems: &mut Problems) -> link::Gre {
+        let address = remote.and_then(RemoteEndpoint::address);
         let local = self.local.as_ref().and_then(|local| local.read("spec.local", problems));
-        // Of a pod's address the family is not known yet: what only one family has says which one is meant.
+        // The address family of a remote pod is not known yet: fields of one family decide.
         let ipv6 = match address.or(local) {
             Some(end) => end.is_ipv6(),
             None => self.encap_limit.is_some() || self.flow_label.is_some(),
@@ -143,10 +149,10 @@ impl GreSpec {
         }
         let key = |own: &Option<GreKey>, field: &str, problems: &mut Problems| {
             let (key, field) = if own.is_some() { (own, field) } else { (&self.key, "spec.key") };
-            key.as_ref().and_then(|key| key.read(field, problems)).map(|key| OrNone(Some(key)))
+            key.as_ref().and_then(|key| key.read(field, problems)).map(|key| NumberOrNone(Some(key)))
         };
         let gre = link::Gre {
-            form: GreForm::new(self.carries == Carries::Ethernet, ipv6),
+            form: GreForm::new(self.carries == GrePayload::Ethernet, ipv6),
             remote: address,
             local,
             parent: None,
@@ -162,7 +168,7 @@ impl GreSpec {
                 .encap_limit
                 .as_ref()
                 .and_then(|limit| limit.read("spec.encapLimit", problems))
-                .map(|limit| OrNone(Some(limit))),
+                .map(|limit| NumberOrNone(Some(limit))),
             flow_label: self.flow_label.as_ref().and_then(|label| label.read("spec.flowLabel", problems)),
             fwmark: self.fwmark.as_ref().and_then(|mark| mark.read("spec.fwmark", problems)),
         };
@@ -171,10 +177,10 @@ impl GreSpec {
     }
 }
 
-impl Kind for Gre {
+impl ResourceKind for Gre {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
-        Column { name: "Carries", type_: "string", path: ".spec.carries", wide: false },
+        Column { name: "GrePayload", type_: "string", path: ".spec.carries", wide: false },
         Column { name: "Remote", type_: "string", path: ".spec.remote", wide: false },
         Column { name: "CIDR", type_: "string", path: ".spec.cidr", wide: false },
     ];
@@ -187,7 +193,7 @@ impl Kind for Gre {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.as_ref().and_then(|remote| remote.read("spec.remote", &mut to.problems));
         let gre = spec.link(remote.as_ref(), &mut to.problems);
-        let entry = Entry {
+        let entry = InterfaceEntry {
             path: "spec",
             name,
             pods,
@@ -196,6 +202,6 @@ impl Kind for Gre {
             master: master.map(String::from),
             fields: &spec.interface,
         };
-        to.tunnel(entry, remote.and_then(FarEnd::into_pod));
+        to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
 }

@@ -1,22 +1,22 @@
-//! HostDevice: a NIC of the node, lent to a pod.
+//! HostDevice: a NIC of the node, moved into a pod.
 
 use knit_model::link::{self, Kind as LinkKind};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::rules::PORT_OF_ONE;
+use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, NO_ALIAS, Translator};
+use crate::translate::{InterfaceEntry, NO_ALIAS, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/hostdevice";
 
-/// The NIC of an Uplink for the pod that is labelled `podnetwork.opdev.io/hostdevice: <name of this object>`, or that
-/// `selector` matches. On each node one pod at a time has it.
+/// HostDeviceSpec selects the pod by the label `podnetwork.opdev.io/hostdevice: <object name>` or by `selector`. On
+/// each node, one pod at a time owns the NIC.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -25,24 +25,28 @@ const POD_LABEL: &str = "podnetwork.opdev.io/hostdevice";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A NIC of the node that an Uplink is open for, lent to a running pod. It goes back as it was with the object, the label or the pod.",
+    doc = "HostDevice moves the NIC of an Uplink into a running pod. The NIC returns to the node with its original settings when the object, the label or the pod is removed.",
     shortname = "khd"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct HostDeviceSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/hostdevice: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/hostdevice:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The Uplink whose NIC it is. Its `kinds` have to name `host-device`. Another one is another NIC.
+    /// parent is the Uplink whose NIC is moved. The `kinds` of the Uplink must contain `host-device`. Changing it moves
+    /// another NIC.
     pub parent: DeviceName,
-    /// A bridge in the pod that it is a port of.
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -51,10 +55,10 @@ pub struct HostDeviceSpec {
 }
 
 fn rules() -> serde_json::Value {
-    rules_with(&[("!has(self.alias)", NO_ALIAS), PORT_OF_ONE])
+    rules_with(&[("!has(self.alias)", NO_ALIAS), MASTER_OR_VRF])
 }
 
-impl Kind for HostDevice {
+impl ResourceKind for HostDevice {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] =
         &[Column { name: "Uplink", type_: "string", path: ".spec.parent", wide: false }];
@@ -65,7 +69,7 @@ impl Kind for HostDevice {
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let parent = spec.parent.read("spec.parent", &mut to.problems);
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

@@ -1,26 +1,26 @@
-//! IpTunnel: IP directly in IP, as the kernel's ipip, sit or ip6tnl.
+//! IpTunnel: an IP-in-IP tunnel (ipip, sit or ip6tnl) in each selected pod.
 
 use knit_model::Problems;
-use knit_model::link::{self, IpTunnelForm, Kind as LinkKind, LinkKind as _, OrNone};
+use knit_model::link::{self, IpTunnelForm, Kind as LinkKind, LinkKind as _, NumberOrNone};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{
-    DeviceName, EncapLimit, FarEnd, FlowLabel, InterfaceName, IpText, Mark, NamePrefix, Remote, Rule, Tos,
-    Ttl, local_over_ipv6, same_family,
+    DeviceName, EncapLimit, FlowLabel, InterfaceName, IpText, Mark, NamePrefix, Remote, RemoteEndpoint, Rule,
+    Tos, Ttl, local_over_ipv6, same_family,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::rules::{PORT_OF_ONE, UNICAST_REMOTE};
+use crate::rules::{MASTER_OR_VRF, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/iptunnel";
 
-/// An IP tunnel for each of the pods that are labelled `podnetwork.opdev.io/iptunnel: <name of this object>`, or that
-/// `selector` matches.
+/// IpTunnelSpec selects pods by the label `podnetwork.opdev.io/iptunnel: <object name>` or by `selector`, and describes
+/// the tunnel.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -29,61 +29,65 @@ const POD_LABEL: &str = "podnetwork.opdev.io/iptunnel";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A tunnel for each pod that carries IP packets directly in IP packets (ipip, sit, ip6tnl). It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "IpTunnel adds an IP-in-IP tunnel (ipip, sit or ip6tnl) to each selected pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kipt"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct IpTunnelSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/iptunnel: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/iptunnel:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The kernel's kind: `ipip` is IPv4 over IPv4, `sit` IPv6 over IPv4, `ip6tnl` both over IPv6. Another one makes the
-    /// interface again. Default: `ipip`.
+    /// mode is the kernel link type: `ipip` is IPv4 over IPv4, `sit` is IPv6 over IPv4, `ip6tnl` is IPv4 or IPv6 over
+    /// IPv6. Changing it replaces the interface. Defaults to `ipip`.
     #[serde(default)]
     pub mode: TunnelMode,
-    /// What it carries: `ipv4`, `ipv6`, or `any` for all that the mode can carry. Another value makes the interface
-    /// again. Default: `ipv4` for ipip, `ipv6` for sit, `any` for ip6tnl.
+    /// inner is the inner protocol: `ipv4`, `ipv6`, or `any` for all protocols of the mode. Changing it replaces the
+    /// interface. Defaults to `ipv4` for ipip, `ipv6` for sit and `any` for ip6tnl.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inner: Option<Inner>,
-    /// The far end: an address, or the name of another pod of this namespace, which is followed when its address
-    /// changes. It changes on the living interface. Default: none, packets go where routes say.
+    pub inner: Option<InnerProtocol>,
+    /// remote is the remote endpoint: an IP address, or the name of a pod in this namespace, whose address is tracked.
+    /// It is updated in place. Defaults to none: routes determine the endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// The near end's address. It changes on the living interface. Default: with a pod as far end this pod's address on
-    /// the same network, else the kernel chooses; over IPv6 it does not.
+    /// local is the local endpoint address. It is updated in place. Defaults to this pod's address on the network of
+    /// the remote pod if remote is a pod, otherwise to the kernel's choice. Required over IPv6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
-    /// The interface of the pod that carries it. A new parent makes the interface again. Default: the pod's routes decide.
+    /// parent is the lower interface in the pod. Changing it replaces the interface. Defaults to none: the pod's routes
+    /// determine the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// Hops that a packet may take, 0 to 255; 0 copies those of the packet inside. Default: 64, or 0
-    /// with `pmtuDisc: false`.
+    /// ttl is the TTL of outer packets, 0 to 255. 0 copies it from the inner packet. Defaults to 64, or to 0 if
+    /// pmtuDisc is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Ttl>,
-    /// The DS field of the outer packet, 0 to 255; 1 copies it from the packet inside. Default: 0.
+    /// tos is the DS field of outer packets, 0 to 255. 1 copies it from the inner packet. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tos: Option<Tos>,
-    /// Over IPv4: whether outer packets must not be fragmented. False needs a `ttl` of 0, which is the default then.
-    /// Default: true.
+    /// pmtuDisc enables path MTU discovery, which sets the Don't Fragment bit of outer packets. Only valid over IPv4;
+    /// false requires a ttl of 0. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pmtu_disc: Option<bool>,
-    /// Over IPv6: how often packets may be put into further tunnels on the way, 0 to 255. Default: no limit is sent.
+    /// encapLimit is the tunnel encapsulation limit, 0 to 255. Only valid over IPv6. Defaults to no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encap_limit: Option<EncapLimit>,
-    /// Over IPv6: the flow label, 0 to 1048575. Default: 0.
+    /// flowLabel is the IPv6 flow label of outer packets, 0 to 1048575. Only valid over IPv6. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_label: Option<FlowLabel>,
-    /// A mark by which the pod's rules route the outer packets. Default: none.
+    /// fwmark is the firewall mark of outer packets, for policy routing. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fwmark: Option<Mark>,
-    /// A VRF in the pod that it is a port of.
+    /// master is the name of a VRF in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -91,7 +95,7 @@ pub struct IpTunnelSpec {
     pub interface: InterfaceFields,
 }
 
-/// The kernel's kinds of IP tunnels.
+/// TunnelMode is the kernel link type of an IP tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -102,44 +106,46 @@ pub enum TunnelMode {
     Ip6tnl,
 }
 
-/// What an IP tunnel carries.
+/// InnerProtocol is the inner protocol of an IP tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Inner {
+pub enum InnerProtocol {
     Ipv4,
     Ipv6,
     Any,
 }
 
-/// What the kinds of tunnels do not have in common.
-const FORMS: [Rule<'_>; 5] = [
+/// Rules that depend on the mode.
+const MODE_RULES: [Rule<'_>; 5] = [
     (
         "!has(self.remote) || !isIP(self.remote) \
          || (has(self.mode) && self.mode == 'ip6tnl') == (ip(self.remote).family() == 6)",
-        "ipip and sit go over IPv4, ip6tnl over IPv6: `remote` is of the other family",
+        "remote must be an IPv4 address for ipip and sit, and an IPv6 address for ip6tnl",
     ),
     (
         "!has(self.mode) || self.mode != 'ip6tnl' || !has(self.pmtuDisc)",
-        "ip6tnl goes over IPv6, which has no `pmtuDisc`",
+        "pmtuDisc must be unset for ip6tnl: it applies to IPv4 only",
     ),
     (
         "(has(self.mode) && self.mode == 'ip6tnl') || (!has(self.encapLimit) && !has(self.flowLabel))",
-        "ipip and sit go over IPv4, which has neither `encapLimit` nor `flowLabel`",
+        "encapLimit and flowLabel must be unset for ipip and sit: they apply to IPv6 only",
     ),
     (
         "!has(self.pmtuDisc) || self.pmtuDisc || !has(self.ttl) || self.ttl == 0",
-        "packets with a TTL of their own are never fragmented: leave `ttl` out, or state 0",
+        "ttl must be 0 or unset if pmtuDisc is false",
     ),
-    ("!has(self.hardwareAddr)", "an IP tunnel has no hardware address of its own"),
+    ("!has(self.hardwareAddr)", "hardwareAddr must be unset: an IP tunnel has no hardware address"),
 ];
 
 fn rules() -> serde_json::Value {
-    rules_with(&[&[same_family(), local_over_ipv6(), PORT_OF_ONE, UNICAST_REMOTE], &FORMS[..]].concat())
+    rules_with(
+        &[&[same_family(), local_over_ipv6(), MASTER_OR_VRF, UNICAST_REMOTE], &MODE_RULES[..]].concat(),
+    )
 }
 
 impl IpTunnelSpec {
-    fn link(&self, remote: Option<&FarEnd>, problems: &mut Problems) -> link::IpTunnel {
+    fn link(&self, remote: Option<&RemoteEndpoint>, problems: &mut Problems) -> link::IpTunnel {
         let tunnel = link::IpTunnel {
             form: match self.mode {
                 TunnelMode::Ipip => IpTunnelForm::Ipip,
@@ -147,11 +153,11 @@ impl IpTunnelSpec {
                 TunnelMode::Ip6tnl => IpTunnelForm::Ip6tnl,
             },
             inner: self.inner.map(|inner| match inner {
-                Inner::Ipv4 => link::Inner::Ipv4,
-                Inner::Ipv6 => link::Inner::Ipv6,
-                Inner::Any => link::Inner::Any,
+                InnerProtocol::Ipv4 => link::InnerProtocol::Ipv4,
+                InnerProtocol::Ipv6 => link::InnerProtocol::Ipv6,
+                InnerProtocol::Any => link::InnerProtocol::Any,
             }),
-            remote: remote.and_then(FarEnd::address),
+            remote: remote.and_then(RemoteEndpoint::address),
             local: self.local.as_ref().and_then(|local| local.read("spec.local", problems)),
             parent: None,
             ttl: self.ttl.as_ref().and_then(|ttl| ttl.read("spec.ttl", problems)),
@@ -161,7 +167,7 @@ impl IpTunnelSpec {
                 .encap_limit
                 .as_ref()
                 .and_then(|limit| limit.read("spec.encapLimit", problems))
-                .map(|limit| OrNone(Some(limit))),
+                .map(|limit| NumberOrNone(Some(limit))),
             flow_label: self.flow_label.as_ref().and_then(|label| label.read("spec.flowLabel", problems)),
             fwmark: self.fwmark.as_ref().and_then(|mark| mark.read("spec.fwmark", problems)),
         };
@@ -170,7 +176,7 @@ impl IpTunnelSpec {
     }
 }
 
-impl Kind for IpTunnel {
+impl ResourceKind for IpTunnel {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Mode", type_: "string", path: ".spec.mode", wide: false },
@@ -186,7 +192,7 @@ impl Kind for IpTunnel {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.as_ref().and_then(|remote| remote.read("spec.remote", &mut to.problems));
         let tunnel = spec.link(remote.as_ref(), &mut to.problems);
-        let entry = Entry {
+        let entry = InterfaceEntry {
             path: "spec",
             name,
             pods,
@@ -195,6 +201,6 @@ impl Kind for IpTunnel {
             master: master.map(String::from),
             fields: &spec.interface,
         };
-        to.tunnel(entry, remote.and_then(FarEnd::into_pod));
+        to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
 }

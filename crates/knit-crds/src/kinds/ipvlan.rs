@@ -1,22 +1,25 @@
-//! Ipvlan: a link with addresses of its own and its parent's hardware address.
+//! Ipvlan: a link that shares the hardware address of its parent.
 
 use knit_model::link::{self, Kind as LinkKind};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix, Rule};
 use crate::interface::{InterfaceFields, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
-const NO_HARDWARE: Rule<'_> = ("!has(self.hardwareAddr)", "an ipvlan has no hardware address of its own");
+const NO_HARDWARE: Rule<'_> = (
+    "!has(self.hardwareAddr)",
+    "hardwareAddr must be unset: an ipvlan has the hardware address of its parent",
+);
 const POD_LABEL: &str = "podnetwork.opdev.io/ipvlan";
 
-/// An ipvlan for each of the pods that are labelled `podnetwork.opdev.io/ipvlan: <name of this object>`, or that
-/// `selector` matches.
+/// IpvlanSpec selects pods by the label `podnetwork.opdev.io/ipvlan: <object name>` or by `selector`, and describes the
+/// interface.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -25,35 +28,38 @@ const POD_LABEL: &str = "podnetwork.opdev.io/ipvlan";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A link with addresses of its own for each pod, which shares the hardware address of an Uplink of the node or of another interface of the pod. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Ipvlan adds an ipvlan link to each selected pod, on an Uplink or on another interface of the pod. It shares the hardware address of its parent. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kiv"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE, NO_HARDWARE])))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::MASTER_OR_VRF, NO_HARDWARE])))]
 pub struct IpvlanSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/ipvlan: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/ipvlan:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// What it sits on: another interface of the pod, or an Uplink that is open to this namespace. A new parent makes
-    /// the interface again.
+    /// parent is the lower link: another interface of the pod, or an Uplink that allows this namespace. Changing it
+    /// replaces the interface.
     pub parent: DeviceName,
-    /// At which layer packets are handed on: `l2` like a switch, `l3` like a router (there is neither ARP nor
-    /// multicast), `l3s` the same with the filters of where the parent lives. All ipvlans on one parent share it. It
-    /// changes on the living interface. Default: `l2`.
+    /// mode is the ipvlan mode: `l2` switches, `l3` routes without ARP and multicast, `l3s` is l3 with the packet
+    /// filter of the parent's network namespace. All ipvlans on one parent share the mode. It is updated in place.
+    /// Defaults to `l2`.
     #[serde(default)]
     pub mode: IpvlanMode,
-    /// How ipvlans on the same parent see each other: `bridge` directly, `vepa` through a switch outside that sends
-    /// packets back, `private` not at all. All ipvlans on one parent share it. It changes on the living interface.
-    /// Default: `bridge`.
+    /// flag controls traffic between ipvlans on one parent: `bridge` forwards it directly, `vepa` through an external
+    /// switch, `private` drops it. All ipvlans on one parent share the flag. It is updated in place. Defaults to
+    /// `bridge`.
     #[serde(default)]
     pub flag: IpvlanFlag,
-    /// A bridge in the pod that it is a port of.
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -61,7 +67,7 @@ pub struct IpvlanSpec {
     pub interface: InterfaceFields,
 }
 
-/// At which layer packets are handed on.
+/// IpvlanMode is the layer at which an ipvlan forwards packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -72,7 +78,7 @@ pub enum IpvlanMode {
     L3s,
 }
 
-/// How ipvlans on the same parent see each other.
+/// IpvlanFlag controls traffic between ipvlans on one parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -99,7 +105,7 @@ impl IpvlanSpec {
     }
 }
 
-impl Kind for Ipvlan {
+impl ResourceKind for Ipvlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Parent", type_: "string", path: ".spec.parent", wide: false },
@@ -113,7 +119,7 @@ impl Kind for Ipvlan {
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let parent = spec.parent.read("spec.parent", &mut to.problems);
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

@@ -1,21 +1,21 @@
-//! Macvlan: a link with a hardware address of its own on another link.
+//! Macvlan: a link with its own hardware address on a parent.
 
-use knit_model::link::{self, Kind as LinkKind, MacvlanMode};
+use knit_model::link::{self, Kind as LinkKind};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/macvlan";
 
-/// A macvlan for each of the pods that are labelled `podnetwork.opdev.io/macvlan: <name of this object>`, or that
-/// `selector` matches.
+/// MacvlanSpec selects pods by the label `podnetwork.opdev.io/macvlan: <object name>` or by `selector`, and describes
+/// the interface.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -24,31 +24,33 @@ const POD_LABEL: &str = "podnetwork.opdev.io/macvlan";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A link with a hardware address of its own for each pod, on an Uplink of the node or on another interface of the pod. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Macvlan adds a macvlan link with its own hardware address to each selected pod, on an Uplink or on another interface of the pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kmv"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE])))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::MASTER_OR_VRF])))]
 pub struct MacvlanSpec {
-    /// Which pods of this namespace. Default: those with the label
-    /// `podnetwork.opdev.io/macvlan: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/macvlan:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// What it sits on: another interface of the pod, or an Uplink that is open to this namespace. A new parent makes
-    /// the interface again.
+    /// parent is the lower link: another interface of the pod, or an Uplink that allows this namespace. Changing it
+    /// replaces the interface.
     pub parent: DeviceName,
-    /// How macvlans on the same parent see each other: `bridge` directly, `vepa` through a switch outside that sends
-    /// packets back, `private` not at all; `passthru` takes all of the parent. To and from `passthru` the interface is
-    /// made again. Default: `bridge`.
+    /// mode controls traffic between macvlans on one parent: `bridge` forwards it directly, `vepa` through an external
+    /// switch, `private` drops it; `passthru` uses the parent exclusively. Changing it to or from `passthru` replaces
+    /// the interface. Defaults to `bridge`.
     #[serde(default)]
-    pub mode: Mode,
-    /// A bridge in the pod that it is a port of.
+    pub mode: MacvlanMode,
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -56,11 +58,11 @@ pub struct MacvlanSpec {
     pub interface: InterfaceFields,
 }
 
-/// How macvlans on the same parent see each other.
+/// MacvlanMode controls traffic between macvlans on one parent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
-pub enum Mode {
+pub enum MacvlanMode {
     #[default]
     Bridge,
     Private,
@@ -68,7 +70,7 @@ pub enum Mode {
     Passthru,
 }
 
-impl Kind for Macvlan {
+impl ResourceKind for Macvlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Parent", type_: "string", path: ".spec.parent", wide: false },
@@ -81,14 +83,14 @@ impl Kind for Macvlan {
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         let mode = match spec.mode {
-            Mode::Bridge => MacvlanMode::Bridge,
-            Mode::Private => MacvlanMode::Private,
-            Mode::Vepa => MacvlanMode::Vepa,
-            Mode::Passthru => MacvlanMode::Passthru,
+            MacvlanMode::Bridge => link::MacvlanMode::Bridge,
+            MacvlanMode::Private => link::MacvlanMode::Private,
+            MacvlanMode::Vepa => link::MacvlanMode::Vepa,
+            MacvlanMode::Passthru => link::MacvlanMode::Passthru,
         };
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let parent = spec.parent.read("spec.parent", &mut to.problems);
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

@@ -1,20 +1,21 @@
-//! NetworkQuota: how many interfaces, addresses and bridges a namespace may have.
+//! NetworkQuota: limits on interfaces, addresses and bridges of a namespace.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use knit_model::intent::IntentSpec;
-use knit_model::quota::{Counts, QuotaIntent};
+use knit_model::quota::{ResourceCounts, QuotaIntent};
 use knit_model::report::Report;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
-use crate::status::{Overview, Status};
+use super::{Column, ResourceKind};
+use crate::status::{CommonStatus, Status};
 use crate::translate::Translator;
 
-/// At most so many; what is left out has no limit. Several objects of a namespace all hold.
+/// NetworkQuotaSpec sets the limits. A limit that is not set is unlimited. If a namespace has several quotas, all of
+/// them apply.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -23,84 +24,84 @@ use crate::translate::Translator;
     namespaced,
     status = "NetworkQuotaStatus",
     derive = "PartialEq",
-    doc = "How many interfaces, addresses and bridges the objects of a namespace may have on all nodes together. The admin's to write. What is there already stays when it is lowered.",
+    doc = "NetworkQuota limits the interfaces, addresses and bridges that the objects of a namespace may use on all nodes together. It is written by administrators. Lowering a limit does not affect existing interfaces.",
     shortname = "knq"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkQuotaSpec {
-    /// Interfaces in pods that Knit adds. Default: no limit.
+    /// interfaces is the maximum number of pod interfaces that Knit adds. Defaults to unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000))]
     pub interfaces: Option<u64>,
-    /// Addresses of those interfaces, of both families. Default: no limit.
+    /// addresses is the maximum number of addresses of those interfaces, IPv4 and IPv6 together. Defaults to unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000))]
     pub addresses: Option<u64>,
-    /// Bridges on nodes; one bridge on two nodes counts twice. Default: no limit.
+    /// bridges is the maximum number of bridges on nodes; one bridge on two nodes counts twice. Defaults to unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1_000_000_000))]
     pub bridges: Option<u64>,
 }
 
-/// What is used of a quota.
+/// NetworkQuotaStatus is the observed usage of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkQuotaStatus {
     #[serde(flatten)]
     #[allow(missing_docs)]
-    pub overview: Overview,
-    /// What nodes have claimed together. No node uses more than its claim.
+    pub common: CommonStatus,
+    /// used is the sum of the claims of all nodes. No node uses more than its claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used: Option<UsedCounts>,
-    /// What each node has claimed. An agent changes its own claim, and only if nobody has changed anything since it looked.
+    /// claims is the claim of each node by node name. An agent updates its own claim with optimistic concurrency.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub claims: BTreeMap<String, UsedCounts>,
 }
 
-/// Interfaces, addresses and bridges.
+/// UsedCounts is a number of interfaces, addresses and bridges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UsedCounts {
-    /// Interfaces in pods.
+    /// interfaces is the number of pod interfaces.
     pub interfaces: u64,
-    /// Addresses of those.
+    /// addresses is the number of their addresses.
     pub addresses: u64,
-    /// Bridges on nodes.
+    /// bridges is the number of bridges on nodes.
     pub bridges: u64,
 }
 
-impl From<Counts> for UsedCounts {
-    fn from(Counts { interfaces, addresses, bridges }: Counts) -> Self {
+impl From<ResourceCounts> for UsedCounts {
+    fn from(ResourceCounts { interfaces, addresses, bridges }: ResourceCounts) -> Self {
         Self { interfaces, addresses, bridges }
     }
 }
 
-impl From<UsedCounts> for Counts {
+impl From<UsedCounts> for ResourceCounts {
     fn from(UsedCounts { interfaces, addresses, bridges }: UsedCounts) -> Self {
         Self { interfaces, addresses, bridges }
     }
 }
 
 impl NetworkQuotaSpec {
-    /// The limits, in the model's words.
+    /// The limits as the model's intent.
     pub fn hard(&self) -> QuotaIntent {
         QuotaIntent { interfaces: self.interfaces, addresses: self.addresses, bridges: self.bridges }
     }
 }
 
 impl Status for NetworkQuotaStatus {
-    fn overview(&self) -> &Overview {
-        &self.overview
+    fn common(&self) -> &CommonStatus {
+        &self.common
     }
 
-    fn new(overview: Overview, _report: &Report) -> Self {
-        Self { overview, ..Self::default() }
+    fn new(common: CommonStatus, _report: &Report) -> Self {
+        Self { common, ..Self::default() }
     }
 
-    /// What agents wrote stays as it is.
+    /// The fields that agents write are kept.
     fn from_report(report: &Report, label: Option<&str>, previous: Option<&Self>, now: Timestamp) -> Self {
-        let overview = Overview::of(report, label, previous.map(Self::overview), now);
-        Self { overview, ..previous.cloned().unwrap_or_default() }
+        let common = CommonStatus::of(report, label, previous.map(Self::common), now);
+        Self { common, ..previous.cloned().unwrap_or_default() }
     }
 }
 
@@ -108,8 +109,8 @@ const fn column(name: &'static str, path: &'static str) -> Column {
     Column { name, type_: "integer", path, wide: false }
 }
 
-impl Kind for NetworkQuota {
-    const FOR_ADMINS: bool = true;
+impl ResourceKind for NetworkQuota {
+    const ADMIN_ONLY: bool = true;
     const COLUMNS: &'static [Column] = &[
         column("Interfaces", ".status.used.interfaces"),
         column("Max-Interfaces", ".spec.interfaces"),
@@ -120,6 +121,6 @@ impl Kind for NetworkQuota {
     ];
 
     fn declare(&self, to: &mut Translator) {
-        to.want("spec", IntentSpec::Quota(self.spec.hard()));
+        to.intent("spec", IntentSpec::Quota(self.spec.hard()));
     }
 }

@@ -1,4 +1,4 @@
-//! PodAddressPool: addresses that nodes take their pods' ranges from, where Knit is the cluster's network.
+//! PodAddressPool: addresses from which nodes claim blocks for pods, where Knit is the cluster network.
 
 use ipnet::IpNet;
 use knit_model::intent::{AddressPoolIntent, IntentSpec};
@@ -6,33 +6,33 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{PrefixLength, PrefixText, Rule, is_object_name, rule_list};
 use crate::status::PlainStatus;
 use crate::translate::Translator;
 
-/// A pool has at most 2 to the power of this many blocks.
-const MOST_BITS: u8 = 48;
-/// A name of a block ends in `-` and the number of the block.
-const LONGEST_NAME: usize = 200;
+/// A pool has at most 2^48 blocks.
+const MAX_BLOCK_BITS: u8 = 48;
+/// The name of a block is the name of the pool, `-` and the number of the block.
+const MAX_POOL_NAME: usize = 200;
 
-const SAME: Rule<'_> = (
+const IMMUTABLE: Rule<'_> = (
     "self.cidr == oldSelf.cidr && has(self.blockSize) == has(oldSelf.blockSize) \
      && (!has(self.blockSize) || self.blockSize == oldSelf.blockSize)",
-    "a pool's addresses and blocks never change, since nodes hold blocks of it: make another one beside it",
+    "cidr and blockSize are immutable, because nodes hold blocks of the pool: create another pool",
 );
-const FITS: Rule<'_> = (
+const BLOCK_IN_POOL: Rule<'_> = (
     "!has(self.blockSize) || !isCIDR(self.cidr) || (self.blockSize >= cidr(self.cidr).prefixLength() \
      && self.blockSize <= cidr(self.cidr).prefixLength() + 48)",
-    "a block is a part of the pool, at most 48 bits longer",
+    "blockSize must be at least the prefix length of cidr and at most 48 more",
 );
-const ROOM: Rule<'_> = (
+const BLOCK_CAPACITY: Rule<'_> = (
     "!isCIDR(self.cidr) || (has(self.blockSize) ? self.blockSize : cidr(self.cidr).prefixLength()) \
      <= (cidr(self.cidr).ip().family() == 4 ? 30 : 126)",
-    "a block needs room for pods: at most /30, or /126 for IPv6",
+    "blockSize must be at most 30 for IPv4 and 126 for IPv6: a block needs addresses for pods",
 );
 
-/// Which addresses, and in parts of which size.
+/// PodAddressPoolSpec describes the pool and the size of its blocks.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -40,37 +40,38 @@ const ROOM: Rule<'_> = (
     kind = "PodAddressPool",
     status = "PlainStatus",
     derive = "PartialEq",
-    doc = "Addresses for pods, where Knit is the cluster's network: each node claims blocks of it as it needs them, and pods there get addresses of those. Without a pool of a family, a node's range is what the cluster gave it (spec.podCIDRs).",
+    doc = "PodAddressPool is a pool of pod addresses, where Knit is the cluster network: each node claims blocks of it on demand and assigns their addresses to its pods. Without a pool of an address family, a node uses its spec.podCIDRs.",
     shortname = "kip"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = rule_list(&[SAME, FITS, ROOM])))]
+#[schemars(extend("x-kubernetes-validations" = rule_list(&[IMMUTABLE, BLOCK_IN_POOL, BLOCK_CAPACITY])))]
 pub struct PodAddressPoolSpec {
-    /// All of its addresses, such as `10.240.0.0/16`. No node, Service or other pool may have addresses of it.
+    /// cidr is the range of the pool, such as `10.240.0.0/16`. It must not overlap addresses of nodes, Services or
+    /// other pools. Immutable.
     pub cidr: PrefixText,
-    /// The prefix length of a block, which is what a node takes at a time. Default: 26 for IPv4; for IPv6 sixteen bits more than
-    /// the pool has, at most 122.
+    /// blockSize is the prefix length of a block, which is what a node claims at a time. Immutable. Defaults to 26 for
+    /// IPv4, and for IPv6 to the prefix length of the pool plus 16, at most 122.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<PrefixLength>,
-    /// Namespaces whose pods take from it, and from no pool of its family that does not name them. Running pods keep what they
-    /// have. Default: pods of all namespaces that no pool names.
+    /// namespaces lists the namespaces whose pods use this pool, and no pool of the same family that does not list
+    /// them. Running pods keep their addresses. Defaults to all namespaces that no pool lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
     pub namespaces: Vec<String>,
-    /// Whether pods with addresses of it have their node's address outside of the cluster. Default: as the agents' configuration
-    /// says (`clusterNetwork.masquerade`). A label of a namespace (`knit.opdev.io/masquerade`) comes first. A change holds for
-    /// new connections of running pods.
+    /// masquerade translates (SNAT) the source address of pods with addresses of this pool to the node's address
+    /// outside the cluster. The namespace label `knit.opdev.io/masquerade` takes precedence. Changes apply to new
+    /// connections of running pods. Defaults to `clusterNetwork.masquerade` of the agent configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub masquerade: Option<bool>,
 }
 
-const NAMESPACE: &str = "a namespace's name has 1 to 63 lower case letters, digits and `-`";
+const NAMESPACE: &str = "must be the name of a namespace: 1 to 63 lower case letters, digits and `-`";
 
 fn namespace_schema() -> serde_json::Value {
     crate::fields::text(63, &[("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE)]).to_value()
 }
 
-impl Kind for PodAddressPool {
+impl ResourceKind for PodAddressPool {
     const NAMESPACED: bool = false;
     const COLUMNS: &'static [Column] = &[
         Column { name: "Cidr", type_: "string", path: ".spec.cidr", wide: false },
@@ -83,12 +84,12 @@ impl Kind for PodAddressPool {
         let spec = &self.spec;
         let name = to.object_name().to_owned();
         let problems = &mut to.problems;
-        if name.len() > LONGEST_NAME {
-            problems.invalid("metadata.name", format!("a pool's name has at most {LONGEST_NAME} bytes"));
+        if name.len() > MAX_POOL_NAME {
+            problems.invalid("metadata.name", format!("must be at most {MAX_POOL_NAME} bytes"));
         }
         for (index, namespace) in spec.namespaces.iter().enumerate() {
             if namespace.len() > 63 || namespace.contains('.') || !is_object_name(namespace) {
-                let message = format!("`{}` is none: {NAMESPACE}", namespace.escape_debug());
+                let message = format!("{NAMESPACE}, got `{}`", namespace.escape_debug());
                 problems.invalid(format!("spec.namespaces[{index}]"), message);
             }
         }
@@ -104,7 +105,7 @@ impl Kind for PodAddressPool {
             return;
         }
         let (namespaces, masquerade) = (spec.namespaces.clone(), spec.masquerade);
-        to.want(
+        to.intent(
             "spec",
             IntentSpec::AddressPool(AddressPoolIntent { name, range, block, namespaces, masquerade }),
         );
@@ -119,16 +120,13 @@ fn default_size(range: IpNet) -> u8 {
 fn check(range: IpNet, block: u8) -> Result<(), String> {
     let (prefix, smallest) = (range.prefix_len(), if range.addr().is_ipv4() { 30 } else { 126 });
     if block < prefix {
-        return Err(format!("a block of /{block} is no part of {range}"));
+        return Err(format!("must be at least /{prefix}, the prefix length of {range}, got /{block}"));
     }
-    if block - prefix > MOST_BITS {
-        return Err(format!(
-            "blocks of /{block} are too many: {range} has at most blocks of /{}",
-            prefix + MOST_BITS
-        ));
+    if block - prefix > MAX_BLOCK_BITS {
+        return Err(format!("must be at most /{} for {range}, got /{block}", prefix + MAX_BLOCK_BITS));
     }
     if block > smallest {
-        return Err(format!("a block of /{block} has no room for pods: at most /{smallest}"));
+        return Err(format!("must be at most /{smallest}: a block needs addresses for pods, got /{block}"));
     }
     Ok(())
 }
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_a_size_that_follows_from_the_pool() {
+    fn the_default_block_size_depends_on_the_pool() {
         for (range, size) in [
             ("10.0.0.0/8", 26),
             ("10.0.0.0/28", 28),
@@ -155,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_a_part_of_the_pool_with_room_for_pods() {
+    fn a_block_fits_the_pool_and_has_addresses_for_pods() {
         assert_eq!(check(net("10.0.0.0/16"), 26), Ok(()));
-        assert!(check(net("10.0.0.0/16"), 15).unwrap_err().contains("no part of 10.0.0.0/16"));
-        assert!(check(net("10.0.0.0/16"), 31).unwrap_err().contains("no room"));
-        assert!(check(net("fd00::/32"), 112).unwrap_err().contains("at most blocks of /80"));
+        assert!(check(net("10.0.0.0/16"), 15).unwrap_err().contains("the prefix length of 10.0.0.0/16"));
+        assert!(check(net("10.0.0.0/16"), 31).unwrap_err().contains("at most /30"));
+        assert!(check(net("fd00::/32"), 112).unwrap_err().contains("at most /80"));
     }
 }

@@ -1,15 +1,15 @@
-//! PodConfig: interfaces in the pods of a namespace, in the words of the first predecessor.
+//! PodConfig: interfaces for the pods of a namespace, in the API of the pod-network-operator's first kind.
 
-mod tagged;
+mod vlans;
 
 use knit_model::provenance::Dialect;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use tagged::TaggedInterface;
+pub use vlans::VlanAttachment;
 
-use super::Kind;
+use super::ResourceKind;
 use crate::fields::{CidrList, DeviceName, NamePrefix, ObjectName};
 use crate::interface::InterfaceFields;
 use crate::link_type::{LinkDetails, LinkType, ListedLink};
@@ -17,7 +17,7 @@ use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::Translator;
 
-/// Interfaces for the pods that are labelled `podconfig: <name of this object>`, or that `selector` matches.
+/// PodConfigSpec selects pods by the label `podconfig: <object name>` or by `selector`, and lists their interfaces.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podconfig.opdev.io",
@@ -26,16 +26,16 @@ use crate::translate::Translator;
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "Interfaces that are added to running pods, and taken away with the object, the entry, the label or the pod.",
+    doc = "PodConfig adds interfaces to running pods. They are removed with the object, the list entry, the label or the pod.",
     shortname = "pcfg"
 )]
 #[serde(rename_all = "camelCase", default)]
-#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::rules::TAGGED)))]
+#[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&crate::rules::POD_CONFIG)))]
 pub struct PodConfigSpec {
-    /// Which pods of this namespace. Default: those with the label `podconfig: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podconfig: <object name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// Interfaces for each pod, at most 32.
+    /// networkAttachments lists the interfaces of each pod, at most 32.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 32,
@@ -43,41 +43,44 @@ pub struct PodConfigSpec {
         "x-kubernetes-list-map-keys" = ["name"],
     ))]
     pub network_attachments: Vec<NetworkAttachment>,
-    /// Tagged interfaces for each pod.
+    /// vlans lists the VLAN interfaces of each pod, at most 32.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 32,
         "x-kubernetes-list-type" = "map",
         "x-kubernetes-list-map-keys" = ["parentInterfaceName", "vlanID"],
     ))]
-    pub vlans: Vec<TaggedInterface>,
-    /// A Deployment of two unprivileged pods to try this object with. It is made in a cluster only.
+    pub vlans: Vec<VlanAttachment>,
+    /// sampleDeployment creates a Deployment of two unprivileged pods to try this object. It is ignored outside a
+    /// cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_deployment: Option<SampleDeployment>,
 }
 
-/// One interface for each pod.
+/// NetworkAttachment describes one interface of each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::link_type::rules(true)))]
 pub struct NetworkAttachment {
-    /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. `pc0` becomes
-    /// `pc02841804` in the pod and `hpc02841804` on the node. A new name is a new interface.
+    /// name is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended: `pc0` becomes
+    /// `pc02841804` in the pod and `hpc02841804` on the node. Changing it replaces the interface.
     pub name: NamePrefix,
-    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
-    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
+    /// linkType is the type of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`,
+    /// `vrf`, `vxlan`, `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Changing it replaces the
+    /// interface. Defaults to `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// What the interface sits on: for `macvlan`, `ipvlan`, `vlan` and tunnels another interface of the pod, or an Uplink.
-    /// A `veth` sits on nothing, its parent is the interface itself. A new parent makes the interface again.
+    /// parent is the lower link of a `macvlan`, `ipvlan`, `vlan` or tunnel: another interface of the pod, or an Uplink.
+    /// A `veth` has no lower link; its parent is the interface itself. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// For `veth`: the bridge on the node that the node's end is a port of. It is made if it is missing, with the first
-    /// address of `cidr`, and goes when nothing uses it any more. For others: a bridge in the pod.
+    /// master is, for a `veth`, the bridge on the node that the host end is a port of. It is created if it does not
+    /// exist, with the first address of cidr, and removed when it is no longer used. For other types it is a bridge in
+    /// the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
-    /// The address range of the network, such as `192.168.100.0/24`, or several separated by commas. The bridge has the
-    /// first address of each, pods the following ones. Default: no address.
+    /// cidr is the subnet of the network, such as `192.168.100.0/24`, or up to 4 subnets separated by commas. The
+    /// bridge has the first address of each, pods get the following ones. Defaults to no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
     #[serde(flatten)]
@@ -85,29 +88,29 @@ pub struct NetworkAttachment {
     pub details: LinkDetails,
 }
 
-/// A Deployment to try things with.
+/// SampleDeployment describes a Deployment to try a PodConfig.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
     "!has(self.create) || !self.create || has(self.name)",
-    "a Deployment needs a name",
+    "name must be set if create is true",
 )])))]
 pub struct SampleDeployment {
-    /// Whether to make it. It goes away when this becomes false. Default: false.
+    /// create creates the Deployment. Setting it to false deletes it. Defaults to false.
     pub create: bool,
-    /// The Deployment's name.
+    /// name is the name of the Deployment. Required if create is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<ObjectName>,
 }
 
-impl Kind for PodConfig {
+impl ResourceKind for PodConfig {
     const POD_LABEL: Option<&'static str> = Some("podconfig");
 
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods("podconfig", spec.selector.as_ref());
-        let carriers = tagged::carriers(spec, to);
-        let count = spec.network_attachments.len() + spec.vlans.len() + carriers.len();
+        let lower_links = vlans::lower_links(spec, to);
+        let count = spec.network_attachments.len() + spec.vlans.len() + lower_links.len();
         to.count_interfaces("spec.networkAttachments", count);
         for (index, entry) in spec.network_attachments.iter().enumerate() {
             let link = ListedLink {
@@ -119,15 +122,15 @@ impl Kind for PodConfig {
                 parent: entry.parent.as_ref(),
                 master: entry.master.as_ref(),
                 details: &entry.details,
-                passes: tagged::through(spec, &entry.name),
+                allowed_vlans: vlans::vlans_of(spec, &entry.name),
                 fields: InterfaceFields { cidr: entry.cidr.clone(), ..InterfaceFields::default() },
             };
             link.declare(pods.clone(), to);
         }
-        for (path, entry) in carriers {
-            entry.declare_carrier(
+        for (path, entry) in lower_links {
+            entry.declare_lower_link(
                 path,
-                tagged::through(spec, &entry.parent_interface_name),
+                vlans::vlans_of(spec, &entry.parent_interface_name),
                 pods.clone(),
                 to,
             );
@@ -139,12 +142,11 @@ impl Kind for PodConfig {
         let name = sample.name.as_ref();
         let valid = name.and_then(|name| name.read("spec.sampleDeployment.name", &mut to.problems));
         if sample.create && name.is_none() {
-            to.problems.invalid("spec.sampleDeployment.name", "a Deployment needs a name");
+            to.problems.invalid("spec.sampleDeployment.name", "name must be set if create is true");
         }
-        // Only a cluster has Deployments; a file is read where there may be none.
+        // Deployments exist in a cluster only.
         if let (true, Some(name), Dialect::File) = (sample.create, valid, to.dialect()) {
-            let message =
-                format!("no Deployment {name} is made: that needs a cluster, pods here are sandboxes");
+            let message = format!("Deployment {name} is not created outside a cluster");
             to.warn("spec.sampleDeployment", &message);
         }
     }

@@ -1,4 +1,4 @@
-//! PodNetworkConfig: interfaces in the pods of a namespace, in the words of both generations of the second predecessor.
+//! PodNetworkConfig: interfaces for the pods of a namespace, in both generations of the pod-network-operator API.
 
 use knit_model::IfName;
 use knit_model::link::VlanSet;
@@ -6,7 +6,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Kind, PrimaryFields};
+use super::{PrimaryFields, ResourceKind};
 use crate::fields::{AliasText, CidrList, DeviceName, HardwareAddr, Mtu, NamePrefix};
 use crate::interface::InterfaceFields;
 use crate::link_type::{LinkDetails, LinkType, ListedLink};
@@ -14,7 +14,8 @@ use crate::selector::PodSelector;
 use crate::status::PodNetworkConfigStatus;
 use crate::translate::Translator;
 
-/// Interfaces for the pods that are labelled `podNetworkConfig: <name of this object>`, or that `selector` matches.
+/// PodNetworkConfigSpec selects pods by the label `podNetworkConfig: <object name>` or by `selector`, and lists their
+/// interfaces.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -23,25 +24,26 @@ use crate::translate::Translator;
     namespaced,
     status = "PodNetworkConfigStatus",
     derive = "PartialEq",
-    doc = "Changes of the first interface of running pods, and interfaces that are added to them. All of it is taken back with the object, the entry, the label or the pod.",
+    doc = "PodNetworkConfig changes the primary interface of running pods and adds interfaces to them. All changes are rolled back with the object, the list entry, the label or the pod.",
     shortname = "pnc"
 )]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[
     ("(has(self.links) ? size(self.links) : 0) + (has(self.additionalNetworks) ? size(self.additionalNetworks) : 0) <= 32",
-     "one object makes at most 32 interfaces in a pod"),
+     "links and additionalNetworks must have at most 32 entries together"),
     ("!has(self.links) || !has(self.additionalNetworks) \
       || self.links.all(l, self.additionalNetworks.all(n, n.networkName != l.namePrefix))",
-     "the same interface is asked for in `links` and in `additionalNetworks`"),
+     "namePrefix of links and networkName of additionalNetworks must be unique"),
 ])))]
 pub struct PodNetworkConfigSpec {
-    /// Which pods of this namespace. Default: those with the label `podNetworkConfig: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podNetworkConfig: <object name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// Changes of the pod's first interface, which the main CNI plugin made. The old values come back.
+    /// eth0 changes the primary interface of the pod, which the primary CNI plugin created. The original values are
+    /// restored when the change is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eth0: Option<PrimaryFields>,
-    /// Interfaces for each pod.
+    /// links lists the interfaces of each pod, at most 32 together with additionalNetworks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 32,
@@ -49,7 +51,7 @@ pub struct PodNetworkConfigSpec {
         "x-kubernetes-list-map-keys" = ["namePrefix"],
     ))]
     pub links: Vec<LinkEntry>,
-    /// Interfaces for each pod, by the network that they are for.
+    /// additionalNetworks lists the interfaces of each pod by network, at most 32 together with links.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 32,
@@ -59,31 +61,32 @@ pub struct PodNetworkConfigSpec {
     pub additional_networks: Vec<AdditionalNetwork>,
 }
 
-/// One interface for each pod.
+/// LinkEntry describes one interface of each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::link_type::rules(true)))]
 pub struct LinkEntry {
-    /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new prefix
-    /// is a new interface.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Changing it
+    /// replaces the interface.
     pub name_prefix: NamePrefix,
-    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
-    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
+    /// linkType is the type of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`,
+    /// `vrf`, `vxlan`, `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Changing it replaces the
+    /// interface. Defaults to `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// What the interface sits on: for `macvlan`, `ipvlan`, `vlan` and tunnels another interface of the pod, or an Uplink.
-    /// A `veth` sits on nothing. A new parent makes the interface again.
+    /// parent is the lower link of a `macvlan`, `ipvlan`, `vlan` or tunnel: another interface of the pod, or an Uplink.
+    /// A `veth` has no lower link. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For others: a
-    /// bridge in the pod. A new master moves the port, the interface stays.
+    /// master is, for a `veth`, the bridge on the node that the host end is a port of, created if it does not exist.
+    /// For other types it is a bridge in the pod. Changing it moves the port and keeps the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
-    /// The largest packet, in bytes, 68 to 65535. It changes on the living interface. Default: the kernel's (usually 1500).
+    /// mtu is the MTU in bytes, 68 to 65535. It is updated in place. Defaults to the kernel's (usually 1500).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// The address range of the network, such as `192.168.100.0/24`, or several separated by commas. The bridge has the
-    /// first address of each, pods the following ones. Default: no address.
+    /// cidr is the subnet of the network, such as `192.168.100.0/24`, or up to 4 subnets separated by commas. The
+    /// bridge has the first address of each, pods get the following ones. Defaults to no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
     #[serde(flatten)]
@@ -91,37 +94,38 @@ pub struct LinkEntry {
     pub details: LinkDetails,
 }
 
-/// One network for each pod.
+/// AdditionalNetwork describes one network of each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = crate::link_type::rules(false)))]
 pub struct AdditionalNetwork {
-    /// The beginning of the interface's name, at most 7 bytes; the number of the pod's sandbox follows. A new name is a
-    /// new interface.
+    /// networkName is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Changing it
+    /// replaces the interface.
     pub network_name: NamePrefix,
-    /// What the network is for. It becomes the interface's alias unless `alias` is stated.
+    /// networkDescription describes the network. It is the default of alias.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_description: Option<AliasText>,
-    /// The kind of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`, `vrf`, `vxlan`,
-    /// `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Another kind makes the interface again. Default: `veth`.
+    /// linkType is the type of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`,
+    /// `vrf`, `vxlan`, `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Changing it replaces the
+    /// interface. Defaults to `veth`.
     #[serde(default)]
     pub link_type: LinkType,
-    /// For `veth`: the bridge on the node that the node's end is a port of, made if it is missing. For
-    /// `macvlan`, `ipvlan`, `vlan` and tunnels: what it sits on, another interface of the pod or an Uplink.
+    /// master is, for a `veth`, the bridge on the node that the host end is a port of, created if it does not exist.
+    /// For a `macvlan`, `ipvlan`, `vlan` or tunnel it is the lower link: another interface of the pod, or an Uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<DeviceName>,
-    /// The largest packet, in bytes, 68 to 65535. It changes on the living interface. Default: the kernel's (usually 1500).
+    /// mtu is the MTU in bytes, 68 to 65535. It is updated in place. Defaults to the kernel's (usually 1500).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// The hardware address, such as `02:00:00:00:00:01`. Every pod that matches gets the same one, so it makes sense
-    /// with one pod. Default: a stable one for each pod.
+    /// hardwareAddr is the hardware address, such as `02:00:00:00:00:01`. Every selected pod gets the same address, so
+    /// use it with one pod. Defaults to a stable address for each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<HardwareAddr>,
-    /// A text for people, at most 255 bytes, as `ip link show` prints it. Default: `networkDescription`.
+    /// alias is the interface alias, at most 255 bytes, as shown by `ip link show`. Defaults to networkDescription.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alias: Option<AliasText>,
-    /// The address range of the network, such as `192.168.100.0/24`, or several separated by commas. The bridge has the
-    /// first address of each, pods the following ones. Default: no address.
+    /// cidr is the subnet of the network, such as `192.168.100.0/24`, or up to 4 subnets separated by commas. The
+    /// bridge has the first address of each, pods get the following ones. Defaults to no address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cidr: Option<CidrList>,
     #[serde(flatten)]
@@ -142,7 +146,7 @@ impl LinkEntry {
             parent: self.parent.as_ref(),
             master: self.master.as_ref(),
             details: &self.details,
-            passes: VlanSet::default(),
+            allowed_vlans: VlanSet::default(),
             fields,
         }
     }
@@ -166,13 +170,13 @@ impl AdditionalNetwork {
             parent: None,
             master: self.master.as_ref(),
             details: &self.details,
-            passes: VlanSet::default(),
+            allowed_vlans: VlanSet::default(),
             fields,
         }
     }
 }
 
-impl Kind for PodNetworkConfig {
+impl ResourceKind for PodNetworkConfig {
     const POD_LABEL: Option<&'static str> = Some("podNetworkConfig");
 
     fn declare(&self, to: &mut Translator) {

@@ -1,4 +1,4 @@
-//! PodRoute: routes, policy rules, neighbours and sysctls inside pods, whoever made the interfaces.
+//! PodRoute: routes, policy rules, neighbours and sysctls inside pods, on interfaces of any origin.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, rule_list};
 use crate::routing::{NeighbourEntry, PodRule, RouteEntry};
 use crate::selector::PodSelector;
@@ -20,12 +20,11 @@ use crate::translate::Translator;
 
 const POD_LABEL: &str = "podnetwork.opdev.io/podroute";
 
-/// The sentence of an object that asks for nothing.
-const NOTHING: &str = "nothing is asked for: state routes, rules, neighbours or sysctls";
+const EMPTY: &str = "at least one of routes, rules, neighbours and sysctls must be set";
 
-/// Routing inside the pods that are labelled `podnetwork.opdev.io/podroute: <name of this object>`, or that `selector`
-/// matches. Whatever names an interface waits for it. An interface is named by its name in the pod, or by the prefix
-/// that an object asks for it with.
+/// PodRouteSpec selects pods by the label `podnetwork.opdev.io/podroute: <object name>` or by `selector`. An entry that
+/// references an interface is pending until the interface exists. An interface is referenced by its name in the pod or
+/// by its name prefix.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -34,47 +33,48 @@ const NOTHING: &str = "nothing is asked for: state routes, rules, neighbours or 
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "Routes, policy rules, neighbours and sysctls inside running pods. Each entry comes when the interfaces that it needs are there, changes in place, and goes with the object, the entry, the label or the pod.",
+    doc = "PodRoute manages routes, policy rules, neighbours and sysctls inside running pods. Each entry is applied when the interfaces that it references exist, is updated in place, and is removed with the object, the entry, the label or the pod.",
     shortname = "kroute"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rule_list(&[(
     "(has(self.routes) && size(self.routes) > 0) || (has(self.rules) && size(self.rules) > 0) \
      || (has(self.neighbours) && size(self.neighbours) > 0) || (has(self.sysctls) && size(self.sysctls) > 0)",
-    NOTHING,
+    EMPTY,
 )])))]
 pub struct PodRouteSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/podroute: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/podroute:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// A VRF of the pod, by the name of the interface (or prefix) of a Vrf: routes that state no table, or 254, go into
-    /// the VRF's table. Default: none, the pod's main table.
+    /// vrf is the name or name prefix of a VRF in the pod: routes without a table, or with table 254, are added to its
+    /// table. Defaults to none, the main table of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<InterfaceName>,
-    /// Routes. Without `dev` a route leaves by the interface whose network has the router.
+    /// routes lists routes, at most 64. A route without `dev` uses the interface whose network contains the next hop.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 64,
         "x-kubernetes-list-type" = "atomic",
-        "x-kubernetes-validations" = rule_list(&crate::rules::ROUTES_ALONE),
+        "x-kubernetes-validations" = rule_list(&crate::rules::STANDALONE_ROUTES),
     ))]
     pub routes: Vec<RouteEntry>,
-    /// Policy rules.
+    /// rules lists policy routing rules, at most 32.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "atomic"))]
     pub rules: Vec<PodRule>,
-    /// Permanent neighbours, and addresses that an interface answers for.
+    /// neighbours lists permanent neighbours and proxied addresses, at most 64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub neighbours: Vec<NeighbourEntry>,
-    /// Sysctls by name, such as `net.ipv4.ip_forward: "1"` or `net.ipv4.conf.net1.rp_filter: "2"`, from a list of safe
-    /// ones. The old value comes back.
+    /// sysctls sets safe sysctls by name, such as `net.ipv4.ip_forward: "1"` or `net.ipv4.conf.net1.rp_filter: "2"`.
+    /// The original value is restored when the entry is removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "sysctl_schema")]
     pub sysctls: BTreeMap<String, String>,
 }
 
-impl Kind for PodRoute {
+impl ResourceKind for PodRoute {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] =
         &[Column { name: "VRF", type_: "string", path: ".spec.vrf", wide: true }];
@@ -85,11 +85,11 @@ impl Kind for PodRoute {
         let vrf = spec.vrf.as_ref().and_then(|vrf| vrf.read("spec.vrf", &mut to.problems));
         let entries = spec.read(&mut to.problems);
         if spec.is_empty() {
-            to.problems.invalid("spec", NOTHING);
+            to.problems.invalid("spec", EMPTY);
         }
         for (field, entry) in entries {
-            let want = RoutingIntent { pods: pods.clone(), vrf: vrf.clone(), entry };
-            to.want(&field, IntentSpec::Routing(Box::new(want)));
+            let intent = RoutingIntent { pods: pods.clone(), vrf: vrf.clone(), entry };
+            to.intent(&field, IntentSpec::Routing(Box::new(intent)));
         }
     }
 }
@@ -102,13 +102,13 @@ impl PodRouteSpec {
             && self.sysctls.is_empty()
     }
 
-    /// Every entry with its path, those that can be read.
+    /// Every valid entry with its path.
     fn read(&self, problems: &mut Problems) -> Vec<(String, RoutingEntry)> {
         let mut entries = Vec::new();
         let at = |list: &str, index: usize| format!("spec.{list}[{index}]");
         for (index, route) in self.routes.iter().enumerate() {
             let field = at("routes", index);
-            let read = route.read(&field, problems).filter(|route| stands_alone(route, &field, problems));
+            let read = route.read(&field, problems).filter(|route| is_complete(route, &field, problems));
             entries.extend(read.map(|route| (field, RoutingEntry::Route(route))));
         }
         for (index, rule) in self.rules.iter().enumerate() {
@@ -130,22 +130,19 @@ impl PodRouteSpec {
     }
 }
 
-/// Whether a route says enough without an interface that it comes with.
-fn stands_alone(route: &RouteIntent, field: &str, problems: &mut Problems) -> bool {
+/// Whether a route is complete without a default interface.
+fn is_complete(route: &RouteIntent, field: &str, problems: &mut Problems) -> bool {
     let before = problems.0.len();
     for hop in route.via.iter().filter(|hop| hop.link.is_none()) {
         match hop.gateway {
-            None => problems
-                .invalid(field, "where does it go? Name the router with `via`, or the interface with `dev`"),
+            None => problems.invalid(field, "via or dev must be set"),
             Some(IpAddr::V6(gateway)) if gateway.is_unicast_link_local() => {
-                let message =
-                    format!("every interface has a network with {gateway}: name the interface with `dev`");
+                let message = format!("dev must be set if the next hop {gateway} is link-local");
                 problems.invalid(field, message);
             }
             Some(gateway) if hop.onlink => {
-                let message = format!(
-                    "with `onlink` no network says where {gateway} is: name the interface with `dev`"
-                );
+                let message =
+                    format!("dev must be set if onlink is true: the interface of {gateway} is not known");
                 problems.invalid(field, message);
             }
             Some(_) => {}
@@ -155,20 +152,17 @@ fn stands_alone(route: &RouteIntent, field: &str, problems: &mut Problems) -> bo
         if route.via[..index].iter().any(|other| (other.gateway, &other.link) == (hop.gateway, &hop.link)) {
             problems.invalid(
                 format!("{field}.nextHops[{index}]"),
-                "the same next hop twice: state its share once, with `weight`",
+                "nextHops must not contain duplicates: set weight instead",
             );
         }
     }
     if route.table == LOCAL_TABLE {
-        problems.invalid(
-            format!("{field}.table"),
-            "table 255 is the pod's table of local addresses: take another",
-        );
+        problems.invalid(format!("{field}.table"), "table must not be 255, the table of local addresses");
     }
     problems.0.len() == before
 }
 
-/// The schema of sysctls: names are checked where they can be, so that a typing mistake is seen at once.
+/// Names are checked in the schema, so that mistakes are rejected by the API server.
 fn sysctl_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
@@ -176,7 +170,7 @@ fn sysctl_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "additionalProperties": { "type": "string", "maxLength": 16 },
         "x-kubernetes-validations": rule_list(&[(
             "self.all(name, name.matches('^net[.]ipv[46][.]'))",
-            "a sysctl is one of the pod's network, such as `net.ipv4.ip_forward` or `net.ipv4.conf.net1.rp_filter`",
+            "must be a network sysctl such as `net.ipv4.ip_forward` or `net.ipv4.conf.net1.rp_filter`",
         )]),
     })
 }

@@ -1,14 +1,14 @@
-//! PodSocket: sockets that pods without privileges may ask for.
+//! PodSocket: sockets that Knit opens for unprivileged processes in pods.
 
 use std::net::SocketAddr;
 
-use knit_model::intent::{Bound, IntentSpec, Socket, SocketIntent};
+use knit_model::intent::{SocketBinding, IntentSpec, Socket, SocketIntent};
 use knit_model::{IfName, Problems};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, IpText, Port, ProtocolText, SocketName, UserId, rule_list};
 use crate::selector::{MAX_LABEL_VALUE, PodSelector};
 use crate::status::PodsStatus;
@@ -16,17 +16,18 @@ use crate::translate::Translator;
 
 const POD_LABEL: &str = "podnetwork.opdev.io/podsocket";
 
-/// One object offers at most this many sockets.
-const MOST_SOCKETS: usize = 16;
-const TOO_MANY: &str = "one object offers 1 to 16 sockets";
-const TWICE: &str = "the same name twice: a socket is asked for by its name";
-const ADDRESSED: &str = "a tcp or udp socket has a `port`, and no `protocol`";
-const RAW: &str = "a raw socket has a `protocol`, and no `port`";
-const PACKET: &str = "a packet socket has a `protocol` and an `interface`, and neither `address` nor `port`";
-const FAMILY: &str = "protocol icmp is for IPv4 and icmp6 for IPv6: the `address` is of the other family";
+/// The maximum number of sockets of one object.
+const MAX_SOCKETS: usize = 16;
+const SOCKET_COUNT: &str = "sockets must have 1 to 16 entries";
+const UNIQUE_NAME: &str = "name must be unique in sockets";
+const TCP_UDP: &str = "port must be set and protocol must be unset for a tcp or udp socket";
+const RAW: &str = "protocol must be set and port must be unset for a raw socket";
+const PACKET: &str =
+    "protocol and interface must be set, and address and port must be unset for a packet socket";
+const FAMILY: &str = "address must be an IPv4 address for icmp and an IPv6 address for icmp6";
 
-/// Sockets for the pods that are labelled `podnetwork.opdev.io/podsocket: <name of this object>`, or that `selector`
-/// matches. A process of such a pod gets them at the abstract unix socket `@knit/sockets/<name of this object>`.
+/// PodSocketSpec selects pods by the label `podnetwork.opdev.io/podsocket: <object name>` or by `selector`. A process
+/// of a selected pod requests a socket on the abstract unix socket `@knit/sockets/<object name>`.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -35,33 +36,34 @@ const FAMILY: &str = "protocol icmp is for IPv4 and icmp6 for IPv6: the `address
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "Raw, packet and low-port sockets of the pods' own network, opened by Knit and handed to processes without privileges.",
+    doc = "PodSocket offers raw, packet and low-port sockets in the pod's network namespace to unprivileged processes. Knit opens the sockets and passes the file descriptors.",
     shortname = "psock"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodSocketSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/podsocket: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/podsocket:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// Only processes of this user get a socket. Default: every process of the pod. Of a pod with a user namespace of its
-    /// own it is the user's number on the node.
+    /// uid restricts the sockets to processes of this user. In a pod with a user namespace it is the user ID on the
+    /// node. Defaults to every process of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<UserId>,
-    /// The sockets.
+    /// sockets lists the sockets, 1 to 16.
     #[schemars(extend(
         "minItems" = 1,
         "maxItems" = 16,
         "x-kubernetes-list-type" = "atomic",
-        "x-kubernetes-validations" = rule_list(&[("self.all(a, self.exists_one(b, a.name == b.name))", TWICE)]),
+        "x-kubernetes-validations" = rule_list(&[("self.all(a, self.exists_one(b, a.name == b.name))", UNIQUE_NAME)]),
     ))]
     pub sockets: Vec<SocketEntry>,
 }
 
-/// One socket.
+/// SocketEntry describes one socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rule_list(&[
-    ("!(self.type in ['tcp', 'udp']) || (has(self.port) && !has(self.protocol))", ADDRESSED),
+    ("!(self.type in ['tcp', 'udp']) || (has(self.port) && !has(self.protocol))", TCP_UDP),
     ("self.type != 'raw' || (has(self.protocol) && !has(self.port))", RAW),
     (
         "self.type != 'packet' || (has(self.protocol) && has(self.interface) && !has(self.address) && !has(self.port))",
@@ -74,29 +76,30 @@ pub struct PodSocketSpec {
     ),
 ])))]
 pub struct SocketEntry {
-    /// The name that a process asks for it by.
+    /// name is the name by which a process requests the socket.
     pub name: SocketName,
-    /// `raw`: IP packets of one protocol. `packet`: whole frames of one interface. `tcp`: listens at a port, also one below
-    /// 1024. `udp`: bound to such a port.
+    /// type is the type of the socket. `raw`: IP packets of one protocol. `packet`: frames of one interface. `tcp`:
+    /// listens on a port, which may be below 1024. `udp`: bound to a port, which may be below 1024.
     #[serde(rename = "type")]
     pub kind: SocketType,
-    /// Of a raw socket: `icmp`, `icmp6`, or a number from 1 to 255. Of a packet socket: `all`, `ip`, `ip6`, `arp`, or an
-    /// Ethernet type such as `0x88cc`.
+    /// protocol is, for a raw socket, `icmp`, `icmp6` or a number from 1 to 255. For a packet socket it is `all`, `ip`,
+    /// `ip6`, `arp` or an Ethernet type such as `0x88cc`. Must be unset for tcp and udp.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<ProtocolText>,
-    /// The interface of the pod that it is bound to. Default: none, except for a packet socket, which needs one.
+    /// interface is the interface of the pod that the socket is bound to. Required for a packet socket. Defaults to
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceName>,
-    /// The address of the pod that it is bound to. Default: all of them, for tcp and udp those of both families, for raw
-    /// those of IPv4 (of IPv6 for `icmp6`).
+    /// address is the address of the pod that the socket is bound to. Defaults to all addresses: of both families for
+    /// tcp and udp, of IPv4 for raw (IPv6 for `icmp6`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpText>,
-    /// The port of a tcp or udp socket.
+    /// port is the port of a tcp or udp socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,
 }
 
-/// What a socket is.
+/// SocketType is the type of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -107,7 +110,7 @@ pub enum SocketType {
     Udp,
 }
 
-impl Kind for PodSocket {
+impl ResourceKind for PodSocket {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] =
         &[Column { name: "First", type_: "string", path: ".spec.sockets[0].name", wide: false }];
@@ -116,24 +119,25 @@ impl Kind for PodSocket {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
         if spec.selector.is_some() && to.object_name().len() > MAX_LABEL_VALUE {
-            // Both may be long, but an abstract name may not.
-            let message = format!("the name has more than {MAX_LABEL_VALUE} characters: pods ask by it");
+            // The name is part of an abstract socket address, whose length is limited.
+            let message =
+                format!("must be at most {MAX_LABEL_VALUE} characters: it is part of the socket address");
             to.problems.invalid("metadata.name", message);
         }
         let uid = spec.uid.as_ref().and_then(|uid| uid.read("spec.uid", &mut to.problems));
-        if !(1..=MOST_SOCKETS).contains(&spec.sockets.len()) {
-            to.problems.invalid("spec.sockets", TOO_MANY);
+        if !(1..=MAX_SOCKETS).contains(&spec.sockets.len()) {
+            to.problems.invalid("spec.sockets", SOCKET_COUNT);
         }
         for (index, entry) in spec.sockets.iter().enumerate() {
             let field = format!("spec.sockets[{index}]");
             if spec.sockets[..index].iter().any(|before| before.name == entry.name) {
-                to.problems.invalid(format!("{field}.name"), TWICE);
+                to.problems.invalid(format!("{field}.name"), UNIQUE_NAME);
             }
             let name = entry.name.read(format!("{field}.name"), &mut to.problems);
             let socket = entry.read(&field, &mut to.problems);
             if let (Some(name), Some(socket)) = (name, socket) {
-                let want = SocketIntent { pods: pods.clone(), uid, name, socket };
-                to.want(&field, IntentSpec::Socket(Box::new(want)));
+                let intent = SocketIntent { pods: pods.clone(), uid, name, socket };
+                to.intent(&field, IntentSpec::Socket(Box::new(intent)));
             }
         }
     }
@@ -150,10 +154,10 @@ impl SocketEntry {
         let socket = match self.kind {
             SocketType::Tcp | SocketType::Udp => {
                 if self.port.is_none() || protocol.is_some() {
-                    problems.invalid(field, ADDRESSED);
+                    problems.invalid(field, TCP_UDP);
                 }
                 let to = SocketAddr::new(address.unwrap_or(Socket::any(true)), port?);
-                let bound = Bound { to, interface };
+                let bound = SocketBinding { to, interface };
                 if self.kind == SocketType::Tcp { Socket::Tcp(bound) } else { Socket::Udp(bound) }
             }
             SocketType::Raw => {
@@ -175,8 +179,8 @@ impl SocketEntry {
     }
 
     fn read_packet(&self, field: &str, interface: Option<IfName>, problems: &mut Problems) -> Option<Socket> {
-        let is_named = self.interface.is_some() && self.address.is_none() && self.port.is_none();
-        let Some(protocol) = self.protocol.as_ref().filter(|_| is_named) else {
+        let is_complete = self.interface.is_some() && self.address.is_none() && self.port.is_none();
+        let Some(protocol) = self.protocol.as_ref().filter(|_| is_complete) else {
             problems.invalid(field, PACKET);
             return None;
         };

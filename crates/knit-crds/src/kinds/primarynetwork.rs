@@ -1,4 +1,4 @@
-//! PrimaryNetwork: a live change of an interface that the main CNI plugin made.
+//! PrimaryNetwork: changes to an interface that the primary CNI plugin created.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{HardwareAddr, InterfaceName, Mtu, QueueLength};
 use crate::interface::{each, read_sysctls};
 use crate::routing::RouteEntry;
@@ -19,8 +19,8 @@ use crate::translate::Translator;
 
 const POD_LABEL: &str = "podnetwork.opdev.io/primarynetwork";
 
-/// What to change on the first interface of the pods that are labelled
-/// `podnetwork.opdev.io/primarynetwork: <name of this object>`, or that `selector` matches.
+/// PrimaryNetworkSpec selects pods by the label `podnetwork.opdev.io/primarynetwork: <object name>` or by `selector`,
+/// and describes the changes.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -29,16 +29,16 @@ const POD_LABEL: &str = "podnetwork.opdev.io/primarynetwork";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A change of the pods' first interface while they run. The old values come back when the object, the field, or the label goes away.",
+    doc = "PrimaryNetwork changes the primary interface of running pods. The original values are restored when the object, the field or the label is removed.",
     shortname = "pnet"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PrimaryNetworkSpec {
-    /// Which pods of this namespace. Default: those with the label
-    /// `podnetwork.opdev.io/primarynetwork: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label
+    /// `podnetwork.opdev.io/primarynetwork: <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface that the main CNI plugin made. Default: `eth0`.
+    /// interfaceName is the interface that the primary CNI plugin created. Defaults to `eth0`.
     #[serde(default = "first_interface")]
     #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self != 'lo'", LOOPBACK)])))]
     pub interface_name: InterfaceName,
@@ -47,50 +47,49 @@ pub struct PrimaryNetworkSpec {
     pub change: PrimaryFields,
 }
 
-/// What can be changed on an interface that others made. What is not stated stays as it is.
+/// PrimaryFields describes changes to an interface that Knit did not create. Fields that are not set are not changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = crate::fields::rule_list(&[(
     "has(self.mtu) || has(self.txQLen) || has(self.hardwareAddr) \
      || (has(self.sysctls) && size(self.sysctls) > 0) || (has(self.routes) && size(self.routes) > 0)",
-    NOTHING,
+    EMPTY,
 )])))]
 pub struct PrimaryFields {
-    /// The largest packet, in bytes, 68 to 65535.
+    /// mtu is the MTU in bytes, 68 to 65535.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// How many packets may wait.
+    /// txQLen is the transmit queue length in packets.
     #[serde(rename = "txQLen", skip_serializing_if = "Option::is_none")]
     pub tx_q_len: Option<QueueLength>,
-    /// The hardware address, such as `02:00:00:00:00:01`. Every pod that matches gets the same one, so it makes sense
-    /// with one pod; the main CNI plugin may not forward packets of another address than the one it gave.
+    /// hardwareAddr is the hardware address, such as `02:00:00:00:00:01`. Every selected pod gets the same address, so
+    /// use it with one pod. The primary CNI plugin may drop packets from an address that it did not assign.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<HardwareAddr>,
-    /// Sysctls of the interface by family and name, such as `ipv4/rp_filter: "2"`.
+    /// sysctls sets sysctls of the interface by family and name, such as `ipv4/rp_filter: "2"`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "crate::interface::sysctl_schema")]
     pub sysctls: BTreeMap<String, String>,
-    /// Routes to add in the pod.
+    /// routes lists routes to add in the pod, at most 64.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "atomic"))]
     pub routes: Vec<RouteEntry>,
 }
 
-const LOOPBACK: &str = "`lo` is the pod's loopback, it stays as it is";
-const NOTHING: &str = "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes";
+const LOOPBACK: &str = "interfaceName must not be `lo`, the loopback interface";
+const EMPTY: &str = "at least one of mtu, txQLen, hardwareAddr, sysctls and routes must be set";
 
 fn first_interface() -> InterfaceName {
     InterfaceName("eth0".to_owned())
 }
 
 impl PrimaryFields {
-    /// Asks for the change.
+    /// Declares the change.
     pub(crate) fn declare(&self, path: &str, name: IfName, pods: Selector, to: &mut Translator) {
         let at = |field: &str| format!("{path}.{field}");
         let problems = &mut to.problems;
         if *self == Self::default() {
-            problems
-                .invalid(path, "nothing to change is stated: mtu, txQLen, hardwareAddr, sysctls or routes");
+            problems.invalid(path, EMPTY);
         }
         let attrs = Attrs {
             mtu: self.mtu.as_ref().and_then(|mtu| mtu.read(at("mtu"), problems)),
@@ -100,11 +99,11 @@ impl PrimaryFields {
         };
         let sysctls = read_sysctls(&self.sysctls, &at("sysctls"), problems);
         let routes = each(&self.routes, &at("routes"), |route, at| route.read(at, problems));
-        to.want(path, IntentSpec::LinkChange(LinkChangeIntent { pods, name, attrs, sysctls, routes }));
+        to.intent(path, IntentSpec::LinkChange(LinkChangeIntent { pods, name, attrs, sysctls, routes }));
     }
 }
 
-impl Kind for PrimaryNetwork {
+impl ResourceKind for PrimaryNetwork {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Interface", type_: "string", path: ".spec.interfaceName", wide: false },

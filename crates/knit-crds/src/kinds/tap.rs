@@ -1,22 +1,22 @@
-//! Tap: an Ethernet link whose other end is a program in the pod, such as a virtual machine.
+//! Tap: a tap device in each selected pod, for a virtual machine or another userspace program.
 
-use knit_model::link::{self, Kind as LinkKind, TAP_NOBODY};
+use knit_model::link::{self, Kind as LinkKind, TAP_NO_OWNER};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, NamePrefix, UserId};
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::rules::PORT_OF_ONE;
+use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/tap";
 
-/// A tap for each of the pods that are labelled `podnetwork.opdev.io/tap: <name of this object>`, or that `selector`
-/// matches.
+/// TapSpec selects pods by the label `podnetwork.opdev.io/tap: <object name>` or by `selector`, and describes the
+/// interface.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -25,35 +25,39 @@ const POD_LABEL: &str = "podnetwork.opdev.io/tap";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A tap for each pod: an interface whose other end is a program in the pod, which opens it without any capability. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Tap adds a tap device to each selected pod, which a program in the pod opens without capabilities. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "ktap"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = rules_with(&[PORT_OF_ONE])))]
+#[schemars(extend("x-kubernetes-validations" = rules_with(&[MASTER_OR_VRF])))]
 pub struct TapSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/tap: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/tap: <object
+    /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The user who may open it, by number. Another one makes the interface again. Default: only root may.
+    /// owner is the numeric user ID that may open the device. Changing it replaces the interface. Defaults to root
+    /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<UserId>,
-    /// The group that may open it, by number. Another one makes the interface again. Default: only root may.
+    /// ownerGroup is the numeric group ID that may open the device. Changing it replaces the interface. Defaults to
+    /// root only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_group: Option<UserId>,
-    /// Whether a program opens it once for each of its queues. Another value makes the interface again. Default: false.
+    /// multiQueue lets a program open the device once per queue. Changing it replaces the interface. Defaults to false.
     #[serde(default)]
     pub multi_queue: bool,
-    /// Whether each packet has virtio's header before it, until a program that opens it says something else.
-    /// Default: nothing is said.
+    /// vnetHdr adds a virtio header to each packet until a program that opens the device changes it. Defaults to unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vnet_hdr: Option<bool>,
-    /// A bridge in the pod that it is a port of.
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -61,7 +65,7 @@ pub struct TapSpec {
     pub interface: InterfaceFields,
 }
 
-impl Kind for Tap {
+impl ResourceKind for Tap {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Owner", type_: "integer", path: ".spec.owner", wide: false },
@@ -75,7 +79,7 @@ impl Kind for Tap {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let id = |id: &Option<UserId>, field, to: &mut Translator| match id {
             Some(id) => id.read(field, &mut to.problems),
-            None => Some(TAP_NOBODY),
+            None => Some(TAP_NO_OWNER),
         };
         let tap = link::Tap {
             user: id(&spec.owner, "spec.owner", to),
@@ -83,7 +87,7 @@ impl Kind for Tap {
             multi_queue: Some(spec.multi_queue),
             vnet_hdr: spec.vnet_hdr,
         };
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

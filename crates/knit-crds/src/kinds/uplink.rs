@@ -1,4 +1,4 @@
-//! Uplink: a host NIC that an admin has opened to tenants.
+//! Uplink: a NIC of the nodes that an administrator allows tenants to use.
 
 use knit_model::intent::{IntentSpec, UplinkIntent};
 use knit_model::link::Kind as LinkKind;
@@ -6,13 +6,14 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, Mtu, VlanRange, is_object_name};
 use crate::interface::each;
 use crate::status::PlainStatus;
 use crate::translate::Translator;
 
-/// Which NIC is open, to whom, and for what. Tenants name this object, never the NIC.
+/// UplinkSpec sets which NIC is allowed for which namespaces and link types. Tenants reference this object, never the
+/// NIC.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -20,43 +21,42 @@ use crate::translate::Translator;
     kind = "Uplink",
     status = "PlainStatus",
     derive = "PartialEq",
-    doc = "A NIC of the nodes that tenants may put links on, by the name of this object. Without one they can name nothing of the host's.",
+    doc = "Uplink allows tenants to use a NIC of the nodes by the name of this object. Without an Uplink, tenants cannot use links of the node.",
     shortname = "kup"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct UplinkSpec {
-    /// The NIC's name on the nodes, 1 to 15 bytes. With another NIC, links on it are made again.
+    /// link is the name of the NIC on the nodes, 1 to 15 bytes. Changing it replaces the links on it.
     #[schemars(extend("x-kubernetes-validations" = InterfaceName::rules_with(&[("self != 'lo'", LOOPBACK)])))]
     pub link: InterfaceName,
-    /// Namespaces that may use it; `*` is every namespace. Links of a namespace that is taken away go away.
-    /// Default: none.
+    /// namespaces lists the namespaces that may use the Uplink; `*` is every namespace. Removing a namespace removes
+    /// its links. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
     pub namespaces: Vec<String>,
-    /// Kinds of links that may sit on it, such as `macvlan`. `host-device` lends the NIC itself, to one pod at a time.
-    /// Default: every kind that has a parent, but not `host-device`.
+    /// kinds lists the link types that may use the NIC as parent, such as `macvlan`. `host-device` moves the NIC itself
+    /// into one pod at a time. Defaults to every link type with a parent except `host-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 32, "x-kubernetes-list-type" = "set", "items" = kind_schema()))]
     pub kinds: Vec<String>,
-    /// VLANs that may be used on it, such as `100` or `100-199`. Default: none.
+    /// vlans lists the allowed VLANs, such as `100` or `100-199`. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 128, "x-kubernetes-list-type" = "set"))]
     pub vlans: Vec<VlanRange>,
-    /// The largest MTU of a link on it, in bytes, 68 to 65535. Default: the NIC's own.
+    /// maxMtu is the largest MTU of a link on the NIC in bytes, 68 to 65535. Defaults to the MTU of the NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_mtu: Option<Mtu>,
 }
 
-const LOOPBACK: &str = "`lo` is the node's loopback, not a NIC";
-const NAMESPACE: &str =
-    "a namespace's name has 1 to 63 lower case letters, digits and `-`, and `*` is every namespace";
+const LOOPBACK: &str = "link must not be `lo`, the loopback interface";
+const NAMESPACE: &str = "must be the name of a namespace (1 to 63 lower case letters, digits and `-`), or `*` for every namespace";
 
 fn namespace_schema() -> serde_json::Value {
     let rule = ("self == '*' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE);
     crate::fields::text(63, &[rule]).to_value()
 }
 
-/// Kinds that may sit on a link of the node.
+/// Link types that may have a link of the node as parent.
 fn kinds_with_parent() -> Vec<&'static str> {
     LinkKind::names_on_uplink().collect()
 }
@@ -65,7 +65,7 @@ fn kind_schema() -> serde_json::Value {
     serde_json::json!({ "type": "string", "enum": kinds_with_parent() })
 }
 
-impl Kind for Uplink {
+impl ResourceKind for Uplink {
     const NAMESPACED: bool = false;
     const COLUMNS: &'static [Column] = &[
         Column { name: "Link", type_: "string", path: ".spec.link", wide: false },
@@ -79,9 +79,9 @@ impl Kind for Uplink {
         for (index, kind) in spec.kinds.iter().enumerate() {
             if !kinds_with_parent().contains(&kind.as_str()) {
                 let message = format!(
-                    "link type `{}` does not sit on a NIC, those that do are {}",
-                    kind.escape_debug(),
-                    kinds_with_parent().join(", ")
+                    "must be one of {}, got `{}`",
+                    kinds_with_parent().join(", "),
+                    kind.escape_debug()
                 );
                 problems.invalid(format!("spec.kinds[{index}]"), message);
             }
@@ -89,7 +89,7 @@ impl Kind for Uplink {
         for (index, namespace) in spec.namespaces.iter().enumerate() {
             let is_name = namespace.len() <= 63 && !namespace.contains('.') && is_object_name(namespace);
             if namespace != "*" && !is_name {
-                let message = format!("`{}` is none: {NAMESPACE}", namespace.escape_debug());
+                let message = format!("{NAMESPACE}, got `{}`", namespace.escape_debug());
                 problems.invalid(format!("spec.namespaces[{index}]"), message);
             }
         }
@@ -99,7 +99,7 @@ impl Kind for Uplink {
         if link.as_str() == "lo" {
             problems.invalid("spec.link", LOOPBACK);
         }
-        let want = UplinkIntent {
+        let intent = UplinkIntent {
             name: to.object_name().to_owned(),
             link,
             namespaces: spec.namespaces.clone(),
@@ -107,6 +107,6 @@ impl Kind for Uplink {
             vlans,
             max_mtu,
         };
-        to.want("spec", IntentSpec::Uplink(want));
+        to.intent("spec", IntentSpec::Uplink(intent));
     }
 }

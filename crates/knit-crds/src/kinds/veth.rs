@@ -1,23 +1,23 @@
-//! Veth: a pair of links, one end in the pod, the other on a bridge of the node.
+//! Veth: a veth pair, one end in the pod, the other end on a bridge of the node.
 
 use knit_model::link::{self, Kind as LinkKind};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind, virtualnetwork};
+use super::{Column, ResourceKind, virtualnetwork};
 use crate::fields::{InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::link_type::needs_master;
+use crate::link_type::{must_be_set, needs_master};
 use crate::port::PortVlan;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/veth";
 
-/// A pair for each of the pods that are labelled `podnetwork.opdev.io/veth: <name of this object>`, or that `selector`
-/// matches.
+/// VethSpec selects pods by the label `podnetwork.opdev.io/veth: <object name>` or by `selector`, and describes the
+/// interface.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -26,28 +26,31 @@ const POD_LABEL: &str = "podnetwork.opdev.io/veth";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A pair of links for each pod: one end in the pod, the other on a bridge of the node. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Veth adds a veth pair to each selected pod: one end in the pod, the other end on a bridge of the node. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kveth"
 )]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct VethSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/veth: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/veth: <object
+    /// name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The bridge on the node that the node's end is a port of. It is made if it is missing, with the first address of
-    /// `cidr`. A new master moves the port, the interface stays. Default: the bridge of `network`.
+    /// master is the bridge on the node that the host end is a port of. It is created if it does not exist, with the
+    /// first address of cidr. Changing it moves the port and keeps the interface. Defaults to the bridge of network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
-    /// The VLANs of the node's end on its bridge: `{access: 100}`, or `{trunk: ["100", 200-300], native: 1}`. The
-    /// bridge then filters VLANs. It changes on the living interface. Default: on a bridge that filters, access to the
-    /// bridge's default VLAN.
+    /// vlan is the VLAN membership of the host end on its bridge: `{access: 100}`, or `{trunk: ["100", 200-300],
+    /// native: 1}`. It enables VLAN filtering on the bridge. It is updated in place. Defaults to access to the default
+    /// VLAN on a bridge with VLAN filtering.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<PortVlan>,
     #[serde(flatten)]
@@ -58,12 +61,12 @@ pub struct VethSpec {
 fn rules() -> serde_json::Value {
     let master = (
         "has(self.master) || has(self.network)",
-        "a veth needs `master`, a bridge on the node for its other end, or `network`",
+        "master or network must be set: a veth needs a bridge on the node",
     );
     rules_with(&[master])
 }
 
-impl Kind for Veth {
+impl ResourceKind for Veth {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Master", type_: "string", path: ".spec.master", wide: false },
@@ -79,12 +82,12 @@ impl Kind for Veth {
             (Some(master), _) => master.read("spec.master", &mut to.problems).map(String::from),
             (None, Some(network)) => Some(virtualnetwork::bridge_name(&network.0)),
             (None, None) => {
-                to.problems.invalid("spec.master", needs_master("veth"));
+                to.problems.invalid("spec.master", must_be_set(&needs_master("veth")));
                 None
             }
         };
         let port = spec.vlan.as_ref().and_then(|vlan| vlan.read("spec.vlan", &mut to.problems));
-        let entry = Entry {
+        let entry = InterfaceEntry {
             path: "spec",
             name,
             pods,

@@ -1,4 +1,4 @@
-//! Vlan: the packets of one VLAN on another link.
+//! Vlan: a VLAN interface on a parent.
 
 use knit_model::Problems;
 use knit_model::link::{self, Kind as LinkKind, QosMapping};
@@ -6,17 +6,17 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix, SkbPriority, TagPriority, VlanId};
 use crate::interface::{InterfaceFields, each, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/vlan";
 
-/// A VLAN for each of the pods that are labelled `podnetwork.opdev.io/vlan: <name of this object>`, or that `selector`
-/// matches.
+/// VlanSpec selects pods by the label `podnetwork.opdev.io/vlan: <object name>` or by `selector`, and describes the
+/// interface.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -25,43 +25,46 @@ const POD_LABEL: &str = "podnetwork.opdev.io/vlan";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A link for each pod that carries the packets of one VLAN of an Uplink of the node or of another interface of the pod. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Vlan adds a VLAN interface to each selected pod, on an Uplink or on another interface of the pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kvl"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::PORT_OF_ONE])))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[crate::rules::MASTER_OR_VRF])))]
 pub struct VlanSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/vlan: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/vlan: <object
+    /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// What it sits on: another interface of the pod, or an Uplink that is open to this namespace and has this VLAN
-    /// among its `vlans`. A new parent makes the interface again.
+    /// parent is the lower link: another interface of the pod, or an Uplink that allows this namespace and this VLAN.
+    /// Changing it replaces the interface.
     pub parent: DeviceName,
-    /// The number of the VLAN, 1 to 4094. Another number makes the interface again.
+    /// id is the VLAN ID, 1 to 4094. Changing it replaces the interface.
     pub id: VlanId,
-    /// The kind of tag: `802.1Q`, or `802.1ad` for the outer of two tags. Another one makes the interface again.
-    /// Default: `802.1Q`.
+    /// protocol is the tag protocol: `802.1Q`, or `802.1ad` for the outer tag of QinQ. Changing it replaces the
+    /// interface. Defaults to `802.1Q`.
     #[serde(default)]
     pub protocol: VlanProtocol,
-    /// Whether the tag is taken out of packets before programs see them. Default: true.
+    /// reorderHeader removes the tag before packets reach programs. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_header: Option<bool>,
-    /// Whether switches are told of the VLAN by GVRP. Default: false.
+    /// gvrp announces the VLAN to switches by GVRP. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gvrp: Option<bool>,
-    /// Whether switches are told of the VLAN by MVRP. Default: false.
+    /// mvrp announces the VLAN to switches by MVRP. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mvrp: Option<bool>,
-    /// Whether the interface stays up while its parent is down. Default: false.
+    /// looseBinding keeps the interface up while its parent is down. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loose_binding: Option<bool>,
-    /// What the priority in the tag of a packet that comes in becomes inside. Default: 0 for all.
+    /// ingressQos maps the priority in the tag of received packets to the packet priority. Defaults to 0 for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 8,
@@ -69,7 +72,7 @@ pub struct VlanSpec {
         "x-kubernetes-list-map-keys" = ["from"],
     ))]
     pub ingress_qos: Vec<IngressPriority>,
-    /// What the priority of a packet that goes out becomes in its tag. Default: 0 for all.
+    /// egressQos maps the packet priority to the priority in the tag of sent packets. Defaults to 0 for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend(
         "maxItems" = 32,
@@ -77,7 +80,7 @@ pub struct VlanSpec {
         "x-kubernetes-list-map-keys" = ["from"],
     ))]
     pub egress_qos: Vec<EgressPriority>,
-    /// A bridge in the pod that it is a port of.
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -85,7 +88,7 @@ pub struct VlanSpec {
     pub interface: InterfaceFields,
 }
 
-/// The kind of tag.
+/// VlanProtocol is the protocol of a VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs)]
 pub enum VlanProtocol {
@@ -96,21 +99,21 @@ pub enum VlanProtocol {
     Dot1ad,
 }
 
-/// What a priority in a tag becomes.
+/// IngressPriority maps the priority in a received tag to a packet priority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IngressPriority {
-    /// The priority in the tag, 0 to 7.
+    /// from is the priority in the tag, 0 to 7.
     pub from: TagPriority,
-    /// The priority inside.
+    /// to is the packet priority (skb priority).
     pub to: SkbPriority,
 }
 
-/// What a priority becomes in a tag.
+/// EgressPriority maps a packet priority to the priority in a sent tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EgressPriority {
-    /// The priority inside.
+    /// from is the packet priority (skb priority).
     pub from: SkbPriority,
-    /// The priority in the tag, 0 to 7.
+    /// to is the priority in the tag, 0 to 7.
     pub to: TagPriority,
 }
 
@@ -124,7 +127,7 @@ impl VlanProtocol {
 }
 
 impl VlanSpec {
-    /// The model's VLAN, with every field stated, so that one that is taken out of the object goes back.
+    /// The model's VLAN with every field set, so that a field that is removed from the object returns to its default.
     fn link(&self, problems: &mut Problems) -> Option<link::Vlan> {
         let ingress = each(&self.ingress_qos, "spec.ingressQos", |entry, at| {
             Some((
@@ -146,23 +149,23 @@ impl VlanSpec {
             gvrp: self.gvrp.or(Some(false)),
             mvrp: self.mvrp.or(Some(false)),
             loose_binding: self.loose_binding.or(Some(false)),
-            ingress_qos: Some(in_order(ingress, "spec.ingressQos", problems)),
-            egress_qos: Some(in_order(egress, "spec.egressQos", problems)),
+            ingress_qos: Some(sorted_qos_map(ingress, "spec.ingressQos", problems)),
+            egress_qos: Some(sorted_qos_map(egress, "spec.egressQos", problems)),
         })
     }
 }
 
-/// A map as the model has it: in order, without what becomes 0 anyway.
-fn in_order(mut map: Vec<QosMapping>, field: &str, problems: &mut Problems) -> Vec<QosMapping> {
+/// Sorts a map and removes entries that map to the default 0.
+fn sorted_qos_map(mut map: Vec<QosMapping>, field: &str, problems: &mut Problems) -> Vec<QosMapping> {
     map.sort_unstable();
-    if let Some(twice) = map.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        problems.invalid(field, format!("priority {} is said twice", twice[0].0));
+    if let Some(duplicate) = map.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        problems.invalid(field, format!("priority {} must be listed only once", duplicate[0].0));
     }
     map.retain(|(_, to)| *to != 0);
     map
 }
 
-impl Kind for Vlan {
+impl ResourceKind for Vlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Parent", type_: "string", path: ".spec.parent", wide: false },
@@ -177,7 +180,7 @@ impl Kind for Vlan {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let parent = spec.parent.read("spec.parent", &mut to.problems);
         let Some(vlan) = spec.link(&mut to.problems) else { return };
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

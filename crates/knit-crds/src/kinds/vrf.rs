@@ -1,22 +1,22 @@
-//! Vrf: a routing domain of its own inside the pod.
+//! Vrf: a VRF in each selected pod.
 
 use knit_model::link::{self, Kind as LinkKind, LinkKind as _};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, NamePrefix, VrfTable};
 use crate::interface::{InterfaceFields, read_name};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
-const NO_PORT: &str = "a VRF is no port of another";
+const NO_NESTED_VRF: &str = "vrf must be unset: a VRF cannot be a port of another VRF";
 const POD_LABEL: &str = "podnetwork.opdev.io/vrf";
 
-/// A VRF for each of the pods that are labelled `podnetwork.opdev.io/vrf: <name of this object>`, or that `selector`
-/// matches. Other interfaces of the pod join it with their field `vrf`.
+/// VrfSpec selects pods by the label `podnetwork.opdev.io/vrf: <object name>` or by `selector`, and describes the VRF.
+/// Other interfaces of the pod join it with their field `vrf`.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -25,30 +25,33 @@ const POD_LABEL: &str = "podnetwork.opdev.io/vrf";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A routing domain of its own inside each pod: interfaces that name it as `vrf` have their routes in its table, and reach nothing outside of it. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Vrf adds a VRF to each selected pod: interfaces that reference it by `vrf` have their routes in its table, isolated from the other routes of the pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kvrf"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[("!has(self.vrf)", NO_PORT)])))]
+#[schemars(extend("x-kubernetes-validations" = crate::interface::rules_with(&[("!has(self.vrf)", NO_NESTED_VRF)])))]
 pub struct VrfSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/vrf: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/vrf: <object
+    /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The routing table of its routes, 1 to 4294967295, but none of the pod's own (253 to 255). Another table makes the
-    /// VRF again; its ports stay.
+    /// table is the routing table of the VRF, 1 to 4294967295 except 253 to 255, which are the pod's own. Changing it
+    /// replaces the VRF and keeps its ports.
     pub table: VrfTable,
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub interface: InterfaceFields,
 }
 
-impl Kind for Vrf {
+impl ResourceKind for Vrf {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] =
         &[Column { name: "Table", type_: "integer", path: ".spec.table", wide: false }];
@@ -58,12 +61,12 @@ impl Kind for Vrf {
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
         let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
         if spec.interface.vrf.is_some() {
-            to.problems.invalid("spec.vrf", NO_PORT);
+            to.problems.invalid("spec.vrf", NO_NESTED_VRF);
         }
         let Some(table) = spec.table.read("spec.table", &mut to.problems) else { return };
         let vrf = link::Vrf { table };
         vrf.check("spec", &mut to.problems);
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

@@ -1,4 +1,4 @@
-//! Vxlan: an Ethernet network in UDP packets.
+//! Vxlan: an Ethernet overlay over UDP in each selected pod.
 
 use knit_model::link::{self, Kind as LinkKind, LinkKind as _};
 use knit_model::{IfName, Problems};
@@ -6,20 +6,21 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{
-    DeviceName, FarEnd, InterfaceName, IpText, NamePrefix, Port, Remote, Seconds, Ttl, Vni, same_family,
+    DeviceName, InterfaceName, IpText, NamePrefix, Port, Remote, RemoteEndpoint, Seconds, Ttl, Vni,
+    same_family,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::rules::{MULTICAST_NEEDS_PARENT, PORT_OF_ONE};
+use crate::rules::{MASTER_OR_VRF, MULTICAST_NEEDS_PARENT};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/vxlan";
 
-/// A VXLAN for each of the pods that are labelled `podnetwork.opdev.io/vxlan: <name of this object>`, or that
-/// `selector` matches.
+/// VxlanSpec selects pods by the label `podnetwork.opdev.io/vxlan: <object name>` or by `selector`, and describes the
+/// tunnel.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -28,48 +29,52 @@ const POD_LABEL: &str = "podnetwork.opdev.io/vxlan";
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "A tunnel for each pod that carries an Ethernet network in UDP packets. It is added to running pods, and taken away with the object, the label or the pod.",
+    doc = "Vxlan adds a VXLAN tunnel to each selected pod. It is added to running pods and removed with the object, the label or the pod.",
     shortname = "kvx"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct VxlanSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/vxlan: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/vxlan: <object
+    /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The number of the network, 0 to 16777215. Another number makes the interface again.
+    /// vni is the virtual network identifier, 0 to 16777215. Changing it replaces the interface.
     pub vni: Vni,
-    /// The far end: an address, a multicast group (which needs `parent`), or the name of another pod of this namespace,
-    /// which is followed when its address changes. It changes on the living interface. Default: packets go only where
-    /// an entry of the forwarding table says.
+    /// remote is the remote endpoint: an IP address, a multicast group (requires parent), or the name of a pod in this
+    /// namespace, whose address is tracked. It is updated in place. Defaults to none: only entries of the forwarding
+    /// database (FDB) are reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// The near end's address. Another one makes the interface again. Default: the kernel chooses.
+    /// local is the local endpoint address. Changing it replaces the interface. Defaults to the kernel's choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
-    /// The UDP port. Another one makes the interface again. Default: 4789.
+    /// port is the UDP destination port. Changing it replaces the interface. Defaults to 4789.
     #[serde(default = "default_port")]
     pub port: Port,
-    /// What carries it: another interface of the pod, or an Uplink that is open to this namespace. A new parent makes
-    /// the interface again. Default: the pod's routes decide.
+    /// parent is the lower link: another interface of the pod, or an Uplink that allows this namespace. Changing it
+    /// replaces the interface. Defaults to none: the pod's routes determine the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceName>,
-    /// Hops that a packet may take, 0 to 255; 0 is the pod's own default. Default: 0.
+    /// ttl is the TTL of outer packets, 0 to 255. 0 uses the default TTL of the pod. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Ttl>,
-    /// Whether far ends are learnt from packets. Another value makes the interface again. Default: true.
+    /// learning adds remote endpoints to the forwarding database from received packets. Changing it replaces the
+    /// interface. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning: Option<bool>,
-    /// Seconds after which a silent far end is forgotten. Default: 300.
+    /// ageing is the lifetime of learned FDB entries in seconds. Defaults to 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ageing: Option<Seconds>,
-    /// A bridge in the pod that it is a port of.
+    /// master is the name of a bridge in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -82,14 +87,14 @@ fn default_port() -> Port {
 }
 
 fn rules() -> serde_json::Value {
-    rules_with(&[same_family(), PORT_OF_ONE, MULTICAST_NEEDS_PARENT])
+    rules_with(&[same_family(), MASTER_OR_VRF, MULTICAST_NEEDS_PARENT])
 }
 
 impl VxlanSpec {
-    fn link(&self, remote: Option<&FarEnd>, problems: &mut Problems) -> Option<link::Vxlan> {
+    fn link(&self, remote: Option<&RemoteEndpoint>, problems: &mut Problems) -> Option<link::Vxlan> {
         let vxlan = link::Vxlan {
             vni: self.vni.read("spec.vni", problems)?,
-            remote: remote.and_then(FarEnd::address),
+            remote: remote.and_then(RemoteEndpoint::address),
             local: self.local.as_ref().and_then(|local| local.read("spec.local", problems)),
             port: self.port.read("spec.port", problems),
             parent: None,
@@ -99,14 +104,14 @@ impl VxlanSpec {
             fdb: None,
             flood: None,
         };
-        // The model asks whether there is a parent, not which one: an Uplink's name may be no interface name.
-        let stand_in = self.parent.as_ref().and_then(|_| IfName::new("parent").ok());
-        link::Vxlan { parent: stand_in, ..vxlan.clone() }.check("spec", problems);
+        // The model checks only that a parent is set: the name of an Uplink may be no valid interface name.
+        let placeholder = self.parent.as_ref().and_then(|_| IfName::new("parent").ok());
+        link::Vxlan { parent: placeholder, ..vxlan.clone() }.check("spec", problems);
         Some(vxlan)
     }
 }
 
-impl Kind for Vxlan {
+impl ResourceKind for Vxlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "VNI", type_: "integer", path: ".spec.vni", wide: false },
@@ -122,7 +127,7 @@ impl Kind for Vxlan {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.as_ref().and_then(|remote| remote.read("spec.remote", &mut to.problems));
         let Some(vxlan) = spec.link(remote.as_ref(), &mut to.problems) else { return };
-        let entry = Entry {
+        let entry = InterfaceEntry {
             path: "spec",
             name,
             pods,
@@ -131,6 +136,6 @@ impl Kind for Vxlan {
             master: master.map(String::from),
             fields: &spec.interface,
         };
-        to.tunnel(entry, remote.and_then(FarEnd::into_pod));
+        to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
 }

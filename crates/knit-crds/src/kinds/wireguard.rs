@@ -1,30 +1,30 @@
-//! WireGuard: an encrypted tunnel to peers that are known by their public keys.
+//! WireGuard: an encrypted tunnel to peers identified by public key.
 
 use std::collections::BTreeMap;
 
-use knit_model::link::{self, Kind as LinkKind, LinkKind as _, WgPeer};
+use knit_model::link::{self, Kind as LinkKind, LinkKind as _, WireGuardPeer};
 use knit_model::{KeyRef, Problems, PublicKey, SecretKey};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Column, Kind};
+use super::{Column, ResourceKind};
 use crate::fields::{
     EndpointText, InterfaceName, Mark, NamePrefix, Port, PrefixText, PublicKeyText, Seconds, SecretEntry,
 };
 use crate::interface::{InterfaceFields, each, read_name, rules_with};
-use crate::rules::PORT_OF_ONE;
+use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
-use crate::translate::{Entry, Translator};
+use crate::translate::{InterfaceEntry, Translator};
 
 const POD_LABEL: &str = "podnetwork.opdev.io/wireguard";
-const NO_HARDWARE: &str = "a WireGuard tunnel carries no Ethernet: it has no hardware address";
-/// The kernel counts them in 16 bits.
+const NO_HARDWARE: &str = "hardwareAddr must be unset: a WireGuard interface has no hardware address";
+/// The kernel stores the interval in 16 bits.
 const MAX_KEEPALIVE: u32 = 65_535;
 
-/// A WireGuard tunnel for each of the pods that are labelled `podnetwork.opdev.io/wireguard: <name of this object>`, or
-/// that `selector` matches.
+/// WireGuardSpec selects pods by the label `podnetwork.opdev.io/wireguard: <object name>` or by `selector`, and
+/// describes the interface.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -33,37 +33,40 @@ const MAX_KEEPALIVE: u32 = 65_535;
     namespaced,
     status = "PodsStatus",
     derive = "PartialEq",
-    doc = "An encrypted tunnel for each pod. It is added to running pods, and taken away with the object, the label or the pod. All of its fields change without dropping the tunnel.",
+    doc = "WireGuard adds a WireGuard interface to each selected pod. It is added to running pods and removed with the object, the label or the pod. All fields are updated without interrupting the tunnel.",
     shortname = "kwg"
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = rules()))]
 pub struct WireGuardSpec {
-    /// Which pods of this namespace. Default: those with the label `podnetwork.opdev.io/wireguard: <name of this object>`.
+    /// selector selects pods in this namespace. Defaults to the pods with the label `podnetwork.opdev.io/wireguard:
+    /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// The interface's name in the pod, 1 to 15 bytes. A new name is a new interface.
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
-    /// In place of `interfaceName`: the beginning of the name, at most 7 bytes; the number of the pod's sandbox follows.
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<NamePrefix>,
-    /// The private key: an entry of a Secret of this namespace, in base64 as `wg genkey` prints it. Every pod that
-    /// matches gets the same one, so it makes sense with one pod. Default: a key is made on the node for each pod. The
-    /// status shows its public key; the key itself never leaves the node.
+    /// privateKeySecret references an entry of a Secret in this namespace that holds the private key in base64, as
+    /// printed by `wg genkey`. Every selected pod gets the same key, so use it with one pod. Defaults to a key that the
+    /// node generates for each pod; the status shows its public key, and the private key never leaves the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_key_secret: Option<SecretEntry>,
-    /// The UDP port it listens on. Default: 51820.
+    /// listenPort is the UDP port of the interface. Defaults to 51820.
     #[serde(default = "default_port")]
     pub listen_port: Port,
-    /// The mark of the packets that it sends, for policy rules. Default: 0, none.
+    /// fwmark is the firewall mark of sent packets, for policy routing. Defaults to 0 (none).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fwmark: Option<Mark>,
-    /// The peers. A peer that is added, changed or removed leaves the tunnels to all others as they are.
+    /// peers lists the peers. Adding, changing or removing a peer does not affect the other peers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["publicKey"]))]
-    pub peers: Vec<Peer>,
-    /// A VRF in the pod that it is a port of.
+    pub peers: Vec<WireGuardPeerSpec>,
+    /// master is the name of a VRF in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
     #[serde(flatten)]
@@ -71,24 +74,27 @@ pub struct WireGuardSpec {
     pub interface: InterfaceFields,
 }
 
-/// One peer.
+/// WireGuardPeerSpec is one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Peer {
-    /// Its public key in base64.
+pub struct WireGuardPeerSpec {
+    /// publicKey is the public key of the peer in base64.
     pub public_key: PublicKeyText,
-    /// A second secret that both sides share: an entry of a Secret of this namespace, as `wg genpsk` prints it.
-    /// Default: none.
+    /// presharedKeySecret references an entry of a Secret in this namespace that holds the preshared key, as printed by
+    /// `wg genpsk`. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preshared_key_secret: Option<SecretEntry>,
-    /// Where it is, such as `192.0.2.1:51820`. Default: it is learnt from the peer's packets, so that the peer may move.
+    /// endpoint is the address and port of the peer, such as `192.0.2.1:51820`. Defaults to none: it is learned from
+    /// the packets of the peer, which may roam.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<EndpointText>,
-    /// The ranges behind it: what goes there is sent to it, and only what comes from there is taken from it.
+    /// allowedIPs lists the prefixes behind the peer: packets to them are sent to the peer, and only packets from them
+    /// are accepted from it.
     #[serde(default, rename = "allowedIPs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("maxItems" = 64, "x-kubernetes-list-type" = "set"))]
     pub allowed_ips: Vec<PrefixText>,
-    /// Seconds between packets that keep a way through NAT open, 0 to 65535; 0 is none. Default: 0.
+    /// persistentKeepalive is the interval in seconds between keepalive packets that hold NAT mappings open, 0 to
+    /// 65535. 0 disables them. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_keepalive: Option<Seconds>,
 }
@@ -99,25 +105,25 @@ fn default_port() -> Port {
 
 fn rules() -> serde_json::Value {
     let hardware = ("!has(self.hardwareAddr)", NO_HARDWARE);
-    rules_with(&[hardware, PORT_OF_ONE])
+    rules_with(&[hardware, MASTER_OR_VRF])
 }
 
 impl WireGuardSpec {
     fn link(&self, namespace: &str, problems: &mut Problems) -> Option<link::WireGuard> {
-        let made = KeyRef::Made { id: String::new() };
+        let generated = KeyRef::Generated { id: String::new() };
         let key = match &self.private_key_secret {
             Some(entry) => entry.read(namespace, "spec.privateKeySecret", problems)?,
-            None => made,
+            None => generated,
         };
-        let mut peers: BTreeMap<PublicKey, WgPeer> = BTreeMap::new();
+        let mut peers: BTreeMap<PublicKey, WireGuardPeer> = BTreeMap::new();
         for (key, peer, at) in each(&self.peers, "spec.peers", |peer, at| peer.read(namespace, at, problems))
         {
             if peers.insert(key, peer).is_some() {
-                problems.invalid(format!("{at}.publicKey"), format!("peer {key} is listed twice"));
+                problems.invalid(format!("{at}.publicKey"), format!("peer {key} must be listed only once"));
             }
         }
         let tunnel = link::WireGuard {
-            private_key: Some(SecretKey::from(key)),
+            private_key: Some(SecretKey::from_source(key)),
             listen_port: self.listen_port.read("spec.listenPort", problems),
             fwmark: Some(self.fwmark.as_ref().map_or(Some(0), |mark| mark.read("spec.fwmark", problems))?),
             peers: Some(peers),
@@ -130,17 +136,17 @@ impl WireGuardSpec {
     }
 }
 
-impl Peer {
+impl WireGuardPeerSpec {
     fn read(
         &self,
         namespace: &str,
         at: &str,
         problems: &mut Problems,
-    ) -> Option<(PublicKey, WgPeer, String)> {
+    ) -> Option<(PublicKey, WireGuardPeer, String)> {
         let key = self.public_key.read(format!("{at}.publicKey"), problems);
         let preshared = match &self.preshared_key_secret {
             Some(entry) => {
-                entry.read(namespace, &format!("{at}.presharedKeySecret"), problems).map(SecretKey::from)
+                entry.read(namespace, &format!("{at}.presharedKeySecret"), problems).map(SecretKey::from_source)
             }
             None => Some(SecretKey::none()),
         };
@@ -153,19 +159,19 @@ impl Peer {
         let in_bounds =
             keepalive.filter(|time| *time <= MAX_KEEPALIVE).and_then(|time| u16::try_from(time).ok());
         if let (Some(time), None) = (keepalive, in_bounds) {
-            problems.invalid(field, format!("{time} seconds are outside 0 to {MAX_KEEPALIVE}"));
+            problems.invalid(field, format!("must be between 0 and {MAX_KEEPALIVE} seconds, got {time}"));
         }
-        let peer = WgPeer {
+        let peer = WireGuardPeer {
             preshared_key: preshared,
             endpoint: endpoint.and_then(|endpoint| endpoint.read(format!("{at}.endpoint"), problems)),
-            allowed: Some(ranges.into_iter().collect()),
+            allowed_ips: Some(ranges.into_iter().collect()),
             keepalive: in_bounds,
         };
         Some((key?, peer, at.to_owned()))
     }
 }
 
-impl Kind for WireGuard {
+impl ResourceKind for WireGuard {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
     const COLUMNS: &'static [Column] = &[
         Column { name: "Port", type_: "integer", path: ".spec.listenPort", wide: false },
@@ -179,7 +185,7 @@ impl Kind for WireGuard {
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let namespace = self.identity().namespace;
         let Some(tunnel) = spec.link(&namespace, &mut to.problems) else { return };
-        to.interface(Entry {
+        to.interface(InterfaceEntry {
             path: "spec",
             name,
             pods,

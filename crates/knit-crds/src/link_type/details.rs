@@ -1,4 +1,4 @@
-//! What some kinds of links need beside what every entry of a list has.
+//! Fields of list entries that only some link types have.
 
 use std::net::IpAddr;
 
@@ -7,40 +7,43 @@ use knit_model::intent::BridgePortIntent;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fields::{FarEnd, IpText, Remote, VlanId, Vni, VrfTable};
+use crate::fields::{IpText, Remote, RemoteEndpoint, VlanId, Vni, VrfTable};
 use crate::port::PortVlan;
 
-/// Fields of some kinds. What a kind needs besides, such as the peers of a `wireguard`, its own object says.
+/// LinkDetails are the fields of some link types. Further fields, such as the peers of a `wireguard`, are in the type's
+/// own kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LinkDetails {
-    /// For `veth`: the VLANs of the node's end on its bridge, `{access: 100}` or
-    /// `{trunk: ["100", 200-300], native: 1}`. The bridge then filters VLANs. Default: on a bridge that filters, access
-    /// to the bridge's default VLAN.
+    /// vlan is, for `veth`, the VLAN membership of the host end on its bridge: `{access: 100}`, or `{trunk: ["100",
+    /// 200-300], native: 1}`. It enables VLAN filtering on the bridge. Defaults to access to the default VLAN on a
+    /// bridge with VLAN filtering.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan: Option<PortVlan>,
-    /// For `vlan`: the number of the VLAN, 1 to 4094. Another number makes the interface again.
+    /// vlanID is, for `vlan`, the VLAN ID, 1 to 4094. Changing it replaces the interface.
     #[serde(rename = "vlanID", skip_serializing_if = "Option::is_none")]
     pub vlan_id: Option<VlanId>,
-    /// For `vxlan` and `geneve`: the number of the network, 0 to 16777215. Another number makes the interface again.
+    /// vni is, for `vxlan` and `geneve`, the virtual network identifier, 0 to 16777215. Changing it replaces the
+    /// interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<Vni>,
-    /// For tunnels: the far end, an address or the name of another pod of this namespace, which is followed.
+    /// remote is, for tunnels, the remote endpoint: an IP address, or the name of a pod in this namespace, whose
+    /// address is tracked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// For tunnels: the near end's address. Default: the kernel chooses; over IPv6 it does not.
+    /// local is, for tunnels, the local endpoint address. Required over IPv6. Defaults to the kernel's choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
-    /// For `macvlan`: `bridge`, `private`, `vepa` or `passthru`, default `bridge`. For `ipvlan`: `l2`, `l3` or `l3s`,
-    /// default `l2`.
+    /// mode is, for `macvlan`, `bridge`, `private`, `vepa` or `passthru`, and defaults to `bridge`. For `ipvlan` it is
+    /// `l2`, `l3` or `l3s`, and defaults to `l2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LinkMode>,
-    /// For `vrf`: the routing table of its ports, 1 to 4294967295 without 253 to 255. Another table makes it again.
+    /// table is, for `vrf`, the routing table, 1 to 4294967295 except 253 to 255. Changing it replaces the interface.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<VrfTable>,
 }
 
-/// The modes of macvlan and ipvlan.
+/// LinkMode is a mode of a macvlan or ipvlan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -55,13 +58,13 @@ pub enum LinkMode {
 }
 
 impl LinkDetails {
-    /// The fields, by name.
+    /// The names of the fields.
     pub(super) const FIELDS: [&'static str; 7] =
         ["vlan", "vlanID", "vni", "remote", "local", "mode", "table"];
 
-    /// The fields that are stated, by name.
-    pub(super) fn stated(&self) -> impl Iterator<Item = &'static str> {
-        let is_stated = [
+    /// The names of the fields that are set.
+    pub(super) fn given(&self) -> impl Iterator<Item = &'static str> {
+        let is_set = [
             self.vlan.is_some(),
             self.vlan_id.is_some(),
             self.vni.is_some(),
@@ -70,10 +73,10 @@ impl LinkDetails {
             self.mode.is_some(),
             self.table.is_some(),
         ];
-        Self::FIELDS.into_iter().zip(is_stated).filter(|(_, is_stated)| *is_stated).map(|(field, _)| field)
+        Self::FIELDS.into_iter().zip(is_set).filter(|(_, is_set)| *is_set).map(|(field, _)| field)
     }
 
-    /// The values that can be read; what is wrong with the others is said.
+    /// The valid values; problems are added for the others.
     pub(super) fn read(&self, path: &str, problems: &mut Problems) -> Details {
         let at = |field: &str| format!("{path}.{field}");
         Details {
@@ -88,21 +91,21 @@ impl LinkDetails {
     }
 }
 
-/// The same in the model's words.
+/// The values as model types.
 #[derive(Default)]
 pub(super) struct Details {
     pub(super) port: Option<BridgePortIntent>,
     pub(super) vlan_id: Option<u16>,
     pub(super) vni: Option<u32>,
-    pub(super) remote: Option<FarEnd>,
+    pub(super) remote: Option<RemoteEndpoint>,
     pub(super) local: Option<IpAddr>,
     pub(super) mode: Option<LinkMode>,
     pub(super) table: Option<u32>,
 }
 
 impl Details {
-    /// The far end's address, if it is said by its address.
+    /// The address of the remote endpoint, unless it is a pod.
     pub(super) fn remote_address(&self) -> Option<IpAddr> {
-        self.remote.as_ref().and_then(FarEnd::address)
+        self.remote.as_ref().and_then(RemoteEndpoint::address)
     }
 }

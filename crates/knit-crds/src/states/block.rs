@@ -1,5 +1,5 @@
-//! PodAddressBlock: a part of a range that nodes share, held by one of them. Agents make and remove these; nobody asks for anything
-//! with them.
+//! PodAddressBlock: a block of a shared range, held by one node. Agents create and delete these objects; they contain
+//! no intents.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -9,41 +9,41 @@ use super::column;
 use crate::fields::{PrefixText, Rule, rule_list, text};
 use crate::info::Column;
 
-/// A block never changes: another node, or another part of the range, is another object.
-const SAME: Rule<'_> = ("self == oldSelf", "a block never changes: it is made, and it goes");
-/// A title is a network's id and a range: both parts of names that have bounds of their own.
-const LONGEST_POOL: u32 = 512;
+/// A block is immutable: another node or another part of the range is another object.
+const IMMUTABLE: Rule<'_> = ("self == oldSelf", "spec is immutable");
+/// A pool is a network ID and a range, both of limited length.
+const MAX_POOL_LENGTH: u32 = 512;
 
-/// Which part of which range, and whose.
+/// PodAddressBlockSpec describes the block and its holder.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
     version = "v1alpha1",
     kind = "PodAddressBlock",
     derive = "PartialEq",
-    doc = "A block of addresses that one node holds of a range that nodes share: only this node gives addresses of it to pods. Its agent makes it when pods there need addresses, and removes it when it is empty. Its name is the range's and the block's number in it.",
+    doc = "PodAddressBlock is a block of addresses of a range that nodes share: only the node that holds it assigns its addresses to pods. The node's agent creates it on demand and deletes it when it is empty. Its name is the name of the range and the number of the block.",
     shortname = "kib"
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = rule_list(&[SAME])))]
+#[schemars(extend("x-kubernetes-validations" = rule_list(&[IMMUTABLE])))]
 pub struct PodAddressBlockSpec {
-    /// The range that this is a part of, after the network that it belongs to: `default/pnobr0/192.168.100.0/24` is a bridge's
-    /// in the namespace default, `default/Veth/a/...` an object's own, `default/network/blue/...` a VirtualNetwork's;
-    /// `pods/10.240.0.0/16` is the PodAddressPool pods.
-    #[schemars(extend("maxLength" = LONGEST_POOL))]
+    /// pool is the network and range that the block belongs to: `default/pnobr0/192.168.100.0/24` for a bridge in the
+    /// namespace default, `default/Veth/a/...` for an object, `default/network/blue/...` for a VirtualNetwork, and
+    /// `pods/10.240.0.0/16` for the PodAddressPool pods.
+    #[schemars(extend("maxLength" = MAX_POOL_LENGTH))]
     pub pool: String,
-    /// The block's addresses.
+    /// cidr is the range of the block.
     pub cidr: PrefixText,
-    /// The node that holds it.
+    /// node is the node that holds the block.
     #[schemars(schema_with = "node_schema")]
     pub node: String,
 }
 
 fn node_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    text(253, &[("size(self) > 0", "a block is some node's")])
+    text(253, &[("size(self) > 0", "node must be set")])
 }
 
-/// The columns of a list of blocks.
+/// Printer columns of PodAddressBlock.
 pub(crate) const COLUMNS: &[Column] = &[
     column("Node", "string", ".spec.node"),
     column("Block", "string", ".spec.cidr"),

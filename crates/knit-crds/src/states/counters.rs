@@ -1,7 +1,7 @@
-//! What went through the interfaces of a pod.
+//! Traffic counters of pod interfaces.
 //!
-//! Counters move all the time and an API server is no place for that: they are written along with what changes anyway, and
-//! by themselves only seldom, when they have moved enough to matter ([`InterfaceCounters::has_moved_since`]).
+//! Counters change permanently, so they are written together with other changes, and on their own only after a
+//! significant change ([`InterfaceCounters::has_significant_change`]).
 
 use std::collections::BTreeMap;
 
@@ -11,50 +11,50 @@ use serde::{Deserialize, Serialize};
 
 use super::{InterfaceState, PodNetworkStateStatus};
 
-/// Counters that have moved by fewer bytes than this, and by no error and no drop, are not worth a write.
-const WORTH: u64 = 1 << 20;
+/// Counters that change by fewer bytes than this, without errors or drops, are not written.
+const SIGNIFICANT_BYTES: u64 = 1 << 20;
 
-/// What went through an interface since it was made, seen from the pod.
+/// InterfaceCounters are the traffic counters of an interface since its creation, as seen by the pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct InterfaceCounters {
-    /// What came in.
-    pub rx: WayCounters,
-    /// What went out.
-    pub tx: WayCounters,
+    /// rx counts received traffic.
+    pub rx: DirectionCounters,
+    /// tx counts sent traffic.
+    pub tx: DirectionCounters,
 }
 
-/// What went one way.
+/// DirectionCounters are the traffic counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct WayCounters {
-    /// Bytes.
+pub struct DirectionCounters {
+    /// bytes is the number of bytes.
     pub bytes: u64,
-    /// Packets.
+    /// packets is the number of packets.
     pub packets: u64,
-    /// Packets that were broken.
+    /// errors is the number of packets with errors.
     pub errors: u64,
-    /// Packets that there was no room for.
+    /// dropped is the number of dropped packets.
     pub dropped: u64,
 }
 
 impl InterfaceCounters {
-    /// Whether they differ from earlier ones by enough to be written for their own sake.
-    pub fn has_moved_since(&self, before: &Self) -> bool {
-        let way = |now: WayCounters, before: WayCounters| {
-            now.bytes.abs_diff(before.bytes) >= WORTH
+    /// Whether they differ from earlier ones by enough to be written on their own.
+    pub fn has_significant_change(&self, before: &Self) -> bool {
+        let changed = |now: DirectionCounters, before: DirectionCounters| {
+            now.bytes.abs_diff(before.bytes) >= SIGNIFICANT_BYTES
                 || now.errors != before.errors
                 || now.dropped != before.dropped
         };
-        way(self.rx, before.rx) || way(self.tx, before.tx)
+        changed(self.rx, before.rx) || changed(self.tx, before.tx)
     }
 }
 
-/// Counters of a pod's interfaces, by their name in the pod.
+/// Counters of a pod's interfaces, by interface name.
 pub type PodCounters = BTreeMap<String, InterfaceCounters>;
 
 impl PodNetworkStateStatus {
-    /// The same with these counters, read at this time.
+    /// Sets these counters, read at this time.
     #[must_use]
     pub fn with_counters(mut self, counters: &PodCounters, at: Time) -> Self {
         for interface in self.interfaces_mut() {
@@ -65,7 +65,7 @@ impl PodNetworkStateStatus {
         self
     }
 
-    /// The same without counters: what is left changes only when something happens.
+    /// Removes the counters; the rest changes only with events.
     #[must_use]
     pub fn without_counters(mut self) -> Self {
         self.interfaces_mut().for_each(|interface| interface.counters = None);
@@ -92,23 +92,23 @@ mod tests {
 
     fn counted(bytes: u64, dropped: u64) -> InterfaceCounters {
         InterfaceCounters {
-            tx: WayCounters { bytes, dropped, ..WayCounters::default() },
+            tx: DirectionCounters { bytes, dropped, ..DirectionCounters::default() },
             ..InterfaceCounters::default()
         }
     }
 
     #[test]
-    fn a_megabyte_or_one_drop_is_worth_a_write_and_a_few_packets_are_not() {
+    fn a_megabyte_or_one_drop_is_significant_and_a_few_packets_are_not() {
         let before = counted(5_000, 1);
-        assert!(!before.has_moved_since(&before));
-        assert!(!counted(900_000, 1).has_moved_since(&before));
-        assert!(counted(1_053_576, 1).has_moved_since(&before));
-        assert!(counted(5_000, 2).has_moved_since(&before));
-        assert!(counted(0, 0).has_moved_since(&counted(2_000_000, 0)), "the interface was made anew");
+        assert!(!before.has_significant_change(&before));
+        assert!(!counted(900_000, 1).has_significant_change(&before));
+        assert!(counted(1_053_576, 1).has_significant_change(&before));
+        assert!(counted(5_000, 2).has_significant_change(&before));
+        assert!(counted(0, 0).has_significant_change(&counted(2_000_000, 0)), "the interface was recreated");
     }
 
     #[test]
-    fn counters_are_put_in_by_name_and_taken_out_without_a_trace() {
+    fn counters_are_set_by_name_and_removed_completely() {
         let state: PodNetworkStateStatus = serde_json::from_value(json!({"node": "n", "objects": [
             {"kind": "Veth", "name": "a", "ready": true, "interfaces": [
                 {"field": "", "name": "net1", "ready": true}, {"field": "", "name": "net2", "ready": false}]}]}))

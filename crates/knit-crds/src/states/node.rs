@@ -1,4 +1,5 @@
-//! What an agent says about its node: what it has outside of pods, what its NICs are, and what its kernel offers.
+//! NodeNetwork: the observed state of a node outside of pods: its NICs, bridges and networks, and the features of its
+//! kernel.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{AppliedObject, NodeBridge, column};
 use crate::info::Column;
 
-/// Nothing is asked for.
+/// NodeNetworkSpec is empty: the object only reports state.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "podnetwork.opdev.io",
@@ -15,104 +16,105 @@ use crate::info::Column;
     kind = "NodeNetwork",
     status = "NodeNetworkStatus",
     derive = "PartialEq",
-    doc = "What Knit has on one node outside of pods: NICs, bridges, networks with their free addresses, what its kernel offers, and what is in the way. Written by the node's agent; it goes with the node.",
+    doc = "NodeNetwork is the observed state of Knit on one node outside of pods: NICs, bridges, networks with their free addresses, kernel features, and problems. It is written by the node's agent and deleted with the node.",
     shortname = "knode"
 )]
 pub struct NodeNetworkSpec {}
 
-/// What one node has.
+/// NodeNetworkStatus is the observed state of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeNetworkStatus {
-    /// The version of the node's agent.
+    /// agent is the version of the node's agent.
     pub agent: String,
-    /// What the node's kernel offers.
+    /// kernel lists the features of the node's kernel.
     pub kernel: KernelState,
-    /// NICs of the node, and every other link that an Uplink opens.
+    /// uplinks lists the NICs of the node, and other links that an Uplink allows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub uplinks: Vec<UplinkState>,
-    /// Bridges of Knit's on the node.
+    /// bridges lists Knit's bridges on the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub bridges: Vec<NodeBridge>,
-    /// Objects that have something on the node outside of pods, or something in the way there.
+    /// objects lists the objects that are applied on the node outside of pods, or have problems there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub objects: Vec<AppliedObject>,
-    /// Networks, with how many addresses pods of this node can have.
+    /// networks lists networks with their address capacity for pods of this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub networks: Vec<NetworkCapacity>,
 }
 
-/// How much room a network has on a node, in one address family.
+/// NetworkCapacity is the address capacity of a network on a node, in one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkCapacity {
-    /// The network's namespace.
+    /// namespace is the namespace of the network.
     pub namespace: String,
-    /// The network.
+    /// name is the name of the network.
     pub name: String,
-    /// `IPv4` or `IPv6`.
+    /// family is `IPv4` or `IPv6`.
     pub family: String,
-    /// Addresses that pods can have.
+    /// total is the number of addresses for pods.
     pub total: u64,
-    /// Addresses that the next pods can have: in this node's blocks, and in those that no node holds.
+    /// free is the number of free addresses: in the blocks of this node, and in blocks that no node holds.
     pub free: u64,
 }
 
-/// A NIC of a node.
+/// UplinkState is the observed state of a NIC of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UplinkState {
-    /// Its name on the node.
+    /// name is the name of the NIC on the node.
     pub name: String,
-    /// Its hardware address.
+    /// hardwareAddr is its hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<String>,
-    /// Its MTU.
+    /// mtu is its MTU in bytes.
     pub mtu: u32,
-    /// Whether it is switched on and something is at the other end of the cable.
+    /// up is true if the NIC is up and has a carrier.
     pub up: bool,
-    /// How fast it is, in Mbit/s, if its driver says.
+    /// speed is the link speed in Mbit/s, if its driver reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
-    /// The Uplink that opens it to tenants; none: it is closed.
+    /// openedBy is the Uplink that allows tenants to use it; unset if none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<String>,
 }
 
-/// What a node's kernel offers.
+/// KernelState lists the features of a node's kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct KernelState {
-    /// Its release, as `uname -r` says it.
+    /// release is the kernel release, as printed by `uname -r`.
     pub release: String,
-    /// The kinds of links among those below that it does not have.
+    /// lacks lists the link types that the kernel does not support.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub lacks: Vec<String>,
-    /// The kinds of links that Knit can make, and whether this kernel has each. Tried when the agent began.
+    /// links lists the link types that Knit can create, and whether the kernel supports each. They are probed when the
+    /// agent starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     pub links: Vec<LinkSupport>,
 }
 
-/// Whether a kernel has a kind of link.
+/// LinkSupport tells whether a kernel supports a link type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LinkSupport {
-    /// The kernel's word for the kind.
+    /// kind is the kernel's name of the link type.
     pub kind: String,
-    /// Whether it was tried and works.
+    /// present is true if the link type was probed and works.
     pub present: bool,
-    /// Why not.
+    /// why is the reason if it does not.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// The columns of a list of nodes' states.
+/// Printer columns of NodeNetwork.
 pub(crate) const COLUMNS: &[Column] = &[
     column("Agent", "string", ".status.agent"),
     column("Kernel", "string", ".status.kernel.release"),

@@ -1,4 +1,4 @@
-//! Against a fake runtime. Its answers are written after what containerd and CRI-O document; no CRI-O was asked.
+//! Tests with a fake runtime. Its responses follow the documentation of containerd and CRI-O; they are not recorded.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,17 +13,17 @@ use crate::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer}
 use crate::proto::*;
 
 /// A runtime with four sandboxes.
-struct Fake;
+struct FakeRuntime;
 
-type Answer<T> = Result<Response<T>, Status>;
+type Reply<T> = Result<Response<T>, Status>;
 
 fn info(text: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("info".to_owned(), text.to_owned())])
 }
 
 #[tonic::async_trait]
-impl RuntimeService for Fake {
-    async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
+impl RuntimeService for FakeRuntime {
+    async fn version(&self, _: Request<VersionRequest>) -> Reply<VersionResponse> {
         Ok(Response::new(VersionResponse {
             runtime_name: "cri-o".to_owned(),
             runtime_version: "1.33.0".to_owned(),
@@ -31,7 +31,7 @@ impl RuntimeService for Fake {
         }))
     }
 
-    async fn list_pod_sandbox(&self, _: Request<ListPodSandboxRequest>) -> Answer<ListPodSandboxResponse> {
+    async fn list_pod_sandbox(&self, _: Request<ListPodSandboxRequest>) -> Reply<ListPodSandboxResponse> {
         let sandbox = |id: &str, state: PodSandboxState| PodSandbox {
             id: id.to_owned(),
             metadata: Some(PodSandboxMetadata {
@@ -44,7 +44,7 @@ impl RuntimeService for Fake {
         };
         let items = vec![
             sandbox("infra", PodSandboxState::SandboxReady),
-            // A runtime that does not heed the filter.
+            // Some runtimes ignore the filter.
             sandbox("ended", PodSandboxState::SandboxNotready),
         ];
         Ok(Response::new(ListPodSandboxResponse { items }))
@@ -53,7 +53,7 @@ impl RuntimeService for Fake {
     async fn pod_sandbox_status(
         &self,
         request: Request<PodSandboxStatusRequest>,
-    ) -> Answer<PodSandboxStatusResponse> {
+    ) -> Reply<PodSandboxStatusResponse> {
         let id = request.into_inner().pod_sandbox_id;
         let (state, network, text) = match id.as_str() {
             "infra" => (PodSandboxState::SandboxReady, NamespaceMode::Pod, r#"{"pid":4711}"#),
@@ -73,7 +73,7 @@ impl RuntimeService for Fake {
     async fn list_containers(
         &self,
         request: Request<ListContainersRequest>,
-    ) -> Answer<ListContainersResponse> {
+    ) -> Reply<ListContainersResponse> {
         let pod_sandbox_id = request.into_inner().filter.unwrap_or_default().pod_sandbox_id;
         let container = |id: &str| Container {
             id: id.to_owned(),
@@ -88,12 +88,12 @@ impl RuntimeService for Fake {
     async fn container_status(
         &self,
         request: Request<ContainerStatusRequest>,
-    ) -> Answer<ContainerStatusResponse> {
+    ) -> Reply<ContainerStatusResponse> {
         match request.into_inner().container_id.as_str() {
             "main" => Ok(Response::new(ContainerStatusResponse {
                 info: info(r#"{"sandboxID":"dropped","pid":815,"runtimeSpec":{}}"#),
             })),
-            _ => Err(Status::not_found("it has just ended")),
+            _ => Err(Status::not_found("the container exited")),
         }
     }
 
@@ -103,38 +103,38 @@ impl RuntimeService for Fake {
     async fn get_container_events(
         &self,
         _: Request<GetEventsRequest>,
-    ) -> Answer<Self::GetContainerEventsStream> {
+    ) -> Reply<Self::GetContainerEventsStream> {
         Ok(Response::new(Box::pin(tokio_stream::iter([Ok(ContainerEventResponse::default())]))))
     }
 }
 
 #[tokio::test]
-async fn a_sandboxs_process_is_found_in_itself_or_in_its_containers() {
+async fn the_process_of_a_sandbox_is_found_in_itself_or_in_its_containers() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("crio.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let server = Server::builder().add_service(RuntimeServiceServer::new(Fake));
+    let server = Server::builder().add_service(RuntimeServiceServer::new(FakeRuntime));
     let served = tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
 
-    let (mut runtime, version) = Runtime::connect(&socket).await.unwrap();
+    let (mut runtime, version) = RuntimeClient::connect(&socket).await.unwrap();
     assert_eq!(version, "cri-o 1.33.0");
-    let running = runtime.running().await.unwrap();
+    let running = runtime.running_sandboxes().await.unwrap();
     assert_eq!(running.iter().map(|one| one.uid.as_str()).collect::<Vec<_>>(), ["uid-infra"]);
     for (sandbox, process) in [
-        ("infra", Process::Pid(4_711)),
-        ("dropped", Process::Pid(815)),
-        ("starting", Process::None),
-        ("host", Process::Host),
-        ("ended", Process::None),
-        ("unknown", Process::None),
+        ("infra", SandboxProcess::Pid(4_711)),
+        ("dropped", SandboxProcess::Pid(815)),
+        ("starting", SandboxProcess::None),
+        ("host", SandboxProcess::Host),
+        ("ended", SandboxProcess::None),
+        ("unknown", SandboxProcess::None),
     ] {
-        assert_eq!(runtime.process(sandbox).await.unwrap(), process, "{sandbox}");
+        assert_eq!(runtime.sandbox_process(sandbox).await.unwrap(), process, "{sandbox}");
     }
     let mut events = runtime.events().await.unwrap();
     assert_eq!(events.next().await.unwrap(), Some(()));
     assert_eq!(events.next().await.unwrap(), None);
     served.abort();
 
-    let why = Runtime::connect(&folder.path().join("nobody.sock")).await.unwrap_err();
+    let why = RuntimeClient::connect(&folder.path().join("missing.sock")).await.unwrap_err();
     assert!(why.to_string().contains("is it running?"), "{why}");
 }

@@ -1,42 +1,42 @@
-//! Names of blocks: the same on every node for the same network and range, and names that an API server takes.
+//! Names of blocks: identical on every node for the same network and range, and valid API object names.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, Split};
+use knit_ipam::{Pool, BlockLayout};
 use knit_model::mac::fnv1a;
 
 use super::{Block, PoolKey};
 use crate::{cluster, pools};
 
-/// The longest name without an index; an API server takes 253 bytes.
-const LONGEST: usize = 200;
-/// So much of a name that has to be shortened stays readable.
-const KEPT: usize = 120;
+/// The longest name without an index; API object names have at most 253 bytes.
+const MAX_NAME_LEN: usize = 200;
+/// How much of a shortened name stays readable.
+const HASHED_NAME_PREFIX: usize = 120;
 
 impl PoolKey {
-    /// The range of a pool.
+    /// The key of a pool.
     pub(crate) fn of(pool: &Pool) -> Self {
         Self { network: pool.network.clone(), range: pool.range.trunc() }
     }
 
-    /// Whether this is an PodAddressPool, of which nodes take their pods' ranges: the ids of networks have a `/`.
+    /// Whether this is a PodAddressPool, whose blocks are pod ranges of nodes: only ids of networks contain a `/`.
     pub(crate) fn is_pod_address_pool(&self) -> bool {
         !self.network.contains('/')
     }
 
-    /// The network whose addresses are of this range.
+    /// The network whose addresses are leased from this range.
     pub(crate) fn addresses_of(&self) -> String {
         if self.is_pod_address_pool() { cluster::network_id() } else { self.network.clone() }
     }
 
-    /// The range with its network, for people and to be read back: `default/pnobr0/192.168.100.0/24`; with its pool's name:
+    /// The range with its network, parseable: `default/pnobr0/192.168.100.0/24`, or with the pool's name:
     /// `pods/10.240.0.0/16`.
     pub fn title(&self) -> String {
         format!("{}/{}", self.network, self.range.trunc())
     }
 
-    /// What [`PoolKey::title`] says.
+    /// Parses a [`PoolKey::title`].
     pub fn parse(title: &str) -> Option<Self> {
         let (start, prefix) = title.rsplit_once('/')?;
         let (network, address) = start.rsplit_once('/')?;
@@ -49,69 +49,69 @@ impl PoolKey {
         format!("{}-{index:x}", self.name())
     }
 
-    /// The name of the object of an address that is claimed alone.
-    pub fn alone_name(&self, address: IpAddr) -> Option<String> {
-        let split = Split::of(self.range);
+    /// The name of the object of an individually claimed address.
+    pub fn single_address_name(&self, address: IpAddr) -> Option<String> {
+        let split = BlockLayout::default_for(self.range);
         if split.is_of_addresses() {
             return Some(self.block_name(split.index_of(address)?));
         }
-        let index = Split::into_addresses(self.range).index_of(address)?;
+        let index = BlockLayout::into_addresses(self.range).index_of(address)?;
         Some(format!("{}-a{index:x}", self.name()))
     }
 
-    /// `default.pnobr0.192.168.100.0-24`. What is too long for a name, or has letters that names have not, ends in a hash.
+    /// `default.pnobr0.192.168.100.0-24`. Names that are too long or contain invalid characters end in a hash.
     fn name(&self) -> String {
         let network = match self.network.split('/').collect::<Vec<_>>()[..] {
-            // A kind in the middle: no two differ in capitals alone.
+            // With a kind in the middle no two names differ only in case.
             [namespace, kind, name] => format!("{namespace}.{}.{name}", kind.to_lowercase()),
             _ => self.network.replace('/', "."),
         };
         let range = self.range.trunc().to_string().replace('/', "-");
         let plain = format!("{network}.{range}");
-        // A dot of its own in a part would make two networks look alike.
+        // A dot within a part could make two networks look alike.
         let has_dot = self.network.contains('.');
-        if !has_dot && plain.len() <= LONGEST && is_name(&plain) {
+        if !has_dot && plain.len() <= MAX_NAME_LEN && is_name(&plain) {
             return plain;
         }
         let letter =
             |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-        let start: String = plain.chars().map(letter).take(KEPT).collect();
+        let start: String = plain.chars().map(letter).take(HASHED_NAME_PREFIX).collect();
         format!("{start}-{:016x}", fnv1a(self.title().as_bytes()))
     }
 }
 
 impl Block {
-    /// The range that it is a part of, if its object says that in the words of a node.
+    /// The range that it belongs to, if its name matches its contents.
     pub(crate) fn pool_key(&self) -> Option<PoolKey> {
         let pool = PoolKey::parse(&self.pool)?;
         if pool.is_pod_address_pool() {
             return (pools::block_name(&pool, self.cidr)? == self.name).then_some(pool);
         }
-        if self.is_alone() {
-            return (pool.alone_name(self.cidr.addr())? == self.name).then_some(pool);
+        if self.is_single_address() {
+            return (pool.single_address_name(self.cidr.addr())? == self.name).then_some(pool);
         }
-        let split = Split::of(pool.range);
+        let split = BlockLayout::default_for(pool.range);
         let index = split.index_of(self.cidr.network())?;
         let is_named = split.block(index) == Some(self.cidr) && pool.block_name(index) == self.name;
         is_named.then_some(pool)
     }
 
-    /// Whether it is one address that was asked for by value, and no block of the range.
-    pub(crate) fn is_alone(&self) -> bool {
+    /// Whether it is an individually claimed address rather than a block of the range.
+    pub(crate) fn is_single_address(&self) -> bool {
         let pool = PoolKey::parse(&self.pool).filter(|pool| !pool.is_pod_address_pool());
         let is_single = self.cidr.prefix_len() == self.cidr.max_prefix_len();
-        is_single && pool.is_some_and(|pool| !Split::of(pool.range).is_of_addresses())
+        is_single && pool.is_some_and(|pool| !BlockLayout::default_for(pool.range).is_of_addresses())
     }
 
-    /// Its index in that range; none if nodes take whole ranges from it, or this address alone.
+    /// Its index in the range; `None` for blocks of pools and individually claimed addresses.
     pub(crate) fn index(&self) -> Option<u128> {
-        let pool =
-            PoolKey::parse(&self.pool).filter(|pool| !pool.is_pod_address_pool() && !self.is_alone())?;
-        Split::of(pool.range).index_of(self.cidr.network())
+        let pool = PoolKey::parse(&self.pool)
+            .filter(|pool| !pool.is_pod_address_pool() && !self.is_single_address())?;
+        BlockLayout::default_for(pool.range).index_of(self.cidr.network())
     }
 }
 
-/// Whether an API server takes this as a name: lower case words between dots.
+/// Whether this is a valid API object name: lower case words separated by dots.
 fn is_name(text: &str) -> bool {
     let is_word = |word: &str| {
         let letters = word.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
@@ -136,16 +136,16 @@ mod tests {
         assert_eq!(name("default/pnobr0", "192.168.100.0/24", 0), "default.pnobr0.192.168.100.0-24-0");
         assert_eq!(name("default/Veth/a", "10.0.0.9/24", 15), "default.veth.a.10.0.0.0-24-f");
         assert_eq!(name("shop/network/blue", "10.0.0.0/8", 10), "shop.network.blue.10.0.0.0-8-a");
-        let alone = |range: &str, address: &str| {
-            pool("shop/network/blue", range).alone_name(address.parse().unwrap())
+        let single = |range: &str, address: &str| {
+            pool("shop/network/blue", range).single_address_name(address.parse().unwrap())
         };
-        assert_eq!(alone("10.0.0.0/24", "10.0.0.200").unwrap(), "shop.network.blue.10.0.0.0-24-ac8");
+        assert_eq!(single("10.0.0.0/24", "10.0.0.200").unwrap(), "shop.network.blue.10.0.0.0-24-ac8");
         assert_eq!(
-            alone("10.0.0.0/28", "10.0.0.14").unwrap(),
+            single("10.0.0.0/28", "10.0.0.14").unwrap(),
             "shop.network.blue.10.0.0.0-28-e",
             "it is a block"
         );
-        assert_eq!(alone("10.0.0.0/24", "10.0.1.1"), None);
+        assert_eq!(single("10.0.0.0/24", "10.0.1.1"), None);
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! A device of the node that becomes a pod's interface, as a caller names it.
+//! A host device that a caller requests as a pod's interface.
 
 use knit_model::IfName;
 use serde::{Deserialize, Serialize};
 
-/// A device by its address on a bus of the node. Two are the same when their ids are: the NIC of a device that is lent is
-/// not seen on the host any more, so that who asks again cannot say its name.
+/// A device by its bus address. Equality considers only the id: once the NIC is moved into a pod it is no longer
+/// visible on the host, so a repeated request cannot name it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Device {
+pub struct RequestedDevice {
     /// Its id: a PCI address such as `0000:00:1f.6`, or the name of an auxiliary device.
     pub id: String,
-    /// The name of its NIC on the host, or why there is none.
+    /// The name of its NIC on the host, or why it has none.
     pub nic: Result<IfName, String>,
 }
 
-impl PartialEq for Device {
+impl PartialEq for RequestedDevice {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id
     }
 }
 
-impl Eq for Device {}
+impl Eq for RequestedDevice {}

@@ -1,121 +1,125 @@
-//! Where in a network's ranges a call wants its addresses: sets of ranges, one address of each set.
+//! Address sets of an attach: one address from each set, each set a list of ranges.
 //!
-//! The network stays the authority: a set narrows where the allocator looks, and what is not the network's is refused.
+//! A set can only narrow the network's own ranges; anything outside of them is rejected.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Part, Pool};
+use knit_ipam::{SubRange, Pool};
 use knit_model::intent::NetworkIntent;
 use serde::{Deserialize, Serialize};
 
-use super::Asked;
+use super::InterfaceRequest;
 
-/// One range of a set, as the caller says it.
+/// One range of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RangeWish {
+pub struct RangeRequest {
     /// The subnet, within one range of the network.
     pub subnet: IpNet,
-    /// The first address that may be given; the first that a host of the subnet may have when left out.
+    /// The first usable address; defaults to the first host address of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<IpAddr>,
-    /// The last address that may be given; the last that a host of the subnet may have when left out.
+    /// The last usable address; defaults to the last host address of the subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<IpAddr>,
-    /// The router that the caller expects: the network's own, and no other.
+    /// The gateway that the caller expects; must be the network's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
 
-impl RangeWish {
-    /// The addresses that are meant.
-    pub fn part(&self) -> Part {
-        let Part { first, last } = Part::of(self.subnet);
-        Part { first: self.first.unwrap_or(first), last: self.last.unwrap_or(last) }
+impl RangeRequest {
+    /// The requested addresses.
+    pub fn part(&self) -> SubRange {
+        let SubRange { first, last } = SubRange::of(self.subnet);
+        SubRange { first: self.first.unwrap_or(first), last: self.last.unwrap_or(last) }
     }
 
-    /// The network's range that it lies in.
+    /// The range of the network that contains it.
     pub(crate) fn range_of(&self, ranges: &[IpNet]) -> Option<IpNet> {
         ranges.iter().find(|range| range.contains(&self.subnet)).copied()
     }
 }
 
-/// What is wrong with the sets of a call on a network: the field, after the interface's own, and a sentence.
-pub(crate) fn check(network: &NetworkIntent, asked: &Asked) -> Result<(), (String, String)> {
-    let mut before: Vec<(usize, &RangeWish)> = Vec::new();
-    for (at, set) in asked.sets.iter().enumerate() {
+/// Validates the address sets of a request. The error is the field, relative to the interface, and a message.
+pub(crate) fn check(network: &NetworkIntent, request: &InterfaceRequest) -> Result<(), (String, String)> {
+    let mut before: Vec<(usize, &RangeRequest)> = Vec::new();
+    for (at, set) in request.sets.iter().enumerate() {
         let Some(first) = set.first() else {
             return Err((format!("range_sets[{at}]"), "this set has no range".to_owned()));
         };
-        for (of, wish) in set.iter().enumerate() {
+        for (of, range) in set.iter().enumerate() {
             let place = format!("range_sets[{at}].ranges[{of}]");
-            check_range(network, wish).map_err(|(field, why)| (format!("{place}.{field}"), why))?;
-            if wish.subnet.addr().is_ipv4() != first.subnet.addr().is_ipv4() {
-                let why = "one set gives one address: all its ranges are of one family";
-                return Err((format!("{place}.subnet"), why.to_owned()));
+            check_range(network, range).map_err(|(field, error)| (format!("{place}.{field}"), error))?;
+            if range.subnet.addr().is_ipv4() != first.subnet.addr().is_ipv4() {
+                let error = "all ranges of a set must have the same address family";
+                return Err((format!("{place}.subnet"), error.to_owned()));
             }
             let mut others = before.iter().filter(|(set, _)| *set != at);
-            if let Some((set, other)) = others.find(|(_, other)| other.part().overlaps(&wish.part())) {
-                let why = format!("{} is partly set {set}'s {}, too", wish.part(), other.part());
-                return Err((format!("{place}.subnet"), why));
+            if let Some((set, other)) = others.find(|(_, other)| other.part().overlaps(&range.part())) {
+                let error = format!("{} overlaps set {set} with {}", range.part(), other.part());
+                return Err((format!("{place}.subnet"), error));
             }
-            before.push((at, wish));
+            before.push((at, range));
         }
     }
-    check_addresses(network, asked)
+    check_addresses(network, request)
 }
 
-fn check_range(network: &NetworkIntent, wish: &RangeWish) -> Result<(), (&'static str, String)> {
-    let RangeWish { subnet, first, last, gateway } = wish;
+fn check_range(network: &NetworkIntent, request: &RangeRequest) -> Result<(), (&'static str, String)> {
+    let RangeRequest { subnet, first, last, gateway } = request;
     let name = &network.name;
     if *subnet != subnet.trunc() {
-        let why = format!("{subnet} has bits set behind its prefix: {} is meant", subnet.trunc());
-        return Err(("subnet", why));
+        let error = format!("{subnet} has host bits set: use {}", subnet.trunc());
+        return Err(("subnet", error));
     }
-    let Some(range) = wish.range_of(&network.ranges) else {
+    let Some(range) = request.range_of(&network.ranges) else {
         let ranges: Vec<String> = network.ranges.iter().map(ToString::to_string).collect();
-        let why = format!("{subnet} lies in no range of network {name}, which has {}", ranges.join(", "));
-        return Err(("subnet", why));
+        let error =
+            format!("{subnet} is not within a range of network {name}, which has {}", ranges.join(", "));
+        return Err(("subnet", error));
     };
     for (field, address) in [("first", first), ("last", last)] {
         if let Some(outside) = address.filter(|address| !subnet.contains(address)) {
             return Err((field, format!("{outside} is not in the subnet {subnet}")));
         }
     }
-    let (part, pool) = (wish.part(), Pool::with_gateway("", range));
+    let (part, pool) = (request.part(), Pool::with_gateway("", range));
     if part.first > part.last {
-        return Err(("first", format!("{} comes after the last address, {}", part.first, part.last)));
+        return Err(("first", format!("{} is after the last address, {}", part.first, part.last)));
     }
     let router = pool.gateway_address().map(|router| router.addr()).filter(|_| !network.isolated);
     match (gateway, router) {
-        (Some(asked), Some(router)) if *asked != router => {
-            return Err(("gateway", format!("{asked} is not the router of network {name}: {router} is")));
+        (Some(gateway), Some(router)) if *gateway != router => {
+            return Err((
+                "gateway",
+                format!("{gateway} is not the gateway of network {name}, which is {router}"),
+            ));
         }
-        (Some(asked), None) => {
-            return Err(("gateway", format!("network {name} has no router, and {asked} is none of it")));
+        (Some(gateway), None) => {
+            return Err(("gateway", format!("network {name} has no gateway, so it cannot be {gateway}")));
         }
         _ => {}
     }
     if pool.within(part).total() == 0 {
-        let why = format!("network {name} gives no address of {part}: what is there is kept for itself");
-        return Err(("subnet", why));
+        let error = format!("network {name} has no usable address in {part}: all are reserved");
+        return Err(("subnet", error));
     }
     Ok(())
 }
 
-/// An address that is asked for by value is of a set, where the sets speak of its range.
-fn check_addresses(network: &NetworkIntent, asked: &Asked) -> Result<(), (String, String)> {
-    let wishes = || asked.sets.iter().flatten();
+/// A fixed address must be in one of the sets that narrow its range.
+fn check_addresses(network: &NetworkIntent, request: &InterfaceRequest) -> Result<(), (String, String)> {
+    let requests = || request.sets.iter().flatten();
     let is_left_out = |address: &&IpAddr| {
         let range = network.ranges.iter().find(|range| range.contains(*address));
-        let spoken_of = wishes().any(|wish| wish.range_of(&network.ranges).as_ref() == range);
-        spoken_of && !wishes().any(|wish| wish.part().contains(**address))
+        let is_narrowed = requests().any(|request| request.range_of(&network.ranges).as_ref() == range);
+        is_narrowed && !requests().any(|request| request.part().contains(**address))
     };
-    match asked.addresses.iter().find(is_left_out) {
+    match request.addresses.iter().find(is_left_out) {
         None => Ok(()),
         Some(address) => {
-            let why = format!("{address} is in none of the ranges that the same call asks for");
-            Err(("addresses".to_owned(), why))
+            let error = format!("{address} is in none of the requested ranges");
+            Err(("addresses".to_owned(), error))
         }
     }
 }
@@ -130,60 +134,60 @@ mod tests {
             ranges: vec!["10.75.0.0/16".parse().unwrap(), "fd75::/64".parse().unwrap()],
             isolated: false,
             mtu: None,
-            span: None,
+            overlay: None,
         }
     }
 
-    /// A range as `subnet first last gateway`, `-` for what is left out.
-    fn wish(text: &str) -> RangeWish {
-        let words: Vec<&str> = text.split(' ').collect();
+    /// A range as `subnet first last gateway`, `-` for an absent value.
+    fn range(text: &str) -> RangeRequest {
+        let expected: Vec<&str> = text.split(' ').collect();
         let address =
-            |at: usize| words.get(at).filter(|word| **word != "-").map(|word| word.parse().unwrap());
-        let subnet = words[0].parse().unwrap();
-        RangeWish { subnet, first: address(1), last: address(2), gateway: address(3) }
+            |at: usize| expected.get(at).filter(|word| **word != "-").map(|word| word.parse().unwrap());
+        let subnet = expected[0].parse().unwrap();
+        RangeRequest { subnet, first: address(1), last: address(2), gateway: address(3) }
     }
 
-    fn said(sets: &[&[&str]], addresses: &[&str]) -> String {
-        let sets = sets.iter().map(|set| set.iter().map(|text| wish(text)).collect()).collect();
+    fn error_text(sets: &[&[&str]], addresses: &[&str]) -> String {
+        let sets = sets.iter().map(|set| set.iter().map(|text| range(text)).collect()).collect();
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        match check(&network(), &Asked { sets, addresses, ..Asked::default() }) {
+        match check(&network(), &InterfaceRequest { sets, addresses, ..InterfaceRequest::default() }) {
             Ok(()) => String::new(),
-            Err((field, why)) => format!("{field}: {why}"),
+            Err((field, error)) => format!("{field}: {error}"),
         }
     }
 
     #[test]
-    fn sets_within_the_networks_ranges_are_fine() {
-        assert_eq!(said(&[&["10.75.9.0/24"], &["fd75::100/120"]], &[]), "");
-        assert_eq!(said(&[&["10.75.0.0/16 10.75.0.9 10.75.0.9 10.75.0.1"]], &[]), "");
+    fn sets_within_the_networks_ranges_are_accepted() {
+        assert_eq!(error_text(&[&["10.75.9.0/24"], &["fd75::100/120"]], &[]), "");
+        assert_eq!(error_text(&[&["10.75.0.0/16 10.75.0.9 10.75.0.9 10.75.0.1"]], &[]), "");
         assert_eq!(
-            said(&[&["10.75.8.0/24", "10.75.9.0/24"], &["10.75.10.0/24"]], &["10.75.9.7", "fd75::9"]),
+            error_text(&[&["10.75.8.0/24", "10.75.9.0/24"], &["10.75.10.0/24"]], &["10.75.9.7", "fd75::9"]),
             ""
         );
     }
 
     #[test]
-    fn what_is_not_the_networks_is_refused_in_words() {
-        for (sets, addresses, words) in [
+    fn ranges_outside_of_the_network_are_rejected_with_an_error() {
+        for (sets, addresses, expected) in [
             (&[&[][..]][..], &[][..], "range_sets[0]: this set has no range"),
             (
                 &[&["10.9.0.0/16"]],
                 &[],
-                "range_sets[0].ranges[0].subnet: 10.9.0.0/16 lies in no range of network blue, which has \
+                "range_sets[0].ranges[0].subnet: 10.9.0.0/16 is not within a range of network blue, which has \
                  10.75.0.0/16, fd75::/64",
             ),
             (&[&["10.0.0.0/8 10.75.0.4 10.75.0.9"]], &[], "10.0.0.0/8 lies in no range"),
-            (&[&["10.75.9.1/24"]], &[], "10.75.9.0/24 is meant"),
+            (&[&["10.75.9.1/24"]], &[], "use 10.75.9.0/24"),
             (&[&["10.75.9.0/24 10.75.8.1"]], &[], "ranges[0].first: 10.75.8.1 is not in the subnet"),
             (&[&["10.75.9.0/24 - fd75::1"]], &[], "ranges[0].last: fd75::1 is not in the subnet"),
-            (&[&["10.75.9.0/24 10.75.9.9 10.75.9.8"]], &[], "10.75.9.9 comes after the last"),
+            (&[&["10.75.9.0/24 10.75.9.9 10.75.9.8"]], &[], "10.75.9.9 is after the last"),
             (
                 &[&["10.75.9.0/24 - - 10.75.9.1"]],
                 &[],
-                "gateway: 10.75.9.1 is not the router of network blue: 10.75.0.1",
+                "gateway: 10.75.9.1 is not the gateway of network blue, which is 10.75.0.1",
             ),
-            (&[&["10.75.0.0/31"]], &[], "network blue gives no address of 10.75.0.0-10.75.0.1"),
-            (&[&["10.75.9.0/24", "fd75::/120"]], &[], "range_sets[0].ranges[1].subnet: one set gives one"),
+            (&[&["10.75.0.0/31"]], &[], "network blue has no usable address in 10.75.0.0-10.75.0.1"),
+            (&[&["10.75.9.0/24", "fd75::/120"]], &[], "range_sets[0].ranges[1].subnet: all ranges of a set"),
             (
                 &[&["10.75.9.0/24"], &["10.75.8.0/23"]],
                 &[],
@@ -191,12 +195,13 @@ mod tests {
             ),
             (&[&["10.75.9.0/24"]], &["10.75.8.8"], "addresses: 10.75.8.8 is in none of the ranges"),
         ] {
-            let said = said(sets, addresses);
-            assert!(said.contains(words), "{said}");
+            let error_text = error_text(sets, addresses);
+            assert!(error_text.contains(expected), "{error_text}");
         }
         let isolated = NetworkIntent { isolated: true, ..network() };
-        let sets = vec![vec![wish("10.75.9.0/24 - - 10.75.0.1")]];
-        let (field, why) = check(&isolated, &Asked { sets, ..Asked::default() }).unwrap_err();
-        assert!(field.ends_with("gateway") && why.contains("has no router"), "{why}");
+        let sets = vec![vec![range("10.75.9.0/24 - - 10.75.0.1")]];
+        let (field, error) =
+            check(&isolated, &InterfaceRequest { sets, ..InterfaceRequest::default() }).unwrap_err();
+        assert!(field.ends_with("gateway") && error.contains("has no gateway"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What calls asked for, as wants: the same rooms follow as for what objects ask for.
+//! Attachments of calls as requested interfaces, which are resolved like those of objects.
 
 use std::net::IpAddr;
 
@@ -6,74 +6,74 @@ use ipnet::IpNet;
 use knit_ipam::Pool;
 use knit_model::intent::{BridgePortIntent, InterfaceIntent, NameRule, NetworkIntent, RouteIntent, Selector};
 use knit_model::link::{Attrs, Kind, Link, Veth};
-use knit_model::plan::Item;
+use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
 use knit_model::{IfName, Sandbox, SandboxId, Scope};
 
-use super::interface::{Wanted, bridge_of};
-use super::{Resolved, ways};
-use crate::call::{Attachment, Device};
+use super::interface::{RequestedInterface, bridge_of};
+use super::{Resolved, node_routes};
+use crate::call::{Attachment, RequestedDevice};
 use crate::state::{BridgeKey, State};
 
-/// What calls want in a sandbox.
-pub(super) fn wants_of(state: &State, sandbox: &Sandbox) -> Vec<Wanted> {
-    state.called.of(&sandbox.id).map(|there| wanted(state, sandbox, there)).collect()
+/// The interfaces that calls request in a sandbox.
+pub(super) fn requested_interfaces(state: &State, sandbox: &Sandbox) -> Vec<RequestedInterface> {
+    state.attachments.of(&sandbox.id).map(|attachment| requested(state, sandbox, attachment)).collect()
 }
 
-fn wanted(state: &State, sandbox: &Sandbox, there: &Attachment) -> Wanted {
-    let mut want = match &there.asked.link {
+fn requested(state: &State, sandbox: &Sandbox, attachment: &Attachment) -> RequestedInterface {
+    let mut spec = match &attachment.request.link {
         Some(link) => InterfaceIntent {
-            name: NameRule::Exact(there.interface.clone()),
-            limits: there.limits(sandbox),
+            name: NameRule::Exact(attachment.interface.clone()),
+            limits: attachment.limits(sandbox),
             ..(**link).clone()
         },
-        None => on_network(state, sandbox, there),
+        None => on_network(state, sandbox, attachment),
     };
-    if let Some(Device { nic: Ok(nic), .. }) = &there.asked.device {
-        want.kind.set_parent(nic.clone());
-        want.parent = state.uplink_of_nic(&sandbox.namespace, nic).map(|uplink| uplink.name.clone());
-        want.fixed = on_ranges(state, there);
-        // A network may be asked for without its name.
-        want.network = want.network.map(|_| there.network.clone());
+    if let Some(RequestedDevice { nic: Ok(nic), .. }) = &attachment.request.device {
+        spec.kind.set_parent(nic.clone());
+        spec.parent = state.uplink_of_nic(&sandbox.namespace, nic).map(|uplink| uplink.name.clone());
+        spec.fixed = on_ranges(state, attachment);
+        // The network may have been requested without a name.
+        spec.network = spec.network.map(|_| attachment.network.clone());
     }
-    Wanted {
-        object: there.object.clone(),
-        why: there.why.clone(),
-        want,
-        tenant: there.tenant.clone(),
-        sets: there.asked.sets.clone(),
-        sticky: there.asked.sticky.clone(),
+    RequestedInterface {
+        object: attachment.object.clone(),
+        origin: attachment.origin.clone(),
+        spec,
+        tenant: attachment.tenant.clone(),
+        sets: attachment.request.sets.clone(),
+        sticky: attachment.request.sticky.clone(),
     }
 }
 
-/// A pair on the bridge of a network.
-fn on_network(state: &State, sandbox: &Sandbox, there: &Attachment) -> InterfaceIntent {
-    let network = state.network(&there.tenant, &there.network);
+/// A veth on the bridge of a network.
+fn on_network(state: &State, sandbox: &Sandbox, attachment: &Attachment) -> InterfaceIntent {
+    let network = state.network(&attachment.tenant, &attachment.network);
     let gateways: Vec<_> = network.filter(|network| !network.isolated).map_or_else(Vec::new, gateways);
-    let routes = there.asked.routes.iter().map(|route| through(route, &gateways));
+    let routes = attachment.request.routes.iter().map(|route| through(route, &gateways));
     InterfaceIntent {
         pods: Selector::default(),
-        name: NameRule::Exact(there.interface.clone()),
+        name: NameRule::Exact(attachment.interface.clone()),
         kind: Kind::Veth(Veth::default()),
-        attrs: there.asked.attrs.clone(),
+        attrs: attachment.request.attrs.clone(),
         parent: None,
-        master: bridge(state, there).map(|key| key.name.to_string()),
+        master: bridge(state, attachment).map(|key| key.name.to_string()),
         ranges: Vec::new(),
-        network: Some(there.network.clone()),
-        fixed: on_ranges(state, there),
+        network: Some(attachment.network.clone()),
+        fixed: on_ranges(state, attachment),
         routes: routes.collect(),
         rules: Vec::new(),
-        gateways: if there.asked.default_route { gateways.clone() } else { Vec::new() },
-        sysctls: there.asked.sysctls.clone(),
-        limits: there.limits(sandbox),
+        gateways: if attachment.request.default_route { gateways.clone() } else { Vec::new() },
+        sysctls: attachment.request.sysctls.clone(),
+        limits: attachment.limits(sandbox),
         port: None,
         remote_pod: None,
         vrf: None,
-        defined: None,
+        definition: None,
     }
 }
 
-/// A route that says no router goes through the network's.
+/// A route without a gateway uses the network's.
 fn through(route: &RouteIntent, gateways: &[IpAddr]) -> RouteIntent {
     let of_family = gateways.iter().find(|gateway| gateway.is_ipv4() == route.to.addr().is_ipv4());
     let mut route = route.clone();
@@ -84,86 +84,87 @@ fn through(route: &RouteIntent, gateways: &[IpAddr]) -> RouteIntent {
 }
 
 /// The bridge of an attachment's network on this node, or of the link that it describes.
-pub(super) fn bridge(state: &State, there: &Attachment) -> Option<BridgeKey> {
-    if let Some(link) = &there.asked.link {
-        return bridge_of(link, &there.tenant);
+pub(super) fn bridge(state: &State, attachment: &Attachment) -> Option<BridgeKey> {
+    if let Some(link) = &attachment.request.link {
+        return bridge_of(link, &attachment.tenant);
     }
     let name = match state.cluster() {
-        Some(cluster) if cluster.is(&there.tenant, &there.network) => cluster.bridge.clone(),
-        _ => IfName::new(NetworkIntent::bridge_name(&there.network)).ok()?,
+        Some(cluster) if cluster.is(&attachment.tenant, &attachment.network) => cluster.bridge.clone(),
+        _ => IfName::new(NetworkIntent::bridge_name(&attachment.network)).ok()?,
     };
-    Some(BridgeKey { namespace: there.tenant.clone(), name })
+    Some(BridgeKey { namespace: attachment.tenant.clone(), name })
 }
 
-/// Whether an attachment needs its bridge to filter VLANs.
-pub(super) fn needs_filter(there: &Attachment) -> bool {
-    let port = there.asked.link.as_ref().and_then(|link| link.port.as_ref());
+/// Whether an attachment needs VLAN filtering on its bridge.
+pub(super) fn needs_vlan_filter(attachment: &Attachment) -> bool {
+    let port = attachment.request.link.as_ref().and_then(|link| link.port.as_ref());
     port.is_some_and(BridgePortIntent::needs_filter)
 }
 
-/// The ranges whose first address an attachment's bridge has.
-pub(super) fn bridge_ranges(state: &State, there: &Attachment) -> Vec<IpNet> {
-    if let Some(link) = &there.asked.link {
+/// The ranges whose gateway address the bridge of an attachment has.
+pub(super) fn bridge_ranges(state: &State, attachment: &Attachment) -> Vec<IpNet> {
+    if let Some(link) = &attachment.request.link {
         return link.ranges.clone();
     }
-    let network = state.network(&there.tenant, &there.network).filter(|network| !network.isolated);
+    let network = state.network(&attachment.tenant, &attachment.network).filter(|network| !network.isolated);
     network.map_or_else(Vec::new, |network| network.ranges.clone())
 }
 
-/// Has `lo` up where a call gives a pod its first interface: nothing works in a namespace without it.
+/// Sets `lo` up when a call attaches a pod's primary interface.
 pub(super) fn loopback(state: &State, id: &SandboxId, resolved: &mut Resolved) {
-    let Some(first) = state.called.of(id).find(|there| there.asked.default_route) else { return };
+    let Some(first) = state.attachments.of(id).find(|attachment| attachment.request.default_route) else {
+        return;
+    };
     let scope = Scope::Sandbox(id.clone());
     let name = IfName::new("lo").expect("`lo` is a name");
-    resolved.because(&scope, Item::Link(name.clone()), &first.why);
+    resolved.add_origin(&scope, ItemKey::Link(name.clone()), &first.origin);
     let links = &mut resolved.desired.state.scope(&scope).links;
     let none = || Link::new(name.clone(), Kind::Other { name: String::new() });
     let link = links.entry(name.clone()).or_insert_with(none);
     link.attrs = std::mem::take(&mut link.attrs).or(&Attrs { up: Some(true), ..Attrs::default() });
 }
 
-/// Whether the node itself reaches the pods on a bridge.
+/// Whether the node itself has routes to the pods on a bridge.
 pub(super) fn is_routed(state: &State, key: &BridgeKey) -> bool {
     state.cluster().is_some_and(|cluster| cluster.bridge_key() == *key)
 }
 
-/// The node finds the pods of a bridge by a rule of Knit's own, and what comes from them may go on. The host's main
-/// table and its own forwarding switch stay as they are.
-pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], why: &Provenance, resolved: &mut Resolved) {
+/// Adds rules so that the node finds the pods of a bridge in Knit's table, and enables forwarding on the bridge. The
+/// main table and the global forwarding sysctl stay unchanged.
+pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], origin: &Provenance, resolved: &mut Resolved) {
     let host = Scope::Host;
     for range in addresses.iter().map(IpNet::trunc) {
-        ways::add_rule(range, why, resolved);
+        node_routes::add_rule(range, origin, resolved);
     }
     if addresses.iter().any(|address| address.addr().is_ipv4()) {
         let path = format!("net/ipv4/conf/{bridge}/forwarding");
-        resolved.because(&host, Item::Sysctl(path.clone()), why);
-        resolved.look.sysctls.insert(path.clone());
-        resolved.made.sysctls.insert(path.clone());
+        resolved.add_origin(&host, ItemKey::Sysctl(path.clone()), origin);
+        resolved.observe.sysctls.insert(path.clone());
+        resolved.unit_state.sysctls.insert(path.clone());
         resolved.desired.state.scope(&host).sysctls.insert(path, "1".to_owned());
     }
 }
 
-/// The bridge's address of each range: the way out.
+/// The gateway address of each range, which the bridge has.
 pub(super) fn gateways(network: &NetworkIntent) -> Vec<IpAddr> {
     let pools = network.ranges.iter().map(|range| Pool::with_gateway("", *range));
     pools.filter_map(|pool| pool.gateway_address()).map(|address| address.addr()).collect()
 }
 
-/// The addresses that are asked for by value, with the prefix lengths of the network's ranges; on no network, as they are
-/// asked for.
-fn on_ranges(state: &State, there: &Attachment) -> Vec<IpNet> {
-    let link = there.asked.link.as_deref().filter(|link| link.network.is_none());
+/// The fixed addresses with the prefix lengths of the network's ranges; unchanged without a network.
+fn on_ranges(state: &State, attachment: &Attachment) -> Vec<IpNet> {
+    let link = attachment.request.link.as_deref().filter(|link| link.network.is_none());
     if let Some(link) = link {
         return link.fixed.clone();
     }
-    let network = state.network(&there.tenant, &there.network);
+    let network = state.network(&attachment.tenant, &attachment.network);
     let ranges = network.map_or(&[][..], |network| &network.ranges);
-    let of_pools = state.cluster().filter(|cluster| cluster.is(&there.tenant, &there.network));
+    let of_pools = state.cluster().filter(|cluster| cluster.is(&attachment.tenant, &attachment.network));
     let with_prefix = |address: &IpAddr| {
         let range = ranges.iter().find(|range| range.contains(address)).copied();
         // This node may be about to take the block that it is of.
         let coming = || of_pools.and_then(|_| state.pool_of(*address)).map(|(_, block)| block);
         IpNet::new(*address, range.or_else(coming)?.prefix_len()).ok()
     };
-    there.asked.addresses.iter().filter_map(with_prefix).collect()
+    attachment.request.addresses.iter().filter_map(with_prefix).collect()
 }

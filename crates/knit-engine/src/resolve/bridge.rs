@@ -1,4 +1,4 @@
-//! Bridges: asked for by an object of their own, or by an interface that names one as its master.
+//! Bridges: requested by a Bridge object, or by an interface that names one as its master.
 
 use std::collections::BTreeSet;
 
@@ -6,139 +6,152 @@ use ipnet::IpNet;
 use knit_ipam::Pool;
 use knit_model::intent::{BridgeIntent, BridgePortIntent, IntentSpec, InterfaceIntent};
 use knit_model::link::{Bridge, DEFAULT_VLAN, Kind, Link, OwnerId};
-use knit_model::plan::Item;
+use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
-use knit_model::quota::Counts;
+use knit_model::quota::ResourceCounts;
 use knit_model::report::BridgeReport;
-use knit_model::{Address, IfName, Route, Rule, Scope, marks};
+use knit_model::{Address, IfName, Route, Rule, Scope, kernel_ids};
 
-use super::{DEFAULT_MTU, Resolved, attachment, span, with_defaults};
-use crate::call::{ATTACHMENT, Attachment};
+use super::{DEFAULT_MTU, Resolved, attachment, overlay_tunnel, with_defaults};
+use crate::call::{ATTACHMENT_KIND, Attachment};
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State};
 
-/// One object's wish about a bridge.
-struct Wish<'a> {
+/// A request of one object for a bridge.
+struct BridgeRequest<'a> {
     object: &'a ObjectKey,
-    why: &'a Provenance,
+    origin: &'a Provenance,
     ranges: Vec<IpNet>,
-    /// Whether it needs a bridge that filters VLANs.
-    needs_filter: bool,
-    /// What a `Bridge` object says; an interface says nothing about its bridge.
-    says: Option<&'a BridgeIntent>,
+    /// Whether it needs VLAN filtering.
+    needs_vlan_filter: bool,
+    /// The spec of a `Bridge` object; interfaces do not configure their bridge.
+    bridge_spec: Option<&'a BridgeIntent>,
 }
 
-/// What a bridge should be. Nothing at all when nobody needs it.
+/// The desired state of a bridge. Empty if it is not needed.
 pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     let mut resolved = Resolved::default();
     let name = name_of(state, key);
-    resolved.look.host_links.insert(name.clone());
-    if let Some(tunnel) = state.made.get(&Unit::Bridge(key.clone())).and_then(|made| made.tunnel.as_ref()) {
-        resolved.look.host_links.insert(tunnel.link.clone());
+    resolved.observe.host_links.insert(name.clone());
+    if let Some(tunnel) =
+        state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.tunnel.as_ref())
+    {
+        resolved.observe.host_links.insert(tunnel.link.clone());
     }
-    resolved.look.host_rules = true;
-    let wishes = wishes(state, key);
-    if wishes.is_empty() && !is_used(state, key) {
-        resolved.look.ports_of = Some(name);
+    resolved.observe.host_rules = true;
+    let requests = requests(state, key);
+    if requests.is_empty() && !is_used(state, key) {
+        resolved.observe.ports_of = Some(name);
         return resolved;
     }
-    if refuse(state, key, &wishes, &mut resolved) {
+    if deny_by_quota(state, key, &requests, &mut resolved) {
         return resolved;
     }
     let mut link = Link::new(name.clone(), Kind::Bridge(Bridge::default()));
     link.owner = Some(OwnerId::derived(&format!("bridge/{key}")));
-    let says = wishes.iter().find_map(|wish| wish.says);
-    if let Some(says) = says {
-        link.kind = Kind::Bridge(says.bridge.clone());
+    let bridge_spec = requests.iter().find_map(|request| request.bridge_spec);
+    if let Some(bridge_spec) = bridge_spec {
+        link.kind = Kind::Bridge(bridge_spec.bridge.clone());
     }
-    let default_vlan = default_vlan(state, key, &wishes);
+    let default_vlan = default_vlan(state, key, &requests);
     if let Kind::Bridge(bridge) = &mut link.kind {
         bridge.vlan_filtering = Some(default_vlan.is_some());
     }
     link.kind = link.kind.with_defaults();
-    let mut asked = says.map(|says| says.attrs.clone()).unwrap_or_default();
-    let port = says.and_then(|says| says.port.clone()).unwrap_or_default();
-    asked.vlans = default_vlan.map(|default| port.vlans(default));
-    resolved.look.vlans = default_vlan.is_some();
-    let mtu = state.spanning_mtu(key).unwrap_or(DEFAULT_MTU);
-    link.attrs = with_defaults(&link.kind, &asked, Some(mtu), None, &format!("bridge/{key}"));
-    for wish in &wishes {
-        resolved.askers.insert(wish.object.clone());
-        resolved.because(&Scope::Host, Item::Link(name.clone()), wish.why);
+    let mut attrs = bridge_spec.map(|bridge_spec| bridge_spec.attrs.clone()).unwrap_or_default();
+    let port = bridge_spec.and_then(|bridge_spec| bridge_spec.port.clone()).unwrap_or_default();
+    attrs.vlans = default_vlan.map(|default| port.vlans(default));
+    resolved.observe.vlans = default_vlan.is_some();
+    let mtu = state.overlay_mtu(key).unwrap_or(DEFAULT_MTU);
+    link.attrs = with_defaults(&link.kind, &attrs, Some(mtu), None, &format!("bridge/{key}"));
+    for request in &requests {
+        resolved.requesters.insert(request.object.clone());
+        resolved.add_origin(&Scope::Host, ItemKey::Link(name.clone()), request.origin);
     }
-    span::add(state, key, &link, default_vlan, &mut resolved);
+    overlay_tunnel::add(state, key, &link, default_vlan, &mut resolved);
     resolved.desired.state.scope(&Scope::Host).add_link(link);
-    let addresses = add_ranges(state, key, &name, &wishes, &mut resolved);
+    let addresses = add_ranges(state, key, &name, &requests, &mut resolved);
     if attachment::is_routed(state, key) {
-        attachment::route_to(&name, &addresses, &wishes[0].why.clone(), &mut resolved);
+        attachment::route_to(&name, &addresses, &requests[0].origin.clone(), &mut resolved);
     }
-    resolved.made.host_links.insert(name.clone());
-    resolved.made.bridge = Some(BridgeReport { asked: key.name.to_string(), name, addresses, default_vlan });
+    resolved.unit_state.host_links.insert(name.clone());
+    resolved.unit_state.bridge =
+        Some(BridgeReport { requested: key.name.to_string(), name, addresses, default_vlan });
     resolved
 }
 
-/// Says no to a new bridge for which the namespace's quota has no room. What calls ask for is not counted.
-fn refuse(state: &State, key: &BridgeKey, wishes: &[Wish<'_>], resolved: &mut Resolved) -> bool {
-    let is_new = !state.made.contains_key(&Unit::Bridge(key.clone()));
-    let is_counted = wishes.iter().all(|wish| wish.object.kind != ATTACHMENT);
-    let one = Counts { bridges: 1, ..Counts::default() };
+/// Denies a new bridge beyond the namespace's quota. Attachments are not counted.
+fn deny_by_quota(
+    state: &State,
+    key: &BridgeKey,
+    requests: &[BridgeRequest<'_>],
+    resolved: &mut Resolved,
+) -> bool {
+    let is_new = !state.units.contains_key(&Unit::Bridge(key.clone()));
+    let is_counted = requests.iter().all(|request| request.object.kind != ATTACHMENT_KIND);
+    let one = ResourceCounts { bridges: 1, ..ResourceCounts::default() };
     if !is_new || !is_counted {
         return false;
     }
-    let Err(why) = state.has_room(&key.namespace, Counts::default(), one) else { return false };
-    resolved.refused = one;
-    for wish in wishes {
-        resolved.askers.insert(wish.object.clone());
-        let message = format!("bridge {}: {why}", key.name);
-        resolved.problem(wish.object, wish.why.field.clone(), Reason::QuotaExceeded, message);
+    let Err(error) = state.check_namespace_quota(&key.namespace, ResourceCounts::default(), one) else {
+        return false;
+    };
+    resolved.denied = one;
+    for request in requests {
+        resolved.requesters.insert(request.object.clone());
+        let message = format!("bridge {}: {error}", key.name);
+        resolved.problem(request.object, request.origin.field.clone(), Reason::QuotaExceeded, message);
     }
     true
 }
 
-/// The VLAN of a port when nobody says anything, if the bridge filters: because its object says so, because a port needs
-/// it, or because a port that needed it is still there. So the ports of two VLANs never see each other on the way out.
-pub(super) fn is_to_filter(state: &State, key: &BridgeKey) -> bool {
-    default_vlan(state, key, &wishes(state, key)).is_some()
+/// The default VLAN of ports, if the bridge filters VLANs: because its object enables it, because a port needs it, or
+/// because a port that needed it still exists. So ports of different VLANs stay isolated during the removal.
+pub(super) fn filters_vlans(state: &State, key: &BridgeKey) -> bool {
+    default_vlan(state, key, &requests(state, key)).is_some()
 }
 
-fn default_vlan(state: &State, key: &BridgeKey, wishes: &[Wish<'_>]) -> Option<u16> {
-    let says = wishes.iter().find_map(|wish| wish.says).map(|says| &says.bridge);
-    let filters = says.and_then(|says| says.vlan_filtering);
-    let is_needed = || wishes.iter().any(|wish| wish.needs_filter) || has_vlan_ports(state, key);
-    let default = says.and_then(|says| says.default_pvid).unwrap_or(DEFAULT_VLAN);
+fn default_vlan(state: &State, key: &BridgeKey, requests: &[BridgeRequest<'_>]) -> Option<u16> {
+    let bridge_spec =
+        requests.iter().find_map(|request| request.bridge_spec).map(|bridge_spec| &bridge_spec.bridge);
+    let filters = bridge_spec.and_then(|bridge_spec| bridge_spec.vlan_filtering);
+    let is_needed = || requests.iter().any(|request| request.needs_vlan_filter) || has_vlan_ports(state, key);
+    let default = bridge_spec.and_then(|bridge_spec| bridge_spec.default_pvid).unwrap_or(DEFAULT_VLAN);
     filters.unwrap_or_else(is_needed).then_some(default)
 }
 
-/// Whether a port with VLANs of its own is there.
+/// Whether a port with VLANs exists.
 fn has_vlan_ports(state: &State, key: &BridgeKey) -> bool {
-    let Some(name) = state.made.get(&Unit::Bridge(key.clone())).and_then(|made| made.bridge.as_ref()) else {
+    let Some(name) =
+        state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.bridge.as_ref())
+    else {
         return false;
     };
-    let users = state.made.values().filter(|made| made.uses.contains(key));
-    let mut ports = users.flat_map(|made| &made.interfaces).map(|(_, interface)| interface);
+    let users = state.units.values().filter(|unit_state| unit_state.used_bridges.contains(key));
+    let mut ports = users.flat_map(|unit_state| &unit_state.interfaces).map(|(_, interface)| interface);
     ports.any(|port| port.vlans.is_some() && port.master.as_ref() == Some(&name.name))
 }
 
-/// Whether anything wants the bridge to be there.
+/// Whether the bridge is needed.
 pub(crate) fn is_needed(state: &State, key: &BridgeKey) -> bool {
-    is_used(state, key) || !wishes(state, key).is_empty()
+    is_used(state, key) || !requests(state, key).is_empty()
 }
 
-/// Whether nobody asks for the bridge any more, but interfaces are still on it. It stays as it is until they are gone, so
-/// that nothing is half taken away if they cannot go.
-pub(crate) fn is_left(state: &State, key: &BridgeKey) -> bool {
-    is_used(state, key) && wishes(state, key).is_empty()
+/// Whether no object requests the bridge any more, but it still has ports. It stays unchanged until they are gone, so
+/// that a failed removal leaves it intact.
+pub(crate) fn is_draining(state: &State, key: &BridgeKey) -> bool {
+    is_used(state, key) && requests(state, key).is_empty()
 }
 
-/// The name on the node: what was asked for, unless another tenant's bridge or another link of Knit's has it. A bridge
-/// keeps its name as long as it is there.
+/// The name on the node: the requested one, unless another bridge or link of Knit has it. An existing bridge keeps its
+/// name.
 pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
     let unit = Unit::Bridge(key.clone());
-    if let Some(bridge) = state.made.get(&unit).and_then(|made| made.bridge.as_ref()) {
+    if let Some(bridge) = state.units.get(&unit).and_then(|unit_state| unit_state.bridge.as_ref()) {
         return bridge.name.clone();
     }
-    if state.is_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
+    if state.is_name_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
 }
 
 fn derived_name(key: &BridgeKey) -> IfName {
@@ -147,93 +160,103 @@ fn derived_name(key: &BridgeKey) -> IfName {
 }
 
 fn is_used(state: &State, key: &BridgeKey) -> bool {
-    state.made.values().any(|made| made.uses.contains(key))
+    state.units.values().any(|unit_state| unit_state.used_bridges.contains(key))
 }
 
-fn wishes<'a>(state: &'a State, key: &BridgeKey) -> Vec<Wish<'a>> {
-    let mut wishes = Vec::new();
-    for (object, stored) in state.in_order() {
+fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
+    let mut requests = Vec::new();
+    for (object, stored) in state.objects_by_age() {
         let is_own = object.namespace == key.namespace;
         for intent in &stored.intents {
-            let why = &intent.origin;
+            let origin = &intent.origin;
             match &intent.spec {
-                IntentSpec::Bridge(want) if is_own && want.name == key.name => {
-                    let needs_filter = want.port.as_ref().is_some_and(BridgePortIntent::needs_filter);
-                    let ranges = want.ranges.clone();
-                    wishes.push(Wish { object, why, ranges, needs_filter, says: Some(want) });
-                }
-                IntentSpec::Interface(want)
-                    if want.tenant(&object.namespace) == key.namespace
-                        && is_port(want, key)
-                        && has_pod(state, &object.namespace, want) =>
-                {
-                    wishes.push(Wish {
+                IntentSpec::Bridge(spec) if is_own && spec.name == key.name => {
+                    let needs_vlan_filter = spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter);
+                    let ranges = spec.ranges.clone();
+                    requests.push(BridgeRequest {
                         object,
-                        why,
-                        ranges: ranges(state, &key.namespace, want),
-                        needs_filter: want.port.as_ref().is_some_and(BridgePortIntent::needs_filter),
-                        says: None,
+                        origin,
+                        ranges,
+                        needs_vlan_filter,
+                        bridge_spec: Some(spec),
+                    });
+                }
+                IntentSpec::Interface(spec)
+                    if spec.tenant(&object.namespace) == key.namespace
+                        && is_port(spec, key)
+                        && has_pod(state, &object.namespace, spec) =>
+                {
+                    requests.push(BridgeRequest {
+                        object,
+                        origin,
+                        ranges: ranges(state, &key.namespace, spec),
+                        needs_vlan_filter: spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter),
+                        bridge_spec: None,
                     });
                 }
                 _ => {}
             }
         }
     }
-    // All attachments of a network bring the same to its bridge, so one speaks for all; links that callers describe each
-    // speak for themselves.
-    let is_port = |there: &&Attachment| attachment::bridge(state, there).as_ref() == Some(key);
-    let on_network = state.called.all().filter(|there| there.asked.link.is_none()).find(is_port);
-    let described = state.called.all().filter(|there| there.asked.link.is_some()).filter(is_port);
-    wishes.extend(on_network.into_iter().chain(described).map(|there| Wish {
-        object: &there.object,
-        why: &there.why,
-        ranges: attachment::bridge_ranges(state, there),
-        needs_filter: attachment::needs_filter(there),
-        says: None,
+    // All attachments of a network make the same request, so one is sufficient; links described by callers are
+    // individual.
+    let is_port = |attachment: &&Attachment| attachment::bridge(state, attachment).as_ref() == Some(key);
+    let on_network =
+        state.attachments.all().filter(|attachment| attachment.request.link.is_none()).find(is_port);
+    let described =
+        state.attachments.all().filter(|attachment| attachment.request.link.is_some()).filter(is_port);
+    requests.extend(on_network.into_iter().chain(described).map(|attachment| BridgeRequest {
+        object: &attachment.object,
+        origin: &attachment.origin,
+        ranges: attachment::bridge_ranges(state, attachment),
+        needs_vlan_filter: attachment::needs_vlan_filter(attachment),
+        bridge_spec: None,
     }));
-    wishes
+    requests
 }
 
-/// The ranges that an interface brings to its bridge: its own, or its network's. An isolated network has no node on it.
-fn ranges(state: &State, namespace: &str, want: &InterfaceIntent) -> Vec<IpNet> {
-    if want.defined.as_ref().is_some_and(|defined| !defined.gateway) {
+/// The ranges that an interface adds to its bridge: its own, or its network's. The node is not on an isolated network.
+fn ranges(state: &State, namespace: &str, spec: &InterfaceIntent) -> Vec<IpNet> {
+    if spec.definition.as_ref().is_some_and(|defined| !defined.gateway) {
         return Vec::new();
     }
-    let network = want.network.as_ref().and_then(|name| state.network(namespace, name));
+    let network = spec.network.as_ref().and_then(|name| state.network(namespace, name));
     match network {
         Some(network) if network.isolated => Vec::new(),
         Some(network) => network.ranges.clone(),
-        None => want.ranges.clone(),
+        None => spec.ranges.clone(),
     }
 }
 
-fn is_port(want: &InterfaceIntent, key: &BridgeKey) -> bool {
-    matches!(want.kind, Kind::Veth(_)) && want.master.as_deref() == Some(key.name.as_str())
+fn is_port(spec: &InterfaceIntent, key: &BridgeKey) -> bool {
+    matches!(spec.kind, Kind::Veth(_)) && spec.master.as_deref() == Some(key.name.as_str())
 }
 
-fn has_pod(state: &State, namespace: &str, want: &InterfaceIntent) -> bool {
-    state.sandboxes.values().any(|sandbox| want.pods.matches(namespace, sandbox))
+fn has_pod(state: &State, namespace: &str, spec: &InterfaceIntent) -> bool {
+    state.sandboxes.values().any(|sandbox| spec.pods.matches(namespace, sandbox))
 }
 
-/// Gives the bridge the first address of each range, with its connected route in Knit's own table: the host's main
-/// table stays as it is.
+/// Adds the gateway address of each range to the bridge, with its connected route in Knit's routing table: the main
+/// table stays unchanged.
 fn add_ranges(
     state: &State,
     key: &BridgeKey,
     name: &IfName,
-    wishes: &[Wish<'_>],
+    requests: &[BridgeRequest<'_>],
     resolved: &mut Resolved,
 ) -> Vec<IpNet> {
     let mut addresses: Vec<IpNet> = Vec::new();
     let mut seen: BTreeSet<IpNet> = BTreeSet::new();
-    for (wish, range) in wishes.iter().flat_map(|wish| wish.ranges.iter().map(move |range| (wish, *range))) {
+    for (request, range) in
+        requests.iter().flat_map(|request| request.ranges.iter().map(move |range| (request, *range)))
+    {
         if !seen.insert(range) {
             continue;
         }
         if let Some(sentence) = forbidden(state, range) {
             resolved.problem(
-                wish.object,
-                wish.why.field.clone(),
+                request.object,
+                request.origin.field.clone(),
                 Reason::RangeOverlap,
                 format!("bridge {}: {sentence}", key.name),
             );
@@ -242,33 +265,34 @@ fn add_ranges(
         if let Some(other) = seen.iter().find(|other| **other != range && knit_ipam::overlaps(**other, range))
         {
             let message = format!("bridge {}: {range} overlaps {other} on the same bridge", key.name);
-            resolved.problem(wish.object, wish.why.field.clone(), Reason::RangeOverlap, message);
+            resolved.problem(request.object, request.origin.field.clone(), Reason::RangeOverlap, message);
             continue;
         }
         let Some(first) = Pool::with_gateway(key.to_string(), range).gateway_address() else { continue };
-        if let Some((other, is_mine)) = who_has(state, key, range) {
-            let whose = if is_mine { "" } else { " of another namespace" };
-            let warning =
-                format!("bridge {name} has no address of {range}: bridge {other}{whose} has it on this node");
-            resolved.made.warnings.push((wish.object.clone(), warning));
+        if let Some((other, is_mine)) = range_holder(state, key, range) {
+            let suffix = if is_mine { "" } else { " of another namespace" };
+            let warning = format!(
+                "bridge {name} has no address of {range}: bridge {other}{suffix} has it on this node"
+            );
+            resolved.unit_state.warnings.push((request.object.clone(), warning));
             continue;
         }
-        add_address(name, first, wish.why, resolved);
+        add_address(name, first, request.origin, resolved);
         addresses.push(first);
     }
     addresses
 }
 
-fn add_address(name: &IfName, address: IpNet, why: &Provenance, resolved: &mut Resolved) {
+fn add_address(name: &IfName, address: IpNet, origin: &Provenance, resolved: &mut Resolved) {
     let host = Scope::Host;
     let single = IpNet::from(address.addr());
-    let rule = Rule::from_address(single, marks::HOST_TABLE, marks::HOST_RULE_PRIORITY);
-    let route = Route { table: marks::HOST_TABLE, ..Route::on_link(address.trunc(), name.clone()) };
+    let rule = Rule::from_address(single, kernel_ids::HOST_TABLE, kernel_ids::HOST_RULE_PRIORITY);
+    let route = Route { table: kernel_ids::HOST_TABLE, ..Route::on_link(address.trunc(), name.clone()) };
     let address = Address { noprefixroute: true, ..Address::new(name.clone(), address) };
-    resolved.because(&host, Item::Address(address.key()), why);
-    resolved.because(&host, Item::Route(route.key()), why);
-    resolved.because(&host, Item::Rule(rule.clone()), why);
-    resolved.made.rules.insert(rule.clone());
+    resolved.add_origin(&host, ItemKey::Address(address.key()), origin);
+    resolved.add_origin(&host, ItemKey::Route(route.key()), origin);
+    resolved.add_origin(&host, ItemKey::Rule(rule.clone()), origin);
+    resolved.unit_state.rules.insert(rule.clone());
     let scope = resolved.desired.state.scope(&host);
     scope.add_address(address);
     scope.add_route(route);
@@ -276,17 +300,17 @@ fn add_address(name: &IfName, address: IpNet, why: &Provenance, resolved: &mut R
 }
 
 fn forbidden(state: &State, range: IpNet) -> Option<String> {
-    let mut others = knit_ipam::overlap::never_for_pods();
+    let mut others = knit_ipam::overlap::reserved_ranges();
     others.extend(state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range)));
-    knit_ipam::forbidden(range, &others)
+    knit_ipam::overlap_message(range, &others)
 }
 
-/// Another bridge of this node that has, or is about to take, an address in the same range, and whether it is of the
+/// Another bridge of this node that has, or is about to get, an address in the same range, and whether it is in the
 /// same namespace.
-fn who_has(state: &State, key: &BridgeKey, range: IpNet) -> Option<(IfName, bool)> {
-    let flying = state.flights.iter().map(|(unit, flight)| (unit, &flight.resolved.made));
-    let others = state.made.iter().chain(flying).filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
-    let mut bridges = others.filter_map(|(unit, made)| Some((unit, made.bridge.as_ref()?)));
+fn range_holder(state: &State, key: &BridgeKey, range: IpNet) -> Option<(IfName, bool)> {
+    let in_flight = state.in_flight.iter().map(|(unit, change)| (unit, &change.resolved.unit_state));
+    let others = state.units.iter().chain(in_flight).filter(|(unit, _)| **unit != Unit::Bridge(key.clone()));
+    let mut bridges = others.filter_map(|(unit, unit_state)| Some((unit, unit_state.bridge.as_ref()?)));
     bridges
         .find(|(_, bridge)| bridge.addresses.iter().any(|address| knit_ipam::overlaps(*address, range)))
         .map(|(unit, bridge)| {

@@ -1,4 +1,4 @@
-//! Which units an object has a say in.
+//! Which units an object affects.
 
 use std::collections::BTreeSet;
 
@@ -6,52 +6,53 @@ use knit_model::intent::IntentSpec;
 use knit_model::{IfName, Kind};
 
 use crate::event::Unit;
-use crate::spans;
+use crate::overlay;
 use crate::state::{BridgeKey, State, StoredObject};
 
-/// The units that an object has a say in.
+/// The units that an object affects.
 pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
     let namespace = &object.object.namespace;
     let mut units: BTreeSet<Unit> = bridges_named(object).into_iter().map(Unit::Bridge).collect();
     for intent in &object.intents {
         let pods = match &intent.spec {
-            IntentSpec::Interface(want) => &want.pods,
-            IntentSpec::LinkChange(want) => &want.pods,
-            IntentSpec::Routing(want) => &want.pods,
-            // Nothing in the kernel follows from it.
+            IntentSpec::Interface(spec) => &spec.pods,
+            IntentSpec::LinkChange(spec) => &spec.pods,
+            IntentSpec::Routing(spec) => &spec.pods,
+            // No kernel state depends on it.
             IntentSpec::RequiredExtensions(_) | IntentSpec::AddressPool(_) | IntentSpec::Rejected(_) => {
                 continue;
             }
-            // Only a virtual machine's unit has to say that there are none.
-            IntentSpec::Socket(want) => &want.pods,
-            IntentSpec::PluginChain(want) => &want.pods,
+            // Only a virtual machine's unit has to reject them.
+            IntentSpec::Socket(spec) => &spec.pods,
+            IntentSpec::PluginChain(spec) => &spec.pods,
             IntentSpec::NodeRoutes(_) | IntentSpec::EgressGateway(_) => {
                 units.insert(Unit::NodeRoutes);
                 continue;
             }
-            // What it did not let be may be now.
+            // Denied units may be allowed now.
             IntentSpec::Quota(_) => {
                 units.extend(state.blocked_by_quota(namespace));
                 continue;
             }
-            // An uplink may open or close a way for any sandbox.
+            // An uplink may permit or forbid links of any sandbox.
             IntentSpec::Uplink(_) => {
                 units.extend(state.sandboxes.keys().map(|id| Unit::Sandbox(id.clone())));
                 continue;
             }
-            // A network may change the ranges of any interface of its namespace, and of the bridges of those.
+            // A network may change the ranges of all interfaces and bridges in its namespace.
             IntentSpec::Network(network) => {
                 let mine = state.objects.values().filter(|other| other.object.namespace == *namespace);
                 let on_it = mine.filter(|other| is_on(other, &network.name));
                 units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
-                units.extend(spans::rivals(state, namespace, network));
+                units.extend(overlay::bridges_with_same_vni(state, namespace, network));
                 let mine = state.sandboxes.values().filter(|sandbox| sandbox.namespace == *namespace);
                 units.extend(mine.map(|sandbox| Unit::Sandbox(sandbox.id.clone())));
                 continue;
             }
-            IntentSpec::Bridge(want) => {
-                let key = BridgeKey { namespace: namespace.clone(), name: want.name.clone() };
-                let users = state.made.iter().filter(|(_, made)| made.uses.contains(&key));
+            IntentSpec::Bridge(spec) => {
+                let key = BridgeKey { namespace: namespace.clone(), name: spec.name.clone() };
+                let users =
+                    state.units.iter().filter(|(_, unit_state)| unit_state.used_bridges.contains(&key));
                 units.extend(users.map(|(unit, _)| unit.clone()));
                 continue;
             }
@@ -64,17 +65,17 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
 
 /// Whether any interface of an object is on this network.
 fn is_on(object: &StoredObject, network: &str) -> bool {
-    let mut wants = object.intents.iter().map(|intent| &intent.spec);
-    wants.any(|want| matches!(want, IntentSpec::Interface(want) if want.network.as_deref() == Some(network)))
+    let mut specs = object.intents.iter().map(|intent| &intent.spec);
+    specs.any(|spec| matches!(spec, IntentSpec::Interface(spec) if spec.network.as_deref() == Some(network)))
 }
 
 /// The bridges that an object names.
 pub(super) fn bridges_named(object: &StoredObject) -> BTreeSet<BridgeKey> {
     let own = &object.object.namespace;
     let names = object.intents.iter().filter_map(|intent| match &intent.spec {
-        IntentSpec::Bridge(want) => Some((own.as_str(), want.name.clone())),
-        IntentSpec::Interface(want) if matches!(want.kind, Kind::Veth(_)) => {
-            Some((want.tenant(own), IfName::new(want.master.as_ref()?).ok()?))
+        IntentSpec::Bridge(spec) => Some((own.as_str(), spec.name.clone())),
+        IntentSpec::Interface(spec) if matches!(spec.kind, Kind::Veth(_)) => {
+            Some((spec.tenant(own), IfName::new(spec.master.as_ref()?).ok()?))
         }
         _ => None,
     });

@@ -1,4 +1,4 @@
-//! How leases look on disk: network, address, lease, and nothing that follows from them.
+//! Serialized form of leases: network, address, lease, without indexes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::Leases;
 use crate::lease::Lease;
 
-/// The plain maps.
+/// Leases by network and address.
 #[derive(Deserialize)]
 #[serde(transparent)]
 pub(super) struct Stored(BTreeMap<String, BTreeMap<IpAddr, Lease>>);

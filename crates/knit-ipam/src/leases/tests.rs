@@ -1,7 +1,7 @@
-//! What leases promise, one behaviour at a time. The random comparison with a naive model is in `tests/model.rs`.
+//! Behaviour of leases, one property at a time. The randomized comparison with a naive model is in `tests/unit.rs`.
 
 use super::*;
-use crate::runs::LOOKUPS;
+use crate::interval_set::LOOKUPS;
 
 fn pool(range: &str) -> Pool {
     Pool::with_gateway("pcbr0", range.parse().unwrap())
@@ -14,21 +14,21 @@ fn owner(number: u32) -> AttachmentId {
     }
 }
 
-fn life(cookie: u64) -> Instance {
-    Instance { boot: "b".to_owned(), cookie }
+fn instance(cookie: u64) -> SandboxInstance {
+    SandboxInstance { boot: "b".to_owned(), cookie }
 }
 
-fn ask(leases: &mut Leases, pool: &Pool, number: u32, want: LeaseRequest) -> Result<String, String> {
-    let answer = leases.allocate(pool, &owner(number), &life(1), want, Time(10));
+fn allocate(leases: &mut Leases, pool: &Pool, number: u32, request: LeaseRequest) -> Result<String, String> {
+    let answer = leases.allocate(pool, &owner(number), &instance(1), request, Time(10));
     answer.map(|net| net.to_string()).map_err(|error| error.to_string())
 }
 
 fn any(leases: &mut Leases, pool: &Pool, number: u32) -> String {
-    ask(leases, pool, number, LeaseRequest::Any).unwrap()
+    allocate(leases, pool, number, LeaseRequest::Any).unwrap()
 }
 
 #[test]
-fn the_first_pods_follow_the_bridge() {
+fn allocation_starts_after_the_gateway() {
     let (mut leases, pool) = (Leases::default(), pool("192.168.100.0/24"));
     assert_eq!(any(&mut leases, &pool, 1), "192.168.100.2/24");
     assert_eq!(any(&mut leases, &pool, 2), "192.168.100.3/24");
@@ -36,20 +36,20 @@ fn the_first_pods_follow_the_bridge() {
 }
 
 #[test]
-fn asking_again_gives_the_same_lease_and_a_new_life_takes_it_over() {
+fn allocation_is_idempotent_and_a_new_instance_takes_the_lease_over() {
     let (mut leases, pool) = (Leases::default(), pool("192.168.100.0/24"));
     any(&mut leases, &pool, 1);
     assert_eq!(any(&mut leases, &pool, 1), "192.168.100.2/24");
     let address = "192.168.100.2".parse().unwrap();
     assert_eq!(leases.get("pcbr0", address).unwrap().since, Time(10));
-    leases.allocate(&pool, &owner(1), &life(2), LeaseRequest::Any, Time(20)).unwrap();
+    leases.allocate(&pool, &owner(1), &instance(2), LeaseRequest::Any, Time(20)).unwrap();
     let lease = leases.get("pcbr0", address).unwrap();
     assert_eq!((lease.instance.cookie, lease.since), (2, Time(20)));
     assert_eq!(leases.iter().count(), 1);
 }
 
 #[test]
-fn two_networks_may_give_the_same_address() {
+fn two_networks_may_allocate_the_same_address() {
     let mut leases = Leases::default();
     let red = Pool::with_gateway("red", "10.0.0.0/24".parse().unwrap());
     let blue = Pool::with_gateway("blue", "10.0.0.0/24".parse().unwrap());
@@ -60,12 +60,12 @@ fn two_networks_may_give_the_same_address() {
 }
 
 #[test]
-fn a_freed_address_rests_until_nothing_fresher_is_left() {
+fn a_released_address_is_reused_last() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/29"));
     for number in 1..=3 {
         any(&mut leases, &pool, number);
     }
-    // The clock goes back between the two: the order of the calls counts, not the clock.
+    // The clock goes back between the two: the order of the calls counts.
     leases.release(&owner(2), Time(900));
     leases.release(&owner(1), Time(100));
     assert_eq!(any(&mut leases, &pool, 4), "10.0.0.5/29");
@@ -73,76 +73,80 @@ fn a_freed_address_rests_until_nothing_fresher_is_left() {
     assert_eq!(any(&mut leases, &pool, 6), "10.0.0.3/29");
     assert_eq!(any(&mut leases, &pool, 7), "10.0.0.2/29");
     assert_eq!(
-        ask(&mut leases, &pool, 8, LeaseRequest::Any).unwrap_err(),
+        allocate(&mut leases, &pool, 8, LeaseRequest::Any).unwrap_err(),
         "network pcbr0 range 10.0.0.0/29 is exhausted: all 5 addresses are in use"
     );
 }
 
 #[test]
-fn a_pool_with_nothing_to_give_says_so() {
+fn a_pool_without_allocatable_addresses_is_exhausted() {
     let mut leases = Leases::default();
-    let error = ask(&mut leases, &pool("10.0.0.7/32"), 1, LeaseRequest::Any).unwrap_err();
-    assert_eq!(
-        error,
-        "network pcbr0 range 10.0.0.7/32 has no address to give: what is not the bridge's is reserved"
-    );
+    let error = allocate(&mut leases, &pool("10.0.0.7/32"), 1, LeaseRequest::Any).unwrap_err();
+    assert_eq!(error, "network pcbr0 range 10.0.0.7/32 has no allocatable address: all are reserved");
     any(&mut leases, &pool("10.0.0.0/31"), 1);
-    let error = ask(&mut leases, &pool("10.0.0.0/31"), 2, LeaseRequest::Any).unwrap_err();
+    let error = allocate(&mut leases, &pool("10.0.0.0/31"), 2, LeaseRequest::Any).unwrap_err();
     assert_eq!(error, "network pcbr0 range 10.0.0.0/31 is exhausted: its only address is in use");
 }
 
 #[test]
-fn a_sticky_owner_gets_its_address_back_if_it_is_free() {
+fn a_sticky_request_gets_its_address_if_it_is_free() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
     for number in 1..=3 {
         any(&mut leases, &pool, number);
     }
     leases.release(&owner(2), Time(1));
     let back = LeaseRequest::Sticky("10.0.0.3".parse().unwrap());
-    assert_eq!(ask(&mut leases, &pool, 2, back).unwrap(), "10.0.0.3/24");
-    // Taken, the bridge's, or of another range: any other will do.
-    assert_eq!(ask(&mut leases, &pool, 4, back).unwrap(), "10.0.0.5/24");
+    assert_eq!(allocate(&mut leases, &pool, 2, back).unwrap(), "10.0.0.3/24");
+    // Leased, the gateway, or of another range: any other address is allocated.
+    assert_eq!(allocate(&mut leases, &pool, 4, back).unwrap(), "10.0.0.5/24");
     for (number, previous) in [(5, "10.0.0.1"), (6, "172.16.0.9"), (7, "fd00::9")] {
-        let want = LeaseRequest::Sticky(previous.parse().unwrap());
-        assert_eq!(ask(&mut leases, &pool, number, want).unwrap(), format!("10.0.0.{}/24", number + 1));
+        let request = LeaseRequest::Sticky(previous.parse().unwrap());
+        assert_eq!(
+            allocate(&mut leases, &pool, number, request).unwrap(),
+            format!("10.0.0.{}/24", number + 1)
+        );
     }
 }
 
 #[test]
-fn what_an_attachment_had_last_is_remembered_while_it_rests() {
+fn the_last_address_of_an_attachment_is_known_until_it_is_reused() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/30"));
-    let before = |leases: &Leases| leases.last_of(&pool, &owner(1)).map(|address| address.to_string());
+    let before =
+        |leases: &Leases| leases.last_released_by(&pool, &owner(1)).map(|address| address.to_string());
     any(&mut leases, &pool, 1);
-    assert_eq!(before(&leases), None, "it holds it");
+    assert_eq!(before(&leases), None, "still leased");
     leases.release(&owner(1), Time(1));
     assert_eq!(before(&leases).as_deref(), Some("10.0.0.2"));
     let read: Leases = serde_json::from_str(&serde_json::to_string(&leases).unwrap()).unwrap();
     assert_eq!((before(&read), &read), (before(&leases), &leases));
-    assert_eq!(leases.last_of(&self::pool("10.9.0.0/24"), &owner(1)), None, "of another range");
+    assert_eq!(leases.last_released_by(&self::pool("10.9.0.0/24"), &owner(1)), None, "of another range");
     any(&mut leases, &pool, 2);
-    assert_eq!(before(&leases), None, "another has it");
+    assert_eq!(before(&leases), None, "leased to another");
     leases.release(&owner(2), Time(1));
     leases.forget_network("pcbr0");
     assert_eq!(leases, Leases::default());
 }
 
 #[test]
-fn a_fixed_address_is_given_beside_any_other_and_refused_in_words() {
+fn a_fixed_address_is_allocated_in_addition_or_rejected_with_a_reason() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
     let fixed = |address: &str| LeaseRequest::Fixed(address.parse().unwrap());
-    assert_eq!(ask(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
+    assert_eq!(allocate(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
     assert_eq!(any(&mut leases, &pool, 1), "10.0.0.3/24");
     assert_eq!(any(&mut leases, &pool, 1), "10.0.0.3/24");
-    assert_eq!(ask(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
-    let mut refusal = |address: &str| ask(&mut leases, &pool, 2, fixed(address)).unwrap_err();
-    assert_eq!(refusal("10.0.0.2"), "network pcbr0: 10.0.0.2 is in use by pc0 of sandbox s1");
-    assert_eq!(refusal("10.0.0.1"), "network pcbr0: 10.0.0.1 cannot be given: it is the bridge's");
-    assert_eq!(refusal("10.0.1.1"), "network pcbr0: 10.0.1.1 is not in the range 10.0.0.0/24");
+    assert_eq!(allocate(&mut leases, &pool, 1, fixed("10.0.0.2")).unwrap(), "10.0.0.2/24");
+    let mut error = |address: &str| allocate(&mut leases, &pool, 2, fixed(address)).unwrap_err();
+    assert_eq!(error("10.0.0.2"), "network pcbr0: 10.0.0.2 is in use by pc0 of sandbox s1");
+    assert_eq!(
+        error("10.0.0.1"),
+        "network pcbr0: 10.0.0.1 cannot be allocated: it is the gateway address of the bridge"
+    );
+    assert_eq!(error("10.0.1.1"), "network pcbr0: 10.0.1.1 is not in the range 10.0.0.0/24");
     assert_eq!(leases.release(&owner(1), Time(1)).len(), 2);
 }
 
 #[test]
-fn reserved_addresses_are_passed_over() {
+fn reserved_addresses_are_skipped() {
     let (mut leases, mut pool) = (Leases::default(), pool("10.0.0.0/28"));
     pool.reserved = vec!["10.0.0.2/31".parse().unwrap(), "10.0.0.5/32".parse().unwrap()];
     assert_eq!(any(&mut leases, &pool, 1), "10.0.0.4/28");
@@ -150,7 +154,7 @@ fn reserved_addresses_are_passed_over() {
 }
 
 #[test]
-fn a_sandbox_gives_back_all_it_holds_and_nothing_else() {
+fn releasing_a_sandbox_releases_only_its_leases() {
     let mut leases = Leases::default();
     let (four, six) = (pool("10.0.0.0/24"), pool("fd00::/64"));
     for number in [1, 10] {
@@ -164,43 +168,43 @@ fn a_sandbox_gives_back_all_it_holds_and_nothing_else() {
 }
 
 #[test]
-fn a_clock_that_jumps_frees_nothing() {
+fn leases_do_not_expire_when_the_clock_jumps() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/30"));
     any(&mut leases, &pool, 1);
     for now in [0, u64::MAX] {
         assert_eq!(leases.garbage_collect(|_| true, Time(now)), vec![]);
-        let answer = leases.allocate(&pool, &owner(2), &life(1), LeaseRequest::Any, Time(now));
+        let answer = leases.allocate(&pool, &owner(2), &instance(1), LeaseRequest::Any, Time(now));
         assert!(matches!(answer, Err(AllocError::Exhausted { .. })));
     }
 }
 
 #[test]
-fn collecting_frees_only_the_dead() {
+fn garbage_collection_releases_only_stale_leases() {
     let (mut leases, pool) = (Leases::default(), pool("10.0.0.0/24"));
     for number in 1..=4 {
         any(&mut leases, &pool, number);
     }
     let freed = leases.garbage_collect(|lease| lease.owner.sandbox.0 != "s3", Time(7));
-    assert_eq!(freed.iter().map(Key::to_string).collect::<Vec<_>>(), ["10.0.0.4 of network pcbr0"]);
+    assert_eq!(freed.iter().map(LeaseKey::to_string).collect::<Vec<_>>(), ["10.0.0.4 of network pcbr0"]);
     assert_eq!(leases.capacity(&pool).used, 3);
 }
 
 #[test]
-fn a_pool_that_shrank_frees_nothing_and_shows_it() {
+fn leases_outside_a_shrunk_pool_are_kept_and_counted() {
     let (mut leases, wide) = (Leases::default(), pool("10.0.0.0/28"));
     for number in 1..=8 {
         any(&mut leases, &wide, number);
     }
     let narrow = pool("10.0.0.0/29");
-    assert_eq!(leases.capacity(&narrow), Capacity { total: 5, used: 5, free: 0, stray: 3 });
-    assert!(ask(&mut leases, &narrow, 9, LeaseRequest::Any).is_err());
-    assert_eq!(leases.capacity_of("pcbr0", &[]), Capacity { total: 0, used: 0, free: 0, stray: 8 });
+    assert_eq!(leases.capacity(&narrow), Capacity { total: 5, used: 5, free: 0, out_of_pool: 3 });
+    assert!(allocate(&mut leases, &narrow, 9, LeaseRequest::Any).is_err());
+    assert_eq!(leases.capacity_of("pcbr0", &[]), Capacity { total: 0, used: 0, free: 0, out_of_pool: 8 });
     leases.forget_network("pcbr0");
     assert_eq!(leases.iter().count(), 8);
 }
 
 #[test]
-fn leases_look_plain_on_disk_and_come_back_the_same() {
+fn leases_round_trip_through_json() {
     let mut leases = Leases::default();
     let (four, six) = (pool("10.0.0.0/29"), pool("fd00::/126"));
     for number in 1..=2 {
@@ -224,24 +228,24 @@ fn leases_look_plain_on_disk_and_come_back_the_same() {
 }
 
 #[test]
-fn pods_that_come_and_go_leave_a_bounded_memory() {
+fn released_leases_are_bounded() {
     let (mut leases, pool) = (Leases::default(), pool("fd00::/48"));
     let mut seen = Vec::new();
-    for number in 0..3 * RESTING_MAX as u32 {
+    for number in 0..3 * MAX_RELEASED as u32 {
         seen.push(any(&mut leases, &pool, number));
         leases.release(&owner(number), Time(1));
     }
-    assert_eq!(leases.iter().count(), RESTING_MAX);
-    // An address came back only after that many others had been released.
+    assert_eq!(leases.iter().count(), MAX_RELEASED);
+    // An address is reused only after that many other releases.
     for (index, address) in seen.iter().enumerate() {
-        assert!(!seen[index.saturating_sub(RESTING_MAX)..index].contains(address), "{address} at {index}");
+        assert!(!seen[index.saturating_sub(MAX_RELEASED)..index].contains(address), "{address} at {index}");
     }
     leases.forget_network("pcbr0");
     assert_eq!(leases, Leases::default());
 }
 
 #[test]
-fn a_nearly_full_range_costs_no_more_than_an_empty_one() {
+fn allocation_cost_does_not_depend_on_utilization() {
     let (mut leases, pool) = (Leases::default(), pool("10.1.0.0/16"));
     let total = u32::try_from(pool.total()).unwrap();
     for number in 0..total {
@@ -257,13 +261,13 @@ fn a_nearly_full_range_costs_no_more_than_an_empty_one() {
         assert!(LOOKUPS.get() - before <= 8);
     }
     let before = LOOKUPS.get();
-    ask(&mut leases, &pool, 3 * total, LeaseRequest::Any).unwrap_err();
+    allocate(&mut leases, &pool, 3 * total, LeaseRequest::Any).unwrap_err();
     assert!(LOOKUPS.get() - before <= 8);
 }
 
-/// The clock is only shown to people: whatever it does, the same is given, kept and freed in the same order.
+/// No decision depends on the clock: the same addresses are allocated and released in the same order.
 #[test]
-fn a_clock_that_jumps_frees_nothing_early_and_changes_no_address() {
+fn a_jumping_clock_changes_no_allocation() {
     let pool = pool("192.168.100.0/29");
     let clocks: [fn(u64) -> u64; 4] =
         [|now| now, |_| 0, |now| u64::MAX - now, |now| now % 3 * (u64::MAX / 4)];
@@ -275,7 +279,7 @@ fn a_clock_that_jumps_frees_nothing_early_and_changes_no_address() {
                 leases.release(&owner(number), Time(clock(now)));
             } else {
                 let answer =
-                    leases.allocate(&pool, &owner(number), &life(1), LeaseRequest::Any, Time(clock(now)));
+                    leases.allocate(&pool, &owner(number), &instance(1), LeaseRequest::Any, Time(clock(now)));
                 given.push(answer.map(|net| net.to_string()).map_err(|error| error.to_string()));
             }
             let live: Vec<_> = leases.iter().filter(|(_, _, lease)| lease.is_live()).collect();
@@ -293,58 +297,58 @@ fn a_clock_that_jumps_frees_nothing_early_and_changes_no_address() {
 }
 
 #[test]
-fn parts_are_tried_in_order_and_what_is_held_or_was_had_goes_before_it() {
+fn pools_are_tried_in_order_after_held_and_previous_addresses() {
     let mut leases = Leases::default();
-    let part = |first: &str, last: &str| {
+    let sub_range = |first: &str, last: &str| {
         let (first, last) = (first.parse().unwrap(), last.parse().unwrap());
-        pool("10.0.0.0/24").within(crate::pool::Part { first, last })
+        pool("10.0.0.0/24").within(crate::pool::SubRange { first, last })
     };
-    let pools = [part("10.0.0.9", "10.0.0.9"), part("10.0.0.20", "10.0.0.21")];
-    let ask = |leases: &mut Leases, number: u32, want: LeaseRequest| {
-        let given = leases.allocate_in_order(&pools, &owner(number), &life(1), want, Time(10));
+    let pools = [sub_range("10.0.0.9", "10.0.0.9"), sub_range("10.0.0.20", "10.0.0.21")];
+    let allocate = |leases: &mut Leases, number: u32, request: LeaseRequest| {
+        let given = leases.allocate_in_order(&pools, &owner(number), &instance(1), request, Time(10));
         given.map(|net| net.to_string()).map_err(|why| why.to_string())
     };
     for (number, expected) in [(1, "10.0.0.9/24"), (2, "10.0.0.20/24"), (3, "10.0.0.21/24")] {
-        assert_eq!(ask(&mut leases, number, LeaseRequest::Any).unwrap(), expected);
+        assert_eq!(allocate(&mut leases, number, LeaseRequest::Any).unwrap(), expected);
     }
     let ranges = "10.0.0.9-10.0.0.9 of 10.0.0.0/24, 10.0.0.20-10.0.0.21 of 10.0.0.0/24";
-    let said = format!("network pcbr0 range {ranges} is exhausted: all 3 addresses are in use");
-    assert_eq!(ask(&mut leases, 4, LeaseRequest::Any).unwrap_err(), said);
-    // The first part has one again: who holds or had one of the second keeps it.
+    let message = format!("network pcbr0 range {ranges} is exhausted: all 3 addresses are in use");
+    assert_eq!(allocate(&mut leases, 4, LeaseRequest::Any).unwrap_err(), message);
+    // The first sub-range has a free address again: holders of the second keep theirs.
     leases.release(&owner(1), Time(11));
-    assert_eq!(ask(&mut leases, 2, LeaseRequest::Any).unwrap(), "10.0.0.20/24");
+    assert_eq!(allocate(&mut leases, 2, LeaseRequest::Any).unwrap(), "10.0.0.20/24");
     let had = "10.0.0.21".parse().unwrap();
     leases.release(&owner(3), Time(12));
-    assert_eq!(leases.last_of(&pools[1], &owner(3)), Some(had));
-    assert_eq!(leases.last_of(&pools[0], &owner(3)), None);
-    assert_eq!(ask(&mut leases, 3, LeaseRequest::Sticky(had)).unwrap(), "10.0.0.21/24");
-    assert_eq!(ask(&mut leases, 4, LeaseRequest::Any).unwrap(), "10.0.0.9/24");
-    // Each part of one range may give an address to the same attachment.
-    let other = part("10.0.0.30", "10.0.0.31");
+    assert_eq!(leases.last_released_by(&pools[1], &owner(3)), Some(had));
+    assert_eq!(leases.last_released_by(&pools[0], &owner(3)), None);
+    assert_eq!(allocate(&mut leases, 3, LeaseRequest::Sticky(had)).unwrap(), "10.0.0.21/24");
+    assert_eq!(allocate(&mut leases, 4, LeaseRequest::Any).unwrap(), "10.0.0.9/24");
+    // Each sub-range of a range may allocate an address to the same attachment.
+    let other = sub_range("10.0.0.30", "10.0.0.31");
     assert_eq!(any(&mut leases, &other, 2), "10.0.0.30/24");
     assert_eq!(any(&mut leases, &other, 2), "10.0.0.30/24");
     assert_eq!(leases.held_by(&owner(2)).count(), 2);
 }
 
 #[test]
-fn a_shared_range_gives_from_the_nodes_own_blocks_and_what_is_held_stays() {
+fn a_shared_range_allocates_from_the_blocks_of_the_node_and_keeps_leases() {
     let mut leases = Leases::default();
-    let none = pool("10.0.0.0/24").of_blocks(Vec::new());
-    let first = pool("10.0.0.0/24").of_blocks(vec!["10.0.0.0/28".parse().unwrap()]);
-    let second = pool("10.0.0.0/24").of_blocks(vec!["10.0.0.16/28".parse().unwrap()]);
-    assert!(ask(&mut leases, &none, 1, LeaseRequest::Any).is_err());
+    let none = pool("10.0.0.0/24").with_blocks(Vec::new());
+    let first = pool("10.0.0.0/24").with_blocks(vec!["10.0.0.0/28".parse().unwrap()]);
+    let second = pool("10.0.0.0/24").with_blocks(vec!["10.0.0.16/28".parse().unwrap()]);
+    assert!(allocate(&mut leases, &none, 1, LeaseRequest::Any).is_err());
     assert_eq!(any(&mut leases, &first, 1), "10.0.0.2/24");
     assert_eq!(any(&mut leases, &second, 2), "10.0.0.16/24");
-    // The block is lost: the running one keeps what it has.
+    // The block is lost: live leases stay.
     assert_eq!(any(&mut leases, &second, 1), "10.0.0.2/24");
     for number in 3..16 {
         assert_eq!(any(&mut leases, &first, number), format!("10.0.0.{number}/24"));
     }
-    assert!(ask(&mut leases, &first, 99, LeaseRequest::Any).unwrap_err().contains("all 14 addresses"));
+    assert!(allocate(&mut leases, &first, 99, LeaseRequest::Any).unwrap_err().contains("all 14 addresses"));
     assert_eq!(leases.live_in(&first.network, "10.0.0.0/28".parse().unwrap()), 14);
     assert_eq!(leases.live_in(&first.network, "10.0.0.32/28".parse().unwrap()), 0);
-    // What was given back there is not taken up again: it is another node's by now.
+    // A released address of a lost block is not reused: it belongs to another node by now.
     leases.release(&owner(1), Time(20));
-    let last = leases.last_of(&second, &owner(1)).unwrap();
-    assert_eq!(ask(&mut leases, &second, 1, LeaseRequest::Sticky(last)).unwrap(), "10.0.0.17/24");
+    let last = leases.last_released_by(&second, &owner(1)).unwrap();
+    assert_eq!(allocate(&mut leases, &second, 1, LeaseRequest::Sticky(last)).unwrap(), "10.0.0.17/24");
 }

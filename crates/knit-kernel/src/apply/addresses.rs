@@ -1,16 +1,16 @@
-//! Addresses on the wire.
+//! Encodes addresses.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::{Address, Scope, marks};
+use knit_model::{Address, Scope, kernel_ids};
 
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::AddressHeader;
 
-/// The address that the kernel itself gives to each link. Where one was lost with its link, a new link makes its own.
-pub(super) fn comes_by_itself(address: &Address) -> bool {
+/// Whether it is the link-local address that the kernel assigns to each new link.
+pub(super) fn is_added_by_kernel(address: &Address) -> bool {
     let is_link_local = matches!(address.address, IpNet::V6(net) if net.addr().is_unicast_link_local());
     !address.owned && is_link_local
 }
@@ -19,7 +19,7 @@ pub(super) fn comes_by_itself(address: &Address) -> bool {
 pub(super) fn add(scope: &Scope, address: &Address, index: u32) -> Message {
     let context = format!("add address {address} on {scope}");
     let mut message = message(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, context, address, index);
-    // Knit gives each address once, so that there is no duplicate to look for, and the address serves at once.
+    // Knit allocates each address once: without duplicate address detection it is usable immediately.
     let mut flags = if address.address.addr().is_ipv6() { IFA_F_NODAD } else { 0 };
     if address.noprefixroute {
         flags |= IFA_F_NOPREFIXROUTE;
@@ -29,12 +29,13 @@ pub(super) fn add(scope: &Scope, address: &Address, index: u32) -> Message {
         message.put_address(IFA_BROADCAST, IpAddr::V4(broadcast));
     }
     if address.deprecated {
-        // How long it is preferred (not at all) and valid (for ever), and two times that only the kernel tells.
-        let lives: Vec<u8> = [0, u32::MAX, 0, 0].iter().flat_map(|life: &u32| life.to_ne_bytes()).collect();
-        message.put_bytes(IFA_CACHEINFO, &lives);
+        // `struct ifa_cacheinfo`: preferred lifetime 0, valid lifetime infinite, and two read-only timestamps.
+        let lifetimes: Vec<u8> =
+            [0, u32::MAX, 0, 0].iter().flat_map(|lifetime: &u32| lifetime.to_ne_bytes()).collect();
+        message.put_bytes(IFA_CACHEINFO, &lifetimes);
     }
     if address.owned {
-        message.put_u8(IFA_PROTO, marks::PROTOCOL);
+        message.put_u8(IFA_PROTO, kernel_ids::PROTOCOL);
     }
     message
 }

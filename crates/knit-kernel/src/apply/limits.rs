@@ -1,76 +1,77 @@
-//! Limits on the wire: a token bucket at the root of what leaves a link (tbf), with Knit's handle as its mark.
+//! Encodes rate limits: a token bucket filter (tbf) as root qdisc, identified by Knit's handle.
 //!
-//! A rate that changes does so in place: what waits in the queue is not lost.
+//! A rate changes in place: queued packets are not lost.
 
-use knit_model::link::{Limit, Link, Rate};
-use knit_model::{IfName, Scope, marks};
+use knit_model::link::{RateLimit, Link, TokenBucket};
+use knit_model::{IfName, Scope, kernel_ids};
 
 use super::transaction::{Failure, Op, Tolerate, Transaction};
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::TrafficHeader;
 
-/// What may wait beside the burst: so much as goes in a 40th of a second.
-const WAITING: u64 = 40;
+/// The queue holds, beyond the burst, what the rate sends in 1/40 s.
+const QUEUE_FRACTION: u64 = 40;
 
-/// Limits a newborn link, which has no limit by itself.
-pub(super) fn set_newborn(
+/// Sets the limit of a new link, which has none by default.
+pub(super) fn set_initial(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
     link: &Link,
 ) -> Result<(), Failure> {
     match link.attrs.limit {
-        Some(limit @ Limit::To(_)) => set(transaction, step, scope, &link.name, limit),
-        Some(Limit::Nothing) | None => Ok(()),
+        Some(limit @ RateLimit::Limited(_)) => set(transaction, step, scope, &link.name, limit),
+        Some(RateLimit::Unlimited) | None => Ok(()),
     }
 }
 
-/// Has packets leave a link so fast, or as fast as they come.
+/// Sets or removes the egress limit of a link.
 pub(super) fn set(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
     name: &IfName,
-    limit: Limit,
+    limit: RateLimit,
 ) -> Result<(), Failure> {
-    let index = match transaction.backward {
-        true => transaction.index(step, scope, name)?,
-        false => Some(transaction.need(step, scope, name)?),
+    let index = match transaction.rolling_back {
+        true => transaction.find_index(step, scope, name)?,
+        false => Some(transaction.require_index(step, scope, name)?),
     };
     let Some(index) = index else { return Ok(()) };
     let header = TrafficHeader {
         index: index as i32,
         parent: TC_H_ROOT,
-        handle: marks::LIMIT_HANDLE,
+        handle: kernel_ids::LIMIT_HANDLE,
         ..Default::default()
     };
     let (message, tolerate) = match limit {
-        Limit::To(rate) => {
-            let context = format!("limit link {name} on {scope}");
+        RateLimit::Limited(rate) => {
+            let context = format!("set the rate limit of link {name} on {scope}");
             let mut message = Message::new(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, context);
             message.header(&header);
             put(&mut message, rate);
-            (message, if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing })
+            (message, if transaction.rolling_back { Tolerate::Absence } else { Tolerate::Nothing })
         }
-        Limit::Nothing => {
+        RateLimit::Unlimited => {
             let mut message =
-                Message::new(RTM_DELQDISC, 0, format!("take the limit of link {name} on {scope} away"));
+                Message::new(RTM_DELQDISC, 0, format!("remove the rate limit of link {name} on {scope}"));
             message.header(&header);
-            (message, Tolerate::AnotherQueue)
+            (message, Tolerate::ForeignQdisc)
         }
     };
     transaction.push(scope, Op::new(step, message, tolerate))
 }
 
-fn put(message: &mut Message, rate: Rate) {
+fn put(message: &mut Message, rate: TokenBucket) {
     let bytes = rate.bits / 8;
     let low = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let mut parameters = ratespec(low(bytes)).to_vec();
     // No peak rate.
     parameters.extend([0; 12]);
-    // The bytes that may wait; the burst as time and the largest packet of the peak rate are said otherwise, or not at all.
-    for number in [low(rate.burst + bytes / WAITING), 0, 0] {
+    // The queue limit in bytes; the burst is a separate attribute and the maximum packet size of the peak rate is
+    // unused.
+    for number in [low(rate.burst + bytes / QUEUE_FRACTION), 0, 0] {
         parameters.extend(number.to_ne_bytes());
     }
     message.put_str(TCA_KIND, TBF);

@@ -1,23 +1,23 @@
-//! Links on the wire: births, marks and changes.
+//! Encodes links: creation, ownership marks and changes.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use knit_model::link::{Attrs, Kind, Link, Master};
-use knit_model::plan::Change;
-use knit_model::{IfName, Scope, marks};
+use knit_model::plan::FieldChange;
+use knit_model::{IfName, Scope, kernel_ids};
 use nix::errno::Errno;
 
-use super::transaction::{Failure, Op, Tolerate, Transaction, Ungrouped};
-use super::{alternative_name, devices, limits, rules, vlans};
+use super::transaction::{Failure, Op, PendingGroup, Tolerate, Transaction};
+use super::{alternative_name, limits, moved_device, rules, vlans};
 use crate::error::{Error, Result};
-use crate::kernel::By;
-use crate::kinds::{self, Around, At, Wanted};
+use crate::kernel::LinkSelector;
+use crate::kinds::{self, FieldSelection, LinkContext, RelatedLinks};
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Attributes, Header, Message};
 use crate::observe::kernel_has_vrf_rule;
 
-/// The common fields, by name; all others are the kind's own.
+/// The common fields; all others belong to the kind.
 const COMMON: &[&str] = &[
     "mtu",
     "mac",
@@ -35,11 +35,11 @@ const COMMON: &[&str] = &[
     "limit",
 ];
 
-/// Makes a link where it will live, and the far end of a veth with it.
+/// Creates a link in its final namespace, and the far end of a veth with it.
 ///
-/// The birth goes out alone: the kernel works through a datagram to its end whatever fails, and what follows would
-/// mark a stranger's link of the same name. Both ends are born in Knit's group. The mark by name and the stated group
-/// follow at once.
+/// The creation is sent alone: the kernel processes a datagram to its end whatever fails, and the messages that
+/// follow would mark a foreign link of the same name. Both ends are created in Knit's initial group. The mark and the
+/// final group follow immediately.
 pub(super) fn create(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
@@ -47,142 +47,148 @@ pub(super) fn create(
     link: &Link,
     peer: Option<&(Scope, Link)>,
 ) -> Result<(), Failure> {
-    if let Some(lent) = devices::lend(transaction, step, scope, link) {
-        return lent;
+    if let Some(outcome) = moved_device::move_into_sandbox(transaction, step, scope, link) {
+        return outcome;
     }
-    // The message goes to the host where it has an end: the kernel takes the master of that end in the same message.
+    // The message goes to the host if an end is there: the kernel sets the master of that end in the same message.
     let (near, far) = match peer {
-        Some((there, other)) if *there == Scope::Host => ((there, other), Some((scope, link))),
-        Some((there, other)) => ((scope, link), Some((there, other))),
+        Some((far_scope, other)) if *far_scope == Scope::Host => ((far_scope, other), Some((scope, link))),
+        Some((far_scope, other)) => ((scope, link), Some((far_scope, other))),
         None => ((scope, link), None),
     };
-    let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
+    let context = format!("create {} {} on {scope}", link.kind.name(), link.name);
     let fail = |error| Failure { step, error };
     if matches!(link.kind, Kind::Veth(_)) && far.is_none() {
-        let why = "its far end is not known".to_owned();
-        return Err(fail(Error::Unsayable { context: context.into(), why }));
+        let reason = "the far end of the pair is not known".to_owned();
+        return Err(fail(Error::InvalidValue { context: context.into(), reason }));
     }
     transaction.flush()?;
-    let made = kinds::make(&link.kind, &mut At { room: &mut *transaction.room, scope, link: &link.name });
-    match made {
-        Ok(Some(made)) => return keep(transaction, step, scope, link, made),
-        Err(error) if transaction.backward && error.errno() == Some(Errno::EEXIST) => {
+    let device = kinds::create_device(
+        &link.kind,
+        &mut LinkContext { session: &mut *transaction.session, scope, name: &link.name },
+    );
+    match device {
+        Ok(Some(device)) => return finish_device(transaction, step, scope, link, device),
+        Err(error) if transaction.rolling_back && error.errno() == Some(Errno::EEXIST) => {
             return mark(transaction, step, scope, link, End::Near);
         }
-        made => made.map_err(fail)?,
+        device => device.map_err(fail)?,
     };
-    let from = near.1.born_from.as_ref().unwrap_or(near.0);
+    let from = near.1.parent_scope.as_ref().unwrap_or(near.0);
     let parent = match near.1.kind.parent() {
-        Some(parent) => Some(transaction.need(step, from, parent)?),
+        Some(parent) => Some(transaction.require_index(step, from, parent)?),
         None => None,
     };
     let master = match near.1.attrs.master.as_ref().and_then(Master::name) {
-        Some(master) => Some(transaction.need(step, near.0, master)?),
+        Some(master) => Some(transaction.require_index(step, near.0, master)?),
         None => None,
     };
     let netns = |scope: &Scope| -> Result<u32, Failure> {
-        Ok(transaction.room.netns(scope).map_err(fail)?.as_fd().as_raw_fd() as u32)
+        Ok(transaction.session.netns(scope).map_err(fail)?.as_fd().as_raw_fd() as u32)
     };
-    let elsewhere = if from == near.0 { None } else { Some(netns(near.0)?) };
+    let target_netns = if from == near.0 { None } else { Some(netns(near.0)?) };
     let far_netns = match far {
-        Some((there, _)) if there != near.0 => Some(netns(there)?),
+        Some((far_scope, _)) if far_scope != near.0 => Some(netns(far_scope)?),
         _ => None,
     };
 
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, context);
-    newborn(&mut message, near.1, elsewhere);
+    initial_attributes(&mut message, near.1, target_netns);
     if let Some(parent) = parent {
         message.put_u32(IFLA_LINK, parent);
     }
     if let Some(master) = master {
         message.put_u32(IFLA_MASTER, master);
     }
-    let write_far = far.map(|(_, far)| move |message: &mut Message| newborn(message, far, far_netns));
-    let far_end = write_far.as_ref().map(|write| write as &dyn Fn(&mut Message));
-    kind_data(&mut message, &near.1.kind, Wanted::All, &Around { parent, far_end });
+    let write_peer =
+        far.map(|(_, far)| move |message: &mut Message| initial_attributes(message, far, far_netns));
+    let peer = write_peer.as_ref().map(|write| write as &dyn Fn(&mut Message));
+    kind_data(&mut message, &near.1.kind, FieldSelection::All, &RelatedLinks { parent, peer });
 
     transaction.flush()?;
-    let brings_rules = kinds::makes_rules(near.1.kind.name())
-        && !kernel_has_vrf_rule(transaction.room, near.0).map_err(fail)?;
+    let kernel_adds_rules = kinds::kernel_adds_rules(near.1.kind.name())
+        && !kernel_has_vrf_rule(transaction.session, near.0).map_err(fail)?;
     let tolerate = transaction.adding(true);
     transaction.push(from, Op::new(step, message, tolerate))?;
     transaction.flush()?;
-    if brings_rules {
-        for message in rules::remove_kernels_for_vrfs(near.0) {
+    if kernel_adds_rules {
+        for message in rules::remove_kernel_vrf_rules(near.0) {
             transaction.push(near.0, Op::new(step, message, Tolerate::Absence))?;
         }
     }
-    let near_end = if far_netns.is_some() { End::NearOfTwo } else { End::Near };
+    let near_end = if far_netns.is_some() { End::NearAcrossNetns } else { End::Near };
     mark(transaction, step, near.0, near.1, near_end)?;
     match far {
-        Some((there, far)) if there == near.0 => mark(transaction, step, there, far, End::FarBeside)?,
-        Some((there, far)) => mark(transaction, step, there, far, End::Far)?,
+        Some((far_scope, far)) if far_scope == near.0 => {
+            mark(transaction, step, far_scope, far, End::FarSameNetns)?
+        }
+        Some((far_scope, far)) => mark(transaction, step, far_scope, far, End::Far)?,
         None => {}
     }
     for (scope, end) in far.into_iter().chain([near]) {
         if let Some(vlans) = &end.attrs.vlans {
             vlans::set(transaction, step, scope, &end.name, vlans)?;
         }
-        limits::set_newborn(transaction, step, scope, end)?;
+        limits::set_initial(transaction, step, scope, end)?;
     }
-    let told = kinds::told(link.kind.name());
-    if !told.is_empty() && link.kind.fields().keys().any(|field| told.contains(&field.as_str())) {
-        transaction.tell(step, scope, &link.name, &link.kind, Wanted::All)?;
+    let configured = kinds::configured_fields(link.kind.name());
+    if !configured.is_empty() && link.kind.fields().keys().any(|field| configured.contains(&field.as_str())) {
+        transaction.configure(step, scope, &link.name, &link.kind, FieldSelection::All)?;
     }
     Ok(())
 }
 
-/// Has a link stay that was made otherwise than by a message, once it has its mark.
-fn keep(
+/// Configures and marks a device that was not created by netlink, and makes it persistent.
+fn finish_device(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
     link: &Link,
-    made: OwnedFd,
+    device: OwnedFd,
 ) -> Result<(), Failure> {
-    let born = Attrs {
+    let initial = Attrs {
         mtu: link.attrs.mtu,
         mac: link.attrs.mac,
         txqueuelen: link.attrs.txqueuelen,
-        master: link.attrs.master.clone().filter(|master| *master != Master::Nothing),
+        master: link.attrs.master.clone().filter(|master| *master != Master::None),
         hairpin: link.attrs.hairpin,
         ..Attrs::default()
     };
-    set(transaction, step, scope, &link.name, &born, None)?;
+    set(transaction, step, scope, &link.name, &initial, None)?;
     mark(transaction, step, scope, link, End::Near)?;
     if let Some(vlans) = &link.attrs.vlans {
         vlans::set(transaction, step, scope, &link.name, vlans)?;
     }
-    limits::set_newborn(transaction, step, scope, link)?;
+    limits::set_initial(transaction, step, scope, link)?;
     transaction.flush()?;
-    kinds::keep(&link.kind, made).map_err(|error| {
-        let context = format!("make {} {} on {scope}", link.kind.name(), link.name);
-        Failure { step, error: Error::system(context, "have it stay", error) }
+    kinds::persist(&link.kind, device).map_err(|error| {
+        let context = format!("create {} {} on {scope}", link.kind.name(), link.name);
+        Failure { step, error: Error::system(context, "make it persistent", error) }
     })
 }
 
 /// Which end of a pair a link is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The one that the message is about; also a link that is no pair.
+    /// The end that the message describes; also a link that is no pair.
     Near,
-    /// The same, with the other in another namespace.
-    NearOfTwo,
-    /// The other, in another namespace.
+    /// The same, with the far end in another namespace.
+    NearAcrossNetns,
+    /// The far end, in another namespace.
     Far,
-    /// The other, in the same namespace.
-    FarBeside,
+    /// The far end, in the same namespace.
+    FarSameNetns,
 }
 
-/// What each end has at birth.
-fn newborn(message: &mut Message, link: &Link, netns: Option<u32>) {
+/// The attributes that an end is created with.
+fn initial_attributes(message: &mut Message, link: &Link, netns: Option<u32>) {
     message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, link.name.as_str());
-    message.put_u32(IFLA_GROUP, marks::BIRTH_GROUP);
+    message.put_u32(IFLA_GROUP, kernel_ids::NEW_LINK_GROUP);
     if let Some(netns) = netns {
         message.put_u32(IFLA_NET_NS_FD, netns);
     }
     if let Some(mtu) = link.attrs.mtu {
-        message.put_u32(IFLA_MTU, kinds::birth_mtu(link.kind.name(), mtu));
+        message.put_u32(IFLA_MTU, kinds::initial_mtu(link.kind.name(), mtu));
     }
     if let Some(mac) = link.attrs.mac {
         message.put_bytes(IFLA_ADDRESS, &mac.bytes());
@@ -191,15 +197,15 @@ fn newborn(message: &mut Message, link: &Link, netns: Option<u32>) {
         message.put_u32(IFLA_TXQLEN, length);
     }
     if matches!(link.kind, Kind::Veth(_)) {
-        // Unasked, a veth is born with a queue per CPU and then all but one are taken from it: the same link in the end
-        // (veth_init_queues in the kernel's drivers/net/veth.c), but each end waits for every CPU, for long on a busy
+        // By default a veth is created with a queue per CPU, of which all but one are removed: the result is the same
+        // (veth_init_queues in drivers/net/veth.c), but each end waits for every CPU, which is slow on a busy
         // machine.
         message.put_u32(IFLA_NUM_TX_QUEUES, 1).put_u32(IFLA_NUM_RX_QUEUES, 1);
     }
 }
 
-/// Marks a newborn link by name, then gives it what it could not be born with. The order matters: it is never without
-/// a mark.
+/// Marks a new link, then sets the attributes that it could not be created with. The order matters: the link is never
+/// unidentified.
 fn mark(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
@@ -212,11 +218,11 @@ fn mark(
         let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("mark link {name} on {scope}"));
         message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name.as_str());
         message.nest(IFLA_PROP_LIST, |list| {
-            list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, end == End::FarBeside));
+            list.put_str(IFLA_ALT_IFNAME, &alternative_name(owner, end == End::FarSameNetns));
         });
         let op = Op::new(step, message, transaction.adding(true));
-        if matches!(end, End::NearOfTwo | End::Far) {
-            transaction.leave_mark(scope, op);
+        if matches!(end, End::NearAcrossNetns | End::Far) {
+            transaction.defer_mark(scope, op);
         } else {
             transaction.push(scope, op)?;
         }
@@ -224,58 +230,58 @@ fn mark(
     let mut rest = Attrs { mac: None, txqueuelen: None, vlans: None, limit: None, ..link.attrs.clone() };
     rest.group = Some(rest.group.unwrap_or(0));
     rest.alias = rest.alias.filter(|alias| !alias.is_empty());
-    rest.mtu = rest.mtu.filter(|mtu| kinds::birth_mtu(link.kind.name(), *mtu) != *mtu);
-    if !transaction.backward {
-        rest = without_what_it_has(rest, link, end);
+    rest.mtu = rest.mtu.filter(|mtu| kinds::initial_mtu(link.kind.name(), *mtu) != *mtu);
+    if !transaction.rolling_back {
+        rest = without_defaults(rest, link, end);
     }
     let is_only_group = rest == Attrs { group: rest.group, ..Attrs::default() };
-    if is_only_group && link.owner.is_some() && !transaction.backward {
+    if is_only_group && link.owner.is_some() && !transaction.rolling_back {
         let group = rest.group.unwrap_or(0);
-        transaction.leave_group(Ungrouped { step, scope: scope.clone(), name: name.clone(), group });
+        transaction.defer_group(PendingGroup { step, scope: scope.clone(), name: name.clone(), group });
         return Ok(());
     }
     set(transaction, step, scope, name, &rest, None)
 }
 
-/// Leaves out what a newborn link has by itself, and the master that it was born with.
-fn without_what_it_has(attrs: Attrs, link: &Link, end: End) -> Attrs {
-    let (habits, usual) = (link.kind.habits(), link.kind.is_ethernet());
-    // A VLAN is born with the flags of its parent, which may do neither (net/8021q/vlan_dev.c, vlan_dev_init).
+/// Removes the attributes that a new link has by default, and the master that it was created with.
+fn without_defaults(attrs: Attrs, link: &Link, end: End) -> Attrs {
+    let (habits, usual) = (link.kind.default_attrs(), link.kind.is_ethernet());
+    // A VLAN inherits the flags of its parent, which may lack both (net/8021q/vlan_dev.c, vlan_dev_init).
     let unknown = matches!(link.kind, Kind::Vlan(_));
-    let is_near = matches!(end, End::Near | End::NearOfTwo);
-    let is_born_with = |master: &Master| is_near || *master == Master::Nothing;
+    let is_near = matches!(end, End::Near | End::NearAcrossNetns);
+    let is_set_at_creation = |master: &Master| is_near || *master == Master::None;
     Attrs {
         promisc: attrs.promisc.filter(|on| *on),
         allmulticast: attrs.allmulticast.filter(|on| *on),
         multicast: attrs.multicast.filter(|on| unknown || *on != habits.multicast.unwrap_or(usual)),
         arp: attrs.arp.filter(|on| unknown || *on != habits.arp.unwrap_or(usual)),
         hairpin: attrs.hairpin.filter(|on| *on),
-        master: attrs.master.filter(|master| !is_born_with(master)),
+        master: attrs.master.filter(|master| !is_set_at_creation(master)),
         ..attrs
     }
 }
 
-/// Changes fields of a living link.
+/// Changes fields of an existing link.
 pub(super) fn change(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
     name: &IfName,
     kind: &str,
-    changes: &[Change],
+    changes: &[FieldChange],
 ) -> Result<(), Failure> {
     let fail = |error| Failure { step, error };
-    let unsayable = |why: String| {
-        fail(Error::Unsayable { context: format!("change link {name} on {scope}").into(), why })
+    let invalid = |reason: String| {
+        fail(Error::InvalidValue { context: format!("change link {name} on {scope}").into(), reason })
     };
     let (common, own): (Vec<_>, Vec<_>) =
         changes.iter().partition(|change| COMMON.contains(&change.field.as_str()));
     let common: serde_json::Map<_, _> =
         common.into_iter().map(|change| (change.field.clone(), change.to.clone())).collect();
     let mut attrs: Attrs =
-        serde_json::from_value(common.into()).map_err(|error| unsayable(error.to_string()))?;
-    let (vlans, limit, said_mtu) = (attrs.vlans.take(), attrs.limit.take(), attrs.mtu);
-    // Apart: a kind may refuse common fields beside its own, as a vxlan refuses its MTU.
+        serde_json::from_value(common.into()).map_err(|error| invalid(error.to_string()))?;
+    let (vlans, limit, new_mtu) = (attrs.vlans.take(), attrs.limit.take(), attrs.mtu);
+    // Sent separately: some kinds reject common fields together with their own, as a vxlan rejects its MTU.
     if attrs != Attrs::default() {
         set(transaction, step, scope, name, &attrs, None)?;
     }
@@ -288,82 +294,82 @@ pub(super) fn change(
     if own.is_empty() {
         return Ok(());
     }
-    let as_it_is = match kinds::is_retold(kind) {
-        false => AsItIs::default(),
-        true => match retell(transaction, step, scope, name, kind)? {
-            Some(as_it_is) => as_it_is,
-            None if transaction.backward => return Ok(()),
-            None => AsItIs::default(),
+    let current = match kinds::resets_omitted_fields(kind) {
+        false => CurrentConfig::default(),
+        true => match read_current(transaction, step, scope, name, kind)? {
+            Some(current) => current,
+            None if transaction.rolling_back => return Ok(()),
+            None => CurrentConfig::default(),
         },
     };
-    let kind = kinds::changed(kind, Attributes::new(&as_it_is.data), changes).map_err(fail)?;
+    let kind = kinds::changed(kind, Attributes::new(&current.data), changes).map_err(fail)?;
     let fields = kind.fields();
     if let Some(unknown) = own.iter().find(|change| !fields.contains_key(&change.field)) {
-        return Err(unsayable(format!("a {} has no field `{}`", kind.name(), unknown.field)));
+        return Err(invalid(format!("{} has no field `{}`", kind.name(), unknown.field)));
     }
-    let told = kinds::told(kind.name());
-    let is_told = |change: &&&Change| told.contains(&change.field.as_str());
-    if own.iter().any(|change| is_told(&change)) {
-        transaction.tell(step, scope, name, &kind, Wanted::Changed(changes))?;
+    let configured = kinds::configured_fields(kind.name());
+    let is_configured = |change: &&&FieldChange| configured.contains(&change.field.as_str());
+    if own.iter().any(|change| is_configured(&change)) {
+        transaction.configure(step, scope, name, &kind, FieldSelection::Changed(changes))?;
     }
-    if own.iter().all(|change| is_told(&change)) {
+    if own.iter().all(|change| is_configured(&change)) {
         return Ok(());
     }
-    let mtu = said_mtu.or(as_it_is.mtu);
-    let kept = Attrs { mtu: mtu.filter(|_| kinds::is_retold(kind.name())), ..Attrs::default() };
-    set(transaction, step, scope, name, &kept, Some((&kind, changes, as_it_is.parent)))
+    let mtu = new_mtu.or(current.mtu);
+    let kept = Attrs { mtu: mtu.filter(|_| kinds::resets_omitted_fields(kind.name())), ..Attrs::default() };
+    set(transaction, step, scope, name, &kept, Some((&kind, changes, current.parent)))
 }
 
-/// What a change has to say again of a link, where the kernel forgets what is left out.
+/// The current configuration of a link, resent with a change where the kernel resets what is omitted.
 #[derive(Default)]
-struct AsItIs {
+struct CurrentConfig {
     /// The attributes of its kind.
     data: Vec<u8>,
-    /// The number of the link that it sits on.
+    /// The index of the parent link.
     parent: Option<u32>,
     mtu: Option<u32>,
 }
 
-/// Reads what has to be said again of a link. `None` if there is no such link.
-fn retell(
+/// Reads the current configuration. `None` if the link does not exist.
+fn read_current(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
     name: &IfName,
     kind: &str,
-) -> Result<Option<AsItIs>, Failure> {
+) -> Result<Option<CurrentConfig>, Failure> {
     transaction.flush()?;
-    let body = transaction.room.link_body(scope, By::Name(name.as_str()));
+    let body = transaction.session.link_body(scope, LinkSelector::Name(name.as_str()));
     let Some(body) = body.map_err(|error| Failure { step, error })? else { return Ok(None) };
-    let as_it_is = LinkHeader::split(&body).and_then(|(_, attributes)| {
+    let current = LinkHeader::split(&body).and_then(|(_, attributes)| {
         let info = attributes.first(IFLA_LINKINFO)?.nested();
         let data = info.first(IFLA_INFO_DATA)?;
         let number = |kind| attributes.first(kind).and_then(|value| value.u32());
         let parent = kinds::parent_index(kind, data.nested(), number(IFLA_LINK));
-        Some(AsItIs { data: data.value.to_vec(), parent, mtu: number(IFLA_MTU) })
+        Some(CurrentConfig { data: data.value.to_vec(), parent, mtu: number(IFLA_MTU) })
     });
-    Ok(as_it_is)
+    Ok(current)
 }
 
-/// Sets stated fields of a living link, all in one message; what it is as a port of a new master in a second one, since the
-/// kernel tells the master that the link has before the message.
+/// Sets the given fields of an existing link in one message. Port attributes of a new master need a second one,
+/// because the kernel applies them to the master that the link had before the message.
 pub(super) fn set(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
     scope: &Scope,
     name: &IfName,
     attrs: &Attrs,
-    kind: Option<(&Kind, &[Change], Option<u32>)>,
+    kind: Option<(&Kind, &[FieldChange], Option<u32>)>,
 ) -> Result<(), Failure> {
     if attrs.master.is_some() && attrs.hairpin.is_some() {
-        let first = Attrs { hairpin: None, ..attrs.clone() };
-        set(transaction, step, scope, name, &first, kind)?;
-        let then = Attrs { hairpin: attrs.hairpin, ..Attrs::default() };
-        return set(transaction, step, scope, name, &then, None);
+        let without_port = Attrs { hairpin: None, ..attrs.clone() };
+        set(transaction, step, scope, name, &without_port, kind)?;
+        let port = Attrs { hairpin: attrs.hairpin, ..Attrs::default() };
+        return set(transaction, step, scope, name, &port, None);
     }
     let master = match &attrs.master {
-        Some(Master::Of(master)) => Some(transaction.need(step, scope, master)?),
-        Some(Master::Nothing) => Some(0),
+        Some(Master::Link(master)) => Some(transaction.require_index(step, scope, master)?),
+        Some(Master::None) => Some(0),
         None => None,
     };
     let mut message = Message::new(RTM_NEWLINK, 0, format!("set link {name} on {scope}"));
@@ -380,10 +386,10 @@ pub(super) fn set(
         message.put_u32(IFLA_TXQLEN, length);
     }
     if let Some(alias) = &attrs.alias {
-        // Without the closing NUL: no bytes at all take the alias away.
+        // Without the terminating NUL: an empty value removes the alias.
         message.put_bytes(IFLA_IFALIAS, alias.as_bytes());
     }
-    let left = transaction.left_group(scope, name);
+    let left = transaction.take_deferred_group(scope, name);
     if let Some(group) = attrs.group.or(left) {
         message.put_u32(IFLA_GROUP, group);
     }
@@ -391,7 +397,7 @@ pub(super) fn set(
         message.put_u32(IFLA_MASTER, master);
     }
     if let Some((kind, changes, parent)) = kind {
-        kind_data(&mut message, kind, Wanted::Changed(changes), &Around { parent, far_end: None });
+        kind_data(&mut message, kind, FieldSelection::Changed(changes), &RelatedLinks { parent, peer: None });
     }
     if let Some(hairpin) = attrs.hairpin {
         message.nest(IFLA_LINKINFO, |info| {
@@ -400,18 +406,18 @@ pub(super) fn set(
             });
         });
     }
-    let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
+    let tolerate = if transaction.rolling_back { Tolerate::Absence } else { Tolerate::Nothing };
     transaction.push(scope, Op { divisible: true, ..Op::new(step, message, tolerate) })
 }
 
-fn kind_data(message: &mut Message, kind: &Kind, wanted: Wanted<'_>, around: &Around<'_>) {
+fn kind_data(message: &mut Message, kind: &Kind, selection: FieldSelection<'_>, related: &RelatedLinks<'_>) {
     message.nest(IFLA_LINKINFO, |info| {
         info.put_str(IFLA_INFO_KIND, kind.name());
-        info.nest(IFLA_INFO_DATA, |data| kinds::encode(kind, wanted, around, data));
+        info.nest(IFLA_INFO_DATA, |data| kinds::encode(kind, selection, related, data));
     });
 }
 
-/// The flags to set, and which of them are stated.
+/// The flag values, and the mask of the flags to change.
 pub(super) fn flags(attrs: &Attrs) -> (u32, u32) {
     let stated = [
         (attrs.up, IFF_UP),
@@ -429,17 +435,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_common_field_is_known_as_one() {
+    fn the_list_of_common_fields_is_complete() {
         let all = serde_json::to_value(Attrs::full_for_tests()).unwrap();
         let mut fields: Vec<&str> = all.as_object().unwrap().keys().map(String::as_str).collect();
-        let mut known = COMMON.to_vec();
+        let mut common = COMMON.to_vec();
         fields.sort_unstable();
-        known.sort_unstable();
-        assert_eq!(fields, known);
+        common.sort_unstable();
+        assert_eq!(fields, common);
     }
 
     #[test]
-    fn flags_that_are_not_stated_are_left_alone() {
+    fn unset_flags_are_not_changed() {
         let attrs = Attrs { up: Some(true), arp: Some(true), promisc: Some(false), ..Attrs::default() };
         assert_eq!(flags(&attrs), (IFF_UP, IFF_UP | IFF_NOARP | IFF_PROMISC));
         assert_eq!(flags(&Attrs::default()), (0, 0));

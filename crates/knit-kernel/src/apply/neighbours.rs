@@ -1,12 +1,12 @@
-//! Neighbours on the wire.
+//! Encodes neighbour entries.
 
-use knit_model::{Neighbour, Scope, marks};
+use knit_model::{Neighbour, Scope, kernel_ids};
 
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::NeighbourHeader;
 
-/// Adds or overwrites a neighbour.
+/// Adds or replaces a neighbour entry.
 pub(super) fn add(scope: &Scope, neighbour: &Neighbour, index: u32) -> Message {
     let context = format!("add neighbour {neighbour} on {scope}");
     let mut message = message(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, context, neighbour, index);
@@ -14,7 +14,7 @@ pub(super) fn add(scope: &Scope, neighbour: &Neighbour, index: u32) -> Message {
         message.put_bytes(NDA_LLADDR, &mac.bytes());
     }
     if neighbour.owned {
-        message.put_u8(NDA_PROTOCOL, marks::PROTOCOL);
+        message.put_u8(NDA_PROTOCOL, kernel_ids::PROTOCOL);
     }
     message
 }

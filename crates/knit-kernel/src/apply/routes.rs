@@ -1,38 +1,38 @@
-//! Routes on the wire.
+//! Encodes routes.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::route::{Action, NextHop, RouteScope};
-use knit_model::{Route, Scope, marks};
+use knit_model::route::{RouteAction, NextHop, RouteScope};
+use knit_model::{Route, Scope, kernel_ids};
 
 use crate::netlink::constants::*;
 use crate::netlink::header::{HopHeader, RouteHeader};
 use crate::netlink::{Header, Message};
 
-/// The kernel's route to the neighbours on each link, which comes with the link's own IPv6 address.
-pub(super) fn comes_by_itself(route: &Route) -> bool {
+/// Whether it is the link-local route that the kernel adds with a link's IPv6 address.
+pub(super) fn is_added_by_kernel(route: &Route) -> bool {
     !route.owned && matches!(route.to, IpNet::V6(net) if net.addr().is_unicast_link_local())
 }
 
-/// Adds a route. The numbers are those of its hops' links, in order.
+/// Adds a route. `indexes` are those of its next hops' links, in order.
 pub(super) fn add(scope: &Scope, route: &Route, indexes: &[u32]) -> Message {
     let context = format!("add route {route} on {scope}");
     full(NLM_F_CREATE | NLM_F_EXCL, context, route, indexes)
 }
 
-/// Puts a route in the place of the one of the same identity, with no moment without either.
+/// Replaces the route of the same identity atomically.
 pub(super) fn replace(scope: &Scope, route: &Route, indexes: &[u32]) -> Message {
     let context = format!("replace route {route} on {scope}");
     full(NLM_F_CREATE | NLM_F_REPLACE, context, route, indexes)
 }
 
-/// Removes a route, which must carry Knit's mark: the kernel compares it.
+/// Removes a route of Knit's: the kernel compares the protocol.
 pub(super) fn remove(scope: &Scope, route: &Route, indexes: &[u32]) -> Message {
     let mut message = Message::new(RTM_DELROUTE, 0, format!("remove route {route} on {scope}"));
     message.header(&RouteHeader { scope: RT_SCOPE_NOWHERE, kind: 0, ..header(route) });
     destination(&mut message, route);
-    // Several hops go with their route; naming one would take only that.
+    // A multipath route is deleted as a whole; naming one next hop would remove only that.
     if let [index] = indexes {
         message.put_u32(RTA_OIF, *index);
     }
@@ -82,24 +82,24 @@ fn header(route: &Route) -> RouteHeader {
         _ => RT_SCOPE_UNIVERSE,
     };
     let kind = match route.action {
-        Action::Forward => RTN_UNICAST,
-        Action::Blackhole => RTN_BLACKHOLE,
-        Action::Unreachable => RTN_UNREACHABLE,
-        Action::Prohibit => RTN_PROHIBIT,
+        RouteAction::Forward => RTN_UNICAST,
+        RouteAction::Blackhole => RTN_BLACKHOLE,
+        RouteAction::Unreachable => RTN_UNREACHABLE,
+        RouteAction::Prohibit => RTN_PROHIBIT,
     };
     RouteHeader {
         family: if is_ipv4 { AF_INET } else { AF_INET6 },
         destination_length: route.to.prefix_len(),
-        // The attribute says it all; a table above 255 has no place here.
+        // `RTA_TABLE` has the whole number; tables above 255 do not fit here.
         table: u8::try_from(route.table).unwrap_or(0),
-        protocol: if route.owned { marks::PROTOCOL } else { RTPROT_STATIC },
+        protocol: if route.owned { kernel_ids::PROTOCOL } else { RTPROT_STATIC },
         scope,
         kind,
         ..Default::default()
     }
 }
 
-/// What makes up a route's identity.
+/// Writes the identity of a route: destination, table, metric.
 fn destination(message: &mut Message, route: &Route) {
     let key = route.key();
     message.put_address(RTA_DST, key.to.addr()).put_u32(RTA_TABLE, key.table);
@@ -123,7 +123,7 @@ fn gateway(message: &mut Message, route: &Route, hop: &NextHop) {
 }
 
 fn add_hop(list: &mut Message, route: &Route, hop: &NextHop, index: u32) {
-    // The hop's own attributes are written apart first: its length comes before them.
+    // The next hop's attributes are encoded first, because its header contains their length.
     let mut attributes = Message::new(0, 0, "");
     let before = attributes.as_bytes().len();
     gateway(&mut attributes, route, hop);

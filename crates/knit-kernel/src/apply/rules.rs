@@ -1,25 +1,25 @@
-//! Rules on the wire.
+//! Encodes policy routing rules.
 
 use ipnet::IpNet;
 use knit_model::link::VRF_RULE_PRIORITY;
-use knit_model::{Rule, Scope, marks};
+use knit_model::{Rule, Scope, kernel_ids};
 
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::RuleHeader;
 
-/// Adds a rule with Knit's mark.
+/// Adds a rule with Knit's protocol number.
 pub(super) fn add(scope: &Scope, rule: &Rule) -> Message {
     message(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, format!("add rule {rule} on {scope}"), rule)
 }
 
-/// Removes a rule with Knit's mark: the kernel compares it.
+/// Removes a rule of Knit's: the kernel compares the protocol.
 pub(super) fn remove(scope: &Scope, rule: &Rule) -> Message {
     message(RTM_DELRULE, 0, format!("remove rule {rule} on {scope}"), rule)
 }
 
-/// Removes the rules that the kernel made with the first VRF of a namespace.
-pub(super) fn remove_kernels_for_vrfs(scope: &Scope) -> [Message; 2] {
+/// Removes the rules that the kernel adds with the first VRF of a namespace.
+pub(super) fn remove_kernel_vrf_rules(scope: &Scope) -> [Message; 2] {
     [false, true].map(|ipv6| {
         let rule = Rule::of_vrfs(ipv6, VRF_RULE_PRIORITY);
         let context = format!("remove the kernel's rule {rule} on {scope}");
@@ -28,7 +28,7 @@ pub(super) fn remove_kernels_for_vrfs(scope: &Scope) -> [Message; 2] {
 }
 
 fn message(kind: u16, flags: u16, context: String, rule: &Rule) -> Message {
-    message_of(kind, flags, context, rule, marks::PROTOCOL)
+    message_of(kind, flags, context, rule, kernel_ids::PROTOCOL)
 }
 
 fn message_of(kind: u16, flags: u16, context: String, rule: &Rule, protocol: u8) -> Message {
@@ -41,7 +41,7 @@ fn message_of(kind: u16, flags: u16, context: String, rule: &Rule, protocol: u8)
         action: FR_ACT_TO_TBL,
         ..Default::default()
     });
-    // The kernel takes an address only with a length: a prefix of all addresses is said by leaving it out.
+    // The kernel rejects an address with prefix length 0: a match on all addresses is expressed by omitting it.
     for (kind, prefix) in [(FRA_SRC, rule.from), (FRA_DST, rule.to)] {
         if let Some(prefix) = prefix.filter(|prefix| prefix.prefix_len() > 0) {
             message.put_address(kind, prefix.addr());

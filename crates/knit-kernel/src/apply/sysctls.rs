@@ -1,4 +1,4 @@
-//! Sysctls, written inside the namespace.
+//! Writes sysctls inside the network namespace.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -7,10 +7,10 @@ use knit_model::Scope;
 
 use super::transaction::Failure;
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, Places, Room};
+use crate::kernel::{Kernel, SandboxNamespaces, Session};
 use crate::observe::sysctl_path;
 
-/// One value to write.
+/// A sysctl to write.
 #[derive(Clone)]
 pub(super) struct Write {
     pub(super) step: usize,
@@ -19,17 +19,17 @@ pub(super) struct Write {
 }
 
 impl Kernel {
-    /// Writes a sysctl of the host that is no part of any plan. One that is not there is left.
+    /// Writes a sysctl of the host outside of any plan. A sysctl that does not exist is skipped.
     pub fn write_host_sysctl(&mut self, key: &str, value: &str) -> Result<()> {
         let write = Write { step: 0, key: key.to_owned(), value: value.to_owned() };
-        let mut room = Room { kernel: self, places: &mut Places::new() };
-        self::write(&mut room, &Scope::Host, vec![write], true).1.map_err(|failure| failure.error)
+        let mut session = Session { kernel: self, namespaces: &mut SandboxNamespaces::new() };
+        self::write(&mut session, &Scope::Host, vec![write], true).1.map_err(|failure| failure.error)
     }
 }
 
-/// Writes values in one visit to the namespace, up to the first that is refused. Returns the steps that were done.
+/// Writes values inside the namespace, up to the first error. Returns the steps that were applied.
 pub(super) fn write(
-    room: &mut Room<'_>,
+    session: &mut Session<'_>,
     scope: &Scope,
     writes: Vec<Write>,
     missing_is_fine: bool,
@@ -41,7 +41,7 @@ pub(super) fn write(
             Err(error) => return (Vec::new(), Err(Failure { step: write.step, error })),
         }
     }
-    // What was written, and what the next one was refused with.
+    // The files that were written, and the first error.
     let inside = move || {
         let mut written = Vec::new();
         for (path, value) in &files {
@@ -62,14 +62,14 @@ pub(super) fn write(
         Failure { step: write.step, error }
     };
     let steps = |count: usize| writes[..count].iter().map(|write| write.step).collect();
-    let (written, refused) = match room.visit(scope, inside) {
+    let (written, refused) = match session.run_in_netns(scope, inside) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(error)) => return (Vec::new(), Err(fail(0, error))),
         Err(error) => return (Vec::new(), Err(Failure { step: writes[0].step, error })),
     };
     let done = written.len();
     for (write, file) in writes.iter().zip(written) {
-        room.places.sysctls.extend(file.map(|file| ((scope.clone(), write.key.clone()), file)));
+        session.namespaces.sysctls.extend(file.map(|file| ((scope.clone(), write.key.clone()), file)));
     }
     (steps(done), refused.map_or(Ok(()), |error| Err(fail(done, error))))
 }

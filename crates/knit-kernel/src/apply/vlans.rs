@@ -1,8 +1,8 @@
-//! VLANs of bridges' ports on the wire.
+//! Encodes the VLANs of bridge ports.
 //!
-//! A port is told all of its VLANs, and to leave all others, whatever it had: so the same two messages serve at birth, for
-//! a change, and after a crash, when nobody knows how far it came. What is to pass is said first, so that nothing that
-//! passes before and after is ever dropped.
+//! The messages state all VLANs of the port and remove all others, whatever it had. So the same two messages serve
+//! creation, a change, and recovery after a crash. Additions come first, so that traffic of VLANs that stay is never
+//! dropped.
 
 use knit_model::link::{PortVlans, VlanSet};
 use knit_model::{IfName, Scope};
@@ -12,7 +12,7 @@ use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::VlanHeader;
 
-/// Has a bridge or a port of one be in exactly these VLANs.
+/// Puts a bridge or a bridge port into exactly these VLANs.
 pub(super) fn set(
     transaction: &mut Transaction<'_, '_>,
     step: usize,
@@ -20,14 +20,14 @@ pub(super) fn set(
     name: &IfName,
     vlans: &PortVlans,
 ) -> Result<(), Failure> {
-    let index = match transaction.backward {
-        true => transaction.index(step, scope, name)?,
-        false => Some(transaction.need(step, scope, name)?),
+    let index = match transaction.rolling_back {
+        true => transaction.find_index(step, scope, name)?,
+        false => Some(transaction.require_index(step, scope, name)?),
     };
     let Some(index) = index else { return Ok(()) };
-    let tolerate = if transaction.backward { Tolerate::Absence } else { Tolerate::Nothing };
+    let tolerate = if transaction.rolling_back { Tolerate::Absence } else { Tolerate::Nothing };
     let all = vlans.all();
-    // The kernel refuses a message that names no VLAN.
+    // The kernel rejects a message without VLANs.
     let join = (!all.is_empty()).then(|| join(scope, name, index, vlans));
     let leave = (all != VlanSet::all()).then(|| leave(scope, name, index, vlans));
     for message in join.into_iter().chain(leave) {
@@ -40,7 +40,7 @@ fn join(scope: &Scope, name: &IfName, index: u32, vlans: &PortVlans) -> Message 
     let mut message = message(RTM_NEWVLAN, scope, name, index);
     let native = VlanSet::new((vlans.pvid != 0).then_some((vlans.pvid, vlans.pvid)));
     for (set, flags) in [(&vlans.tagged, 0), (&vlans.untagged, BRIDGE_VLAN_INFO_UNTAGGED)] {
-        // The kernel takes the VLAN of packets without a tag only by itself.
+        // The kernel does not accept the PVID as part of a range.
         put(&mut message, &set.without(&native), flags);
         if set.contains(vlans.pvid) {
             put(&mut message, &native, flags | BRIDGE_VLAN_INFO_PVID);

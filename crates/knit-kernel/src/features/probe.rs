@@ -1,71 +1,71 @@
-//! One probe: a feature, how it is tried, and how the outcome is put in words.
+//! A probe: a feature and its test, and the text of its result.
 
 use nix::errno::Errno;
 
 use super::modules::Modules;
 use super::scratch::Scratch;
-use super::{Area, Feature, State};
+use super::{Area, Feature, FeatureState};
 use crate::error::Error;
 
-/// What to do when trying was not allowed.
+/// The hint for a probe that was not permitted.
 pub const ROOT: &str = "run it as root, with CAP_SYS_ADMIN and CAP_NET_ADMIN";
 
-/// How a feature is found out.
+/// A feature and how it is tested.
 #[derive(Clone, Copy)]
 pub struct Probe {
     pub name: &'static str,
-    /// As people write it: "WireGuard".
+    /// Its display name: "WireGuard".
     pub title: &'static str,
     pub area: Area,
     pub needed_for: &'static str,
     pub config: &'static str,
-    /// The module that brings it, where it can be one.
+    /// The module that provides it, if it can be one.
     pub module: Option<&'static str>,
-    /// Whether loading that module makes devices in the machine's own namespace.
+    /// Whether loading that module creates devices in the host's namespace.
     pub makes_devices: bool,
-    pub basic: bool,
-    pub run: Where,
+    pub required: bool,
+    pub run: ProbeRun,
 }
 
-/// Where a probe runs.
+/// ProbeRun a probe runs.
 #[derive(Clone, Copy)]
-pub enum Where {
-    /// On the machine as it is: looks, and changes nothing.
-    Machine(fn() -> Finding),
+pub enum ProbeRun {
+    /// On the host, read-only.
+    Host(fn() -> Finding),
     /// In the scratch namespace.
     Scratch(fn(&mut Scratch) -> Finding),
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Finding {
     Present,
     PresentWith(String),
-    /// The kernel has no such thing.
+    /// The kernel does not support it.
     Absent,
-    /// It has it, but it does not work, and this is why and what to do.
+    /// The kernel supports it, but it does not work.
     Broken {
-        why: String,
+        reason: String,
         hint: String,
     },
-    /// It could not be tried, and this is why and what to do.
-    Untried {
-        why: String,
+    /// It could not be tested.
+    NotTested {
+        reason: String,
         hint: String,
     },
 }
 
 impl Probe {
-    /// A probe in its plainest form; the lists add what differs.
+    /// A probe with defaults; the lists add what differs.
     pub const fn new(
         name: &'static str,
         title: &'static str,
         area: Area,
         config: &'static str,
-        run: Where,
+        run: ProbeRun,
     ) -> Self {
-        let (module, makes_devices, basic, needed_for) = (None, false, false, "");
-        Self { name, title, area, needed_for, config, module, makes_devices, basic, run }
+        let (module, makes_devices, required, needed_for) = (None, false, false, "");
+        Self { name, title, area, needed_for, config, module, makes_devices, required, run }
     }
 
     pub const fn needed_for(mut self, what: &'static str) -> Self {
@@ -83,56 +83,56 @@ impl Probe {
         self
     }
 
-    pub const fn basic(mut self) -> Self {
-        self.basic = true;
+    pub const fn required(mut self) -> Self {
+        self.required = true;
         self
     }
 
-    /// Whether trying would load a module that leaves devices behind.
+    /// Whether the test would load a module that creates devices.
     pub fn leaves_devices(&self, modules: &Modules) -> bool {
         self.makes_devices && self.module.is_some_and(|module| modules.would_load(module))
     }
 
-    /// The module is on disk and loads on first use; trying it would leave devices behind.
-    pub fn promised_by_module(&self) -> Finding {
+    /// The module is installed and loads on first use; testing it would leave devices behind.
+    pub fn loadable_module(&self) -> Finding {
         let module = self.module.unwrap_or_default();
-        Finding::PresentWith(format!("not tried: module {module} is on disk and loads on first use"))
+        Finding::PresentWith(format!("not tested: module {module} is installed and loads on first use"))
     }
 
-    /// Runs the probe and puts the outcome in words.
+    /// Runs the probe and describes its result.
     pub fn feature(&self, modules: &Modules, run: impl FnOnce(&Self) -> Finding) -> Feature {
         let state = match run(self) {
-            Finding::Present => State::Present { note: None },
-            Finding::PresentWith(note) => State::Present { note: Some(note) },
+            Finding::Present => FeatureState::Present { note: None },
+            Finding::PresentWith(note) => FeatureState::Present { note: Some(note) },
             Finding::Absent => {
-                let why = match self.module.filter(|module| modules.would_load(module)) {
+                let reason = match self.module.filter(|module| modules.would_load(module)) {
                     Some(module) => {
                         format!("this kernel has {} as a module, {module}, that is not loaded", self.title)
                     }
                     None => format!("this kernel has no {}: {}", self.title, self.config),
                 };
-                State::Absent { why, hint: modules.hint(self.module, self.config) }
+                FeatureState::Absent { reason, hint: modules.hint(self.module, self.config) }
             }
-            Finding::Broken { why, hint } => State::Absent { why, hint },
-            Finding::Untried { why, hint } => State::Unknown { why, hint },
+            Finding::Broken { reason, hint } => FeatureState::Absent { reason, hint },
+            Finding::NotTested { reason, hint } => FeatureState::Unknown { reason, hint },
         };
-        let Self { name, area, needed_for, config, basic, .. } = *self;
-        Feature { name, area, needed_for, config, basic, state }
+        let Self { name, area, needed_for, config, required, .. } = *self;
+        Feature { name, area, needed_for, config, required, state }
     }
 }
 
 impl Finding {
-    /// What an attempt says: done, refused because the kernel has no such thing, or refused for another reason.
+    /// The result of an attempt: success, not supported, or another error.
     pub fn of(attempt: Result<(), Error>, absent: &[Errno]) -> Self {
         match attempt {
             Ok(()) => Self::Present,
             Err(error) if error.errno().is_some_and(|errno| absent.contains(&errno)) => Self::Absent,
             Err(error) if matches!(error.errno(), Some(Errno::EPERM | Errno::EACCES)) => {
-                Self::Untried { why: format!("not permitted ({error})"), hint: ROOT.into() }
+                Self::NotTested { reason: format!("not permitted ({error})"), hint: ROOT.into() }
             }
             Err(error) => Self::Broken {
-                why: format!("the kernel refuses to {error}"),
-                hint: "see the kernel's log (dmesg)".into(),
+                reason: format!("the kernel rejected the test: {error}"),
+                hint: "see the kernel log (dmesg)".into(),
             },
         }
     }

@@ -1,4 +1,4 @@
-//! Addresses, and routes with encapsulations.
+//! Probes of addresses and route encapsulations.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::errno::Errno;
 
 use super::Area;
-use super::probe::{Finding, Probe, Where::Scratch as Try};
+use super::probe::{Finding, Probe, ProbeRun::Scratch as InScratch};
 use super::scratch::{LOOPBACK, Scratch};
 use crate::netlink::Message;
 use crate::netlink::constants::*;
@@ -19,7 +19,7 @@ const SEG6_IPTUNNEL_SRH: u16 = 1;
 const SEG6_IPTUN_MODE_ENCAP: u32 = 1;
 const MPLS_IPTUNNEL_DST: u16 = 1;
 
-/// A protocol number that nobody else uses in the scratch namespace.
+/// An arbitrary protocol number.
 const PROTOCOL: u8 = 211;
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
 
@@ -29,18 +29,18 @@ const fn routing(
     config: &'static str,
     run: fn(&mut Scratch) -> Finding,
 ) -> Probe {
-    Probe::new(name, title, Area::Routing, config, Try(run))
+    Probe::new(name, title, Area::Routing, config, InScratch(run))
 }
 
 pub const PROBES: &[Probe] = &[
     routing("addresses", "IPv4", "CONFIG_INET", |scratch| {
         Finding::of(scratch.add_address(ADDRESS.into(), PROTOCOL), &[Errno::EOPNOTSUPP])
     })
-    .needed_for("every interface's addresses")
-    .basic(),
+    .needed_for("the addresses of every interface")
+    .required(),
     routing("ipv6", "IPv6", "CONFIG_IPV6", ipv6).module("ipv6").needed_for("dual-stack pods"),
     routing("address-protocol", "protocol numbers of addresses", "CONFIG_NET", address_protocol)
-        .needed_for("Knit's mark on addresses (Linux 5.18); without it the link's mark counts"),
+        .needed_for("marking Knit's addresses (Linux 5.18); otherwise the mark of the link is used"),
     routing("srv6", "SRv6", "CONFIG_IPV6_SEG6_LWTUNNEL", srv6).needed_for("segment routing, service chains"),
     routing("mpls", "MPLS", "CONFIG_MPLS_ROUTING", mpls)
         .module("mpls_router")
@@ -53,16 +53,16 @@ pub const PROBES: &[Probe] = &[
 fn ipv6(scratch: &mut Scratch) -> Finding {
     let address = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
     match scratch.add_address(address.into(), PROTOCOL) {
-        // So the kernel says it when IPv6 is there and switched off.
+        // EACCES means that IPv6 is supported but disabled.
         Err(error) if matches!(error.errno(), Some(Errno::EACCES)) => Finding::Broken {
-            why: "IPv6 is switched off".into(),
+            reason: "IPv6 is disabled".into(),
             hint: "sysctl net.ipv6.conf.all.disable_ipv6=0 net.ipv6.conf.default.disable_ipv6=0".into(),
         },
         attempt => Finding::of(attempt, &[Errno::EOPNOTSUPP, Errno::EAFNOSUPPORT]),
     }
 }
 
-/// An older kernel ignores the attribute, so the address is read back.
+/// Older kernels ignore the attribute, so the address is read back.
 fn address_protocol(scratch: &mut Scratch) -> Finding {
     if let Err(error) = scratch.add_address(ADDRESS.into(), PROTOCOL) {
         return error.into();
@@ -77,8 +77,8 @@ fn address_protocol(scratch: &mut Scratch) -> Finding {
     match protocols {
         Ok(found) if found == [Some(PROTOCOL)] => Finding::Present,
         Ok(_) => Finding::Broken {
-            why: "this kernel does not keep the protocol number of an address (Linux 5.18 does)".into(),
-            hint: "nothing must be done; a newer kernel makes Knit's addresses easier to tell apart".into(),
+            reason: "this kernel does not store the protocol number of an address (Linux 5.18 does)".into(),
+            hint: "no action needed; a newer kernel identifies Knit's addresses more reliably".into(),
         },
         Err(error) => error.into(),
     }
@@ -97,7 +97,7 @@ fn srv6(scratch: &mut Scratch) -> Finding {
     Finding::of(scratch.route.request(message), &[Errno::EOPNOTSUPP])
 }
 
-/// Nothing in the kernel asks for the module, so the hint is to load it.
+/// The kernel does not load the module on demand, so the hint is to load it.
 fn mpls(_: &mut Scratch) -> Finding {
     if Path::new("/proc/sys/net/mpls/platform_labels").exists() { Finding::Present } else { Finding::Absent }
 }
@@ -111,7 +111,7 @@ fn mpls_routes(scratch: &mut Scratch) -> Finding {
     Finding::of(scratch.route.request(message), &[Errno::EOPNOTSUPP])
 }
 
-/// A route over `lo` with an encapsulation.
+/// A route through `lo` with an encapsulation.
 fn route(destination: IpAddr, length: u8, kind: u16, encapsulation: impl FnOnce(&mut Message)) -> Message {
     let family = if destination.is_ipv4() { AF_INET } else { AF_INET6 };
     let context = format!("add a route to {destination}/{length} with an encapsulation");

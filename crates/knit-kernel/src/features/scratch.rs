@@ -1,4 +1,4 @@
-//! The scratch network namespace in which features are tried.
+//! The scratch network namespace in which features are tested.
 
 use std::net::IpAddr;
 
@@ -11,31 +11,31 @@ use crate::netlink::constants::*;
 use crate::netlink::header::{AddressHeader, Header, LinkHeader};
 use crate::netlink::{Message, Protocol, Socket};
 
-/// The number of `lo` in every namespace.
+/// The index of `lo` in every namespace.
 pub const LOOPBACK: i32 = 1;
 
-/// A namespace of its own, entered by the current thread for good.
+/// A scratch namespace that the current thread has entered for good.
 pub struct Scratch {
     pub route: Socket,
-    /// A link that others can be put on, if the kernel has any kind to make one of.
+    /// A parent for other links, if the kernel supports any suitable kind.
     parent: Option<i32>,
-    made: u32,
+    created: u32,
 }
 
-/// Why there is no scratch namespace.
+/// The error that prevents a scratch namespace.
 pub struct NoScratch(Errno);
 
 impl NoScratch {
     pub fn finding(&self) -> Finding {
         match self.0 {
-            Errno::EPERM => Finding::Untried {
-                why: "trying it needs a network namespace, which this user may not make".into(),
+            Errno::EPERM => Finding::NotTested {
+                reason: "testing it needs a network namespace, which this user may not create".into(),
                 hint: ROOT.into(),
             },
-            // Namespaces were left out of the kernel.
+            // The kernel has no network namespaces.
             Errno::EINVAL => Finding::Absent,
-            errno => Finding::Untried {
-                why: format!("no network namespace to try it in: {}", errno.desc().to_lowercase()),
+            errno => Finding::NotTested {
+                reason: format!("no network namespace to test it in: {}", errno.desc().to_lowercase()),
                 hint: "see sysctl user.max_net_namespaces".into(),
             },
         }
@@ -48,48 +48,47 @@ impl Scratch {
         unshare(CloneFlags::CLONE_NEWNET).map_err(NoScratch)?;
         let route =
             Socket::open(Protocol::Route).map_err(|error| NoScratch(error.errno().unwrap_or(Errno::EIO)))?;
-        let mut scratch = Self { route, parent: None, made: 0 };
-        // Without `lo` up, routes cannot be tried; the probes of routes then say so themselves.
+        let mut scratch = Self { route, parent: None, created: 0 };
+        // Routes need `lo` up; their probes report the failure.
         let _ = scratch.set_up(LOOPBACK);
-        scratch.parent = scratch.make_parent();
+        scratch.parent = scratch.create_parent();
         Ok(scratch)
     }
 
-    /// The link that others can be put on.
+    /// The parent for other links.
     pub fn parent(&self) -> Result<i32, Finding> {
         self.parent.ok_or_else(no_parent)
     }
 
-    /// Tries to make a link of a kind; `data` adds what the kind insists on.
+    /// Tests a link kind; `data` adds the attributes that it requires.
     pub fn link(&mut self, kind: &str, data: impl FnOnce(&mut Message)) -> Finding {
-        Finding::of(self.make(kind, data).map(drop), &[Errno::EOPNOTSUPP])
+        Finding::of(self.create(kind, data).map(drop), &[Errno::EOPNOTSUPP])
     }
 
-    /// Tries to make a link of a kind that sits on another link: a new one each time, because some kinds want it for
-    /// themselves.
+    /// Tests a link kind on a parent: a new one each time, because some kinds need it exclusively.
     pub fn link_on_parent(&mut self, kind: &str, data: impl FnOnce(&mut Message)) -> Finding {
-        let parent = match self.make_parent() {
+        let parent = match self.create_parent() {
             Some(parent) => parent,
             None => return no_parent(),
         };
-        Finding::of(self.make_on(kind, Some(parent), data).map(drop), &[Errno::EOPNOTSUPP])
+        Finding::of(self.create_on(kind, Some(parent), data).map(drop), &[Errno::EOPNOTSUPP])
     }
 
-    /// A new link that others can be put on, of the first kind that the kernel has.
-    fn make_parent(&mut self) -> Option<i32> {
-        ["veth", "dummy", "bridge"].iter().find_map(|kind| self.make(kind, |_| ()).ok())
+    /// Creates a parent of the first kind that the kernel supports.
+    fn create_parent(&mut self) -> Option<i32> {
+        ["veth", "dummy", "bridge"].iter().find_map(|kind| self.create(kind, |_| ()).ok())
     }
 
-    /// Makes a link and returns its number.
-    pub fn make(&mut self, kind: &str, data: impl FnOnce(&mut Message)) -> Result<i32> {
-        self.make_on(kind, None, data)
+    /// Creates a link and returns its index.
+    pub fn create(&mut self, kind: &str, data: impl FnOnce(&mut Message)) -> Result<i32> {
+        self.create_on(kind, None, data)
     }
 
-    fn make_on(&mut self, kind: &str, parent: Option<i32>, data: impl FnOnce(&mut Message)) -> Result<i32> {
-        self.made += 1;
-        let name = format!("probe{}", self.made);
+    fn create_on(&mut self, kind: &str, parent: Option<i32>, data: impl FnOnce(&mut Message)) -> Result<i32> {
+        self.created += 1;
+        let name = format!("probe{}", self.created);
         let mut message =
-            Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, format!("make a link of kind {kind}"));
+            Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, format!("create a link of kind {kind}"));
         message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, &name);
         if let Some(parent) = parent {
             message.put_u32(IFLA_LINK, parent as u32);
@@ -107,7 +106,7 @@ impl Scratch {
         name: &str,
         mut read: impl FnMut(&LinkHeader, crate::netlink::Attributes) -> Option<T>,
     ) -> Result<T> {
-        let mut message = Message::new(RTM_GETLINK, 0, format!("read link {name}"));
+        let mut message = Message::new(RTM_GETLINK, 0, format!("get link {name}"));
         message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name);
         self.route.request_reply(message, |_, body| {
             let (header, attributes) = LinkHeader::split(body)?;
@@ -115,12 +114,12 @@ impl Scratch {
         })
     }
 
-    /// The name of the link made last.
+    /// The name of the link created last.
     pub fn last_name(&self) -> String {
-        format!("probe{}", self.made)
+        format!("probe{}", self.created)
     }
 
-    /// Adds an address to `lo`, with a protocol number to find it by.
+    /// Adds an address to `lo` with a protocol number.
     pub fn add_address(&mut self, address: IpAddr, protocol: u8) -> Result<()> {
         let (family, prefix_length) = if address.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
         let mut message =
@@ -143,7 +142,10 @@ impl Scratch {
 }
 
 fn no_parent() -> Finding {
-    Finding::Untried { why: "there is no link to try it on".into(), hint: "veth is needed first".into() }
+    Finding::NotTested {
+        reason: "there is no link to test it on".into(),
+        hint: "veth is required first".into(),
+    }
 }
 
 impl From<Error> for Finding {

@@ -1,10 +1,10 @@
-//! bridge on the wire.
+//! Encodes bridges.
 
 use knit_model::IfName;
 use knit_model::link::{Bridge, DEFAULT_VLAN, VlanProtocol};
 
 use super::vlan::PROTOCOLS;
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 // if_link.h, IFLA_BR_*
@@ -17,40 +17,41 @@ const VLAN_PROTOCOL: u16 = 8;
 const MCAST_SNOOPING: u16 = 23;
 const VLAN_DEFAULT_PVID: u16 = 39;
 
-/// The kernel counts a bridge's times in hundredths of a second (`USER_HZ`).
+/// Bridge timers are in hundredths of a second (`USER_HZ`).
 const TICKS: u32 = 100;
 
 impl WireKind for Bridge {
     const CONFIG: &'static str = "CONFIG_BRIDGE";
 
-    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
-        if let Some(seconds) = wanted.of("forward_delay", self.forward_delay) {
+    fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(seconds) = selection.select("forward_delay", self.forward_delay) {
             data.put_u32(FORWARD_DELAY, seconds.saturating_mul(TICKS));
         }
-        if let Some(seconds) = wanted.of("ageing", self.ageing) {
+        if let Some(seconds) = selection.select("ageing", self.ageing) {
             data.put_u32(AGEING_TIME, seconds.saturating_mul(TICKS));
         }
-        if let Some(on) = wanted.of("stp", self.stp) {
+        if let Some(on) = selection.select("stp", self.stp) {
             data.put_u32(STP_STATE, on.into());
         }
-        if let Some(priority) = wanted.of("priority", self.priority) {
+        if let Some(priority) = selection.select("priority", self.priority) {
             data.put_u16(PRIORITY, priority);
         }
-        // Every bridge is born so; a kernel that has no VLAN filtering refuses even to hear that it is off.
-        let changes = matches!(wanted, Wanted::Changed(_));
-        if let Some(on) = wanted.of("vlan_filtering", self.vlan_filtering).filter(|on| *on || changes) {
+        // Off is the default; a kernel without VLAN filtering rejects the attribute even with the value off.
+        let changes = matches!(selection, FieldSelection::Changed(_));
+        if let Some(on) = selection.select("vlan_filtering", self.vlan_filtering).filter(|on| *on || changes)
+        {
             data.put_u8(VLAN_FILTERING, on.into());
         }
-        let protocol = wanted.of("vlan_protocol", self.vlan_protocol);
+        let protocol = selection.select("vlan_protocol", self.vlan_protocol);
         let protocol = protocol.filter(|protocol| *protocol != VlanProtocol::Dot1q || changes);
         if let Some((_, number)) = PROTOCOLS.iter().find(|(name, _)| Some(*name) == protocol) {
             data.put_be16(VLAN_PROTOCOL, *number);
         }
-        let pvid = wanted.of("default_pvid", self.default_pvid);
+        let pvid = selection.select("default_pvid", self.default_pvid);
         if let Some(pvid) = pvid.filter(|pvid| *pvid != DEFAULT_VLAN || changes) {
             data.put_u16(VLAN_DEFAULT_PVID, pvid);
         }
-        if let Some(on) = wanted.of("multicast_snooping", self.multicast_snooping) {
+        if let Some(on) = selection.select("multicast_snooping", self.multicast_snooping) {
             data.put_u8(MCAST_SNOOPING, on.into());
         }
     }
@@ -74,9 +75,9 @@ impl WireKind for Bridge {
         }
     }
 
-    /// The kernel gives a bridge the smallest MTU of its ports, until someone *changes* its MTU: from then on it keeps
-    /// what it was told. One given at birth is no change, and neither is the one it has already.
-    fn birth_mtu(mtu: u32) -> u32 {
+    /// The kernel sets a bridge's MTU to the smallest of its ports until the MTU is *changed* explicitly. An MTU
+    /// given at creation, or equal to the current one, is not a change.
+    fn initial_mtu(mtu: u32) -> u32 {
         if mtu > knit_model::link::MIN_MTU { mtu - 1 } else { mtu + 1 }
     }
 }

@@ -1,11 +1,11 @@
-//! geneve on the wire.
+//! Encodes Geneve links.
 
 use std::net::IpAddr;
 
 use knit_model::IfName;
 use knit_model::link::{Geneve, GeneveDf};
 
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 // if_link.h, IFLA_GENEVE_*
@@ -27,28 +27,28 @@ const DF_NUMBERS: [(GeneveDf, u8); 3] = [(GeneveDf::Unset, 0), (GeneveDf::Set, 1
 
 impl WireKind for Geneve {
     const CONFIG: &'static str = "CONFIG_GENEVE";
-    /// The kernel refuses a second link with the same number, far end and port.
-    const LINGERS: bool = false;
-    /// With another far end the kernel reckons the MTU anew.
-    const RETOLD: bool = true;
+    /// The kernel rejects a second link with the same VNI, remote address and port.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
+    /// With another remote address the kernel recomputes the MTU.
+    const RESETS_OMITTED_FIELDS: bool = true;
 
-    fn twin(&self) -> Option<String> {
-        Some(format!("another geneve with VNI {} and the same far end and port", self.vni))
+    fn conflicting_link(&self) -> Option<String> {
+        Some(format!("another geneve with VNI {} and the same remote address and port", self.vni))
     }
 
-    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
-        if let Some(vni) = wanted.of("vni", Some(self.vni)) {
+    fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(vni) = selection.select("vni", Some(self.vni)) {
             data.put_u32(ID, vni);
         }
-        if let Some(remote) = wanted.of("remote", self.remote) {
+        if let Some(remote) = selection.select("remote", self.remote) {
             data.put_address(if remote.is_ipv4() { REMOTE } else { REMOTE6 }, remote);
         }
-        if let Some(port) = wanted.of("port", self.port) {
+        if let Some(port) = selection.select("port", self.port) {
             data.put_be16(PORT, port);
         }
-        // The kernel hears one of the two: that hops are copied, or how many there are, which ends the copying.
-        let ttl = wanted.of("ttl", self.ttl);
-        match wanted.of("ttl_inherit", self.ttl_inherit) {
+        // The kernel accepts one of the two: inherit the TTL, or a value, which ends inheritance.
+        let ttl = selection.select("ttl", self.ttl);
+        match selection.select("ttl_inherit", self.ttl_inherit) {
             Some(true) => {
                 data.put_u8(TTL_INHERIT, 1);
             }
@@ -59,17 +59,17 @@ impl WireKind for Geneve {
                 ttl.map(|ttl| data.put_u8(TTL, ttl));
             }
         }
-        if let Some(tos) = wanted.of("tos", self.tos) {
+        if let Some(tos) = selection.select("tos", self.tos) {
             data.put_u8(TOS, tos);
         }
-        let df = wanted.of("df", self.df);
+        let df = selection.select("df", self.df);
         if let Some((_, number)) = DF_NUMBERS.iter().find(|(name, _)| Some(*name) == df) {
             data.put_u8(DF, *number);
         }
-        if let Some(label) = wanted.of("flow_label", self.flow_label) {
+        if let Some(label) = selection.select("flow_label", self.flow_label) {
             data.put_be32(LABEL, label);
         }
-        match (wanted.of("udp_csum", self.udp_csum), self.remote) {
+        match (selection.select("udp_csum", self.udp_csum), self.remote) {
             (Some(on), Some(IpAddr::V6(_))) => {
                 data.put_u8(UDP_ZERO_CSUM6_TX, (!on).into()).put_u8(UDP_ZERO_CSUM6_RX, (!on).into());
             }
@@ -88,7 +88,7 @@ impl WireKind for Geneve {
             Some(IpAddr::V6(_)) => is_on(UDP_ZERO_CSUM6_TX).map(|zero| !zero),
             _ => is_on(UDP_CSUM),
         };
-        // Where hops are copied, nobody has stated how many there are.
+        // An inherited TTL has no value.
         let ttl_inherit = is_on(TTL_INHERIT).or_else(|| byte(TTL).map(|_| false));
         let df = byte(DF);
         Self {
@@ -104,7 +104,7 @@ impl WireKind for Geneve {
         }
     }
 
-    /// It sits on nothing.
+    /// It has no parent.
     fn parent_index(_data: Attributes<'_>, _link: Option<u32>) -> Option<u32> {
         None
     }

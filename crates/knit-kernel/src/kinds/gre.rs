@@ -1,10 +1,10 @@
-//! gre, gretap, ip6gre and ip6gretap on the wire.
+//! Encodes gre, gretap, ip6gre and ip6gretap tunnels.
 
 use knit_model::IfName;
-use knit_model::link::{Gre, GreForm, LinkKind, OrNone};
+use knit_model::link::{Gre, GreForm, LinkKind, NumberOrNone};
 
 use super::tunnel::{Ipv6Fields, Outer, put_end};
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 // if_tunnel.h, IFLA_GRE_*
@@ -29,28 +29,28 @@ const SEQ: u16 = 0x1000;
 
 impl WireKind for Gre {
     const CONFIG: &'static str = "CONFIG_NET_IPGRE";
-    /// The kernel refuses a second tunnel with the same ends and key.
-    const LINGERS: bool = false;
-    const RETOLD: bool = true;
+    /// The kernel rejects a second tunnel with the same endpoints and key.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
+    const RESETS_OMITTED_FIELDS: bool = true;
 
-    fn twin(&self) -> Option<String> {
-        Some(format!("another {} with the same ends and key", self.name()))
+    fn conflicting_link(&self) -> Option<String> {
+        Some(format!("another {} with the same endpoints and key", self.name()))
     }
 
     fn config(name: &str) -> &'static str {
         if name.starts_with("ip6") { "CONFIG_IPV6_GRE" } else { Self::CONFIG }
     }
 
-    /// All stated fields, also on a change.
-    fn encode(&self, _wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message) {
-        if let Some(parent) = around.parent {
+    /// Writes all fields, also for a change.
+    fn encode(&self, _selection: FieldSelection<'_>, related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(parent) = related.parent {
             data.put_u32(LINK, parent);
         }
         let options = [(self.csum, CSUM), (self.seq, SEQ)];
         let options =
             options.iter().filter(|(is_on, _)| *is_on == Some(true)).fold(0, |all, (_, bit)| all | bit);
         for (key, flags_kind, key_kind) in [(self.ikey, IFLAGS, IKEY), (self.okey, OFLAGS, OKEY)] {
-            let key = key.and_then(|OrNone(key)| key);
+            let key = key.and_then(|NumberOrNone(key)| key);
             data.put_be16(flags_kind, options | if key.is_some() { KEY } else { 0 });
             if let Some(key) = key {
                 data.put_be32(key_kind, key);
@@ -91,7 +91,7 @@ impl WireKind for Gre {
         let flags = |kind| data.first(kind).and_then(|flags| flags.be16());
         let key = |flags: Option<u16>, kind| {
             let key = data.first(kind).and_then(|key| key.be32());
-            flags.map(|flags| OrNone(key.filter(|_| flags & KEY != 0)))
+            flags.map(|flags| NumberOrNone(key.filter(|_| flags & KEY != 0)))
         };
         let (iflags, oflags) = (flags(IFLAGS), flags(OFLAGS));
         let outer = match form.is_ipv6() {

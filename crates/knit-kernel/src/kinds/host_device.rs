@@ -1,16 +1,16 @@
-//! host-device on the wire: nothing is made, so nothing is told; its mark says what it is.
+//! Host devices: NICs that are moved, not created, so nothing is encoded; the ownership mark identifies them.
 
 use knit_model::IfName;
 use knit_model::link::HostDevice;
 
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 impl WireKind for HostDevice {
     const CONFIG: &'static str = "CONFIG_NET_NS";
-    const LINGERS: bool = false;
+    const ALLOWS_DEFERRED_DELETE: bool = false;
 
-    fn encode(&self, _wanted: Wanted<'_>, _around: &Around<'_>, _data: &mut Message) {}
+    fn encode(&self, _selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, _data: &mut Message) {}
 
     fn decode(_data: Attributes<'_>, _parent: Option<IfName>) -> Self {
         Self::default()

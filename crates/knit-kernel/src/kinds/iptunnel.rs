@@ -1,10 +1,10 @@
-//! ipip, sit and ip6tnl on the wire.
+//! Encodes ipip, sit and ip6tnl tunnels.
 
 use knit_model::IfName;
-use knit_model::link::{Inner, IpTunnel, IpTunnelForm, LinkKind};
+use knit_model::link::{InnerProtocol, IpTunnel, IpTunnelForm, LinkKind};
 
 use super::tunnel::{Ipv6Fields, Outer, put_end};
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 // if_tunnel.h, IFLA_IPTUN_*
@@ -18,17 +18,17 @@ const PMTUDISC: u16 = 10;
 const FWMARK: u16 = 20;
 const IPV6: Ipv6Fields = Ipv6Fields { encap_limit: 6, flow_info: 7, flags: 8 };
 
-/// IANA's protocol numbers of what is carried; 0 is all that the form can carry.
-const PROTOCOLS: [(Inner, u8); 3] = [(Inner::Any, 0), (Inner::Ipv4, 4), (Inner::Ipv6, 41)];
+/// IANA protocol numbers of the payload; 0 is everything that the form supports.
+const PROTOCOLS: [(InnerProtocol, u8); 3] = [(InnerProtocol::Any, 0), (InnerProtocol::Ipv4, 4), (InnerProtocol::Ipv6, 41)];
 
 impl WireKind for IpTunnel {
     const CONFIG: &'static str = "CONFIG_NET_IPIP";
-    /// The kernel refuses a second tunnel with the same ends.
-    const LINGERS: bool = false;
-    const RETOLD: bool = true;
+    /// The kernel rejects a second tunnel with the same endpoints.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
+    const RESETS_OMITTED_FIELDS: bool = true;
 
-    fn twin(&self) -> Option<String> {
-        Some(format!("another {} with the same ends", self.name()))
+    fn conflicting_link(&self) -> Option<String> {
+        Some(format!("another {} with the same endpoints", self.name()))
     }
 
     fn config(name: &str) -> &'static str {
@@ -39,9 +39,9 @@ impl WireKind for IpTunnel {
         }
     }
 
-    /// All stated fields, also on a change.
-    fn encode(&self, _wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message) {
-        if let Some(parent) = around.parent {
+    /// Writes all fields, also for a change.
+    fn encode(&self, _selection: FieldSelection<'_>, related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(parent) = related.parent {
             data.put_u32(LINK, parent);
         }
         put_end(LOCAL, self.local, data);

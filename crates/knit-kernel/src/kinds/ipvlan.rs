@@ -1,9 +1,9 @@
-//! ipvlan on the wire.
+//! Encodes ipvlan links.
 
 use knit_model::IfName;
 use knit_model::link::{Ipvlan, IpvlanFlag, IpvlanMode};
 
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 // if_link.h, IFLA_IPVLAN_*
@@ -13,21 +13,21 @@ const FLAGS: u16 = 2;
 /// The kernel's numbers for the modes.
 const MODES: [(IpvlanMode, u16); 3] = [(IpvlanMode::L2, 0), (IpvlanMode::L3, 1), (IpvlanMode::L3s, 2)];
 
-/// The kernel's bits; it refuses two of them together.
+/// The kernel's flag bits, which are mutually exclusive.
 const FLAG_BITS: [(IpvlanFlag, u16); 3] =
     [(IpvlanFlag::Bridge, 0), (IpvlanFlag::Private, 1), (IpvlanFlag::Vepa, 2)];
 
 impl WireKind for Ipvlan {
     const CONFIG: &'static str = "CONFIG_IPVLAN";
-    /// The kernel refuses its addresses on another ipvlan of the same parent, even while it is down.
-    const LINGERS: bool = false;
+    /// The kernel rejects its addresses on another ipvlan of the same parent, even while it is down.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
 
-    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
-        let mode = wanted.of("mode", self.mode);
+    fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
+        let mode = selection.select("mode", self.mode);
         if let Some((_, number)) = MODES.iter().find(|(name, _)| Some(*name) == mode) {
             data.put_u16(MODE, *number);
         }
-        let flag = wanted.of("flag", self.flag);
+        let flag = selection.select("flag", self.flag);
         if let Some((_, bits)) = FLAG_BITS.iter().find(|(name, _)| Some(*name) == flag) {
             data.put_u16(FLAGS, *bits);
         }

@@ -1,9 +1,9 @@
-//! macvlan on the wire.
+//! Encodes macvlan links.
 
 use knit_model::IfName;
 use knit_model::link::{Macvlan, MacvlanMode};
 
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 /// `IFLA_MACVLAN_MODE`.
@@ -16,8 +16,8 @@ const MODES: [(MacvlanMode, u32); 4] =
 impl WireKind for Macvlan {
     const CONFIG: &'static str = "CONFIG_MACVLAN";
 
-    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
-        let mode = wanted.of("mode", self.mode);
+    fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
+        let mode = selection.select("mode", self.mode);
         if let Some((_, number)) = MODES.iter().find(|(name, _)| Some(*name) == mode) {
             data.put_u32(MODE, *number);
         }

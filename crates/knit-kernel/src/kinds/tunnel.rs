@@ -1,8 +1,8 @@
-//! What GRE and IP tunnels say in the same way: ends, and the fields of IPv6's outer header.
+//! Encoding shared by GRE and IP tunnels: endpoints, and the fields of the outer IPv6 header.
 
 use std::net::IpAddr;
 
-use knit_model::link::{INHERIT_TOS, MAX_FLOW_LABEL, OrNone};
+use knit_model::link::{INHERIT_TOS, MAX_FLOW_LABEL, NumberOrNone};
 
 use crate::netlink::{Attributes, Message};
 
@@ -10,21 +10,21 @@ use crate::netlink::{Attributes, Message};
 const IGNORE_ENCAP_LIMIT: u32 = 0x1;
 const USE_INNER_TRAFFIC_CLASS: u32 = 0x2;
 
-/// Where the traffic class is in the outer header's first word.
+/// The position of the traffic class in the first word of the IPv6 header.
 const TRAFFIC_CLASS_SHIFT: u32 = 20;
 
-/// The kernel's numbers for fields that only a tunnel over IPv6 has.
+/// Attribute numbers of fields that only tunnels over IPv6 have.
 pub(super) struct Ipv6Fields {
     pub(super) encap_limit: u16,
     pub(super) flow_info: u16,
     pub(super) flags: u16,
 }
 
-/// The model's values of them. Over IPv6 the DS field is part of the flow information.
+/// The model's values. Over IPv6 the DS field is part of the flow information.
 #[derive(Default)]
 pub(super) struct Outer {
     pub(super) tos: Option<u8>,
-    pub(super) encap_limit: Option<OrNone>,
+    pub(super) encap_limit: Option<NumberOrNone>,
     pub(super) flow_label: Option<u32>,
 }
 
@@ -32,11 +32,11 @@ impl Ipv6Fields {
     pub(super) fn encode(&self, outer: &Outer, data: &mut Message) {
         let mut flags = 0;
         match outer.encap_limit {
-            Some(OrNone(Some(limit))) => {
+            Some(NumberOrNone(Some(limit))) => {
                 data.put_u8(self.encap_limit, u8::try_from(limit).unwrap_or(u8::MAX));
             }
-            // Not said at all it would be a limit of 0: every packet would say that it must not be put into a tunnel.
-            Some(OrNone(None)) | None => flags |= IGNORE_ENCAP_LIMIT,
+            // Without the flag the limit would be 0, which forbids further encapsulation of every packet.
+            Some(NumberOrNone(None)) | None => flags |= IGNORE_ENCAP_LIMIT,
         }
         let traffic_class = match outer.tos {
             Some(INHERIT_TOS) => {
@@ -58,13 +58,13 @@ impl Ipv6Fields {
         let class = info.map(|info| (info >> TRAFFIC_CLASS_SHIFT) as u8);
         Outer {
             tos: if has(USE_INNER_TRAFFIC_CLASS) { Some(INHERIT_TOS) } else { class },
-            encap_limit: flags.map(|_| OrNone(limit.map(u32::from).filter(|_| !has(IGNORE_ENCAP_LIMIT)))),
+            encap_limit: flags.map(|_| NumberOrNone(limit.map(u32::from).filter(|_| !has(IGNORE_ENCAP_LIMIT)))),
             flow_label: info.map(|info| info & MAX_FLOW_LABEL),
         }
     }
 }
 
-/// Writes an end that is set. One that is not said is not set.
+/// Writes an endpoint that is set.
 pub(super) fn put_end(kind: u16, end: Option<IpAddr>, data: &mut Message) {
     if let Some(end) = end.filter(|end| !end.is_unspecified()) {
         data.put_address(kind, end);

@@ -1,9 +1,9 @@
-//! vlan on the wire.
+//! Encodes VLAN links.
 
 use knit_model::IfName;
 use knit_model::link::{QosMapping, Vlan, VlanProtocol};
 
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attribute, Attributes, Message};
 
 // if_link.h, IFLA_VLAN_*
@@ -21,25 +21,25 @@ const GVRP: u32 = 2;
 const LOOSE_BINDING: u32 = 4;
 const MVRP: u32 = 8;
 
-/// The Ethernet types of the tags.
+/// The EtherTypes of the tags.
 pub(super) const PROTOCOLS: [(VlanProtocol, u16); 2] =
     [(VlanProtocol::Dot1q, 0x8100), (VlanProtocol::Dot1ad, 0x88a8)];
 
 impl WireKind for Vlan {
     const CONFIG: &'static str = "CONFIG_VLAN_8021Q";
-    /// The kernel refuses a second link with the same number on the same parent, even while the first is down.
-    const LINGERS: bool = false;
+    /// The kernel rejects a second link with the same VLAN id on the same parent, even while the first is down.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
 
-    fn twin(&self) -> Option<String> {
+    fn conflicting_link(&self) -> Option<String> {
         let parent = self.parent.as_ref().map_or("its parent", |parent| parent.as_str());
         Some(format!("VLAN {} on {parent}", self.id))
     }
 
-    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
-        if let Some(id) = wanted.of("id", Some(self.id)) {
+    fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(id) = selection.select("id", Some(self.id)) {
             data.put_u16(ID, id);
         }
-        let protocol = wanted.of("protocol", self.protocol);
+        let protocol = selection.select("protocol", self.protocol);
         if let Some((_, number)) = PROTOCOLS.iter().find(|(name, _)| Some(*name) == protocol) {
             data.put_be16(PROTOCOL, *number);
         }
@@ -50,7 +50,7 @@ impl WireKind for Vlan {
             ("loose_binding", self.loose_binding, LOOSE_BINDING),
             ("mvrp", self.mvrp, MVRP),
         ] {
-            if let Some(value) = wanted.of(field, value) {
+            if let Some(value) = selection.select(field, value) {
                 stated |= bit;
                 on |= if value { bit } else { 0 };
             }
@@ -61,8 +61,8 @@ impl WireKind for Vlan {
         for (kind, field, map) in
             [(INGRESS_QOS, "ingress_qos", &self.ingress_qos), (EGRESS_QOS, "egress_qos", &self.egress_qos)]
         {
-            if let Some(map) = wanted.of(field, map.as_deref()) {
-                put_map(data, kind, map, &gone(wanted, field, map));
+            if let Some(map) = selection.select(field, map.as_deref()) {
+                put_map(data, kind, map, &removed_priorities(selection, field, map));
             }
         }
     }
@@ -72,7 +72,7 @@ impl WireKind for Vlan {
         let flags = data.first(FLAGS).and_then(|flags| split_pair(&flags)).map(|(flags, _)| flags);
         let is_on = |bit: u32| flags.map(|flags| flags & bit != 0);
         let id = data.first(ID).and_then(|id| id.u16());
-        // The kernel leaves an empty map out.
+        // The kernel omits an empty map.
         let map = |kind| id.map(|_| data.first(kind).map(read_map).unwrap_or_default());
         Self {
             parent,
@@ -88,9 +88,9 @@ impl WireKind for Vlan {
     }
 }
 
-/// Priorities that had a meaning before a change and have none after it. The kernel keeps what it is not told of.
-fn gone(wanted: Wanted<'_>, field: &str, map: &[QosMapping]) -> Vec<u32> {
-    let Wanted::Changed(changes) = wanted else { return Vec::new() };
+/// Priorities whose mapping a change removes. The kernel keeps mappings that are not mentioned.
+fn removed_priorities(selection: FieldSelection<'_>, field: &str, map: &[QosMapping]) -> Vec<u32> {
+    let FieldSelection::Changed(changes) = selection else { return Vec::new() };
     let before = changes.iter().find(|change| change.field == field).map(|change| change.from.clone());
     let before: Vec<QosMapping> =
         before.and_then(|before| serde_json::from_value(before).ok()).unwrap_or_default();
@@ -98,8 +98,8 @@ fn gone(wanted: Wanted<'_>, field: &str, map: &[QosMapping]) -> Vec<u32> {
     before.into_iter().map(|(from, _)| from).filter(|priority| !stays(priority)).collect()
 }
 
-fn put_map(data: &mut Message, kind: u16, map: &[QosMapping], gone: &[u32]) {
-    let all = map.iter().copied().chain(gone.iter().map(|priority| (*priority, 0)));
+fn put_map(data: &mut Message, kind: u16, map: &[QosMapping], removed: &[u32]) {
+    let all = map.iter().copied().chain(removed.iter().map(|priority| (*priority, 0)));
     data.nest(kind, |list| {
         for (from, to) in all {
             list.put_bytes(QOS_MAPPING, &pair(from, to));
@@ -114,7 +114,7 @@ fn read_map(map: Attribute<'_>) -> Vec<QosMapping> {
     map
 }
 
-/// Two numbers one after the other, as `struct ifla_vlan_flags` and `struct ifla_vlan_qos_mapping` are.
+/// The layout of `struct ifla_vlan_flags` and `struct ifla_vlan_qos_mapping`.
 fn pair(first: u32, second: u32) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&first.to_ne_bytes());

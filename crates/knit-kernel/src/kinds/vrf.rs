@@ -1,9 +1,9 @@
-//! vrf on the wire.
+//! Encodes VRFs.
 
 use knit_model::IfName;
 use knit_model::link::Vrf;
 
-use super::{Around, Wanted, WireKind};
+use super::{FieldSelection, RelatedLinks, WireKind};
 use crate::netlink::{Attributes, Message};
 
 /// `IFLA_VRF_TABLE`.
@@ -11,12 +11,12 @@ const TABLE: u16 = 1;
 
 impl WireKind for Vrf {
     const CONFIG: &'static str = "CONFIG_NET_VRF";
-    /// Its ports would stay in it.
-    const LINGERS: bool = false;
-    const MAKES_RULES: bool = true;
+    /// Its ports would remain enslaved.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
+    const KERNEL_ADDS_RULES: bool = true;
 
-    fn encode(&self, wanted: Wanted<'_>, _around: &Around<'_>, data: &mut Message) {
-        if let Some(table) = wanted.of("table", Some(self.table)) {
+    fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(table) = selection.select("table", Some(self.table)) {
             data.put_u32(TABLE, table);
         }
     }

@@ -1,4 +1,4 @@
-//! vxlan on the wire.
+//! Encodes VXLAN links and their forwarding entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,9 +8,9 @@ use knit_model::{IfName, Mac};
 use nix::errno::Errno;
 use serde::de::DeserializeOwned;
 
-use super::{Around, At, Wanted, WireKind};
+use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
 use crate::error::{Error, Result};
-use crate::kernel::By;
+use crate::kernel::LinkSelector;
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NeighbourHeader};
 use crate::netlink::{Attributes, Header, Message};
@@ -29,38 +29,39 @@ const LOCAL6: u16 = 17;
 
 impl WireKind for Vxlan {
     const CONFIG: &'static str = "CONFIG_VXLAN";
-    /// The kernel refuses a second link with the same number and port, even while the first is down.
-    const LINGERS: bool = false;
+    /// The kernel rejects a second link with the same VNI and port, even while the first is down.
+    const ALLOWS_DEFERRED_DELETE: bool = false;
 
-    fn twin(&self) -> Option<String> {
+    fn conflicting_link(&self) -> Option<String> {
         Some(format!("another vxlan with VNI {} and the same port", self.vni))
     }
 
-    fn encode(&self, wanted: Wanted<'_>, around: &Around<'_>, data: &mut Message) {
-        if let Some(vni) = wanted.of("vni", Some(self.vni)) {
+    fn encode(&self, selection: FieldSelection<'_>, related: &RelatedLinks<'_>, data: &mut Message) {
+        if let Some(vni) = selection.select("vni", Some(self.vni)) {
             data.put_u32(ID, vni);
         }
-        // At birth an address that is not set is best said by silence: it would still fix the family.
-        let is_said = |address: &IpAddr| matches!(wanted, Wanted::Changed(_)) || !address.is_unspecified();
-        if let Some(remote) = wanted.of("remote", self.remote).filter(is_said) {
+        // At creation an unset address is omitted: it would still fix the address family.
+        let is_written =
+            |address: &IpAddr| matches!(selection, FieldSelection::Changed(_)) || !address.is_unspecified();
+        if let Some(remote) = selection.select("remote", self.remote).filter(is_written) {
             data.put_address(if remote.is_ipv4() { GROUP } else { GROUP6 }, remote);
         }
-        if let Some(local) = wanted.of("local", self.local).filter(is_said) {
+        if let Some(local) = selection.select("local", self.local).filter(is_written) {
             data.put_address(if local.is_ipv4() { LOCAL } else { LOCAL6 }, local);
         }
-        if let Some(port) = wanted.of("port", self.port) {
+        if let Some(port) = selection.select("port", self.port) {
             data.put_be16(PORT, port);
         }
-        if let Some(parent) = wanted.of("parent", around.parent) {
+        if let Some(parent) = selection.select("parent", related.parent) {
             data.put_u32(LINK, parent);
         }
-        if let Some(ttl) = wanted.of("ttl", self.ttl) {
+        if let Some(ttl) = selection.select("ttl", self.ttl) {
             data.put_u8(TTL, ttl);
         }
-        if let Some(learning) = wanted.of("learning", self.learning) {
+        if let Some(learning) = selection.select("learning", self.learning) {
             data.put_u8(LEARNING, learning.into());
         }
-        if let Some(seconds) = wanted.of("fdb_ageing", self.fdb_ageing) {
+        if let Some(seconds) = selection.select("fdb_ageing", self.fdb_ageing) {
             data.put_u32(AGEING, seconds);
         }
     }
@@ -80,11 +81,11 @@ impl WireKind for Vxlan {
                 flood: None,
             };
         };
-        let said =
+        let endpoint =
             |ipv4, ipv6| data.first(ipv4).or_else(|| data.first(ipv6)).and_then(|address| address.address());
-        let (remote, local) = (said(GROUP, GROUP6), said(LOCAL, LOCAL6));
-        // The kernel leaves out an address that is not set. Saying so, in the form in which it can also be told, lets
-        // one be added to a living link.
+        let (remote, local) = (endpoint(GROUP, GROUP6), endpoint(LOCAL, LOCAL6));
+        // The kernel omits an unset address. An explicit unspecified address lets a change set one on an existing
+        // link.
         let unset = match remote.or(local) {
             Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -103,65 +104,70 @@ impl WireKind for Vxlan {
         }
     }
 
-    /// The kernel tells it among the kind's own fields.
+    /// The parent is among the kind's attributes.
     fn parent_index(data: Attributes<'_>, _link: Option<u32>) -> Option<u32> {
         data.first(LINK).and_then(|link| link.u32()).filter(|index| *index != 0)
     }
 
-    const TOLD: &'static [&'static str] = &["fdb", "flood"];
+    const CONFIGURED_FIELDS: &'static [&'static str] = &["fdb", "flood"];
 
-    /// Only what differs is sent, so that what goes to all others goes on.
-    fn tell(&self, wanted: Wanted<'_>, at: &mut At<'_, '_>) -> Result<()> {
+    /// Sends only the differences, so that traffic to unchanged destinations is not interrupted.
+    fn configure(&self, selection: FieldSelection<'_>, link: &mut LinkContext<'_, '_>) -> Result<()> {
         let mut messages = Vec::new();
-        if let Some(entries) = wanted.of("fdb", self.fdb.as_ref()) {
-            let before: Entries = before(wanted, "fdb", at)?;
-            let index = index_of(at)?;
+        if let Some(entries) = selection.select("fdb", self.fdb.as_ref()) {
+            let before: Entries = before(selection, "fdb", link)?;
+            let index = index_of(link)?;
             let gone = before.iter().filter(|(mac, _)| !entries.contains_key(mac));
             messages.extend(gone.map(|(mac, to)| {
-                let context = format!("remove the entry {mac} of vxlan {} on {}", at.link, at.scope);
+                let context =
+                    format!("remove the forwarding entry {mac} of vxlan {} on {}", link.name, link.scope);
                 entry(Message::new(RTM_DELNEIGH, 0, context), index, mac.bytes(), *to)
             }));
             let new = entries.iter().filter(|(mac, to)| before.get(mac) != Some(to));
             messages.extend(new.map(|(mac, to)| {
-                let context = format!("send {mac} to {to} by vxlan {} on {}", at.link, at.scope);
+                let context = format!(
+                    "add the forwarding entry {mac} to {to} to vxlan {} on {}",
+                    link.name, link.scope
+                );
                 let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, context);
                 entry(message, index, mac.bytes(), *to)
             }));
         }
-        if let Some(places) = wanted.of("flood", self.flood.as_ref()) {
-            let before: BTreeSet<IpAddr> = before(wanted, "flood", at)?;
-            let index = index_of(at)?;
-            messages.extend(before.difference(places).map(|to| {
-                let context = format!("send nothing more to {to} by vxlan {} on {}", at.link, at.scope);
-                entry(Message::new(RTM_DELNEIGH, 0, context), index, EVERYONE, *to)
-            }));
-            messages.extend(places.difference(&before).map(|to| {
+        if let Some(destinations) = selection.select("flood", self.flood.as_ref()) {
+            let before: BTreeSet<IpAddr> = before(selection, "flood", link)?;
+            let index = index_of(link)?;
+            messages.extend(before.difference(destinations).map(|to| {
                 let context =
-                    format!("send what is for everyone to {to} by vxlan {} on {}", at.link, at.scope);
+                    format!("remove the flood destination {to} of vxlan {} on {}", link.name, link.scope);
+                entry(Message::new(RTM_DELNEIGH, 0, context), index, ALL_ZERO_MAC, *to)
+            }));
+            messages.extend(destinations.difference(&before).map(|to| {
+                let context =
+                    format!("add the flood destination {to} to vxlan {} on {}", link.name, link.scope);
                 let message = Message::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_APPEND, context);
-                entry(message, index, EVERYONE, *to)
+                entry(message, index, ALL_ZERO_MAC, *to)
             }));
         }
         if messages.is_empty() {
             return Ok(());
         }
-        let socket = at.room.socket(at.scope)?;
+        let socket = link.session.socket(link.scope)?;
         messages.into_iter().try_for_each(|message| match socket.request(message) {
-            // Someone was faster, and it is gone as it should be.
-            Err(why) if why.errno() == Some(Errno::ENOENT) => Ok(()),
+            // It was removed meanwhile.
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(()),
             sent => sent,
         })
     }
 
-    fn ask(&mut self, at: &mut At<'_, '_>) -> Result<()> {
-        // What a link learns comes and goes by itself; one with a far end sends there what is for everyone.
-        let (is_told, floods) =
+    fn read_config(&mut self, link: &mut LinkContext<'_, '_>) -> Result<()> {
+        // Learned entries are not managed; a link with a remote address floods there.
+        let (is_managed, floods) =
             (self.learning == Some(false), self.remote.is_some_and(|to| to.is_unspecified()));
-        if !is_told && !floods {
+        if !is_managed && !floods {
             return Ok(());
         }
-        let index = index_of(at)?;
-        let context = format!("list the entries of vxlan {} on {}", at.link, at.scope);
+        let index = index_of(link)?;
+        let context = format!("list the forwarding entries of vxlan {} on {}", link.name, link.scope);
         let mut message = Message::new(RTM_GETNEIGH, 0, context);
         message.header(&NeighbourHeader { family: AF_BRIDGE, index: index as i32, ..Default::default() });
         let read = |_, body: &[u8]| {
@@ -171,37 +177,41 @@ impl WireKind for Vxlan {
             let to = attributes.first(NDA_DST)?.address()?;
             (is_fixed && header.index as u32 == index).then_some((mac, to))
         };
-        let all = at.room.socket(at.scope)?.dump(message, read)?;
-        // Of a link with a far end, the one without an address is the field `remote`.
-        let (for_everyone, known): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(mac, _)| mac.bytes() == EVERYONE);
-        self.fdb = is_told.then(|| known.into_iter().collect());
-        self.flood = floods.then(|| for_everyone.into_iter().map(|(_, to)| to).collect());
+        let all = link.session.socket(link.scope)?.dump(message, read)?;
+        // With a remote address, the all-zero entry is the field `remote`.
+        let (flood, known): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(mac, _)| mac.bytes() == ALL_ZERO_MAC);
+        self.fdb = is_managed.then(|| known.into_iter().collect());
+        self.flood = floods.then(|| flood.into_iter().map(|(_, to)| to).collect());
         Ok(())
     }
 }
 
 type Entries = BTreeMap<Mac, IpAddr>;
 
-/// The hardware address of entries for what has none of its own.
-const EVERYONE: [u8; 6] = [0; 6];
+/// The MAC address of flood entries: broadcast, unknown unicast and multicast.
+const ALL_ZERO_MAC: [u8; 6] = [0; 6];
 
-/// What a field was before it changes; nothing, for a new link.
-fn before<T: Default + DeserializeOwned>(wanted: Wanted<'_>, field: &str, at: &At<'_, '_>) -> Result<T> {
-    match wanted.before(field).filter(|before| !before.is_null()) {
+/// The value before a change; empty for a new link.
+fn before<T: Default + DeserializeOwned>(
+    selection: FieldSelection<'_>,
+    field: &str,
+    link: &LinkContext<'_, '_>,
+) -> Result<T> {
+    match selection.old_value(field).filter(|before| !before.is_null()) {
         None => Ok(T::default()),
-        Some(before) => serde_json::from_value(before.clone()).map_err(|why| Error::Unsayable {
-            context: format!("set the entries of vxlan {} on {}", at.link, at.scope).into(),
-            why: why.to_string(),
+        Some(before) => serde_json::from_value(before.clone()).map_err(|error| Error::InvalidValue {
+            context: format!("set the forwarding entries of vxlan {} on {}", link.name, link.scope).into(),
+            reason: error.to_string(),
         }),
     }
 }
 
-fn index_of(at: &mut At<'_, '_>) -> Result<u32> {
-    let body = at.room.link_body(at.scope, By::Name(at.link.as_str()))?;
+fn index_of(link: &mut LinkContext<'_, '_>) -> Result<u32> {
+    let body = link.session.link_body(link.scope, LinkSelector::Name(link.name.as_str()))?;
     let header = body.and_then(|body| LinkHeader::decode(&body));
-    header.map(|header| header.index as u32).ok_or_else(|| Error::Refused {
-        context: format!("find vxlan {} on {}", at.link, at.scope).into(),
+    header.map(|header| header.index as u32).ok_or_else(|| Error::Rejected {
+        context: format!("find vxlan {} on {}", link.name, link.scope).into(),
         errno: Errno::ENODEV,
         message: None,
         offset: None,

@@ -1,14 +1,14 @@
-//! wireguard on the wire: the link's own message says nothing about it. Keys, ports and peers go over a netlink family
-//! of their own, and only what changes is sent, so that the tunnels to all other peers go on.
+//! Encodes WireGuard links. Keys, ports and peers use a generic netlink family, and only changes are sent, so that
+//! tunnels to unchanged peers are not interrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use knit_model::link::{WgPeer, WireGuard};
+use knit_model::link::{WireGuardPeer, WireGuard};
 use knit_model::{IfName, PrivateKey, PublicKey, SecretKey};
 
-use super::{Around, At, Wanted, WireKind};
+use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
 use crate::error::{Context, Error, Result};
 use crate::netlink::header::GenericHeader;
 use crate::netlink::{Attributes, Header, Message, generic};
@@ -37,19 +37,19 @@ const ALLOWED_FAMILY: u16 = 1;
 const ALLOWED_ADDRESS: u16 = 2;
 const ALLOWED_LENGTH: u16 = 3;
 
-/// So many peers go in one message: with as many ranges as an object may state, they fit into netlink's lengths.
-const PEERS_AT_ONCE: usize = 8;
+/// Peers per message: with the maximum number of allowed IPs they fit into netlink's length fields.
+const PEERS_PER_MESSAGE: usize = 8;
 
-/// How the model says that a peer's address is not known.
-const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+/// The model's value for an unknown endpoint.
+const NO_ENDPOINT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-type Peers = BTreeMap<PublicKey, WgPeer>;
+type Peers = BTreeMap<PublicKey, WireGuardPeer>;
 
 impl WireKind for WireGuard {
     const CONFIG: &'static str = "CONFIG_WIREGUARD";
-    const TOLD: &'static [&'static str] = &["private_key", "listen_port", "fwmark", "peers"];
+    const CONFIGURED_FIELDS: &'static [&'static str] = &["private_key", "listen_port", "fwmark", "peers"];
 
-    fn encode(&self, _wanted: Wanted<'_>, _around: &Around<'_>, _data: &mut Message) {}
+    fn encode(&self, _selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, _data: &mut Message) {}
 
     fn decode(_data: Attributes<'_>, _parent: Option<IfName>) -> Self {
         Self::default()
@@ -59,62 +59,62 @@ impl WireKind for WireGuard {
         None
     }
 
-    fn tell(&self, wanted: Wanted<'_>, at: &mut At<'_, '_>) -> Result<()> {
-        let context: Context = format!("set wireguard {} on {}", at.link, at.scope).into();
-        let socket = at.room.generic(at.scope)?;
+    fn configure(&self, selection: FieldSelection<'_>, link: &mut LinkContext<'_, '_>) -> Result<()> {
+        let context: Context = format!("set wireguard {} on {}", link.name, link.scope).into();
+        let socket = link.session.generic(link.scope)?;
         let family = generic::family(socket, FAMILY)?;
         let begin = || {
             let mut message = Message::new(family, 0, context.clone());
             message.header(&GenericHeader { command: SET_DEVICE, version: VERSION, reserved: 0 });
-            message.put_str(DEVICE_IFNAME, at.link.as_str());
+            message.put_str(DEVICE_IFNAME, link.name.as_str());
             message
         };
         let mut own = begin();
-        if let Some(key) = wanted.of("private_key", self.private_key.as_ref()) {
-            own.put_bytes(DEVICE_PRIVATE_KEY, at.room.secret(key, &context)?.bytes());
+        if let Some(key) = selection.select("private_key", self.private_key.as_ref()) {
+            own.put_bytes(DEVICE_PRIVATE_KEY, link.session.private_key(key, &context)?.bytes());
         }
-        if let Some(port) = wanted.of("listen_port", self.listen_port) {
+        if let Some(port) = selection.select("listen_port", self.listen_port) {
             own.put_u16(DEVICE_LISTEN_PORT, port);
         }
-        if let Some(mark) = wanted.of("fwmark", self.fwmark) {
+        if let Some(mark) = selection.select("fwmark", self.fwmark) {
             own.put_u32(DEVICE_FWMARK, mark);
         }
         let mut messages = vec![own];
-        if let Some(peers) = wanted.of("peers", self.peers.as_ref()) {
-            let before = peers_before(wanted, &context)?;
-            let mut orders = Vec::new();
-            for order in orders_for(&before, peers) {
-                // A key is asked for only where it is sent.
-                let preshared = order.peer.preshared_key.as_ref();
-                let preshared = preshared.map(|key| at.room.secret(key, &context)).transpose()?;
-                orders.push((order, preshared));
+        if let Some(peers) = selection.select("peers", self.peers.as_ref()) {
+            let before = peers_before(selection, &context)?;
+            let mut updates = Vec::new();
+            for update in peer_updates(&before, peers) {
+                // Keys are requested only if they are sent.
+                let preshared = update.peer.preshared_key.as_ref();
+                let preshared = preshared.map(|key| link.session.private_key(key, &context)).transpose()?;
+                updates.push((update, preshared));
             }
-            for part in orders.chunks(PEERS_AT_ONCE) {
+            for part in updates.chunks(PEERS_PER_MESSAGE) {
                 let mut message = begin();
                 message.nest(DEVICE_PEERS, |list| {
-                    part.iter().for_each(|(order, preshared)| order.write(preshared.as_ref(), list));
+                    part.iter().for_each(|(update, preshared)| update.write(preshared.as_ref(), list));
                 });
                 messages.push(message);
             }
         }
-        let socket = at.room.generic(at.scope)?;
+        let socket = link.session.generic(link.scope)?;
         messages.into_iter().try_for_each(|message| socket.request(message))
     }
 
-    fn ask(&mut self, at: &mut At<'_, '_>) -> Result<()> {
-        let socket = at.room.generic(at.scope)?;
+    fn read_config(&mut self, link: &mut LinkContext<'_, '_>) -> Result<()> {
+        let socket = link.session.generic(link.scope)?;
         let family = generic::family(socket, FAMILY)?;
-        let context = format!("look at wireguard {} on {}", at.link, at.scope);
+        let context = format!("get wireguard {} on {}", link.name, link.scope);
         let mut message = Message::new(family, 0, context);
         message.header(&GenericHeader { command: GET_DEVICE, version: VERSION, reserved: 0 });
-        message.put_str(DEVICE_IFNAME, at.link.as_str());
+        message.put_str(DEVICE_IFNAME, link.name.as_str());
         let mut keys = Vec::new();
         let parts = socket.dump(message, |_, body| {
             let (_, attributes) = GenericHeader::split(body)?;
             Some(read_device(attributes, &mut keys))
         })?;
-        keys.into_iter().for_each(|key| at.room.remember(key));
-        // A device with many peers comes in parts; a peer with many ranges may be cut in two.
+        keys.into_iter().for_each(|key| link.session.remember_key(key));
+        // A device with many peers is reported in parts; a peer with many allowed IPs may be split.
         let mut all = Peers::new();
         for mut part in parts {
             for (key, mut peer) in part.peers.take().unwrap_or_default() {
@@ -123,8 +123,8 @@ impl WireKind for WireGuard {
                         place.insert(peer);
                     }
                     std::collections::btree_map::Entry::Occupied(mut first) => {
-                        let more = peer.allowed.take().unwrap_or_default();
-                        first.get_mut().allowed.get_or_insert_default().extend(more);
+                        let more = peer.allowed_ips.take().unwrap_or_default();
+                        first.get_mut().allowed_ips.get_or_insert_default().extend(more);
                     }
                 }
             }
@@ -138,69 +138,70 @@ impl WireKind for WireGuard {
     }
 }
 
-/// The peers as they are before a change; none at birth.
-fn peers_before(wanted: Wanted<'_>, context: &Context) -> Result<Peers> {
-    let Some(before) = wanted.before("peers").filter(|before| !before.is_null()) else {
+/// The peers before a change; empty for a new link.
+fn peers_before(selection: FieldSelection<'_>, context: &Context) -> Result<Peers> {
+    let Some(before) = selection.old_value("peers").filter(|before| !before.is_null()) else {
         return Ok(Peers::new());
     };
     serde_json::from_value(before.clone())
-        .map_err(|why| Error::Unsayable { context: context.clone(), why: why.to_string() })
+        .map_err(|error| Error::InvalidValue { context: context.clone(), reason: error.to_string() })
 }
 
-/// What is said of one peer: only what is stated is.
+/// A change of one peer: only fields with a value are sent.
 #[derive(Debug, PartialEq, Eq)]
-struct Order {
+struct PeerUpdate {
     key: PublicKey,
     flags: u32,
-    peer: WgPeer,
+    peer: WireGuardPeer,
 }
 
-/// What has to be said to come from some peers to others. A peer that stays as it is is not mentioned.
-fn orders_for(before: &Peers, after: &Peers) -> Vec<Order> {
-    let remove = |key: &PublicKey| Order { key: *key, flags: PEER_REMOVE, peer: WgPeer::default() };
+/// The updates from some peers to others. Unchanged peers are omitted.
+fn peer_updates(before: &Peers, after: &Peers) -> Vec<PeerUpdate> {
+    let remove = |key: &PublicKey| PeerUpdate { key: *key, flags: PEER_REMOVE, peer: WireGuardPeer::default() };
     let gone = before.keys().filter(|key| !after.contains_key(key)).map(remove);
-    let mut orders: Vec<Order> = gone.collect();
+    let mut updates: Vec<PeerUpdate> = gone.collect();
     for (key, peer) in after {
         let Some(old) = before.get(key) else {
-            orders.push(Order { key: *key, flags: PEER_REPLACE_ALLOWED, peer: peer.clone() });
+            updates.push(PeerUpdate { key: *key, flags: PEER_REPLACE_ALLOWED, peer: peer.clone() });
             continue;
         };
-        if peer.endpoint == Some(NOWHERE) && old.endpoint.is_some_and(|endpoint| endpoint != NOWHERE) {
-            // The kernel forgets an address only with the peer.
-            orders.push(remove(key));
-            orders.push(Order { key: *key, flags: PEER_REPLACE_ALLOWED, peer: peer.clone() });
+        if peer.endpoint == Some(NO_ENDPOINT) && old.endpoint.is_some_and(|endpoint| endpoint != NO_ENDPOINT)
+        {
+            // The kernel can remove an endpoint only with the peer.
+            updates.push(remove(key));
+            updates.push(PeerUpdate { key: *key, flags: PEER_REPLACE_ALLOWED, peer: peer.clone() });
             continue;
         }
-        let mut order = Order { key: *key, flags: 0, peer: WgPeer::default() };
+        let mut update = PeerUpdate { key: *key, flags: 0, peer: WireGuardPeer::default() };
         let same_secret = |old: &SecretKey, new: &SecretKey| old.public.is_some() && old.public == new.public;
         let is_new = match (&old.preshared_key, &peer.preshared_key) {
             (Some(old), Some(new)) => !same_secret(old, new),
             _ => true,
         };
-        order.peer.preshared_key = peer.preshared_key.clone().filter(|_| is_new);
-        order.peer.endpoint = peer.endpoint.filter(|_| old.endpoint != peer.endpoint);
-        order.peer.keepalive = peer.keepalive.filter(|_| old.keepalive != peer.keepalive);
-        if let Some(ranges) = peer.allowed.as_ref().filter(|_| old.allowed != peer.allowed) {
+        update.peer.preshared_key = peer.preshared_key.clone().filter(|_| is_new);
+        update.peer.endpoint = peer.endpoint.filter(|_| old.endpoint != peer.endpoint);
+        update.peer.keepalive = peer.keepalive.filter(|_| old.keepalive != peer.keepalive);
+        if let Some(ranges) = peer.allowed_ips.as_ref().filter(|_| old.allowed_ips != peer.allowed_ips) {
             let nothing = BTreeSet::new();
-            let had = old.allowed.as_ref().unwrap_or(&nothing);
-            // What is only added is added, with no moment without the others.
+            let had = old.allowed_ips.as_ref().unwrap_or(&nothing);
+            // Additions keep the existing allowed IPs in place.
             if had.is_subset(ranges) {
-                order.peer.allowed = Some(ranges.difference(had).copied().collect());
+                update.peer.allowed_ips = Some(ranges.difference(had).copied().collect());
             } else {
-                order.flags = PEER_REPLACE_ALLOWED;
-                order.peer.allowed = Some(ranges.clone());
+                update.flags = PEER_REPLACE_ALLOWED;
+                update.peer.allowed_ips = Some(ranges.clone());
             }
         }
-        if order.peer != WgPeer::default() {
-            orders.push(order);
+        if update.peer != WireGuardPeer::default() {
+            updates.push(update);
         }
     }
-    orders
+    updates
 }
 
-impl Order {
+impl PeerUpdate {
     fn write(&self, preshared: Option<&PrivateKey>, list: &mut Message) {
-        // Entries of a list have no kind of their own.
+        // List entries have attribute type 0.
         list.nest(0, |entry| {
             entry.put_bytes(PEER_PUBLIC_KEY, self.key.bytes());
             if self.flags != 0 {
@@ -209,13 +210,13 @@ impl Order {
             if let Some(key) = preshared {
                 entry.put_bytes(PEER_PRESHARED_KEY, key.bytes());
             }
-            if let Some(endpoint) = self.peer.endpoint.filter(|endpoint| *endpoint != NOWHERE) {
+            if let Some(endpoint) = self.peer.endpoint.filter(|endpoint| *endpoint != NO_ENDPOINT) {
                 entry.put_bytes(PEER_ENDPOINT, &socket_address(endpoint));
             }
             if let Some(seconds) = self.peer.keepalive {
                 entry.put_u16(PEER_KEEPALIVE, seconds);
             }
-            if let Some(ranges) = &self.peer.allowed {
+            if let Some(ranges) = &self.peer.allowed_ips {
                 entry.nest(PEER_ALLOWED, |list| ranges.iter().for_each(|range| write_range(*range, list)));
             }
         });
@@ -267,7 +268,7 @@ fn read_socket_address(bytes: &[u8]) -> Option<SocketAddr> {
     }
 }
 
-/// Reads one part of a device. Secret keys go to `keys`, what the model holds of them is their public key.
+/// Decodes one part of a device. Private keys go to `keys`; the model holds their public keys.
 fn read_device(attributes: Attributes<'_>, keys: &mut Vec<PrivateKey>) -> WireGuard {
     let secret = |bytes: &[u8]| bytes.try_into().ok().map(PrivateKey::from_bytes);
     keys.extend(attributes.first(DEVICE_PRIVATE_KEY).and_then(|key| secret(key.value)));
@@ -280,19 +281,19 @@ fn read_device(attributes: Attributes<'_>, keys: &mut Vec<PrivateKey>) -> WireGu
         let preshared = entry.first(PEER_PRESHARED_KEY).and_then(|key| secret(key.value));
         let endpoint = entry.first(PEER_ENDPOINT).and_then(|address| read_socket_address(address.value));
         let ranges = entry.first(PEER_ALLOWED).into_iter().flat_map(|list| list.nested());
-        let peer = WgPeer {
-            preshared_key: Some(SecretKey::of(
+        let peer = WireGuardPeer {
+            preshared_key: Some(SecretKey::with_public_key(
                 preshared.as_ref().map_or(PublicKey::NONE, PrivateKey::public),
             )),
-            endpoint: Some(endpoint.unwrap_or(NOWHERE)),
-            allowed: Some(ranges.filter_map(|range| read_range(range.nested())).collect()),
+            endpoint: Some(endpoint.unwrap_or(NO_ENDPOINT)),
+            allowed_ips: Some(ranges.filter_map(|range| read_range(range.nested())).collect()),
             keepalive: Some(entry.first(PEER_KEEPALIVE).and_then(|seconds| seconds.u16()).unwrap_or(0)),
         };
         keys.extend(preshared);
         peers.insert(key, peer);
     }
     WireGuard {
-        private_key: public.map(|key| SecretKey::of(PublicKey::from_bytes(key))),
+        private_key: public.map(|key| SecretKey::with_public_key(PublicKey::from_bytes(key))),
         listen_port: attributes.first(DEVICE_LISTEN_PORT).and_then(|port| port.u16()),
         fwmark: attributes.first(DEVICE_FWMARK).and_then(|mark| mark.u32()),
         peers: Some(peers),

@@ -1,4 +1,4 @@
-//! Reading attributes, without copying and without ever trusting a length.
+//! Decodes attributes without copying, and without trusting any length.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,30 +6,30 @@ use super::align;
 use super::constants::{NLA_F_NESTED, NLA_F_NET_BYTEORDER};
 use super::message::ATTRIBUTE_HEADER;
 
-/// Iterates over the attributes in some bytes.
+/// Iterates over attributes.
 ///
-/// Any bytes are allowed. The iteration ends at the first attribute whose length is impossible, and
-/// [`Attributes::is_broken`] then says so; what came before is still good.
+/// Any bytes are allowed. The iteration ends at the first attribute with an invalid length, and
+/// [`Attributes::is_broken`] is then true; earlier attributes are valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
     broken: bool,
 }
 
-/// Attributes by kind.
+/// Attributes by type.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
     first: [Option<Attribute<'a>>; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// The first attribute of a kind. There is none of a kind that the table has no place for.
+    /// The first attribute of a type. `None` for types that the table does not cover.
     pub fn first(&self, kind: u16) -> Option<Attribute<'a>> {
         self.first.get(usize::from(kind)).copied().flatten()
     }
 }
 
-/// One attribute: its kind without the flag bits, and its bytes.
+/// One attribute: its type without the flag bits, and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
     /// Such as `IFLA_IFNAME`.
@@ -44,17 +44,17 @@ impl<'a> Attributes<'a> {
         Self { rest: bytes, broken: false }
     }
 
-    /// Whether the iteration ended at bytes that are no attribute.
+    /// Whether the iteration ended at an invalid attribute.
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// The first attribute of a kind.
+    /// The first attribute of a type.
     pub fn first(mut self, kind: u16) -> Option<Attribute<'a>> {
         self.find(|attribute| attribute.kind == kind)
     }
 
-    /// The first attribute of each kind below `N`, found in one walk: for a message of which many are wanted.
+    /// The first attribute of each type below `N`, found in one pass: for messages of which many attributes are used.
     pub fn table<const N: usize>(self) -> Table<'a, N> {
         let mut first = [None; N];
         for attribute in self {
@@ -70,7 +70,7 @@ impl<'a> Attributes<'a> {
         let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
         let kind = u16::from_ne_bytes([header[2], header[3]]) & !(NLA_F_NESTED | NLA_F_NET_BYTEORDER);
         let value = self.rest.get(ATTRIBUTE_HEADER..length)?;
-        // The last attribute may come without its padding.
+        // The last attribute may lack its padding.
         self.rest = self.rest.get(align(length)..).unwrap_or_default();
         Some(Attribute { kind, value })
     }
@@ -98,32 +98,32 @@ impl<'a> Attribute<'a> {
         self.array().map(u8::from_ne_bytes)
     }
 
-    /// The value as two bytes in the machine's order.
+    /// The value as two bytes in host byte order.
     pub fn u16(&self) -> Option<u16> {
         self.array().map(u16::from_ne_bytes)
     }
 
-    /// The value as four bytes in the machine's order.
+    /// The value as four bytes in host byte order.
     pub fn u32(&self) -> Option<u32> {
         self.array().map(u32::from_ne_bytes)
     }
 
-    /// The value as four signed bytes in the machine's order.
+    /// The value as four signed bytes in host byte order.
     pub fn i32(&self) -> Option<i32> {
         self.array().map(i32::from_ne_bytes)
     }
 
-    /// The value as eight bytes in the machine's order.
+    /// The value as eight bytes in host byte order.
     pub fn u64(&self) -> Option<u64> {
         self.array().map(u64::from_ne_bytes)
     }
 
-    /// The value as two bytes in network order.
+    /// The value as two bytes in network byte order.
     pub fn be16(&self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// The value as four bytes in network order.
+    /// The value as four bytes in network byte order.
     pub fn be32(&self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::netlink::Message;
 
-    /// Walks everything, and every value as if it were nested: the worst a reader can do.
+    /// Decodes everything, and every value as if it were nested: the worst case.
     fn walk(attributes: Attributes, depth: u32) -> usize {
         let mut seen = 0;
         for attribute in attributes {
@@ -183,13 +183,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic_and_the_walk_ends(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-            // Each attribute takes at least its header, at each of the three levels.
+        fn any_bytes_are_decoded_without_a_panic_and_the_iteration_ends(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+            // Each attribute has at least a header, at each of the three levels.
             prop_assert!(walk(Attributes::new(&bytes), 2) <= bytes.len());
         }
 
         #[test]
-        fn what_was_put_is_read_back(values in prop::collection::vec((1u16..100, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
+        fn attributes_round_trip(values in prop::collection::vec((1u16..100, prop::collection::vec(any::<u8>(), 0..40)), 0..20)) {
             let mut message = Message::new(1, 0, "test");
             for (kind, value) in &values {
                 message.put_bytes(*kind, value);
@@ -201,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn a_message_cut_anywhere_gives_a_prefix_of_its_attributes(cut in 0usize..64) {
+        fn a_truncated_message_yields_a_prefix_of_its_attributes(cut in 0usize..64) {
             let mut message = Message::new(1, 0, "test");
             message.put_str(1, "eth0").put_u32(2, 7).put_u64(3, 9).put_address(4, "fd00::1".parse().unwrap());
             let whole = &message.as_bytes()[16..];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_holds_the_first_of_each_kind_that_it_has_a_place_for() {
+    fn a_table_holds_the_first_of_each_type_that_it_covers() {
         let mut message = Message::new(1, 0, "test");
         message.put_u32(3, 7).put_u32(2, 8).put_u32(3, 9).put_u32(4, 10);
         let table = Attributes::new(&message.as_bytes()[16..]).table::<4>();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_lengths_end_the_walk_and_are_told() {
+    fn invalid_lengths_end_the_iteration_and_are_reported() {
         for bytes in [&[0u8, 0, 1, 0][..], &[3, 0, 1, 0], &[9, 0, 1, 0, 1, 2, 3, 4], &[4, 0, 1]] {
             let mut attributes = Attributes::new(bytes);
             assert_eq!(attributes.next(), None, "{bytes:?}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_attribute_may_come_without_padding() {
+    fn the_last_attribute_may_lack_padding() {
         let mut attributes = Attributes::new(&[5, 0, 1, 0, 42]);
         assert_eq!(attributes.next().and_then(|attribute| attribute.u8()), Some(42));
         assert_eq!(attributes.next(), None);
@@ -238,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_length_is_not_read() {
+    fn a_value_of_another_length_is_not_decoded() {
         let attribute = Attribute { kind: 1, value: &[1, 2, 3] };
         assert_eq!((attribute.u8(), attribute.u16(), attribute.u32()), (None, None, None));
         assert_eq!((attribute.address(), attribute.mac()), (None, None));
     }
 
     #[test]
-    fn the_flag_bits_are_no_part_of_the_kind() {
+    fn the_flag_bits_are_not_part_of_the_type() {
         let mut message = Message::new(1, 0, "test");
         message.nest(18, |inner| {
             inner.put_str(1, "veth");

@@ -10,36 +10,34 @@ use super::message::Message;
 use super::socket::Socket;
 use crate::error::Error;
 
-/// How many messages go into one datagram: their acknowledgements must fit the receive buffer that a process without
-/// privileges gets.
+/// Messages per datagram: their acknowledgements must fit the receive buffer of an unprivileged process.
 const DATAGRAM_MESSAGES: usize = 128;
-/// How many bytes go into one datagram, well below the default send buffer.
+/// Bytes per datagram, well below the default send buffer.
 const DATAGRAM_BYTES: usize = 64 << 10;
 
-/// A batch that did not go through.
+/// A batch that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("message {} of {total}: {error}", index + 1)]
 pub struct BatchError {
-    /// Which message failed first.
+    /// The first message that failed.
     pub index: usize,
-    /// How many messages the batch has.
+    /// The number of messages in the batch.
     pub total: usize,
-    /// Why it failed.
+    /// Its error.
     #[source]
     pub error: Error,
-    /// Which messages the kernel acknowledged: what is to be undone. Some may come *after* `index`.
+    /// The messages that were applied and need rollback. Some may come *after* `index`.
     pub applied: Vec<usize>,
 }
 
 impl Socket {
-    /// Sends messages in one datagram each 128, and waits until the kernel has acknowledged every one.
+    /// Sends messages, up to 128 in a datagram, and waits until the kernel has processed all of them.
     ///
-    /// The kernel does not stop at a message that fails: it goes on with those that follow in the same datagram. Each
-    /// is acknowledged on its own, so [`BatchError::applied`] tells exactly which ones hold; a following message that
-    /// builds on the failed one fails too, and one that does not is applied. Later datagrams are not sent.
+    /// The kernel does not stop at a message that fails: it processes the rest of the datagram. Each message is
+    /// acknowledged separately, so [`BatchError::applied`] is exact; later datagrams are not sent.
     ///
-    /// When the kernel's word is missing (a timeout, an overrun) the messages from `index` on that are not in
-    /// `applied` may hold or not: observe before undoing.
+    /// Without an acknowledgement (a timeout, an overrun) it is unknown whether the messages from `index` on that are
+    /// not in `applied` were applied: observe before rolling back.
     pub fn batch(&mut self, messages: &[impl Borrow<Message>]) -> Result<(), BatchError> {
         let total = messages.len();
         let mut applied = Vec::with_capacity(total);
@@ -54,7 +52,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends one datagram. Every message's verdict is awaited, also after the first bad one.
+    /// Sends one datagram and waits for all acknowledgements, also after the first error.
     fn send_part(
         &mut self,
         messages: &[impl Borrow<Message>],
@@ -62,8 +60,8 @@ impl Socket {
         applied: &mut Vec<usize>,
     ) -> Result<(), (usize, Error)> {
         let first_sequence = self.reserve_sequence(part.len() as u32);
-        // Messages are worked through in order, and a refusal is told unasked: the last one's acknowledgement is that of
-        // all.
+        // Messages are processed in order, and errors are reported without a request: the acknowledgement of the last
+        // message covers all.
         let last = part.end - 1;
         let mut datagram = Vec::new();
         for (index, sequence) in part.clone().zip(first_sequence..) {
@@ -78,25 +76,25 @@ impl Socket {
         let first_context = context_of(part.start);
         self.send(&datagram, first_context).map_err(|error| (part.start, error))?;
 
-        let mut refused: BTreeMap<usize, Error> = BTreeMap::new();
+        let mut rejected: BTreeMap<usize, Error> = BTreeMap::new();
         let mut is_done = false;
         while !is_done {
-            let answer = self.receive(first_context).map_err(|error| (part.start, error))?;
-            for frame in Frames::new(answer) {
+            let reply = self.receive(first_context).map_err(|error| (part.start, error))?;
+            for frame in Frames::new(reply) {
                 let index = part.start + frame.sequence.wrapping_sub(first_sequence) as usize;
-                let Some(verdict) = frame.verdict().filter(|_| part.contains(&index)) else { continue };
+                let Some(ack) = frame.ack().filter(|_| part.contains(&index)) else { continue };
                 is_done |= index == last;
-                if let Err(refusal) = verdict {
-                    refused.insert(index, refusal.about(context_of(index).clone()));
+                if let Err(rejection) = ack {
+                    rejected.insert(index, rejection.with_context(context_of(index).clone()));
                 }
             }
         }
-        applied.extend(part.filter(|index| !refused.contains_key(index)));
-        refused.pop_first().map_or(Ok(()), Err)
+        applied.extend(part.filter(|index| !rejected.contains_key(index)));
+        rejected.pop_first().map_or(Ok(()), Err)
     }
 }
 
-/// How many of these messages fit into one datagram; at least one.
+/// The number of messages that fit into one datagram; at least one.
 fn datagram_size(messages: &[impl Borrow<Message>]) -> usize {
     let mut bytes = 0;
     let fitting = messages.iter().take(DATAGRAM_MESSAGES).take_while(|message| {
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_error_counts_as_people_do() {
+    fn a_batch_error_counts_from_one() {
         let error = Error::Overrun { context: "add address 10.0.0.1/24 to eth0".into() };
         let error = BatchError { index: 2, total: 4, error, applied: vec![0, 1] };
         assert!(error.to_string().starts_with("message 3 of 4: add address 10.0.0.1/24 to eth0: "));

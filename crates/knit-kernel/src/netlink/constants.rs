@@ -1,7 +1,7 @@
-//! The numbers of the kernel's netlink interface that Knit uses, under the kernel's own names.
+//! Constants of the kernel's netlink interface, under the kernel's names.
 //!
-//! They are part of the kernel's promise to programs and never change. libc has some of them, in five integer types;
-//! here each has the type that its place on the wire has.
+//! They are part of the kernel's ABI and never change. libc has some of them, in five integer types; here each has
+//! the type of its field.
 #![allow(
     missing_docs,
     reason = "the names are the kernel's own: see include/uapi/linux, headers named below"
@@ -11,7 +11,6 @@
 pub const NLMSG_ERROR: u16 = 2;
 pub const NLMSG_DONE: u16 = 3;
 pub const NLM_F_REQUEST: u16 = 0x001;
-pub const NLM_F_MULTI: u16 = 0x002;
 pub const NLM_F_ACK: u16 = 0x004;
 pub const NLM_F_ECHO: u16 = 0x008;
 pub const NLM_F_DUMP_INTR: u16 = 0x010;
@@ -20,9 +19,9 @@ pub const NLM_F_REPLACE: u16 = 0x100;
 pub const NLM_F_EXCL: u16 = 0x200;
 pub const NLM_F_CREATE: u16 = 0x400;
 pub const NLM_F_APPEND: u16 = 0x800;
-/// In an answer: the request is not repeated whole.
+/// In a reply: the request is not repeated in full.
 pub const NLM_F_CAPPED: u16 = 0x100;
-/// In an answer: attributes follow.
+/// In a reply: attributes follow.
 pub const NLM_F_ACK_TLVS: u16 = 0x200;
 pub const NLA_F_NESTED: u16 = 0x8000;
 pub const NLA_F_NET_BYTEORDER: u16 = 0x4000;
@@ -50,7 +49,6 @@ pub const RTM_NEWQDISC: u16 = 36;
 pub const RTM_DELQDISC: u16 = 37;
 pub const RTM_GETQDISC: u16 = 38;
 pub const RTM_NEWTFILTER: u16 = 44;
-pub const RTM_NEWNSID: u16 = 88;
 pub const RTM_GETNSID: u16 = 90;
 pub const RTM_NEWLINKPROP: u16 = 108;
 pub const RTM_DELLINKPROP: u16 = 109;
@@ -59,18 +57,9 @@ pub const RTM_DELVLAN: u16 = 113;
 pub const RTM_GETVLAN: u16 = 114;
 
 pub const RTNLGRP_LINK: u32 = 1;
-pub const RTNLGRP_NEIGH: u32 = 3;
 pub const RTNLGRP_IPV4_IFADDR: u32 = 5;
-pub const RTNLGRP_IPV4_ROUTE: u32 = 7;
-pub const RTNLGRP_IPV4_RULE: u32 = 8;
-pub const RTNLGRP_IPV6_IFADDR: u32 = 9;
-pub const RTNLGRP_IPV6_ROUTE: u32 = 11;
-pub const RTNLGRP_IPV6_RULE: u32 = 19;
-pub const RTNLGRP_NSID: u32 = 28;
 
 pub const RTA_DST: u16 = 1;
-pub const RTA_SRC: u16 = 2;
-pub const RTA_IIF: u16 = 3;
 pub const RTA_OIF: u16 = 4;
 pub const RTA_GATEWAY: u16 = 5;
 pub const RTA_PRIORITY: u16 = 6;
@@ -110,7 +99,7 @@ pub const TCA_TBF_PARMS: u16 = 1;
 pub const TCA_TBF_RATE64: u16 = 4;
 pub const TCA_TBF_BURST: u16 = 6;
 pub const TC_LINKLAYER_ETHERNET: u8 = 1;
-/// The kernel's word for a token bucket.
+/// The kernel's name of the token bucket filter.
 pub const TBF: &str = "tbf";
 
 // pkt_cls.h
@@ -130,27 +119,21 @@ pub const IFF_MULTICAST: u32 = 0x1000;
 /// The link has a carrier, known at once (`IFF_RUNNING` follows a little later).
 pub const IFF_LOWER_UP: u32 = 0x1_0000;
 pub const IFLA_ADDRESS: u16 = 1;
-pub const IFLA_BROADCAST: u16 = 2;
 pub const IFLA_IFNAME: u16 = 3;
 pub const IFLA_MTU: u16 = 4;
 pub const IFLA_QDISC: u16 = 6;
 pub const IFLA_LINK: u16 = 5;
 pub const IFLA_MASTER: u16 = 10;
 pub const IFLA_TXQLEN: u16 = 13;
-pub const IFLA_OPERSTATE: u16 = 16;
 pub const IFLA_LINKINFO: u16 = 18;
-pub const IFLA_NET_NS_PID: u16 = 19;
 pub const IFLA_IFALIAS: u16 = 20;
 pub const IFLA_STATS64: u16 = 23;
-pub const IFLA_AF_SPEC: u16 = 26;
 pub const IFLA_GROUP: u16 = 27;
 pub const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub const IFLA_NUM_RX_QUEUES: u16 = 32;
 pub const IFLA_NET_NS_FD: u16 = 28;
 pub const IFLA_EXT_MASK: u16 = 29;
-pub const IFLA_PROMISCUITY: u16 = 30;
 pub const IFLA_LINK_NETNSID: u16 = 37;
-pub const IFLA_TARGET_NETNSID: u16 = 46;
 pub const IFLA_PROP_LIST: u16 = 52;
 pub const IFLA_ALT_IFNAME: u16 = 53;
 pub const IFLA_INFO_KIND: u16 = 1;
@@ -158,8 +141,6 @@ pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
 pub const IFLA_BRPORT_MODE: u16 = 4;
-pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
-pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 // if_bridge.h
 pub const BRIDGE_VLANDB_ENTRY: u16 = 1;
@@ -174,11 +155,9 @@ pub const VETH_INFO_PEER: u16 = 1;
 // if_addr.h
 pub const IFA_ADDRESS: u16 = 1;
 pub const IFA_LOCAL: u16 = 2;
-pub const IFA_LABEL: u16 = 3;
 pub const IFA_BROADCAST: u16 = 4;
 pub const IFA_CACHEINFO: u16 = 6;
 pub const IFA_FLAGS: u16 = 8;
-pub const IFA_RT_PRIORITY: u16 = 9;
 pub const IFA_PROTO: u16 = 11;
 pub const IFA_F_NODAD: u32 = 0x02;
 pub const IFA_F_DADFAILED: u32 = 0x08;
@@ -202,11 +181,7 @@ pub const FR_ACT_TO_TBL: u8 = 1;
 // neighbour.h
 pub const NDA_DST: u16 = 1;
 pub const NDA_LLADDR: u16 = 2;
-pub const NDA_VLAN: u16 = 5;
-pub const NDA_PORT: u16 = 6;
-pub const NDA_VNI: u16 = 7;
 pub const NDA_IFINDEX: u16 = 8;
-pub const NDA_MASTER: u16 = 9;
 pub const NDA_PROTOCOL: u16 = 12;
 pub const NTF_SELF: u8 = 0x02;
 pub const NTF_PROXY: u8 = 0x08;

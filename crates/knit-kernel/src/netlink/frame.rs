@@ -1,4 +1,4 @@
-//! Splitting what the kernel sent into messages, and reading its verdicts.
+//! Splits datagrams into messages, and decodes acknowledgements.
 
 use nix::errno::Errno;
 
@@ -8,7 +8,7 @@ use super::constants::*;
 use super::message::MESSAGE_HEADER;
 use crate::error::{Context, Error};
 
-/// One message that the kernel sent.
+/// One received message.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     pub kind: u16,
@@ -17,18 +17,18 @@ pub struct Frame<'a> {
     pub body: &'a [u8],
 }
 
-/// Iterates over the messages of one datagram. Any bytes are allowed; it ends at the first impossible length.
+/// Iterates over the messages of a datagram. Any bytes are allowed; it ends at the first invalid length.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     rest: &'a [u8],
 }
 
-/// The kernel's verdict on a request: fine, or why not.
-pub type Verdict = Result<(), Refusal>;
+/// The outcome of a request.
+pub type AckResult = Result<(), Rejection>;
 
-/// Why the kernel refused, before the caller's context is added.
+/// A rejection, before the caller's context is added.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Rejection {
     pub errno: Errno,
     pub message: Option<String>,
     pub offset: Option<u32>,
@@ -58,11 +58,11 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 impl Frame<'_> {
-    /// The verdict, if this message is one: an acknowledgement, an error, or the end of a dump.
-    /// A verdict too short to be read counts as a refusal with `EBADMSG`.
-    pub fn verdict(&self) -> Option<Verdict> {
+    /// The outcome, if this message is an acknowledgement, an error, or the end of a dump. One that is too short
+    /// counts as a rejection with `EBADMSG`.
+    pub fn ack(&self) -> Option<AckResult> {
         let after_code = match self.kind {
-            // The header of the request follows the code; all of the request, unless the answer is capped.
+            // The request follows the code: its header only, if the reply is capped.
             NLMSG_ERROR if self.flags & NLM_F_CAPPED != 0 => 4 + MESSAGE_HEADER,
             NLMSG_ERROR => 4 + align(read_u32(self.body, 4).unwrap_or(0) as usize).max(MESSAGE_HEADER),
             NLMSG_DONE => 4,
@@ -74,28 +74,28 @@ impl Frame<'_> {
             None if self.kind == NLMSG_DONE => 0,
             None => -(Errno::EBADMSG as i32),
         };
-        // A dump ends with the number of bytes it gave, or a negative error number.
+        // A dump ends with its length or a negative error number.
         if code >= 0 {
             return Some(Ok(()));
         }
-        let mut refusal =
-            Refusal { errno: Errno::from_raw(code.saturating_neg()), message: None, offset: None };
+        let mut rejection =
+            Rejection { errno: Errno::from_raw(code.saturating_neg()), message: None, offset: None };
         if self.flags & NLM_F_ACK_TLVS != 0 {
             for attribute in Attributes::new(self.body.get(after_code..).unwrap_or_default()) {
                 match attribute.kind {
-                    NLMSGERR_ATTR_MSG => refusal.message = attribute.str().map(str::to_owned),
-                    NLMSGERR_ATTR_OFFS => refusal.offset = attribute.u32(),
+                    NLMSGERR_ATTR_MSG => rejection.message = attribute.str().map(str::to_owned),
+                    NLMSGERR_ATTR_OFFS => rejection.offset = attribute.u32(),
                     _ => {}
                 }
             }
         }
-        Some(Err(refusal))
+        Some(Err(rejection))
     }
 }
 
-impl Refusal {
-    pub fn about(self, context: Context) -> Error {
-        Error::Refused { context, errno: self.errno, message: self.message, offset: self.offset }
+impl Rejection {
+    pub fn with_context(self, context: Context) -> Error {
+        Error::Rejected { context, errno: self.errno, message: self.message, offset: self.offset }
     }
 }
 
@@ -114,12 +114,12 @@ mod tests {
     use super::*;
     use crate::netlink::Message;
 
-    /// An answer as the kernel sends it with extended acknowledgements: code, the request's header, attributes.
-    fn answer(code: i32, flags: u16, words: Option<&str>) -> Vec<u8> {
+    /// An extended acknowledgement: code, the request's header, attributes.
+    fn reply(code: i32, flags: u16, text: Option<&str>) -> Vec<u8> {
         let mut message = Message::new(NLMSG_ERROR, flags, "test");
         message.header(&Code(code));
-        if let Some(words) = words {
-            message.put_str(NLMSGERR_ATTR_MSG, words).put_u32(NLMSGERR_ATTR_OFFS, 36);
+        if let Some(text) = text {
+            message.put_str(NLMSGERR_ATTR_MSG, text).put_u32(NLMSGERR_ATTR_OFFS, 36);
         }
         message.set_sequence(9);
         message.as_bytes().to_vec()
@@ -139,36 +139,36 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_and_offset_are_read() {
-        let bytes = answer(-95, NLM_F_CAPPED | NLM_F_ACK_TLVS, Some("Unknown device type"));
+    fn extended_ack_message_and_offset_are_decoded() {
+        let bytes = reply(-95, NLM_F_CAPPED | NLM_F_ACK_TLVS, Some("Unknown device type"));
         let frame = Frames::new(&bytes).next().unwrap();
         assert_eq!(frame.sequence, 9);
-        let refusal = frame.verdict().unwrap().unwrap_err();
+        let rejection = frame.ack().unwrap().unwrap_err();
         let message = Some("Unknown device type".to_owned());
-        assert_eq!(refusal, Refusal { errno: Errno::EOPNOTSUPP, message, offset: Some(36) });
+        assert_eq!(rejection, Rejection { errno: Errno::EOPNOTSUPP, message, offset: Some(36) });
     }
 
     #[test]
     fn code_zero_is_an_acknowledgement_and_data_is_no_verdict() {
-        let bytes = answer(0, NLM_F_CAPPED, None);
-        assert_eq!(Frames::new(&bytes).next().unwrap().verdict(), Some(Ok(())));
+        let bytes = reply(0, NLM_F_CAPPED, None);
+        assert_eq!(Frames::new(&bytes).next().unwrap().ack(), Some(Ok(())));
         let data = Frame { kind: RTM_NEWLINK, flags: 0, sequence: 1, body: &[] };
-        assert_eq!(data.verdict(), None);
+        assert_eq!(data.ack(), None);
     }
 
     #[test]
-    fn an_error_without_a_code_is_still_an_error() {
+    fn a_truncated_error_is_still_an_error() {
         let frame = Frame { kind: NLMSG_ERROR, flags: 0, sequence: 1, body: &[1] };
-        assert_eq!(frame.verdict().unwrap().unwrap_err().errno, Errno::EBADMSG);
+        assert_eq!(frame.ack().unwrap().unwrap_err().errno, Errno::EBADMSG);
     }
 
     proptest! {
         #[test]
-        fn any_datagram_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..256), kind in 2u16..4, flags: u16) {
+        fn any_datagram_is_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..256), kind in 2u16..4, flags: u16) {
             for frame in Frames::new(&bytes) {
-                let _ = frame.verdict();
+                let _ = frame.ack();
             }
-            let _ = Frame { kind, flags, sequence: 0, body: &bytes }.verdict();
+            let _ = Frame { kind, flags, sequence: 0, body: &bytes }.ack();
         }
     }
 }

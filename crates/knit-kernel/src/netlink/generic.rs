@@ -1,4 +1,4 @@
-//! Generic netlink: families that are found by name.
+//! Generic netlink: families are resolved by name.
 
 use super::constants::*;
 use super::header::{GenericHeader, Header};
@@ -6,9 +6,9 @@ use super::message::Message;
 use super::socket::Socket;
 use crate::error::Result;
 
-/// The message kind of a generic family, such as `wireguard`. The number differs from boot to boot.
+/// The message type of a generic family, such as `wireguard`. It differs from boot to boot.
 pub fn family(socket: &mut Socket, name: &str) -> Result<u16> {
-    let mut message = Message::new(GENL_ID_CTRL, 0, format!("find the kernel's netlink family {name}"));
+    let mut message = Message::new(GENL_ID_CTRL, 0, format!("resolve the generic netlink family {name}"));
     message.header(&GenericHeader { command: CTRL_CMD_GETFAMILY, version: 1, reserved: 0 });
     message.put_str(CTRL_ATTR_FAMILY_NAME, name);
     socket.request_reply(message, |_, body| {

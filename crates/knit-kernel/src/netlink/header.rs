@@ -1,19 +1,19 @@
-//! The fixed structures that follow a netlink header, before the attributes begin.
+//! Fixed structures between the netlink header and the attributes.
 
 use super::attributes::Attributes;
 
-/// A fixed structure at the beginning of a message's body.
+/// A fixed structure at the start of a message body.
 pub trait Header: Sized {
-    /// How many bytes it takes; always a multiple of four.
+    /// Its length in bytes, a multiple of four.
     const LENGTH: usize;
 
-    /// Appends the structure as the kernel expects it.
+    /// Appends the encoded structure.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Reads the structure; `None` when there are too few bytes.
+    /// Decodes the structure; `None` if there are too few bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
 
-    /// Reads the structure and what follows it; `None` when the body is too short.
+    /// Decodes the structure and the attributes after it; `None` if the body is too short.
     fn split(body: &[u8]) -> Option<(Self, Attributes<'_>)> {
         Some((Self::decode(body)?, Attributes::new(body.get(Self::LENGTH..)?)))
     }
@@ -51,25 +51,25 @@ macro_rules! header {
 }
 
 header! {
-    /// Of a link (`struct ifinfomsg`).
+    /// A link (`struct ifinfomsg`).
     LinkHeader {
         /// `AF_UNSPEC`, or `AF_BRIDGE` for bridge ports.
         family: u8,
         /// Zero.
         padding: u8,
-        /// The hardware type (`ARPHRD_*`), in answers.
+        /// The hardware type (`ARPHRD_*`), in replies.
         hardware: u16,
-        /// The link's number; zero when it is named by an attribute.
+        /// The link index; zero if an attribute names the link.
         index: i32,
         /// `IFF_*`.
         flags: u32,
-        /// Which of the flags to change.
+        /// The mask of the flags to change.
         change: u32,
     }
 }
 
 header! {
-    /// Of the VLANs of a bridge or of a port of one (`struct br_vlan_msg`).
+    /// The VLANs of a bridge or bridge port (`struct br_vlan_msg`).
     VlanHeader {
         /// `AF_BRIDGE`.
         family: u8,
@@ -77,29 +77,29 @@ header! {
         reserved1: u8,
         /// Zero.
         reserved2: u16,
-        /// The link's number.
+        /// The link index.
         index: u32,
     }
 }
 
 header! {
-    /// Of an address (`struct ifaddrmsg`).
+    /// An address (`struct ifaddrmsg`).
     AddressHeader {
         /// `AF_INET` or `AF_INET6`.
         family: u8,
         /// The prefix's length.
         prefix_length: u8,
-        /// The low eight `IFA_F_*` flags; the attribute `IFA_FLAGS` has all of them.
+        /// The low eight `IFA_F_*` flags; `IFA_FLAGS` has all of them.
         flags: u8,
         /// `RT_SCOPE_*`.
         scope: u8,
-        /// The link's number.
+        /// The link index.
         index: u32,
     }
 }
 
 header! {
-    /// Of a route (`struct rtmsg`).
+    /// A route (`struct rtmsg`).
     RouteHeader {
         /// `AF_INET` or `AF_INET6`.
         family: u8,
@@ -109,9 +109,9 @@ header! {
         source_length: u8,
         /// The type of service.
         tos: u8,
-        /// The table, where it is below 256; the attribute `RTA_TABLE` has all of it.
+        /// The table if it is below 256; `RTA_TABLE` has the full number.
         table: u8,
-        /// Who made the route (`RTPROT_*`, or Knit's number).
+        /// The origin of the route (`RTPROT_*`, or Knit's number).
         protocol: u8,
         /// `RT_SCOPE_*`.
         scope: u8,
@@ -123,21 +123,21 @@ header! {
 }
 
 header! {
-    /// Of one hop of a route with several (`struct rtnexthop`); its attributes follow.
+    /// One next hop of a multipath route (`struct rtnexthop`); its attributes follow.
     HopHeader {
-        /// The length of this and its attributes.
+        /// The length including its attributes.
         length: u16,
         /// The low eight `RTNH_F_*`.
         flags: u8,
-        /// Its weight, less one.
+        /// Its weight minus one.
         hops: u8,
-        /// The link's number.
+        /// The link index.
         index: i32,
     }
 }
 
 header! {
-    /// Of a policy rule (`struct fib_rule_hdr`).
+    /// A policy rule (`struct fib_rule_hdr`).
     RuleHeader {
         /// `AF_INET` or `AF_INET6`.
         family: u8,
@@ -147,7 +147,7 @@ header! {
         source_length: u8,
         /// The type of service.
         tos: u8,
-        /// The table, where it is below 256; the attribute `FRA_TABLE` has all of it.
+        /// The table if it is below 256; `FRA_TABLE` has the full number.
         table: u8,
         /// Zero.
         reserved1: u8,
@@ -161,7 +161,7 @@ header! {
 }
 
 header! {
-    /// Of a neighbour or a bridge's forwarding entry (`struct ndmsg`).
+    /// A neighbour or a bridge forwarding entry (`struct ndmsg`).
     NeighbourHeader {
         /// `AF_INET`, `AF_INET6` or `AF_BRIDGE`.
         family: u8,
@@ -169,7 +169,7 @@ header! {
         padding1: u8,
         /// Zero.
         padding2: u16,
-        /// The link's number.
+        /// The link index.
         index: i32,
         /// `NUD_*`.
         state: u16,
@@ -181,7 +181,7 @@ header! {
 }
 
 header! {
-    /// Of a queueing discipline, class or filter (`struct tcmsg`).
+    /// A qdisc, class or filter (`struct tcmsg`).
     TrafficHeader {
         /// `AF_UNSPEC`.
         family: u8,
@@ -189,19 +189,19 @@ header! {
         padding1: u8,
         /// Zero.
         padding2: u16,
-        /// The link's number.
+        /// The link index.
         index: i32,
-        /// Its own handle.
+        /// Its handle.
         handle: u32,
-        /// Where it hangs (`TC_H_*`).
+        /// Its parent (`TC_H_*`).
         parent: u32,
-        /// Kind-specific.
+        /// Type-specific.
         info: u32,
     }
 }
 
 header! {
-    /// Of a question about namespaces (`struct rtgenmsg`, padded).
+    /// A namespace id request (`struct rtgenmsg`, padded).
     NamespaceHeader {
         /// `AF_UNSPEC`.
         family: u8,
@@ -213,7 +213,7 @@ header! {
 }
 
 header! {
-    /// Of generic netlink (`struct genlmsghdr`).
+    /// Generic netlink (`struct genlmsghdr`).
     GenericHeader {
         /// The family's command.
         command: u8,
@@ -225,7 +225,7 @@ header! {
 }
 
 header! {
-    /// Of netfilter (`struct nfgenmsg`). The resource id is big-endian on the wire.
+    /// Netfilter (`struct nfgenmsg`).
     NetfilterHeader {
         /// `NFPROTO_*`.
         family: u8,
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_those_of_the_kernels_structures() {
+    fn lengths_match_the_kernels_structures() {
         let lengths = [
             LinkHeader::LENGTH,
             AddressHeader::LENGTH,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_back_and_a_short_one_is_not() {
+    fn a_header_round_trips_and_a_short_one_is_rejected() {
         let header =
             RouteHeader { family: 10, destination_length: 64, table: 254, flags: 4, ..Default::default() };
         let mut bytes = Vec::new();

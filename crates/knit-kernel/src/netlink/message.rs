@@ -1,4 +1,4 @@
-//! Building one netlink message.
+//! Encodes netlink messages.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ pub(crate) const MESSAGE_HEADER: usize = 16;
 /// The length of `struct nlattr`.
 pub(crate) const ATTRIBUTE_HEADER: usize = 4;
 
-/// A netlink message under construction: header, fixed structure, attributes.
+/// A netlink message: header, fixed structure, attributes.
 ///
-/// Lengths and padding are always right. The context says what the message is for (`add link pnobr0`) and comes back in
-/// every error about it.
+/// Lengths and padding are always correct. The context describes the operation (`create link pnobr0`) and is part of
+/// every error about the message.
 #[derive(Clone)]
 pub struct Message {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// An empty message of a kind (`RTM_*`). `NLM_F_REQUEST` is always set; the socket adds what its calls need.
+    /// An empty message of a type (`RTM_*`). `NLM_F_REQUEST` is always set; the socket adds further flags.
     pub fn new(kind: u16, flags: u16, context: impl Into<Context>) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&[0; 4]);
@@ -37,7 +37,7 @@ impl Message {
         message
     }
 
-    /// Appends the fixed structure. It comes before all attributes (and once more at the start of a veth's peer).
+    /// Appends the fixed structure, which precedes the attributes (also at the start of a nested veth peer).
     pub fn header(&mut self, header: &impl Header) -> &mut Self {
         header.encode(&mut self.bytes);
         self.write_length();
@@ -49,27 +49,27 @@ impl Message {
         self.put_bytes(kind, &[value])
     }
 
-    /// Appends an attribute of two bytes in the machine's order.
+    /// Appends an attribute of two bytes in host byte order.
     pub fn put_u16(&mut self, kind: u16, value: u16) -> &mut Self {
         self.put_bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Appends an attribute of four bytes in the machine's order.
+    /// Appends an attribute of four bytes in host byte order.
     pub fn put_u32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.put_bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Appends an attribute of eight bytes in the machine's order.
+    /// Appends an attribute of eight bytes in host byte order.
     pub fn put_u64(&mut self, kind: u16, value: u64) -> &mut Self {
         self.put_bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Appends an attribute of two bytes in network order.
+    /// Appends an attribute of two bytes in network byte order.
     pub fn put_be16(&mut self, kind: u16, value: u16) -> &mut Self {
         self.put_bytes(kind, &value.to_be_bytes())
     }
 
-    /// Appends an attribute of four bytes in network order.
+    /// Appends an attribute of four bytes in network byte order.
     pub fn put_be32(&mut self, kind: u16, value: u32) -> &mut Self {
         self.put_bytes(kind, &value.to_be_bytes())
     }
@@ -90,7 +90,7 @@ impl Message {
         }
     }
 
-    /// Appends an attribute that is only there or not.
+    /// Appends an attribute without a value.
     pub fn put_flag(&mut self, kind: u16) -> &mut Self {
         self.put_bytes(kind, &[])
     }
@@ -105,29 +105,29 @@ impl Message {
         self.attribute(kind | NLA_F_NESTED, contents)
     }
 
-    /// Appends an attribute that holds attributes, without the mark: some kernel interfaces predate it and compare
-    /// the whole type.
+    /// Appends nested attributes without the nested flag: some kernel interfaces predate it and compare the whole
+    /// type.
     pub fn nest_unmarked(&mut self, kind: u16, contents: impl FnOnce(&mut Self)) -> &mut Self {
         self.attribute(kind, contents)
     }
 
-    /// Appends attributes that were written before, padding included.
+    /// Appends encoded attributes, padding included.
     pub(crate) fn append(&mut self, attributes: &[u8]) {
         self.bytes.extend_from_slice(attributes);
         self.write_length();
     }
 
-    /// What the message is for.
+    /// The description of the operation.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// The message as it goes over the wire.
+    /// The encoded message.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether some attribute is longer than netlink's 16-bit lengths can say. Such a message is never sent.
+    /// Whether an attribute exceeds netlink's 16-bit length. Such a message is never sent.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -145,7 +145,7 @@ impl Message {
         self.bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
     }
 
-    /// Copies the message to the end of a datagram, with its number and more flags.
+    /// Appends the message to a datagram, with its sequence number and additional flags.
     pub(crate) fn append_to(&self, datagram: &mut Vec<u8>, sequence: u32, flags: u16) {
         let start = datagram.len();
         datagram.extend_from_slice(&self.bytes);
@@ -176,7 +176,7 @@ impl Message {
     }
 }
 
-/// Without its contents: they may hold a secret key.
+/// Omits the contents: they may include a private key.
 impl fmt::Debug for Message {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Message({}, {} bytes)", self.context, self.bytes.len())

@@ -1,4 +1,4 @@
-//! One request and its answer: an acknowledgement, a reply, or a dump.
+//! Requests with an acknowledgement, a reply, or a dump.
 
 use super::constants::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR};
 use super::frame::{Frame, Frames};
@@ -6,65 +6,65 @@ use super::message::Message;
 use super::socket::Socket;
 use crate::error::{Error, Result};
 
-/// How often a dump is begun again when the kernel's tables change under it.
+/// Attempts to get a consistent dump.
 const DUMP_ATTEMPTS: u32 = 8;
 
 impl Socket {
-    /// Sends a request and waits until the kernel has done it or refused it.
+    /// Sends a request and waits for its acknowledgement.
     pub fn request(&mut self, mut message: Message) -> Result<()> {
         message.add_flags(NLM_F_ACK);
         let sequence = self.dispatch(&mut message)?;
         loop {
-            // Answers to requests that were given up (a timeout) have another sequence number.
-            for frame in self.answers(&message, sequence)? {
-                if let Some(verdict) = frame.verdict() {
-                    return verdict.map_err(|refusal| refusal.about(message.into_context()));
+            // Late replies to timed out requests have other sequence numbers.
+            for frame in self.replies(&message, sequence)? {
+                if let Some(ack) = frame.ack() {
+                    return ack.map_err(|rejection| rejection.with_context(message.into_context()));
                 }
             }
         }
     }
 
-    /// Sends a request whose answer is one message with data, and returns what `decode` makes of it. No acknowledgement
-    /// is asked for: the kernel answers or refuses.
+    /// Sends a request with a single reply, and returns what `decode` returns for it. No acknowledgement is
+    /// requested: the kernel replies or rejects.
     pub fn request_reply<T>(
         &mut self,
         mut message: Message,
         decode: impl FnOnce(u16, &[u8]) -> Option<T>,
     ) -> Result<T> {
-        self.make_room();
+        self.grow_buffer();
         let sequence = self.dispatch(&mut message)?;
         loop {
-            let Some(frame) = self.answers(&message, sequence)?.next() else { continue };
-            let reply = match frame.verdict() {
-                Some(Err(refusal)) => return Err(refusal.about(message.into_context())),
+            let Some(frame) = self.replies(&message, sequence)?.next() else { continue };
+            let reply = match frame.ack() {
+                Some(Err(rejection)) => return Err(rejection.with_context(message.into_context())),
                 Some(Ok(())) => None,
                 None => decode(frame.kind, frame.body),
             };
-            let what = "it carries none of the data asked for";
+            let what = "it lacks the requested data";
             return reply.ok_or_else(|| Error::Malformed { context: message.into_context(), what });
         }
     }
 
-    /// Dumps a table, and returns what `decode` makes of each entry (`None` skips one).
+    /// Dumps a table, and returns what `decode` returns for each entry (`None` skips one).
     ///
-    /// When the kernel says that the table changed meanwhile, the dump begins again; the result is always of one whole
-    /// dump. After an [`Error::Overrun`] or [`Error::Timeout`] the kernel may still be dumping: take a new socket.
+    /// If the table changes meanwhile the dump is repeated, so the result is always consistent. After an
+    /// [`Error::Overrun`] or [`Error::Timeout`] the kernel may still be dumping: open a new socket.
     pub fn dump<T>(
         &mut self,
         mut message: Message,
         mut decode: impl FnMut(u16, &[u8]) -> Option<T>,
     ) -> Result<Vec<T>> {
-        self.make_room();
+        self.grow_buffer();
         message.add_flags(NLM_F_DUMP);
         for _ in 0..DUMP_ATTEMPTS {
             if let Some(entries) = self.dump_once(&mut message, &mut decode)? {
                 return Ok(entries);
             }
         }
-        Err(Error::Unsettled { context: message.into_context(), attempts: DUMP_ATTEMPTS })
+        Err(Error::DumpInterrupted { context: message.into_context(), attempts: DUMP_ATTEMPTS })
     }
 
-    /// One dump; `None` when the kernel says that it is not consistent.
+    /// One dump; `None` if it was interrupted by a change.
     fn dump_once<T>(
         &mut self,
         message: &mut Message,
@@ -72,24 +72,24 @@ impl Socket {
     ) -> Result<Option<Vec<T>>> {
         let sequence = self.dispatch(message)?;
         let mut entries = Vec::new();
-        let mut settled = true;
+        let mut is_consistent = true;
         loop {
             for frame in Frames::new(self.receive(message.context())?) {
                 if frame.sequence != sequence {
                     continue;
                 }
-                settled &= frame.flags & NLM_F_DUMP_INTR == 0;
-                match frame.verdict() {
-                    Some(Ok(())) => return Ok(settled.then_some(entries)),
-                    Some(Err(refusal)) => return Err(refusal.about(message.context().clone())),
+                is_consistent &= frame.flags & NLM_F_DUMP_INTR == 0;
+                match frame.ack() {
+                    Some(Ok(())) => return Ok(is_consistent.then_some(entries)),
+                    Some(Err(rejection)) => return Err(rejection.with_context(message.context().clone())),
                     None => entries.extend(decode(frame.kind, frame.body)),
                 }
             }
         }
     }
 
-    /// The next messages that answer this request.
-    fn answers<'a>(
+    /// The next messages in reply to this request.
+    fn replies<'a>(
         &'a mut self,
         message: &Message,
         sequence: u32,

@@ -1,4 +1,4 @@
-//! Namespaces with a name in the file system, as `ip netns add` makes them.
+//! Named namespaces, as `ip netns add` creates them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,20 +12,21 @@ use nix::sched::{CloneFlags, unshare};
 use super::{CURRENT, Netns, on_thread};
 use crate::error::{Error, Result};
 
-/// Where `ip netns` keeps its names. `/var/run` leads here.
-const CUSTOMARY: &str = "/run/netns";
+/// The directory of `ip netns`. `/var/run` is a link to `/run`.
+const IP_NETNS_DIR: &str = "/run/netns";
 
 impl Netns {
-    /// Makes a new namespace and binds it to a path that must not exist yet. It lives until [`Netns::delete`].
+    /// Creates a namespace and bind-mounts it to a path that must not exist yet. It lives until [`Netns::delete`].
     ///
-    /// In `/run/netns` the name is seen by `ip netns` and, as with `ip netns add`, in every mount namespace that shares
-    /// mounts with this one.
+    /// In `/run/netns` the name is visible to `ip netns` and, as with `ip netns add`, in every mount namespace that
+    /// shares mounts with this one.
     pub fn create(path: &Path) -> Result<Self> {
         let cannot = |action, errno: std::io::Error| Error::system(context(path), action, errno);
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|error| cannot("make its folder", error))?;
-            if folder == Path::new(CUSTOMARY) || folder == Path::new("/var/run/netns") {
-                share(Path::new(CUSTOMARY)).map_err(|errno| cannot("share its folder", errno.into()))?;
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(|error| cannot("create its directory", error))?;
+            if directory == Path::new(IP_NETNS_DIR) || directory == Path::new("/var/run/netns") {
+                make_shared_mount(Path::new(IP_NETNS_DIR))
+                    .map_err(|errno| cannot("make its directory a shared mount", errno.into()))?;
             }
         }
         File::options()
@@ -33,22 +34,22 @@ impl Netns {
             .create_new(true)
             .mode(0o000)
             .open(path)
-            .map_err(|error| cannot("make its file", error))?;
-        let made = on_thread(|| {
-            unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| cannot("make it", errno.into()))?;
+            .map_err(|error| cannot("create its file", error))?;
+        let created = on_thread(|| {
+            unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| cannot("create it", errno.into()))?;
             let none = None::<&str>;
             mount(Some(CURRENT), path, none, MsFlags::MS_BIND, none)
-                .map_err(|errno| cannot("bind it to its path", errno.into()))?;
+                .map_err(|errno| cannot("bind-mount it", errno.into()))?;
             Self::current()
         });
-        made.and_then(|made| made).inspect_err(|_| {
-            // The first error is the one to tell; what is left of the file is removed either way.
+        created.and_then(|created| created).inspect_err(|_| {
+            // The first error is returned; the file is removed on a best-effort basis.
             let _ = Self::delete(path);
         })
     }
 
-    /// Takes away the name of a namespace; the namespace ends when nothing else holds it. Deleting what is not there
-    /// succeeds. Only a network namespace is unmounted, and only an empty file is removed.
+    /// Removes the name of a namespace; the namespace ends when nothing else holds it. Succeeds if the name does not
+    /// exist. Only a network namespace is unmounted, and only an empty file is removed.
     pub fn delete(path: &Path) -> Result<()> {
         let cannot = |action, error: std::io::Error| Error::system(context(path), action, error);
         if Self::open(path).is_ok() {
@@ -56,29 +57,31 @@ impl Netns {
                 .map_err(|errno| cannot("unmount it", errno.into()))?;
         }
         match path.symlink_metadata() {
-            // What remains is the empty file that `create` made; after a reboot there is nothing but that file.
+            // The empty mount point; after a reboot only this file is left.
             Ok(found) if found.is_file() && found.len() == 0 => {
                 fs::remove_file(path).map_err(|error| cannot("remove its file", error))
             }
-            Ok(_) => Err(Error::NotANamespace { path: path.into(), why: "is not a namespace's file".into() }),
+            Ok(_) => Err(Error::NotANamespace {
+                path: path.into(),
+                reason: "is not the file of a network namespace".into(),
+            }),
             Err(_) => Ok(()),
         }
     }
 }
 
-/// Makes the folder a shared mount of its own, so that names made in it are seen in other mount namespaces.
-fn share(folder: &Path) -> nix::Result<()> {
-    // Two programs that do this at once would mount twice, and the second mount would hide the names under the first.
-    // `ip netns add` takes the same lock.
+/// Makes the directory a shared mount, so that names in it are visible in other mount namespaces.
+fn make_shared_mount(directory: &Path) -> nix::Result<()> {
+    // Two concurrent mounts would hide names under the second one. `ip netns add` takes the same lock.
     let opened =
-        File::open(folder).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        File::open(directory).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
     let _lock = Flock::lock(opened, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
     let none = None::<&str>;
-    let make_shared = || mount(none, folder, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
+    let make_shared = || mount(none, directory, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
     match make_shared() {
-        // It is not a mount yet.
+        // It is not a mount point yet.
         Err(Errno::EINVAL) => {
-            mount(Some(folder), folder, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+            mount(Some(directory), directory, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
             make_shared()
         }
         done => done,

@@ -1,4 +1,4 @@
-//! The numbers of nftables' netlink interface that Knit uses, under the kernel's own names.
+//! Constants of the nftables netlink interface, under the kernel's names.
 #![allow(
     missing_docs,
     reason = "the names are the kernel's own: see include/uapi/linux, headers named below"
@@ -109,7 +109,7 @@ pub const NFTA_NAT_REG_PROTO_MIN: u16 = 5;
 pub const NFT_NAT_SNAT: u32 = 0;
 pub const NFT_NAT_DNAT: u32 = 1;
 pub const NFTA_MASQ_FLAGS: u16 = 1;
-/// The first of the registers of four bytes; the verdict's is zero.
+/// The first of the four-byte registers; the verdict register is zero.
 pub const NFT_REG32_00: u32 = 8;
 pub const NFT_REG_VERDICT: u32 = 0;
 

@@ -1,17 +1,17 @@
-//! The steps of a rule, as the kernel runs them one after the other on its registers.
+//! Expressions of a rule, which the kernel evaluates in order on its registers.
 
 use super::constants::*;
-use super::field::Ip;
+use super::field::IpFamily;
 use crate::netlink::{Message, align};
 
-/// A register of four bytes. Longer values take those that follow.
+/// A register of four bytes. Longer values occupy the following ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Register(u32);
 
 impl Register {
     pub(super) const FIRST: Self = Self(0);
 
-    /// The one behind a value of this length.
+    /// The register after a value of this length.
     pub(super) fn after(self, length: usize) -> Self {
         Self(self.0 + (align(length) / 4) as u32)
     }
@@ -21,31 +21,31 @@ impl Register {
     }
 }
 
-/// One step. What compares ends the rule where it does not hold.
+/// An expression. A comparison that fails ends the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expression {
     Load { what: Load, to: Register },
-    Compare { is: bool, value: Vec<u8> },
-    Mask { mask: Vec<u8>, flip: Vec<u8> },
-    Lookup { set: String, is: bool, to: Option<Register> },
-    DestinationNat { version: Ip, port: Register },
-    SourceNat { version: Ip },
+    Compare { equal: bool, value: Vec<u8> },
+    Mask { mask: Vec<u8>, xor: Vec<u8> },
+    Lookup { set: String, matches: bool, to: Option<Register> },
+    DestinationNat { version: IpFamily, port: Register },
+    SourceNat { version: IpFamily },
     SetMark,
     Masquerade { random: bool },
     Verdict(Verdict),
 }
 
-/// What is loaded.
+/// What to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     Meta(u32),
     Payload { base: u32, offset: u32, length: u32 },
-    DestinationKind,
-    Connection(u32),
-    Way(u32),
+    FibDestinationType,
+    Conntrack(u32),
+    Route(u32),
 }
 
-/// How a rule ends.
+/// A verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accept,
@@ -54,15 +54,15 @@ pub(super) enum Verdict {
 }
 
 impl Expression {
-    /// The kernel's name of it.
+    /// Its kernel name.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Load { what, .. } => match what {
                 Load::Meta(_) => "meta",
                 Load::Payload { .. } => "payload",
-                Load::DestinationKind => "fib",
-                Load::Connection(_) => "ct",
-                Load::Way(_) => "rt",
+                Load::FibDestinationType => "fib",
+                Load::Conntrack(_) => "ct",
+                Load::Route(_) => "rt",
             },
             Self::Compare { .. } => "cmp",
             Self::Mask { .. } => "bitwise",
@@ -74,7 +74,7 @@ impl Expression {
         }
     }
 
-    /// Whether a kernel with nftables may have been built without it.
+    /// Whether a kernel with nftables may lack it.
     pub(super) fn is_optional(&self) -> bool {
         matches!(self.name(), "fib" | "ct" | "nat" | "masq")
     }
@@ -89,23 +89,23 @@ impl Expression {
         let first = Register::FIRST.number();
         match self {
             Self::Load { what, to } => what.encode(to.number(), data),
-            Self::Compare { is, value } => {
+            Self::Compare { equal, value } => {
                 data.put_be32(NFTA_CMP_SREG, first);
-                data.put_be32(NFTA_CMP_OP, if *is { NFT_CMP_EQ } else { NFT_CMP_NEQ });
+                data.put_be32(NFTA_CMP_OP, if *equal { NFT_CMP_EQ } else { NFT_CMP_NEQ });
                 put_value(data, NFTA_CMP_DATA, value);
             }
-            Self::Mask { mask, flip } => {
+            Self::Mask { mask, xor } => {
                 data.put_be32(NFTA_BITWISE_SREG, first).put_be32(NFTA_BITWISE_DREG, first);
                 data.put_be32(NFTA_BITWISE_LEN, mask.len() as u32);
                 put_value(data, NFTA_BITWISE_MASK, mask);
-                put_value(data, NFTA_BITWISE_XOR, flip);
+                put_value(data, NFTA_BITWISE_XOR, xor);
             }
-            Self::Lookup { set, is, to } => {
+            Self::Lookup { set, matches, to } => {
                 data.put_str(NFTA_LOOKUP_SET, set).put_be32(NFTA_LOOKUP_SREG, first);
                 if let Some(to) = to {
                     data.put_be32(NFTA_LOOKUP_DREG, to.number());
                 }
-                if !is {
+                if !matches {
                     data.put_be32(NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV);
                 }
             }
@@ -143,12 +143,12 @@ impl Load {
                 .put_be32(NFTA_PAYLOAD_BASE, base)
                 .put_be32(NFTA_PAYLOAD_OFFSET, offset)
                 .put_be32(NFTA_PAYLOAD_LEN, length),
-            Self::DestinationKind => data
+            Self::FibDestinationType => data
                 .put_be32(NFTA_FIB_DREG, to)
                 .put_be32(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE)
                 .put_be32(NFTA_FIB_FLAGS, NFTA_FIB_F_DADDR),
-            Self::Connection(key) => data.put_be32(NFTA_CT_KEY, key).put_be32(NFTA_CT_DREG, to),
-            Self::Way(key) => data.put_be32(NFTA_RT_KEY, key).put_be32(NFTA_RT_DREG, to),
+            Self::Conntrack(key) => data.put_be32(NFTA_CT_KEY, key).put_be32(NFTA_CT_DREG, to),
+            Self::Route(key) => data.put_be32(NFTA_RT_KEY, key).put_be32(NFTA_RT_DREG, to),
         };
     }
 }

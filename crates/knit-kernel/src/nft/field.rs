@@ -1,4 +1,4 @@
-//! What rules look at, what sets are keyed by, and the values of both.
+//! Packet fields that rules match, data types of set keys, and values.
 
 use std::net::IpAddr;
 
@@ -7,86 +7,85 @@ use knit_model::{IfName, Mac};
 use super::constants::*;
 use super::expression::Load;
 
-/// A version of the internet protocol.
+/// An IP address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ip {
+pub enum IpFamily {
     /// IPv4.
     V4,
     /// IPv6.
     V6,
 }
 
-/// Something that is known of a packet.
+/// A packet field or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The name of the link that it came in by.
-    InName,
-    /// The name of the link that it leaves by.
-    OutName,
-    /// Its version of the internet protocol (`NFPROTO_*`). A bridge's table has [`Field::Frame`] for it.
-    Version,
-    /// What the frame holds ([`Frame`]).
-    Frame,
-    /// The hardware address that the frame comes from.
-    Mac,
-    /// The hardware address that an ARP packet says it is from.
-    ArpMac,
-    /// The address that an ARP packet says it is from.
-    ArpSource,
-    /// The address that an ARP packet asks for or answers to.
-    ArpTarget,
-    /// The protocol above that.
-    Protocol,
-    /// The address that it comes from. Only after its version was looked at.
-    Source(Ip),
-    /// The address that it goes to. Only after its version was looked at.
-    Destination(Ip),
-    /// The port that it comes from. Only after its protocol was looked at.
+    /// The name of the input interface (`iifname`).
+    IifName,
+    /// The name of the output interface (`oifname`).
+    OifName,
+    /// The IP family of an `inet` table (`NFPROTO_*`). Bridge tables use [`Field::EtherType`].
+    NfProto,
+    /// The protocol of the frame ([`EtherType`]).
+    EtherType,
+    /// The source MAC address of the frame.
+    SourceMac,
+    /// The sender MAC address of an ARP packet.
+    ArpSenderMac,
+    /// The sender IP address of an ARP packet.
+    ArpSenderIp,
+    /// The target IP address of an ARP packet.
+    ArpTargetIp,
+    /// The layer 4 protocol.
+    L4Protocol,
+    /// The source address. The rule must match the family first.
+    Source(IpFamily),
+    /// The destination address. The rule must match the family first.
+    Destination(IpFamily),
+    /// The source port. The rule must match the protocol first.
     SourcePort,
-    /// The port that it goes to.
+    /// The destination port.
     DestinationPort,
-    /// The type of an ICMP packet. Only after its protocol was looked at.
+    /// The ICMP type. The rule must match the protocol first.
     IcmpType,
-    /// The address that a solicitation or advertisement of a neighbour (ICMPv6) is about.
-    IcmpTarget,
-    /// What kind of address it goes to, for this node (`RTN_*`).
-    DestinationKind,
-    /// What the kernel has noted of its connection (`IPS_*`).
-    ConnectionStatus,
-    /// Whether it goes the way of its connection's first packet, or back (`IP_CT_DIR_*`).
-    ConnectionDirection,
-    /// Who it goes to next, once its way is chosen. Only after its version was looked at.
-    NextHop(Ip),
-    /// Its mark, which is this node's alone.
+    /// The target address of an ICMPv6 neighbour solicitation or advertisement.
+    NdTarget,
+    /// The type of the destination address on this node (`fib daddr type`, `RTN_*`).
+    FibDestinationType,
+    /// The status of its connection (`ct status`, `IPS_*`).
+    CtStatus,
+    /// The direction within its connection (`ct direction`, `IP_CT_DIR_*`).
+    CtDirection,
+    /// The next hop after routing (`rt nexthop`). The rule must match the family first.
+    NextHop(IpFamily),
+    /// The packet mark (`meta mark`).
     Mark,
 }
 
-/// What a frame holds.
+/// The protocol of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
-    /// A packet of the internet protocol.
-    Ip(Ip),
-    /// A packet of the address resolution protocol.
+pub enum EtherType {
+    /// IPv4 or IPv6.
+    Ip(IpFamily),
+    /// ARP.
     Arp,
 }
 
-/// The type of a part of a key.
+/// The data type of a part of a set key.
 ///
-/// The kernel only passes it on. Its numbers are those that the `nft` program gives its types, so that it can list Knit's
-/// tables in words.
+/// The kernel does not interpret it. The numbers are those of the `nft` program, so that it can list Knit's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DataType {
     /// An IPv4 address.
     Ipv4,
     /// An IPv6 address.
     Ipv6,
-    /// A protocol above the internet protocol.
+    /// A layer 4 protocol.
     Protocol,
     /// A port.
     Port,
-    /// A hardware address.
+    /// A MAC address.
     Mac,
-    /// The name of a link.
+    /// An interface name.
     Name,
 }
 
@@ -95,32 +94,32 @@ pub enum Kind {
 pub enum Value {
     /// An address.
     Address(IpAddr),
-    /// A link's name.
+    /// An interface name.
     Name(IfName),
-    /// A hardware address.
+    /// A MAC address.
     Mac(Mac),
     /// One byte, such as a protocol.
     Byte(u8),
-    /// A port, or another number of two bytes in network order.
+    /// A port, or another number of two bytes in network byte order.
     Port(u16),
-    /// A number of the kernel's own, in the machine's order.
+    /// A number in host byte order.
     Number(u32),
 }
 
-impl Ip {
+impl IpFamily {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The version of an address.
+    /// The family of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The type of its addresses.
-    pub fn kind(self) -> Kind {
+    /// The data type of its addresses.
+    pub fn kind(self) -> DataType {
         match self {
-            Self::V4 => Kind::Ipv4,
-            Self::V6 => Kind::Ipv6,
+            Self::V4 => DataType::Ipv4,
+            Self::V6 => DataType::Ipv6,
         }
     }
 
@@ -133,53 +132,53 @@ impl Ip {
 }
 
 impl Field {
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub(super) fn length(self) -> usize {
         match self {
-            Self::InName | Self::OutName => Kind::Name.length(),
-            Self::Version | Self::Protocol | Self::IcmpType | Self::ConnectionDirection => 1,
+            Self::IifName | Self::OifName => DataType::Name.length(),
+            Self::NfProto | Self::L4Protocol | Self::IcmpType | Self::CtDirection => 1,
             Self::Source(version) | Self::Destination(version) | Self::NextHop(version) => {
                 version.kind().length()
             }
-            Self::Frame | Self::SourcePort | Self::DestinationPort => 2,
-            Self::Mac | Self::ArpMac => Kind::Mac.length(),
-            Self::ArpSource | Self::ArpTarget => Kind::Ipv4.length(),
-            Self::IcmpTarget => Kind::Ipv6.length(),
-            Self::DestinationKind | Self::ConnectionStatus | Self::Mark => 4,
+            Self::EtherType | Self::SourcePort | Self::DestinationPort => 2,
+            Self::SourceMac | Self::ArpSenderMac => DataType::Mac.length(),
+            Self::ArpSenderIp | Self::ArpTargetIp => DataType::Ipv4.length(),
+            Self::NdTarget => DataType::Ipv6.length(),
+            Self::FibDestinationType | Self::CtStatus | Self::Mark => 4,
         }
     }
 
-    /// Where the kernel finds it.
+    /// How the kernel loads it.
     pub(super) fn load(self) -> Load {
         let payload = |base, offset| Load::Payload { base, offset, length: self.length() as u32 };
         match self {
-            Self::InName => Load::Meta(NFT_META_IIFNAME),
-            Self::OutName => Load::Meta(NFT_META_OIFNAME),
-            Self::Version => Load::Meta(NFT_META_NFPROTO),
-            Self::Frame => Load::Meta(NFT_META_PROTOCOL),
-            Self::Protocol => Load::Meta(NFT_META_L4PROTO),
-            Self::Mac => payload(NFT_PAYLOAD_LL_HEADER, 6),
-            Self::ArpMac => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
-            Self::ArpSource => payload(NFT_PAYLOAD_NETWORK_HEADER, 14),
-            Self::ArpTarget => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
-            Self::Source(Ip::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
-            Self::Destination(Ip::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
-            Self::Source(Ip::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
-            Self::Destination(Ip::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
+            Self::IifName => Load::Meta(NFT_META_IIFNAME),
+            Self::OifName => Load::Meta(NFT_META_OIFNAME),
+            Self::NfProto => Load::Meta(NFT_META_NFPROTO),
+            Self::EtherType => Load::Meta(NFT_META_PROTOCOL),
+            Self::L4Protocol => Load::Meta(NFT_META_L4PROTO),
+            Self::SourceMac => payload(NFT_PAYLOAD_LL_HEADER, 6),
+            Self::ArpSenderMac => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
+            Self::ArpSenderIp => payload(NFT_PAYLOAD_NETWORK_HEADER, 14),
+            Self::ArpTargetIp => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
+            Self::Source(IpFamily::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 12),
+            Self::Destination(IpFamily::V4) => payload(NFT_PAYLOAD_NETWORK_HEADER, 16),
+            Self::Source(IpFamily::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 8),
+            Self::Destination(IpFamily::V6) => payload(NFT_PAYLOAD_NETWORK_HEADER, 24),
             Self::SourcePort | Self::IcmpType => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0),
             Self::DestinationPort => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2),
-            Self::IcmpTarget => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 8),
-            Self::DestinationKind => Load::DestinationKind,
-            Self::ConnectionStatus => Load::Connection(NFT_CT_STATUS),
-            Self::ConnectionDirection => Load::Connection(NFT_CT_DIRECTION),
+            Self::NdTarget => payload(NFT_PAYLOAD_TRANSPORT_HEADER, 8),
+            Self::FibDestinationType => Load::FibDestinationType,
+            Self::CtStatus => Load::Conntrack(NFT_CT_STATUS),
+            Self::CtDirection => Load::Conntrack(NFT_CT_DIRECTION),
             Self::Mark => Load::Meta(NFT_META_MARK),
-            Self::NextHop(Ip::V4) => Load::Way(NFT_RT_NEXTHOP4),
-            Self::NextHop(Ip::V6) => Load::Way(NFT_RT_NEXTHOP6),
+            Self::NextHop(IpFamily::V4) => Load::Route(NFT_RT_NEXTHOP4),
+            Self::NextHop(IpFamily::V6) => Load::Route(NFT_RT_NEXTHOP6),
         }
     }
 }
 
-impl Kind {
+impl DataType {
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Ipv4 => 7,
@@ -204,14 +203,14 @@ impl Kind {
 }
 
 impl Value {
-    /// As the kernel compares it.
+    /// The encoding that the kernel compares.
     pub(super) fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Address(IpAddr::V4(address)) => address.octets().to_vec(),
             Self::Address(IpAddr::V6(address)) => address.octets().to_vec(),
             Self::Name(name) => {
                 let mut bytes = name.as_str().as_bytes().to_vec();
-                bytes.resize(Kind::Name.length(), 0);
+                bytes.resize(DataType::Name.length(), 0);
                 bytes
             }
             Self::Mac(mac) => mac.bytes().to_vec(),
@@ -240,19 +239,19 @@ impl From<Mac> for Value {
     }
 }
 
-impl Frame {
-    /// Its number in a frame's header.
+impl EtherType {
+    /// Its number in the Ethernet header.
     pub(crate) fn number(self) -> u16 {
         match self {
-            Self::Ip(Ip::V4) => ETH_P_IP,
-            Self::Ip(Ip::V6) => ETH_P_IPV6,
+            Self::Ip(IpFamily::V4) => ETH_P_IP,
+            Self::Ip(IpFamily::V6) => ETH_P_IPV6,
             Self::Arp => ETH_P_ARP,
         }
     }
 }
 
-impl From<Frame> for Value {
-    fn from(frame: Frame) -> Self {
+impl From<EtherType> for Value {
+    fn from(frame: EtherType) -> Self {
         Self::Port(frame.number())
     }
 }

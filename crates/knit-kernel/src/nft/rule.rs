@@ -1,150 +1,152 @@
-//! A rule: what must hold, in order, and what happens then.
+//! Rules: matches in order, then a statement.
 
 use ipnet::IpNet;
 
 use super::constants::{IP_CT_DIR_ORIGINAL, IPS_DST_NAT, IPS_SRC_NAT, RTN_LOCAL};
 use super::expression::{Expression, Register, Verdict};
-use super::field::{Field, Ip, Value};
+use super::field::{Field, IpFamily, Value};
 
-/// A rule, built from left to right as one reads it.
+/// A rule, built from left to right as `nft` prints it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     pub(super) expressions: Vec<Expression>,
 }
 
 impl Rule {
-    /// A rule for every packet.
+    /// A rule that matches every packet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Only if it is of this version of the internet protocol.
+    /// Matches packets of this IP family.
     #[must_use]
-    pub fn of(self, version: Ip) -> Self {
-        self.is(Field::Version, version.number())
+    pub fn family(self, version: IpFamily) -> Self {
+        self.is(Field::NfProto, version.number())
     }
 
-    /// Only if a field has this value.
+    /// Matches if a field has this value.
     #[must_use]
     pub fn is(self, field: Field, value: impl Into<Value>) -> Self {
         self.load(&[field]).compare(true, value.into().bytes())
     }
 
-    /// Only if a field has another value.
+    /// Matches if a field has another value.
     #[must_use]
     pub fn is_not(self, field: Field, value: impl Into<Value>) -> Self {
         self.load(&[field]).compare(false, value.into().bytes())
     }
 
-    /// Only if an address is of a range.
+    /// Matches if an address is in a range.
     #[must_use]
     pub fn within(self, field: Field, range: IpNet) -> Self {
         self.load(&[field]).masked(range).compare(true, Value::from(range.network()).bytes())
     }
 
-    /// Only if an address is not of a range.
+    /// Matches if an address is not in a range.
     #[must_use]
     pub fn not_within(self, field: Field, range: IpNet) -> Self {
         self.load(&[field]).masked(range).compare(false, Value::from(range.network()).bytes())
     }
 
-    /// Only if these fields together are in a set.
+    /// Matches if the concatenation of these fields is in a set.
     #[must_use]
-    pub fn found(self, fields: &[Field], set: &str) -> Self {
-        self.load(fields).then(Expression::Lookup { set: set.to_owned(), is: true, to: None })
+    pub fn in_set(self, fields: &[Field], set: &str) -> Self {
+        self.load(fields).then(Expression::Lookup { set: set.to_owned(), matches: true, to: None })
     }
 
-    /// Only if these fields together are not in a set.
+    /// Matches if the concatenation of these fields is not in a set.
     #[must_use]
-    pub fn not_found(self, fields: &[Field], set: &str) -> Self {
-        self.load(fields).then(Expression::Lookup { set: set.to_owned(), is: false, to: None })
+    pub fn not_in_set(self, fields: &[Field], set: &str) -> Self {
+        self.load(fields).then(Expression::Lookup { set: set.to_owned(), matches: false, to: None })
     }
 
-    /// Only if it goes to an address of this node.
+    /// Matches packets to an address of this node (`fib daddr type local`).
     #[must_use]
-    pub fn to_this_node(self) -> Self {
-        self.is(Field::DestinationKind, Value::Number(RTN_LOCAL))
+    pub fn to_local(self) -> Self {
+        self.is(Field::FibDestinationType, Value::Number(RTN_LOCAL))
     }
 
-    /// Only if it goes to an address that is not this node's.
+    /// Matches packets to any other address.
     #[must_use]
-    pub fn to_others(self) -> Self {
-        self.is_not(Field::DestinationKind, Value::Number(RTN_LOCAL))
+    pub fn not_to_local(self) -> Self {
+        self.is_not(Field::FibDestinationType, Value::Number(RTN_LOCAL))
     }
 
-    /// Only if the connection has another destination than its first packet asked for.
+    /// Matches connections with DNAT (`ct status dnat`).
     #[must_use]
-    pub fn redirected(self) -> Self {
-        self.bits(Field::ConnectionStatus, IPS_DST_NAT).compare(false, Value::Number(0).bytes())
+    pub fn with_dnat(self) -> Self {
+        self.masked_bits(Field::CtStatus, IPS_DST_NAT).compare(false, Value::Number(0).bytes())
     }
 
-    /// Only if the connection has the source that its first packet said.
+    /// Matches connections without SNAT.
     #[must_use]
-    pub fn untranslated(self) -> Self {
-        self.bits(Field::ConnectionStatus, IPS_SRC_NAT).compare(true, Value::Number(0).bytes())
+    pub fn without_snat(self) -> Self {
+        self.masked_bits(Field::CtStatus, IPS_SRC_NAT).compare(true, Value::Number(0).bytes())
     }
 
-    /// Only if it goes the way of its connection's first packet, and is no answer.
+    /// Matches packets in the original direction of their connection.
     #[must_use]
-    pub fn asking(self) -> Self {
-        self.is(Field::ConnectionDirection, IP_CT_DIR_ORIGINAL)
+    pub fn original_direction(self) -> Self {
+        self.is(Field::CtDirection, IP_CT_DIR_ORIGINAL)
     }
 
-    /// Only if its mark has this value in these bits.
+    /// Matches if the masked packet mark has this value.
     #[must_use]
-    pub fn marked(self, value: u32, bits: u32) -> Self {
-        self.bits(Field::Mark, bits).compare(true, Value::Number(value).bytes())
+    pub fn has_mark(self, value: u32, mask: u32) -> Self {
+        self.masked_bits(Field::Mark, mask).compare(true, Value::Number(value).bytes())
     }
 
-    /// Gives its mark this value in these bits, and lets the others be.
+    /// Sets the masked bits of the packet mark and keeps the others.
     #[must_use]
-    pub fn mark(self, value: u32, bits: u32) -> Self {
-        let (mask, flip) = (Value::Number(!bits).bytes(), Value::Number(value).bytes());
-        self.load(&[Field::Mark]).then(Expression::Mask { mask, flip }).then(Expression::SetMark)
+    pub fn set_mark(self, value: u32, mask: u32) -> Self {
+        let (mask, xor) = (Value::Number(!mask).bytes(), Value::Number(value).bytes());
+        self.load(&[Field::Mark]).then(Expression::Mask { mask, xor }).then(Expression::SetMark)
     }
 
-    /// Lets it pass, with no further rule of the table at this place.
+    /// Accepts the packet; no further rule of the chain is evaluated.
     #[must_use]
     pub fn accept(self) -> Self {
         self.then(Expression::Verdict(Verdict::Accept))
     }
 
-    /// Drops it.
+    /// Drops the packet.
     #[must_use]
     pub fn drop(self) -> Self {
         self.then(Expression::Verdict(Verdict::Drop))
     }
 
-    /// Goes through another chain of the table.
+    /// Jumps to another chain of the table.
     #[must_use]
     pub fn jump(self, chain: &str) -> Self {
         self.then(Expression::Verdict(Verdict::Jump(chain.to_owned())))
     }
 
-    /// Gives it the address of the link that it leaves by; from a random port, or from its own where that is free.
+    /// Masquerades: SNAT to the address of the output interface, from a random port, or from the original one if it
+    /// is free.
     #[must_use]
     pub fn masquerade(self, random: bool) -> Self {
         self.then(Expression::Masquerade { random })
     }
 
-    /// Leads it to the address and port that a map has for these fields together, if it has some.
+    /// DNAT to the address and port that a map has for the concatenation of these fields, if any.
     #[must_use]
-    pub fn redirect(self, version: Ip, fields: &[Field], map: &str) -> Self {
+    pub fn dnat(self, version: IpFamily, fields: &[Field], map: &str) -> Self {
         let (to, port) = (Register::FIRST, Register::FIRST.after(version.kind().length()));
         self.load(fields)
-            .then(Expression::Lookup { set: map.to_owned(), is: true, to: Some(to) })
+            .then(Expression::Lookup { set: map.to_owned(), matches: true, to: Some(to) })
             .then(Expression::DestinationNat { version, port })
     }
 
-    /// Gives it the address that a map has for these fields together, if it has one; from its own port where that is free.
+    /// SNAT to the address that a map has for the concatenation of these fields, if any; from the original port if it
+    /// is free.
     #[must_use]
-    pub fn translate(self, version: Ip, fields: &[Field], map: &str) -> Self {
+    pub fn snat(self, version: IpFamily, fields: &[Field], map: &str) -> Self {
         self.load(fields)
-            .then(Expression::Lookup { set: map.to_owned(), is: true, to: Some(Register::FIRST) })
+            .then(Expression::Lookup { set: map.to_owned(), matches: true, to: Some(Register::FIRST) })
             .then(Expression::SourceNat { version })
     }
 
-    /// Loads fields one behind the other, each from a register on.
+    /// Loads fields into consecutive registers.
     fn load(mut self, fields: &[Field]) -> Self {
         let mut to = Register::FIRST;
         for field in fields {
@@ -156,18 +158,18 @@ impl Rule {
 
     fn masked(self, range: IpNet) -> Self {
         let mask = Value::from(range.netmask()).bytes();
-        let flip = vec![0; mask.len()];
-        self.then(Expression::Mask { mask, flip })
+        let xor = vec![0; mask.len()];
+        self.then(Expression::Mask { mask, xor })
     }
 
-    /// Loads some bits of a number.
-    fn bits(self, field: Field, bits: u32) -> Self {
-        let (mask, flip) = (Value::Number(bits).bytes(), Value::Number(0).bytes());
-        self.load(&[field]).then(Expression::Mask { mask, flip })
+    /// Loads the masked bits of a number.
+    fn masked_bits(self, field: Field, bits: u32) -> Self {
+        let (mask, xor) = (Value::Number(bits).bytes(), Value::Number(0).bytes());
+        self.load(&[field]).then(Expression::Mask { mask, xor })
     }
 
-    fn compare(self, is: bool, value: Vec<u8>) -> Self {
-        self.then(Expression::Compare { is, value })
+    fn compare(self, equal: bool, value: Vec<u8>) -> Self {
+        self.then(Expression::Compare { equal, value })
     }
 
     fn then(mut self, expression: Expression) -> Self {

@@ -1,17 +1,17 @@
-//! Sets and maps: what rules look things up in.
+//! Sets and maps, in which rules look up keys.
 
 use ipnet::IpNet;
 
 use super::constants::*;
 use super::expression::put_value;
-use super::field::{Kind, Value};
+use super::field::{DataType, Value};
 use crate::netlink::{Message, align};
 
-// What the `nft` program leaves with a set for itself: kind, length, value in the machine's order.
-const ITS_KEY_IS_BIG_ENDIAN: [u8; 6] = note(0, 2);
-const ITS_RANGES_ARE_MERGED: [u8; 6] = note(2, 1);
+// Set userdata of the `nft` program: type, length, value in host byte order.
+const USERDATA_KEY_BYTEORDER: [u8; 6] = userdata(0, 2);
+const USERDATA_AUTO_MERGE: [u8; 6] = userdata(2, 1);
 
-const fn note(kind: u8, value: u32) -> [u8; 6] {
+const fn userdata(kind: u8, value: u32) -> [u8; 6] {
     let [a, b, c, d] = value.to_ne_bytes();
     [kind, 4, a, b, c, d]
 }
@@ -19,82 +19,82 @@ const fn note(kind: u8, value: u32) -> [u8; 6] {
 /// A key of one or more parts.
 pub type Key = Vec<Value>;
 
-/// A set or map with all of its elements.
+/// A set or map with its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// Its name, of which the table has one.
+    /// Its name, unique in the table.
     pub name: String,
-    /// The type of its keys.
-    pub key: Vec<Kind>,
-    /// What is in it.
-    pub contents: Contents,
+    /// The data type of its keys.
+    pub key: Vec<DataType>,
+    /// Its elements.
+    pub contents: SetContents,
 }
 
-/// What is in a set.
+/// The elements of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contents {
+pub enum SetContents {
     /// These keys.
     Keys(Vec<Key>),
-    /// These keys, and what each leads to.
+    /// A map from keys to data.
     Map {
-        /// The type of what keys lead to.
-        to: Vec<Kind>,
-        /// Each key once.
+        /// The data type of the values.
+        data: Vec<DataType>,
+        /// The elements; each key once.
         elements: Vec<(Key, Key)>,
     },
-    /// The addresses of these ranges, which may overlap.
-    Ranges(Vec<IpNet>),
+    /// Address ranges, which may overlap.
+    Intervals(Vec<IpNet>),
 }
 
 impl Set {
-    /// The attributes that make the set. `id` is one that no other set of the transaction has.
+    /// Writes the attributes of the set. `id` is unique in the transaction.
     pub(super) fn encode(&self, id: u32, message: &mut Message) {
         let flags = match &self.contents {
-            Contents::Keys(_) => 0,
-            Contents::Map { .. } => NFT_SET_MAP,
-            Contents::Ranges(_) => NFT_SET_INTERVAL,
+            SetContents::Keys(_) => 0,
+            SetContents::Map { .. } => NFT_SET_MAP,
+            SetContents::Intervals(_) => NFT_SET_INTERVAL,
         };
         message.put_str(NFTA_SET_NAME, &self.name).put_be32(NFTA_SET_FLAGS, flags);
-        let (kind, length) = whole(&self.key);
+        let (kind, length) = concatenated(&self.key);
         message.put_be32(NFTA_SET_KEY_TYPE, kind).put_be32(NFTA_SET_KEY_LEN, length);
-        if let Contents::Map { to, .. } = &self.contents {
-            let (kind, length) = whole(to);
+        if let SetContents::Map { data, .. } = &self.contents {
+            let (kind, length) = concatenated(data);
             message.put_be32(NFTA_SET_DATA_TYPE, kind).put_be32(NFTA_SET_DATA_LEN, length);
         }
         message.put_be32(NFTA_SET_ID, id);
-        if matches!(self.contents, Contents::Ranges(_)) {
-            let notes = [ITS_KEY_IS_BIG_ENDIAN, ITS_RANGES_ARE_MERGED].concat();
-            message.put_bytes(NFTA_SET_USERDATA, &notes);
+        if matches!(self.contents, SetContents::Intervals(_)) {
+            let userdata = [USERDATA_KEY_BYTEORDER, USERDATA_AUTO_MERGE].concat();
+            message.put_bytes(NFTA_SET_USERDATA, &userdata);
         }
     }
 
     /// Its elements.
     pub(super) fn elements(&self) -> Vec<Element> {
         match &self.contents {
-            Contents::Keys(keys) => {
+            SetContents::Keys(keys) => {
                 keys.iter().map(|key| Element { key: bytes(key), data: None, is_end: false }).collect()
             }
-            Contents::Map { elements, .. } => elements
+            SetContents::Map { elements, .. } => elements
                 .iter()
                 .map(|(key, data)| Element { key: bytes(key), data: Some(bytes(data)), is_end: false })
                 .collect(),
-            Contents::Ranges(ranges) => boundaries(ranges),
+            SetContents::Intervals(ranges) => interval_elements(ranges),
         }
     }
 
-    /// Whether another set is the same but for its elements, which can be told one by one. Ends of ranges cannot: where two
-    /// touch there is none.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
+    /// Whether the sets differ only in elements that can be updated one by one. Intervals cannot: adjacent ranges
+    /// share boundaries.
+    pub(super) fn same_except_elements(&self, other: &Self) -> bool {
         let kinds = match (&self.contents, &other.contents) {
-            (Contents::Keys(_), Contents::Keys(_)) => true,
-            (Contents::Map { to, .. }, Contents::Map { to: other, .. }) => to == other,
+            (SetContents::Keys(_), SetContents::Keys(_)) => true,
+            (SetContents::Map { data, .. }, SetContents::Map { data: other, .. }) => data == other,
             (one, other) => one == other,
         };
         kinds && self.name == other.name && self.key == other.key
     }
 }
 
-/// One element on the wire. A range is two: its first address, and the one behind its last.
+/// An encoded element. A range has two: its first address, and the one after its last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element {
     key: Vec<u8>,
@@ -116,8 +116,8 @@ impl Element {
     }
 }
 
-/// The type and length of several parts together: six bits of type for each; each begins at a register.
-fn whole(parts: &[Kind]) -> (u32, u32) {
+/// The type and length of a concatenation: six bits of type for each part; each part starts at a register.
+fn concatenated(parts: &[DataType]) -> (u32, u32) {
     if let [only] = parts {
         return (only.number(), only.length() as u32);
     }
@@ -137,19 +137,19 @@ fn bytes(key: &[Value]) -> Vec<u8> {
     all
 }
 
-/// Where ranges begin and end. What overlaps or touches becomes one: the kernel takes no two that overlap.
-fn boundaries(ranges: &[IpNet]) -> Vec<Element> {
+/// The boundaries of ranges. Ranges that overlap or touch are merged: the kernel rejects overlaps.
+fn interval_elements(ranges: &[IpNet]) -> Vec<Element> {
     let Some(width) = ranges.first().map(|range| range.max_prefix_len()) else { return Vec::new() };
     let highest = u128::MAX >> (128 - u32::from(width));
     let number = |address| match address {
         std::net::IpAddr::V4(address) => u128::from(u32::from(address)),
         std::net::IpAddr::V6(address) => u128::from(address),
     };
-    let mut spans: Vec<(u128, u128)> =
+    let mut intervals: Vec<(u128, u128)> =
         ranges.iter().map(|range| (number(range.network()), number(range.broadcast()))).collect();
-    spans.sort_unstable();
-    let mut merged: Vec<(u128, u128)> = Vec::with_capacity(spans.len());
-    for (first, last) in spans {
+    intervals.sort_unstable();
+    let mut merged: Vec<(u128, u128)> = Vec::with_capacity(intervals.len());
+    for (first, last) in intervals {
         match merged.last_mut() {
             Some((_, end)) if first <= end.saturating_add(1) => *end = (*end).max(last),
             _ => merged.push((first, last)),
@@ -159,7 +159,7 @@ fn boundaries(ranges: &[IpNet]) -> Vec<Element> {
         let key = at.to_be_bytes()[16 - usize::from(width) / 8..].to_vec();
         Element { key, data: None, is_end }
     };
-    // What lies before the first range is said to be outside.
+    // The interval before the first range is marked as not in the set.
     let before = merged.first().filter(|(first, _)| *first > 0).map(|_| element(0, true));
     let mut elements: Vec<Element> = before.into_iter().collect();
     for (first, last) in merged {

@@ -15,29 +15,32 @@ fn map(elements: usize) -> Set {
     };
     Set {
         name: "any4".to_owned(),
-        key: vec![Kind::Protocol, Kind::Port],
-        contents: Contents::Map {
-            to: vec![Kind::Ipv4, Kind::Port],
+        key: vec![DataType::Protocol, DataType::Port],
+        contents: SetContents::Map {
+            data: vec![DataType::Ipv4, DataType::Port],
             elements: (0..elements).map(element).collect(),
         },
     }
 }
 
 fn table() -> Table {
-    let entry = Some(Entry { kind: ChainKind::Nat, hook: Hook::Prerouting, priority: -100 });
+    let base = Some(BaseChain { chain_type: ChainType::Nat, hook: Hook::Prerouting, priority: -100 });
     let rules = vec![
-        Rule::new().is_not(Field::InName, &name("knit0")).of(Ip::V4).redirect(
-            Ip::V4,
-            &[Field::Protocol, Field::DestinationPort],
+        Rule::new().is_not(Field::IifName, &name("knit0")).family(IpFamily::V4).dnat(
+            IpFamily::V4,
+            &[Field::L4Protocol, Field::DestinationPort],
             "any4",
         ),
-        Rule::new().of(Ip::V4).within(Field::Destination(Ip::V4), "127.0.0.0/8".parse().unwrap()).drop(),
+        Rule::new()
+            .family(IpFamily::V4)
+            .within(Field::Destination(IpFamily::V4), "127.0.0.0/8".parse().unwrap())
+            .drop(),
     ];
     Table {
         family: Family::Inet,
         name: "t",
         sets: vec![map(1)],
-        chains: vec![Chain { name: "c", entry, rules }],
+        chains: vec![Chain { name: "c", base, rules }],
     }
 }
 
@@ -64,36 +67,36 @@ fn expressions(message: &Message) -> Vec<(String, Vec<u8>)> {
     list.nested().map(read).collect()
 }
 
-/// An attribute of four bytes, as it is on the wire.
-fn word(kind: u16, value: u32) -> Vec<u8> {
+/// An encoded attribute of four bytes.
+fn be32(kind: u16, value: u32) -> Vec<u8> {
     let mut bytes = [8u16.to_ne_bytes(), kind.to_ne_bytes()].concat();
     bytes.extend(value.to_be_bytes());
     bytes
 }
 
 #[test]
-fn a_table_is_emptied_before_it_is_made_and_rules_come_last() {
+fn a_table_is_deleted_before_it_is_created_and_rules_come_last() {
     let expected = [
-        "have table inet t",
+        "ensure table inet t",
         "delete table inet t",
-        "make table inet t",
-        "make chain c in table inet t",
-        "make set any4 in table inet t",
-        "fill set any4 in table inet t",
+        "create table inet t",
+        "create chain c in table inet t",
+        "create set any4 in table inet t",
+        "add elements to set any4 in table inet t",
         "add rule 1 to chain c in table inet t",
         "add rule 2 to chain c in table inet t",
     ];
     assert_eq!(contexts(&table()), expected);
-    assert_eq!(contexts(&Table::none(Family::Inet, "t")), expected[..2]);
+    assert_eq!(contexts(&Table::empty(Family::Inet, "t")), expected[..2]);
 }
 
 #[test]
-fn a_map_says_what_its_keys_are_made_of() {
+fn a_map_declares_the_types_of_its_keys_and_data() {
     let steps = table().steps();
-    let made = attributes(&steps[4].message);
-    let number = |kind: u16| u32::from_be_bytes(made.first(kind).unwrap().value.try_into().unwrap());
+    let created = attributes(&steps[4].message);
+    let number = |kind: u16| u32::from_be_bytes(created.first(kind).unwrap().value.try_into().unwrap());
     assert_eq!(number(NFTA_SET_FLAGS), NFT_SET_MAP);
-    // nft's own numbers: inet_proto . inet_service, and ipv4_addr . inet_service.
+    // Numbers of the nft program: inet_proto . inet_service, and ipv4_addr . inet_service.
     assert_eq!((number(NFTA_SET_KEY_TYPE), number(NFTA_SET_KEY_LEN)), (12 << 6 | 13, 8));
     assert_eq!((number(NFTA_SET_DATA_TYPE), number(NFTA_SET_DATA_LEN)), (7 << 6 | 13, 8));
     let list = attributes(&steps[5].message).first(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap();
@@ -104,33 +107,37 @@ fn a_map_says_what_its_keys_are_made_of() {
 }
 
 #[test]
-fn many_elements_go_in_messages_that_fit_netlinks_lengths() {
+fn many_elements_are_split_into_messages_that_fit() {
     let table = Table { sets: vec![map(1_001)], ..table() };
-    let fills: Vec<_> =
-        table.steps().into_iter().filter(|step| step.message.context().starts_with("fill")).collect();
-    assert_eq!(fills.len(), 3);
-    assert!(fills.iter().all(|step| !step.message.overflowed()));
+    let additions: Vec<_> =
+        table.steps().into_iter().filter(|step| step.message.context().starts_with("add elements")).collect();
+    assert_eq!(additions.len(), 3);
+    assert!(additions.iter().all(|step| !step.message.overflowed()));
 }
 
 #[test]
-fn a_rule_is_a_list_of_steps_on_registers() {
+fn a_rule_is_a_list_of_expressions_on_registers() {
     let steps = table().steps();
     let rule = expressions(&steps[6].message);
     let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["meta", "cmp", "meta", "cmp", "meta", "payload", "lookup", "nat"]);
-    assert_eq!(rule[0].1, [word(NFTA_META_KEY, NFT_META_IIFNAME), word(NFTA_META_DREG, 8)].concat());
-    assert_eq!(rule[1].1[..16], [word(NFTA_CMP_SREG, 8), word(NFTA_CMP_OP, NFT_CMP_NEQ)].concat());
-    assert_eq!(rule[1].1[24..], *b"knit0\0\0\0\0\0\0\0\0\0\0\0", "a name is compared with its end");
-    // The port of the key stands in the register behind the protocol's.
-    assert_eq!(rule[5].1[..8], word(NFTA_PAYLOAD_DREG, 9));
-    // So does the port that the map leads to.
+    assert_eq!(rule[0].1, [be32(NFTA_META_KEY, NFT_META_IIFNAME), be32(NFTA_META_DREG, 8)].concat());
+    assert_eq!(rule[1].1[..16], [be32(NFTA_CMP_SREG, 8), be32(NFTA_CMP_OP, NFT_CMP_NEQ)].concat());
+    assert_eq!(
+        rule[1].1[24..],
+        *b"knit0\0\0\0\0\0\0\0\0\0\0\0",
+        "an interface name is compared including its padding"
+    );
+    // The port of the key is in the register after the protocol's.
+    assert_eq!(rule[5].1[..8], be32(NFTA_PAYLOAD_DREG, 9));
+    // So is the port in the map's data.
     assert_eq!(
         rule[7].1,
         [
-            word(NFTA_NAT_TYPE, NFT_NAT_DNAT),
-            word(NFTA_NAT_FAMILY, 2),
-            word(NFTA_NAT_REG_ADDR_MIN, 8),
-            word(NFTA_NAT_REG_PROTO_MIN, 9)
+            be32(NFTA_NAT_TYPE, NFT_NAT_DNAT),
+            be32(NFTA_NAT_FAMILY, 2),
+            be32(NFTA_NAT_REG_ADDR_MIN, 8),
+            be32(NFTA_NAT_REG_PROTO_MIN, 9)
         ]
         .concat()
     );
@@ -141,46 +148,50 @@ fn a_rule_is_a_list_of_steps_on_registers() {
 
 #[test]
 fn an_ipv6_address_takes_four_registers() {
-    let rule = Rule::new().redirect(Ip::V6, &[Field::Destination(Ip::V6), Field::Protocol], "at6");
+    let rule = Rule::new().dnat(IpFamily::V6, &[Field::Destination(IpFamily::V6), Field::L4Protocol], "at6");
     let table = Table {
-        chains: vec![Chain { name: "c", entry: None, rules: vec![rule] }],
-        ..Table::none(Family::Inet, "t")
+        chains: vec![Chain { name: "c", base: None, rules: vec![rule] }],
+        ..Table::empty(Family::Inet, "t")
     };
     let steps = table.steps();
     let rule = expressions(&steps.last().unwrap().message);
-    assert_eq!(rule[1].1[8..], word(NFTA_META_DREG, 12));
-    assert!(rule[3].1.ends_with(&word(NFTA_NAT_REG_PROTO_MIN, 12)));
+    assert_eq!(rule[1].1[8..], be32(NFTA_META_DREG, 12));
+    assert!(rule[3].1.ends_with(&be32(NFTA_NAT_REG_PROTO_MIN, 12)));
 }
 
 #[test]
-fn a_mark_keeps_the_bits_of_others_and_a_source_comes_from_a_map() {
+fn set_mark_keeps_unmasked_bits_and_snat_uses_a_map() {
     let rules = vec![
-        Rule::new().asking().untranslated().mark(0x0700_0000, 0xff00_0000),
-        Rule::new().marked(0x0700_0000, 0xff00_0000).translate(Ip::V4, &[Field::Source(Ip::V4)], "m"),
+        Rule::new().original_direction().without_snat().set_mark(0x0700_0000, 0xff00_0000),
+        Rule::new().has_mark(0x0700_0000, 0xff00_0000).snat(
+            IpFamily::V4,
+            &[Field::Source(IpFamily::V4)],
+            "m",
+        ),
     ];
     let table =
-        Table { chains: vec![Chain { name: "c", entry: None, rules }], ..Table::none(Family::Inet, "t") };
+        Table { chains: vec![Chain { name: "c", base: None, rules }], ..Table::empty(Family::Inet, "t") };
     let steps = table.steps();
     let [.., marks, translates] = &steps[..] else { panic!("{}", steps.len()) };
     let rule = expressions(&marks.message);
     let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["ct", "cmp", "ct", "bitwise", "cmp", "meta", "bitwise", "meta"]);
     let value = |number: u32| number.to_ne_bytes();
-    assert_eq!(rule[6].1[32..36], value(0x00ff_ffff), "the bits that stay");
+    assert_eq!(rule[6].1[32..36], value(0x00ff_ffff), "the bits that are kept");
     assert_eq!(rule[6].1[44..48], value(0x0700_0000));
-    assert_eq!(rule[7].1, [word(NFTA_META_KEY, NFT_META_MARK), word(NFTA_META_SREG, 8)].concat());
+    assert_eq!(rule[7].1, [be32(NFTA_META_KEY, NFT_META_MARK), be32(NFTA_META_SREG, 8)].concat());
     let rule = expressions(&translates.message);
     let names: Vec<&str> = rule.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["meta", "bitwise", "cmp", "payload", "lookup", "nat"]);
-    assert!(rule[5].1.starts_with(&word(NFTA_NAT_TYPE, NFT_NAT_SNAT)));
+    assert!(rule[5].1.starts_with(&be32(NFTA_NAT_TYPE, NFT_NAT_SNAT)));
 }
 
 #[test]
-fn ranges_that_overlap_or_touch_become_one_and_the_last_address_has_no_end() {
+fn ranges_that_overlap_or_touch_are_merged_and_the_last_address_has_no_end() {
     let ranges = |texts: &[&str]| Set {
         name: "ranges".to_owned(),
-        key: vec![Kind::Ipv4],
-        contents: Contents::Ranges(texts.iter().map(|text| text.parse().unwrap()).collect()),
+        key: vec![DataType::Ipv4],
+        contents: SetContents::Intervals(texts.iter().map(|text| text.parse().unwrap()).collect()),
     };
     let shown = |texts: &[&str]| -> Vec<String> {
         ranges(texts).elements().iter().map(|element| format!("{element:?}")).collect()
@@ -203,43 +214,44 @@ fn ranges_that_overlap_or_touch_become_one_and_the_last_address_has_no_end() {
 }
 
 #[test]
-fn what_a_kernel_lacks_is_named() {
+fn unsupported_features_are_named() {
     let steps = table().steps();
-    let refused = |errno| Error::Refused { context: "add rule 1".into(), errno, message: None, offset: None };
-    let said = steps[6].needs.lack(refused(Errno::ENOENT)).to_string();
-    assert!(said.starts_with("add rule 1: this kernel has no nftables nat: CONFIG_NFT_"), "{said}");
-    let said = steps[7].needs.lack(refused(Errno::ENOENT)).to_string();
-    assert!(said.ends_with("CONFIG_NF_TABLES_INET"), "{said}");
-    assert!(matches!(steps[6].needs.lack(refused(Errno::EPERM)), Error::Refused { .. }));
-    assert!(lack_of_all(refused(Errno::EOPNOTSUPP)).lack().is_some());
+    let rejected =
+        |errno| Error::Rejected { context: "add rule 1".into(), errno, message: None, offset: None };
+    let text = steps[6].requirement.explain(rejected(Errno::ENOENT)).to_string();
+    assert!(text.starts_with("add rule 1: this kernel has no nftables nat: CONFIG_NFT_"), "{text}");
+    let text = steps[7].requirement.explain(rejected(Errno::ENOENT)).to_string();
+    assert!(text.ends_with("CONFIG_NF_TABLES_INET"), "{text}");
+    assert!(matches!(steps[6].requirement.explain(rejected(Errno::EPERM)), Error::Rejected { .. }));
+    assert!(explain_unsupported(rejected(Errno::EOPNOTSUPP)).unsupported_feature().is_some());
 }
 
 #[test]
-fn where_a_table_is_only_what_differs_is_said() {
+fn an_update_sends_only_the_differences() {
     let old = table();
     let with = |set: Set| Table { sets: vec![set], ..table() };
-    let from_old = |new: &Table| contexts_of(&new.steps_from(std::slice::from_ref(&old)));
+    let from_old = |new: &Table| contexts_of(&new.update_steps(std::slice::from_ref(&old)));
     assert_eq!(from_old(&old), [""; 0]);
-    assert_eq!(from_old(&with(map(3))), ["fill set any4 in table inet t"]);
-    assert_eq!(from_old(&with(map(0))), ["take elements out of set any4 in table inet t"]);
-    // A key that leads elsewhere goes before it comes.
+    assert_eq!(from_old(&with(map(3))), ["add elements to set any4 in table inet t"]);
+    assert_eq!(from_old(&with(map(0))), ["remove elements from set any4 in table inet t"]);
+    // An element with new data is removed before it is added.
     let mut moved = map(1);
-    if let Contents::Map { elements, .. } = &mut moved.contents {
+    if let SetContents::Map { elements, .. } = &mut moved.contents {
         elements[0].1[1] = 81u16.into();
     }
-    let both = ["take elements out of set any4 in table inet t", "fill set any4 in table inet t"];
+    let both = ["remove elements from set any4 in table inet t", "add elements to set any4 in table inet t"];
     assert_eq!(from_old(&with(moved)), both);
-    // Ranges, other sets, other rules, and a table that is not there: as a whole.
+    // Intervals, other sets, other rules, and a missing table: replaced as a whole.
     let ranges = |text: &str| Set {
         name: "inside4".to_owned(),
-        key: vec![Kind::Ipv4],
-        contents: Contents::Ranges(vec![text.parse().unwrap()]),
+        key: vec![DataType::Ipv4],
+        contents: SetContents::Intervals(vec![text.parse().unwrap()]),
     };
     let (one, other) = (with(ranges("10.0.0.0/8")), with(ranges("10.0.0.0/9")));
-    assert_eq!(contexts_of(&other.steps_from(std::slice::from_ref(&one))), contexts(&other));
+    assert_eq!(contexts_of(&other.update_steps(std::slice::from_ref(&one))), contexts(&other));
     assert_eq!(from_old(&one), contexts(&one));
-    let mut ruled = table();
-    ruled.chains[0].rules.pop();
-    assert_eq!(from_old(&ruled), contexts(&ruled));
-    assert_eq!(contexts_of(&old.steps_from(&[])), contexts(&old));
+    let mut other_rules = table();
+    other_rules.chains[0].rules.pop();
+    assert_eq!(from_old(&other_rules), contexts(&other_rules));
+    assert_eq!(contexts_of(&old.update_steps(&[])), contexts(&old));
 }

@@ -1,51 +1,51 @@
-//! Addresses, and what keeps one from being used.
+//! Observes addresses and the state of duplicate address detection.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::{Address, Scope, marks};
+use knit_model::{Address, Scope, kernel_ids};
 
-use super::ScopeLook;
-use super::links::{Found, dump_each};
+use super::ScopeQuery;
+use super::links::{LinkTable, dump_each};
 use crate::error::Result;
-use crate::kernel::Room;
+use crate::kernel::Session;
 use crate::netlink::constants::*;
 use crate::netlink::header::AddressHeader;
 use crate::netlink::{Header, Message};
 
-/// An address, and what the model does not hold of it.
+/// An address, with details that are not part of the model.
 #[derive(Debug)]
-pub(crate) struct SeenAddress {
+pub(crate) struct ObservedAddress {
     pub(crate) address: Address,
-    /// Duplicate detection is under way.
+    /// Duplicate address detection is in progress.
     pub(crate) tentative: bool,
-    /// Duplicate detection found that someone else has it.
+    /// Duplicate address detection found another owner.
     pub(crate) duplicate: bool,
 }
 
-/// Looks at the addresses of links.
-pub(crate) fn look(
-    room: &mut Room<'_>,
+/// Observes the addresses of links.
+pub(crate) fn observe(
+    session: &mut Session<'_>,
     scope: &Scope,
-    look: &ScopeLook,
-    found: &Found,
-) -> Result<Vec<SeenAddress>> {
+    query: &ScopeQuery,
+    found: &LinkTable,
+) -> Result<Vec<ObservedAddress>> {
     let request = |index: Option<u32>| {
         let mut message = Message::new(RTM_GETADDR, 0, format!("list addresses of {scope}"));
         message.header(&AddressHeader {
-            family: look.family(),
+            family: query.family(),
             index: index.unwrap_or(0),
             ..Default::default()
         });
         message
     };
-    dump_each(room, scope, &look.links, found, request, |body| decode(body, found))
+    dump_each(session, scope, &query.links, found, request, |body| decode(body, found))
 }
 
-fn decode(body: &[u8], found: &Found) -> Option<SeenAddress> {
+fn decode(body: &[u8], found: &LinkTable) -> Option<ObservedAddress> {
     let (header, attributes) = AddressHeader::split(body)?;
     let link = found.name(header.index)?.clone();
-    // With a point-to-point peer, IFA_ADDRESS is the peer's.
+    // With a point-to-point peer, IFA_ADDRESS is the peer's address.
     let own = attributes.first(IFA_LOCAL).or_else(|| attributes.first(IFA_ADDRESS))?.address()?;
     let flags = attributes.first(IFA_FLAGS).and_then(|flags| flags.u32()).unwrap_or(header.flags.into());
     let broadcast = attributes.first(IFA_BROADCAST).and_then(|broadcast| broadcast.address());
@@ -59,9 +59,9 @@ fn decode(body: &[u8], found: &Found) -> Option<SeenAddress> {
             _ => None,
         },
         deprecated: flags & IFA_F_DEPRECATED != 0,
-        owned: protocol == Some(marks::PROTOCOL),
+        owned: protocol == Some(kernel_ids::PROTOCOL),
     };
-    Some(SeenAddress {
+    Some(ObservedAddress {
         address,
         tentative: flags & IFA_F_TENTATIVE != 0,
         duplicate: flags & IFA_F_DADFAILED != 0,

@@ -1,40 +1,46 @@
-//! Limits of links. Whether a link has a token bucket is part of its own message, so that only one that has is asked about.
+//! Observes rate limits. The link message names the root qdisc, so that only links with a token bucket filter (tbf)
+//! are queried.
 
-use knit_model::link::{BURST_GRAIN, Limit, Rate};
-use knit_model::{Scope, marks};
+use knit_model::link::{BURST_GRANULARITY, RateLimit, TokenBucket};
+use knit_model::{Scope, kernel_ids};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
-use crate::kernel::{Room, absent_is_none};
+use crate::kernel::{Session, absent_is_none};
 use crate::netlink::constants::*;
 use crate::netlink::header::TrafficHeader;
 use crate::netlink::{Attributes, Header, Message};
 
-/// The kernel counts a burst's time in these nanoseconds (`PSCHED_SHIFT` in the kernel's `include/net/pkt_sched.h`).
+/// Nanoseconds per scheduler tick (`PSCHED_SHIFT` in include/net/pkt_sched.h).
 const TICK: u128 = 64;
 
-/// The limit of a link whose own message says this of its queue.
-pub(super) fn look(room: &mut Room<'_>, scope: &Scope, index: u32, queue: Option<&str>) -> Result<Limit> {
+/// The limit of a link with this root qdisc.
+pub(super) fn observe(
+    session: &mut Session<'_>,
+    scope: &Scope,
+    index: u32,
+    queue: Option<&str>,
+) -> Result<RateLimit> {
     if queue != Some(TBF) {
-        return Ok(Limit::Nothing);
+        return Ok(RateLimit::Unlimited);
     }
-    // Without the echo the kernel tells everyone who listens, and not whoever asks.
-    let context = format!("look at the queue of link {index} on {scope}");
+    // Without NLM_F_ECHO the kernel notifies subscribers and does not reply.
+    let context = format!("get the root qdisc of link {index} on {scope}");
     let mut message = Message::new(RTM_GETQDISC, NLM_F_ECHO, context);
     message.header(&TrafficHeader { index: index as i32, parent: TC_H_ROOT, ..Default::default() });
-    let found = room.socket(scope)?.request_reply(message, |_, body| Some(read(body)));
+    let found = session.socket(scope)?.request_reply(message, |_, body| Some(read(body)));
     let found = match found {
-        // It has gone meanwhile, and the kernel does not tell of what it has by itself.
-        Err(Error::Refused { errno: Errno::EINVAL, .. }) => None,
+        // It was removed meanwhile, and the kernel does not report its default qdisc.
+        Err(Error::Rejected { errno: Errno::EINVAL, .. }) => None,
         found => absent_is_none(found)?,
     };
-    Ok(found.flatten().map_or(Limit::Nothing, Limit::To))
+    Ok(found.flatten().map_or(RateLimit::Unlimited, RateLimit::Limited))
 }
 
-/// The rate of a token bucket of Knit's; `None` for anything else.
-fn read(body: &[u8]) -> Option<Rate> {
+/// The rate of a tbf qdisc of Knit's; `None` for any other qdisc.
+fn read(body: &[u8]) -> Option<TokenBucket> {
     let (header, attributes) = TrafficHeader::split(body)?;
-    if header.handle != marks::LIMIT_HANDLE || attributes.first(TCA_KIND)?.str()? != TBF {
+    if header.handle != kernel_ids::LIMIT_HANDLE || attributes.first(TCA_KIND)?.str()? != TBF {
         return None;
     }
     let options: Attributes<'_> = attributes.first(TCA_OPTIONS)?.nested();
@@ -42,13 +48,13 @@ fn read(body: &[u8]) -> Option<Rate> {
     let number = |at: usize| Some(u32::from_ne_bytes(parameters.get(at..at + 4)?.try_into().ok()?));
     let wide = options.first(TCA_TBF_RATE64).and_then(|rate| rate.u64());
     let bytes = wide.map_or_else(|| number(8).map(u64::from), Some)?;
-    Some(Rate { bits: bytes.checked_mul(8)?, burst: burst(bytes, number(28)?)? })
+    Some(TokenBucket { bits: bytes.checked_mul(8)?, burst: burst(bytes, number(28)?)? })
 }
 
-/// The bytes that go at a rate in so many ticks, to the nearest burst that Knit would ask for.
+/// The bytes sent at a rate in this many ticks, rounded to the burst sizes that Knit uses.
 fn burst(bytes: u64, ticks: u32) -> Option<u64> {
     let exact = u128::from(bytes) * u128::from(ticks) * TICK / 1_000_000_000;
-    let grain = u128::from(BURST_GRAIN);
+    let grain = u128::from(BURST_GRANULARITY);
     u64::try_from((exact + grain / 2) / grain * grain).ok()
 }
 
@@ -57,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_told_by_its_time() {
+    fn a_burst_is_computed_from_its_duration() {
         // 10 Mbit/s, 28672 bytes: 22.9376 ms.
         assert_eq!(burst(1_250_000, 358_400), Some(28_672));
         assert_eq!(burst(1_250_000, 358_399), Some(28_672));

@@ -1,25 +1,25 @@
-//! Permanent neighbours, and addresses that a link answers for.
+//! Observes permanent neighbour entries and proxy entries.
 
-use knit_model::{Mac, Neighbour, Scope, marks};
+use knit_model::{Mac, Neighbour, Scope, kernel_ids};
 
-use super::Links;
-use super::links::{Found, dump_each};
+use super::LinkFilter;
+use super::links::{LinkTable, dump_each};
 use crate::error::Result;
-use crate::kernel::Room;
+use crate::kernel::Session;
 use crate::netlink::constants::*;
 use crate::netlink::header::NeighbourHeader;
 use crate::netlink::{Header, Message};
 
-/// Looks at both tables of neighbours, for both families.
-pub(super) fn look(
-    room: &mut Room<'_>,
+/// Observes neighbour and proxy entries of both address families.
+pub(super) fn observe(
+    session: &mut Session<'_>,
     scope: &Scope,
-    links: &Links,
-    found: &Found,
+    links: &LinkFilter,
+    found: &LinkTable,
 ) -> Result<Vec<Neighbour>> {
     let mut all = Vec::new();
-    // Proxy entries are told for all links at once: the kernel filters only the others by link.
-    for (flags, links) in [(0, links), (NTF_PROXY, &Links::All)] {
+    // Proxy entries are dumped for all links: the kernel filters only neighbour entries by link.
+    for (flags, links) in [(0, links), (NTF_PROXY, &LinkFilter::All)] {
         let request = |index: Option<u32>| {
             let mut message = Message::new(RTM_GETNEIGH, 0, format!("list neighbours of {scope}"));
             message.header(&NeighbourHeader { flags, ..Default::default() });
@@ -28,12 +28,12 @@ pub(super) fn look(
             }
             message
         };
-        all.extend(dump_each(room, scope, links, found, request, |body| decode(body, found))?);
+        all.extend(dump_each(session, scope, links, found, request, |body| decode(body, found))?);
     }
     Ok(all)
 }
 
-fn decode(body: &[u8], found: &Found) -> Option<Neighbour> {
+fn decode(body: &[u8], found: &LinkTable) -> Option<Neighbour> {
     let (header, attributes) = NeighbourHeader::split(body)?;
     let is_proxy = header.flags & NTF_PROXY != 0;
     if !is_proxy && header.state & NUD_PERMANENT == 0 {
@@ -48,6 +48,6 @@ fn decode(body: &[u8], found: &Found) -> Option<Neighbour> {
         link: found.name(header.index as u32)?.clone(),
         address: attributes.first(NDA_DST)?.address()?,
         mac: if is_proxy { None } else { mac },
-        owned: protocol == Some(marks::PROTOCOL),
+        owned: protocol == Some(kernel_ids::PROTOCOL),
     })
 }

@@ -1,40 +1,40 @@
-//! Rules: Knit's, and those of others, which are never changed.
+//! Observes policy routing rules: Knit's, and those of others, which are never changed.
 
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use knit_model::{IfName, Rule, Scope, marks};
+use knit_model::{IfName, Rule, Scope, kernel_ids};
 
 use crate::error::Result;
-use crate::kernel::Room;
+use crate::kernel::Session;
 use crate::netlink::constants::*;
 use crate::netlink::header::RuleHeader;
 use crate::netlink::{Header, Message};
 
-/// Looks at the rules of both families: Knit's, and those of others. The kernel's own are left out.
-pub(super) fn look(room: &mut Room<'_>, scope: &Scope) -> Result<(BTreeSet<Rule>, BTreeSet<Rule>)> {
+/// The rules of both families: Knit's, and those of others. The kernel's rules are left out.
+pub(super) fn observe(session: &mut Session<'_>, scope: &Scope) -> Result<(BTreeSet<Rule>, BTreeSet<Rule>)> {
     let mut message = Message::new(RTM_GETRULE, 0, format!("list rules of {scope}"));
     message.header(&RuleHeader::default());
-    let (mut knits, mut of_others) = (BTreeSet::new(), BTreeSet::new());
-    for (rule, is_knits) in room.socket(scope)?.dump(message, |_, body| decode(body))? {
-        if is_knits { &mut knits } else { &mut of_others }.insert(rule);
+    let (mut owned, mut foreign) = (BTreeSet::new(), BTreeSet::new());
+    for (rule, is_owned) in session.socket(scope)?.dump(message, |_, body| decode(body))? {
+        if is_owned { &mut owned } else { &mut foreign }.insert(rule);
     }
-    Ok((knits, of_others))
+    Ok((owned, foreign))
 }
 
-/// Whether the kernel's own rule for VRFs stands already.
-pub(crate) fn kernel_has_vrf_rule(room: &mut Room<'_>, scope: &Scope) -> Result<bool> {
+/// Whether the kernel's VRF rule exists.
+pub(crate) fn kernel_has_vrf_rule(session: &mut Session<'_>, scope: &Scope) -> Result<bool> {
     let mut message = Message::new(RTM_GETRULE, 0, format!("list rules of {scope}"));
     message.header(&RuleHeader::default());
-    let is_it = |_, body: &[u8]| {
+    let is_vrf_rule = |_, body: &[u8]| {
         let (_, attributes) = RuleHeader::split(body)?;
-        let is_kernels = attributes.first(FRA_PROTOCOL)?.u8()? == RTPROT_KERNEL;
-        (is_kernels && attributes.first(FRA_L3MDEV)?.u8()? != 0).then_some(())
+        let is_kernel_rule = attributes.first(FRA_PROTOCOL)?.u8()? == RTPROT_KERNEL;
+        (is_kernel_rule && attributes.first(FRA_L3MDEV)?.u8()? != 0).then_some(())
     };
-    Ok(!room.socket(scope)?.dump(message, is_it)?.is_empty())
+    Ok(!session.socket(scope)?.dump(message, is_vrf_rule)?.is_empty())
 }
 
-/// Reads one rule, and whether it is Knit's.
+/// Decodes one rule, and whether it is Knit's.
 fn decode(body: &[u8]) -> Option<(Rule, bool)> {
     let (header, attributes) = RuleHeader::split(body)?;
     let number = |kind| attributes.first(kind).and_then(|value| value.u32());
@@ -61,5 +61,5 @@ fn decode(body: &[u8]) -> Option<(Rule, bool)> {
         table: number(FRA_TABLE).unwrap_or(header.table.into()),
         vrf: attributes.first(FRA_L3MDEV).and_then(|is| is.u8()).is_some_and(|is| is != 0),
     };
-    Some((rule, protocol == marks::PROTOCOL))
+    Some((rule, protocol == kernel_ids::PROTOCOL))
 }

@@ -1,4 +1,4 @@
-//! Sysctls, read inside the namespace: `/proc/sys/net` shows the reader's own.
+//! Reads sysctls inside the network namespace: `/proc/sys/net` shows the reader's namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -10,28 +10,28 @@ use std::sync::OnceLock;
 use knit_model::Scope;
 
 use crate::error::{Error, Result};
-use crate::kernel::Room;
+use crate::kernel::Session;
 
-/// Where the files are, if not at the usual place.
+/// The root directory, if it is not `/proc/sys`.
 static ROOT: OnceLock<String> = OnceLock::new();
 
-/// From now on sysctls are below this folder: in a container `/proc/sys` can only be read, and the host's is mounted
-/// elsewhere. The first folder that is named holds.
-pub fn use_sysctls_at(folder: &Path) {
+/// Sets the root directory of sysctls: in a container `/proc/sys` is read-only, and the host's is mounted at another
+/// path. The first call wins.
+pub fn set_sysctl_root(folder: &Path) {
     ROOT.get_or_init(|| folder.display().to_string());
 }
 
-/// Where the kernel's sysctls are.
-pub fn sysctls() -> &'static Path {
+/// The root directory of sysctls.
+pub fn sysctl_root() -> &'static Path {
     Path::new(ROOT.get().map_or("/proc/sys", String::as_str))
 }
 
-/// No sysctl of the network is longer. One read takes it all, as of one moment.
-const LONGEST: usize = 4096;
+/// Longer than any network sysctl, so that a single consistent read is enough.
+const MAX_LENGTH: usize = 4096;
 
-/// Reads sysctls. One that does not exist is left out; so is one of a link of which `is_there` says that it does not.
-pub(super) fn look(
-    room: &mut Room<'_>,
+/// Reads sysctls. Those that do not exist are left out, and so are those of links for which `is_there` is false.
+pub(super) fn observe(
+    session: &mut Session<'_>,
     scope: &Scope,
     keys: &BTreeSet<String>,
     is_there: impl Fn(&str) -> bool,
@@ -39,7 +39,7 @@ pub(super) fn look(
     let mut paths = Vec::new();
     let mut open = BTreeMap::new();
     for key in keys.iter().filter(|key| link_of(key).is_none_or(&is_there)) {
-        let file = room.places.sysctls.get(&(scope.clone(), key.clone()));
+        let file = session.namespaces.sysctls.get(&(scope.clone(), key.clone()));
         match file.and_then(|file| read_one(file).ok()) {
             Some(value) => {
                 open.insert(key.clone(), value);
@@ -63,31 +63,31 @@ pub(super) fn look(
         }
         Ok(values)
     };
-    let values = room.visit(scope, read)?;
-    values.map_err(|error| Error::system(format!("sysctls of {scope}"), "read them", error))
+    let values = session.run_in_netns(scope, read)?;
+    values.map_err(|error| Error::system(format!("sysctls of {scope}"), "read", error))
 }
 
 fn read_one(file: &File) -> io::Result<String> {
-    let mut value = [0; LONGEST];
+    let mut value = [0; MAX_LENGTH];
     let length = file.read_at(&mut value, 0)?;
     Ok(String::from_utf8_lossy(&value[..length]).trim().to_owned())
 }
 
-/// The link that a sysctl is about.
+/// The link that a sysctl belongs to.
 fn link_of(key: &str) -> Option<&str> {
     let mut parts = key.split('/').skip(2);
     let of_a_link = matches!(parts.next(), Some("conf" | "neigh"));
     parts.next().filter(|link| of_a_link && !matches!(*link, "all" | "default"))
 }
 
-/// The file of a sysctl. Only those of the network are per namespace; anything else would change the machine.
+/// The file of a sysctl. Only network sysctls belong to a namespace; any other would change the machine.
 pub(crate) fn path(key: &str) -> Result<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
     if key.starts_with("net/") && key.split('/').all(is_plain) {
-        return Ok(format!("{}/{key}", sysctls().display()));
+        return Ok(format!("{}/{key}", sysctl_root().display()));
     }
-    let why = "only sysctls below net/ belong to a network namespace".to_owned();
-    Err(Error::Unsayable { context: format!("sysctl {key}").into(), why })
+    let reason = "only sysctls under net/ belong to a network namespace".to_owned();
+    Err(Error::InvalidValue { context: format!("sysctl {key}").into(), reason })
 }
 
 #[cfg(test)]

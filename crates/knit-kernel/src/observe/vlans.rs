@@ -1,4 +1,5 @@
-//! VLANs of bridges and of their ports. Each is asked for by itself, so that no look at one port reads those of all.
+//! Observes the VLANs of bridges and bridge ports. Each is requested separately, so that observing one port does not
+//! dump all of them.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +8,29 @@ use knit_model::link::{PortVlans, VlanSet};
 use nix::errno::Errno;
 
 use crate::error::{Error, Result};
-use crate::kernel::{Room, absent_is_none};
+use crate::kernel::{Session, absent_is_none};
 use crate::netlink::constants::*;
 use crate::netlink::header::VlanHeader;
 use crate::netlink::{Attribute, Header, Message};
 
-/// Ranges of one port, each with its flags.
+/// VLAN ranges of one port with their flags.
 type Entries = Vec<(u16, (u16, u16))>;
 
-/// The VLANs of the links with these numbers, which are bridges or ports of bridges. Nothing at all on a kernel that has
-/// no VLANs of bridges.
-pub(super) fn look(room: &mut Room<'_>, scope: &Scope, indexes: &[u32]) -> Result<BTreeMap<u32, PortVlans>> {
+/// The VLANs of these bridges and bridge ports. Empty on a kernel without VLAN filtering.
+pub(super) fn observe(
+    session: &mut Session<'_>,
+    scope: &Scope,
+    indexes: &[u32],
+) -> Result<BTreeMap<u32, PortVlans>> {
     let mut found = BTreeMap::new();
     for index in indexes {
         let mut message = Message::new(RTM_GETVLAN, 0, format!("list VLANs of link {index} on {scope}"));
         message.header(&VlanHeader { family: AF_BRIDGE, index: *index, ..Default::default() });
-        let entries = room.socket(scope)?.dump(message, |_, body| entries(body));
+        let entries = session.socket(scope)?.dump(message, |_, body| entries(body));
         let entries = match absent_is_none(entries) {
-            Err(Error::Refused { errno: Errno::EOPNOTSUPP, .. }) => return Ok(BTreeMap::new()),
-            // It has left its bridge meanwhile.
-            Err(Error::Refused { errno: Errno::EINVAL, .. }) | Ok(None) => continue,
+            Err(Error::Rejected { errno: Errno::EOPNOTSUPP, .. }) => return Ok(BTreeMap::new()),
+            // It left its bridge meanwhile.
+            Err(Error::Rejected { errno: Errno::EINVAL, .. }) | Ok(None) => continue,
             entries => entries?.unwrap_or_default(),
         };
         found.insert(*index, vlans(&entries.concat()));
@@ -34,7 +38,7 @@ pub(super) fn look(room: &mut Room<'_>, scope: &Scope, indexes: &[u32]) -> Resul
     Ok(found)
 }
 
-/// What one answer says.
+/// The entries of one reply.
 fn entries(body: &[u8]) -> Option<Entries> {
     let (_, attributes) = VlanHeader::split(body)?;
     let all = attributes.filter(|attribute| attribute.kind == BRIDGE_VLANDB_ENTRY);
@@ -50,8 +54,8 @@ fn range(entry: &Attribute<'_>) -> Option<(u16, (u16, u16))> {
 }
 
 fn vlans(entries: &[(u16, (u16, u16))]) -> PortVlans {
-    let of = |is_wanted: &dyn Fn(u16) -> bool| {
-        VlanSet::new(entries.iter().filter(|(flags, _)| is_wanted(*flags)).map(|(_, range)| *range))
+    let of = |matches: &dyn Fn(u16) -> bool| {
+        VlanSet::new(entries.iter().filter(|(flags, _)| matches(*flags)).map(|(_, range)| *range))
     };
     let native = of(&|flags| flags & BRIDGE_VLAN_INFO_PVID != 0);
     PortVlans {

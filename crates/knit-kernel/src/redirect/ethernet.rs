@@ -1,4 +1,4 @@
-//! Links of the host that carry Ethernet, by name.
+//! Ethernet links of the host, by name.
 
 use std::collections::BTreeMap;
 
@@ -10,69 +10,69 @@ use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message, Protocol, Socket};
 
-/// The kernel's number for Ethernet among hardware types (`ARPHRD_ETHER`).
+/// The hardware type of Ethernet (`ARPHRD_ETHER`).
 const ETHERNET: u16 = 1;
 
-/// What is known of a link.
+/// An Ethernet link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ethernet {
+pub(super) struct EthernetLink {
     pub(super) index: u32,
     pub(super) mac: Mac,
 }
 
-/// Links of interest, as they were last. One that is still the same is not asked for again.
+/// The watched links, as last seen. An unchanged index is not queried again.
 #[derive(Debug, Default)]
-pub(super) struct Ethernets {
-    known: BTreeMap<IfName, Last>,
+pub(super) struct EthernetLinks {
+    known: BTreeMap<IfName, LastSeen>,
 }
 
-/// What a link was.
+/// A link as last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Last {
-    /// It was not there, or nobody has looked yet.
+enum LastSeen {
+    /// Missing, or not queried yet.
     Absent,
-    /// Of another kind.
+    /// Not Ethernet.
     Other(u32),
-    Ethernet(Ethernet),
+    Ethernet(EthernetLink),
 }
 
-impl Ethernets {
-    /// These are of interest, and no others.
-    pub(super) fn name<'a>(&mut self, names: impl Iterator<Item = &'a IfName>) {
+impl EthernetLinks {
+    /// Watches exactly these links.
+    pub(super) fn set_names<'a>(&mut self, names: impl Iterator<Item = &'a IfName>) {
         let before = std::mem::take(&mut self.known);
         for name in names {
             if !self.known.contains_key(name) {
-                let last = before.get(name).copied().unwrap_or(Last::Absent);
+                let last = before.get(name).copied().unwrap_or(LastSeen::Absent);
                 self.known.insert(name.clone(), last);
             }
         }
     }
 
-    /// Looks at them, in the calling thread's namespace. Says whether any is another than before.
-    pub(super) fn look(&mut self) -> Result<bool> {
-        let mut is_news = false;
+    /// Refreshes them in the calling thread's namespace. Returns whether any changed.
+    pub(super) fn refresh(&mut self) -> Result<bool> {
+        let mut is_changed = false;
         for (name, last) in &mut self.known {
             let now = match if_nametoindex(name.as_str()) {
                 Ok(index) if last.index() == Some(index) => continue,
-                Ok(index) => ask(index)?.map_or(Last::Other(index), Last::Ethernet),
-                Err(_) => Last::Absent,
+                Ok(index) => query(index)?.map_or(LastSeen::Other(index), LastSeen::Ethernet),
+                Err(_) => LastSeen::Absent,
             };
-            is_news |= *last != now;
+            is_changed |= *last != now;
             *last = now;
         }
-        Ok(is_news)
+        Ok(is_changed)
     }
 
-    /// A link, if it is there and carries Ethernet.
-    pub(super) fn get(&self, name: &IfName) -> Option<Ethernet> {
+    /// A link, if it exists and is Ethernet.
+    pub(super) fn get(&self, name: &IfName) -> Option<EthernetLink> {
         match self.known.get(name)? {
-            Last::Ethernet(ethernet) => Some(*ethernet),
-            Last::Absent | Last::Other(_) => None,
+            LastSeen::Ethernet(ethernet) => Some(*ethernet),
+            LastSeen::Absent | LastSeen::Other(_) => None,
         }
     }
 }
 
-impl Last {
+impl LastSeen {
     fn index(self) -> Option<u32> {
         match self {
             Self::Absent => None,
@@ -82,15 +82,15 @@ impl Last {
     }
 }
 
-fn ask(index: u32) -> Result<Option<Ethernet>> {
+fn query(index: u32) -> Result<Option<EthernetLink>> {
     let mut socket = Socket::open(Protocol::Route)?;
-    let mut message = Message::new(RTM_GETLINK, 0, "look at a link to other nodes");
+    let mut message = Message::new(RTM_GETLINK, 0, "get an uplink");
     let number = i32::try_from(index).unwrap_or_default();
     message.header(&LinkHeader { index: number, ..LinkHeader::default() });
     message.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     socket.request_reply(message, |_, body| {
         let (header, attributes) = LinkHeader::split(body)?;
         let mac = attributes.first(IFLA_ADDRESS).and_then(|mac| mac.mac()).map(Mac::from_bytes);
-        Some(mac.filter(|_| header.hardware == ETHERNET).map(|mac| Ethernet { index, mac }))
+        Some(mac.filter(|_| header.hardware == ETHERNET).map(|mac| EthernetLink { index, mac }))
     })
 }

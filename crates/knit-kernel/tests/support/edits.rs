@@ -1,14 +1,14 @@
-//! Changes of living links, field by field.
+//! Changes of existing links, field by field.
 
 use knit_model::{Link, Mac, NetState, Scope, Step};
 
+use super::node::TestNode;
 use super::states::name;
-use super::world::World;
 
 /// A change of one field of a link.
 pub type Edit = (&'static str, fn(&mut Link));
 
-/// What every link lets be changed while it lives.
+/// Common fields that can be changed on any existing link.
 pub const COMMON: &[Edit] = &[
     ("mtu", |link| link.attrs.mtu = Some(1280)),
     ("mac", |link| link.attrs.mac = Some(Mac::derived(&format!("another {}", link.name)))),
@@ -24,22 +24,24 @@ pub const COMMON: &[Edit] = &[
     ("multicast", |link| link.attrs.multicast = Some(true)),
 ];
 
-/// Changes one field after the other, and sees each time that this field alone was changed, on the living link.
+/// Changes one field after the other, and checks each time that the plan changes this field alone, on the existing
+/// link.
 #[track_caller]
-pub fn change_each(world: &World, state: &mut NetState, scope: &Scope, link: &str, edits: &[Edit]) {
+pub fn change_each(node: &TestNode, state: &mut NetState, scope: &Scope, link: &str, edits: &[Edit]) {
     for (field, edit) in edits {
-        let wanted = state.scope(scope).links.get_mut(&name(link)).unwrap();
-        edit(wanted);
-        let plan = world.make(state);
+        let desired = state.scope(scope).links.get_mut(&name(link)).unwrap();
+        edit(desired);
+        let plan = node.converge(state);
         let [planned] = plan.steps.as_slice() else { panic!("{field}:\n{plan}") };
         let Step::ChangeLink { changes, .. } = &planned.step else { panic!("{field}:\n{plan}") };
         assert_eq!(changes.iter().map(|change| change.field.as_str()).collect::<Vec<_>>(), [*field]);
     }
 }
 
-/// A pod whose hardware address was changed is known to its neighbours by the old one for half a minute.
-pub fn forget_neighbours(world: &World) {
-    for namespace in &world.sandboxes {
+/// Flushes the neighbour caches of all sandboxes: after a MAC address changes, neighbours use the old one for half a
+/// minute.
+pub fn flush_neighbours(node: &TestNode) {
+    for namespace in &node.sandboxes {
         namespace.ip(&["-4", "neigh", "flush", "all"]);
         namespace.ip(&["-6", "neigh", "flush", "all"]);
     }

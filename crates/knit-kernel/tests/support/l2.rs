@@ -1,13 +1,13 @@
-//! States with VLANs, ipvlans, VRFs and dummies. Their parents are pairs, `net1` in the sandbox.
+//! States with VLANs, ipvlans, VRFs and dummies. Their parents are veth pairs with the end `net1` in the sandbox.
 
 use knit_model::link::{Dummy, Ipvlan, IpvlanFlag, IpvlanMode, Kind, Link, Master, Vlan, VlanProtocol, Vrf};
 use knit_model::route::NextHop;
 use knit_model::{Address, Mac, NetState, Route, Scope};
 
+use super::node::sandbox;
 use super::states::{add_veth, link, name, net};
-use super::world::sandbox;
 
-/// Puts a link of Knit's into a sandbox, with addresses.
+/// Adds a link of Knit's to a sandbox, with addresses.
 pub fn add(state: &mut NetState, id: &str, text: &str, kind: Kind, addresses: &[&str]) {
     let scope = sandbox(id);
     let mut made = link(&scope, text, kind);
@@ -41,23 +41,23 @@ pub fn ipvlan(parent: &str, mode: IpvlanMode) -> Kind {
     Kind::Ipvlan(Ipvlan { parent: Some(name(parent)), mode: Some(mode), flag: Some(IpvlanFlag::Bridge) })
 }
 
-/// A dummy.
+/// A dummy link.
 pub fn dummy() -> Kind {
     Kind::Dummy(Dummy {})
 }
 
-/// A pair whose end in the sandbox is a port of the VRF `red`, with a default route there.
+/// A veth pair whose end in the sandbox is a port of the VRF `red`, with a default route there.
 pub fn add_red(state: &mut NetState, id: &str, bridge: &str, addresses: &[&str], gateway: &str) {
     add(state, id, "red", Kind::Vrf(Vrf { table: 1010 }), &[]);
     add_veth(state, id, bridge, addresses);
     let here = state.scope(&sandbox(id));
-    here.links.get_mut(&name("net1")).unwrap().attrs.master = Some(Master::Of(name("red")));
+    here.links.get_mut(&name("net1")).unwrap().attrs.master = Some(Master::Link(name("red")));
     let gateway = Some(gateway.parse().unwrap());
     let hop = NextHop { gateway, link: name("net1"), weight: 1, onlink: false };
     here.add_route(Route { table: 1010, ..Route::through(net("10.77.0.0/16"), hop) });
 }
 
-/// The link of a state, to be changed.
+/// A link of a state, for changes.
 pub fn edit<'a>(state: &'a mut NetState, scope: &Scope, text: &str) -> &'a mut Link {
     state.scope(scope).links.get_mut(&name(text)).unwrap()
 }

@@ -1,14 +1,14 @@
-//! States that a node could be asked for, one per link kind, and one with everything.
+//! Desired states of a node: one per link kind, and one with everything.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::link::{Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, Peer, Veth, Vxlan};
-use knit_model::route::{Action, NextHop};
+use knit_model::link::{Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, VethPeer, Veth, Vxlan};
+use knit_model::route::{RouteAction, NextHop};
 use knit_model::{Address, IfName, Mac, Neighbour, NetState, Route, Rule, Scope};
 
-use super::world::sandbox;
+use super::node::sandbox;
 
 pub fn name(text: &str) -> IfName {
     text.parse().unwrap()
@@ -18,7 +18,7 @@ pub fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// A link of Knit's that is to be up.
+/// A link of Knit's that is up.
 pub fn link(scope: &Scope, text: &str, kind: Kind) -> Link {
     let mut link = Link::new(name(text), kind);
     link.attrs = Attrs { up: Some(true), ..Attrs::default() };
@@ -26,7 +26,8 @@ pub fn link(scope: &Scope, text: &str, kind: Kind) -> Link {
     link
 }
 
-/// A bridge on the host. Its hardware address is stated: a bridge that loses its ports loses the one it took of them.
+/// A bridge on the host. Its MAC address is set explicitly: otherwise it takes that of a port, and loses it with the
+/// port.
 pub fn add_bridge(state: &mut NetState, text: &str, address: &str) {
     let mut bridge = link(&Scope::Host, text, Kind::Bridge(Bridge::default()));
     bridge.attrs.mac = Some(Mac::derived(text));
@@ -37,17 +38,17 @@ pub fn add_bridge(state: &mut NetState, text: &str, address: &str) {
     host.add_address(Address { noprefixroute: true, ..Address::new(name(text), net) });
 }
 
-/// A pair between a sandbox and a bridge of the host, with addresses inside.
+/// A veth pair between a sandbox and a bridge of the host, with addresses in the sandbox.
 pub fn add_veth(state: &mut NetState, id: &str, bridge: &str, addresses: &[&str]) {
     let (inside, outside) = (name("net1"), name(&format!("h{id}")));
     let scope = sandbox(id);
     let pair = |scope: &Scope, name: &IfName| {
-        Kind::Veth(Veth { peer: Some(Peer { scope: scope.clone(), name: name.clone() }) })
+        Kind::Veth(Veth { peer: Some(VethPeer { scope: scope.clone(), name: name.clone() }) })
     };
     let mut near = link(&scope, "net1", pair(&Scope::Host, &outside));
     near.attrs.mac = Some(Mac::derived(&format!("{id}/net1")));
     let mut far = link(&Scope::Host, outside.as_str(), pair(&scope, &inside));
-    far.attrs.master = Some(Master::Of(name(bridge)));
+    far.attrs.master = Some(Master::Link(name(bridge)));
     far.attrs.mac = Some(Mac::derived(&format!("{id}/outside")));
     far.owner.clone_from(&near.owner);
     state.scope(&Scope::Host).add_link(far);
@@ -58,13 +59,13 @@ pub fn add_veth(state: &mut NetState, id: &str, bridge: &str, addresses: &[&str]
     }
 }
 
-/// A macvlan of a sandbox on a link of the host.
+/// A macvlan in a sandbox on a link of the host.
 pub fn add_macvlan(state: &mut NetState, id: &str, parent: &str, addresses: &[&str]) {
     let scope = sandbox(id);
     let kind = Macvlan { parent: Some(name(parent)), mode: Some(MacvlanMode::Bridge) };
     let mut macvlan = link(&scope, "mv0", Kind::Macvlan(kind));
     macvlan.attrs.mac = Some(Mac::derived(&format!("{id}/mv0")));
-    macvlan.born_from = Some(Scope::Host);
+    macvlan.parent_scope = Some(Scope::Host);
     let here = state.scope(&scope);
     here.add_link(macvlan);
     for address in addresses {
@@ -72,7 +73,7 @@ pub fn add_macvlan(state: &mut NetState, id: &str, parent: &str, addresses: &[&s
     }
 }
 
-/// A tunnel of a sandbox over its `net1`.
+/// A VXLAN tunnel in a sandbox through its `net1`.
 pub fn add_vxlan(state: &mut NetState, id: &str, [local, remote]: [&str; 2], addresses: &[&str]) {
     let scope = sandbox(id);
     let kind = Vxlan {
@@ -97,12 +98,12 @@ pub fn add_vxlan(state: &mut NetState, id: &str, [local, remote]: [&str; 2], add
     }
 }
 
-/// Where frames to these hardware addresses go.
+/// Forwarding entries: the destination of each MAC address.
 pub fn entries(all: &[(&str, &str)]) -> BTreeMap<Mac, IpAddr> {
     all.iter().map(|(mac, to)| (mac.parse().unwrap(), to.parse().unwrap())).collect()
 }
 
-/// Tunnels of the host that go only where their entries say, with what is beyond one of them.
+/// A VXLAN link on the host with static forwarding entries, and a route through it.
 pub fn add_tunnels(state: &mut NetState) {
     let fdb = entries(&[("02:00:00:00:00:01", "10.50.0.2"), ("02:00:00:00:00:02", "10.50.0.3")]);
     let vxlan = Vxlan::unicast(79, 4790, "10.50.0.1".parse().unwrap(), fdb);
@@ -118,7 +119,7 @@ pub fn hop(gateway: &str, link: &str, weight: u16) -> NextHop {
     NextHop { gateway: Some(gateway.parse().unwrap()), link: name(link), weight, onlink: false }
 }
 
-/// A node with one of everything that a plan can make: all kinds, both families, routes of every shape.
+/// A node with every object that a plan can create: all kinds, both families, routes of every shape.
 pub fn everything() -> NetState {
     let mut state = NetState::default();
     add_bridge(&mut state, "br0", "10.50.0.1/24");
@@ -144,7 +145,7 @@ pub fn everything() -> NetState {
     let shared = Route::through(net("10.60.0.0/16"), hop("10.50.0.1", "net1", 2));
     pod.add_route(Route { via: vec![hop("10.50.0.1", "net1", 2), hop("10.50.0.9", "net1", 1)], ..shared });
     let nothing = Route::through(net("10.61.0.0/16"), hop("10.50.0.1", "net1", 1));
-    pod.add_route(Route { action: Action::Blackhole, via: vec![], metric: 5, ..nothing });
+    pod.add_route(Route { action: RouteAction::Blackhole, via: vec![], metric: 5, ..nothing });
     let six = Route::through(net("fd60::/48"), hop("fd50::1", "net1", 1));
     pod.add_route(Route { metric: 50, mtu: Some(1300), ..six });
     let onlink = NextHop { onlink: true, ..hop("10.99.0.1", "net1", 1) };

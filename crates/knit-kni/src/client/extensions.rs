@@ -1,4 +1,4 @@
-//! The registry of extensions, for the extensions themselves and for admins.
+//! Client of the extension registry.
 
 use tonic::Response;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::v1;
 use crate::v1::extension_registry_client::ExtensionRegistryClient;
 
-/// One method of the client for each method of the registry.
+/// A client method for each method of the registry.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident = $method:ident($request:ident) -> $answer:ident;)*) => {
         impl Client {
@@ -16,7 +16,7 @@ macro_rules! calls {
                 pub async fn $name(&mut self, request: v1::$request) -> Result<v1::$answer, Error> {
                     let request = self.request(request);
                     let answer = ExtensionRegistryClient::new(self.channel.clone()).$method(request).await;
-                    answer.map(Response::into_inner).map_err(|status| Error::of(&self.socket, status))
+                    answer.map(Response::into_inner).map_err(|status| Error::from_status(&self.socket, status))
                 }
             )*
         }
@@ -28,8 +28,8 @@ calls! {
     register_extension = register(RegisterRequest) -> RegisterResponse;
     /// Removes an extension.
     deregister_extension = deregister(DeregisterRequest) -> DeregisterResponse;
-    /// All extensions.
+    /// Lists extensions.
     list_extensions = list(ListExtensionsRequest) -> ListExtensionsResponse;
-    /// One extension, and the pods that it missed.
+    /// Returns one extension, and the pods that it missed.
     get_extension = get(GetExtensionRequest) -> GetExtensionResponse;
 }

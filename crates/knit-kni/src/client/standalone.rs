@@ -1,4 +1,4 @@
-//! Objects and sandboxes of one machine, for the commands that people type.
+//! Client of the standalone service: objects and sandboxes of one machine.
 
 use tonic::Response;
 
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::v1::standalone_client::StandaloneClient;
 use crate::{MAX_MESSAGE, v1};
 
-/// One method of the client for each method of the service.
+/// A client method for each method of the service.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident($request:ident) -> $answer:ident;)*) => {
         impl Client {
@@ -18,7 +18,7 @@ macro_rules! calls {
                     let mut service = StandaloneClient::new(self.channel.clone())
                         .max_decoding_message_size(MAX_MESSAGE);
                     let answer = service.$name(request).await;
-                    answer.map(Response::into_inner).map_err(|status| Error::of(&self.socket, status))
+                    answer.map(Response::into_inner).map_err(|status| Error::from_status(&self.socket, status))
                 }
             )*
         }
@@ -26,22 +26,22 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Makes the node look as objects say.
+    /// Applies objects.
     apply(ApplyRequest) -> ApplyResponse;
     /// Deletes objects.
     delete_objects(DeleteObjectsRequest) -> DeleteObjectsResponse;
-    /// Goes back to the objects before the last change.
+    /// Reverts the last change of objects.
     undo(UndoRequest) -> UndoResponse;
-    /// Objects with their status.
+    /// Lists objects with their status.
     list_objects(ListObjectsRequest) -> ListObjectsResponse;
-    /// What Knit has made, what is in the way, and what someone changed by hand.
+    /// Returns the applied state, problems and drift.
     get_status(GetStatusRequest) -> GetStatusResponse;
-    /// Has a sandbox known.
+    /// Adds a sandbox.
     add_sandbox(AddSandboxRequest) -> AddSandboxResponse;
     /// Changes a sandbox's labels.
     label_sandbox(LabelSandboxRequest) -> LabelSandboxResponse;
-    /// Takes everything of a sandbox back, and ends it.
+    /// Removes everything from a sandbox, and ends it.
     end_sandbox(EndSandboxRequest) -> EndSandboxResponse;
-    /// Sandboxes with their interfaces.
+    /// Lists sandboxes with their interfaces.
     list_sandboxes(ListSandboxesRequest) -> ListSandboxesResponse;
 }

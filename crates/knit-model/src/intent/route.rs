@@ -1,4 +1,4 @@
-//! Routes as an intent says them: a next hop may be "this interface", whose name only the sandbox gives.
+//! Route intents: a next hop may refer to "this interface", whose name is known only per sandbox.
 
 use std::net::IpAddr;
 
@@ -6,52 +6,53 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::name::IfName;
-use crate::route::{Action, NextHop, Route, RouteScope};
+use crate::route::{NextHop, Route, RouteAction, RouteScope};
 
-/// A route in each pod that matches.
+/// A route in each selected pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteIntent {
     /// The destination.
     pub to: IpNet,
-    /// What becomes of packets.
-    pub action: Action,
-    /// The next hops; several share the load.
+    /// What happens to packets.
+    pub action: RouteAction,
+    /// The next hops; several are an ECMP route.
     pub via: Vec<NextHopIntent>,
     /// The table.
     pub table: u32,
-    /// The metric; 0 is the kernel's own.
+    /// The metric; 0: the kernel's default.
     pub metric: u32,
     /// The source address for packets of the pod.
     pub source: Option<IpAddr>,
-    /// How far the destination is; `None` follows from the next hop.
+    /// Scope of the route; `None`: derived from the next hop.
     pub scope: Option<RouteScope>,
-    /// The largest packet on this route.
+    /// MTU of the route.
     pub mtu: Option<u32>,
 }
 
-/// One way to the destination.
+/// A next hop of a route intent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextHopIntent {
-    /// The router; `None` is directly on the link.
+    /// The gateway; `None`: the destination is on the link.
     pub gateway: Option<IpAddr>,
-    /// The link; `None` is the interface that the route was asked with.
+    /// The link; `None`: the interface that the route was requested with.
     pub link: Option<IfName>,
-    /// Share of the load, 1 to 256.
+    /// ECMP weight, 1 to 256.
     pub weight: u16,
-    /// Take the gateway to be on the link even if no address says so.
+    /// Whether the gateway is on the link even if no connected range contains it.
     pub onlink: bool,
 }
 
 impl RouteIntent {
-    /// The route, once the interface that it was asked with has its name.
-    pub fn on(&self, interface: &IfName) -> Route {
-        let mut via: Vec<NextHop> = self.via.iter().map(|hop| hop.on(interface)).collect();
+    /// The route for an interface with this name.
+    pub fn to_route(&self, interface: &IfName) -> Route {
+        let mut via: Vec<NextHop> = self.via.iter().map(|hop| hop.to_next_hop(interface)).collect();
         if let [only] = via.as_mut_slice() {
-            // All of the load is all of it, and the kernel keeps no share for it.
+            // The kernel stores no weight for a single next hop.
             only.weight = 1;
         }
         let on_link = !via.is_empty() && via.iter().all(|hop| hop.gateway.is_none());
-        let natural = if on_link && self.to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Global };
+        let default_scope =
+            if on_link && self.to.addr().is_ipv4() { RouteScope::Link } else { RouteScope::Global };
         Route {
             to: self.to,
             action: self.action,
@@ -59,7 +60,7 @@ impl RouteIntent {
             table: self.table,
             metric: self.metric,
             source: self.source,
-            scope: self.scope.unwrap_or(natural),
+            scope: self.scope.unwrap_or(default_scope),
             mtu: self.mtu,
             owned: true,
         }
@@ -67,7 +68,7 @@ impl RouteIntent {
 }
 
 impl NextHopIntent {
-    fn on(&self, interface: &IfName) -> NextHop {
+    fn to_next_hop(&self, interface: &IfName) -> NextHop {
         let link = self.link.clone().unwrap_or_else(|| interface.clone());
         NextHop { gateway: self.gateway, link, weight: self.weight, onlink: self.onlink }
     }
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::route::MAIN_TABLE;
 
-    fn want(gateway: Option<&str>, link: Option<&str>) -> RouteIntent {
+    fn intent(gateway: Option<&str>, link: Option<&str>) -> RouteIntent {
         let hop = NextHopIntent {
             gateway: gateway.map(|gateway| gateway.parse().unwrap()),
             link: link.map(|link| link.parse().unwrap()),
@@ -87,7 +88,7 @@ mod tests {
         };
         RouteIntent {
             to: "10.9.0.0/16".parse().unwrap(),
-            action: Action::Forward,
+            action: RouteAction::Forward,
             via: vec![hop],
             table: MAIN_TABLE,
             metric: 0,
@@ -98,29 +99,29 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_without_a_link_is_the_interface_itself() {
+    fn a_next_hop_without_a_link_uses_the_interface() {
         let name: IfName = "pc02841804".parse().unwrap();
         assert_eq!(
-            want(Some("10.0.0.1"), None).on(&name).to_string(),
+            intent(Some("10.0.0.1"), None).to_route(&name).to_string(),
             "10.9.0.0/16 via 10.0.0.1 dev pc02841804"
         );
-        assert_eq!(want(None, Some("eth0")).on(&name).to_string(), "10.9.0.0/16 dev eth0");
+        assert_eq!(intent(None, Some("eth0")).to_route(&name).to_string(), "10.9.0.0/16 dev eth0");
     }
 
     #[test]
-    fn the_only_hop_has_no_share() {
+    fn a_single_next_hop_has_no_weight() {
         let name: IfName = "net1".parse().unwrap();
-        let mut only = want(Some("10.0.0.1"), None);
+        let mut only = intent(Some("10.0.0.1"), None);
         only.via[0].weight = 7;
-        assert_eq!(only.on(&name).via[0].weight, 1);
+        assert_eq!(only.to_route(&name).via[0].weight, 1);
         only.via.push(NextHopIntent { gateway: "10.0.0.2".parse().ok(), ..only.via[0].clone() });
-        assert_eq!(only.on(&name).via[0].weight, 7);
+        assert_eq!(only.to_route(&name).via[0].weight, 7);
     }
 
     #[test]
     fn the_scope_follows_from_the_next_hop() {
         let name: IfName = "net1".parse().unwrap();
-        assert_eq!(want(None, None).on(&name).scope, RouteScope::Link);
-        assert_eq!(want(Some("10.0.0.1"), None).on(&name).scope, RouteScope::Global);
+        assert_eq!(intent(None, None).to_route(&name).scope, RouteScope::Link);
+        assert_eq!(intent(Some("10.0.0.1"), None).to_route(&name).scope, RouteScope::Global);
     }
 }

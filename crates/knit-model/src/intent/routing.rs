@@ -1,4 +1,4 @@
-//! Routes, rules, neighbours and sysctls that come with no interface of their own.
+//! Routes, rules, neighbours and sysctls that are requested independently of an interface.
 
 use std::fmt;
 
@@ -10,29 +10,29 @@ use crate::neighbour::Neighbour;
 use crate::route::MAIN_TABLE;
 use crate::rule::Rule;
 
-/// One thing about routing in each pod that matches. It waits for the interfaces that it names.
+/// A routing entry in each selected pod. It is applied once the interfaces that it refers to exist.
 ///
-/// An interface is named by its name, or by the prefix that an object asks for it with.
+/// An interface is referred to by its name, or by the name prefix that an object requests it with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingIntent {
-    /// Which pods of the object's namespace.
+    /// Selects pods of the object's namespace.
     pub pods: Selector,
-    /// A VRF of the pod: routes of the main table go into its table.
+    /// VRF of the pod: routes of the main table are placed in its table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<IfName>,
-    /// What.
+    /// The entry.
     pub entry: RoutingEntry,
 }
 
-/// What can be asked for beside interfaces.
+/// A routing entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RoutingEntry {
-    /// A route. A next hop without a link means the interface that reaches the router.
+    /// A route. A next hop without a link uses the interface that reaches the gateway.
     Route(RouteIntent),
     /// A policy rule.
     Rule(Rule),
-    /// A permanent neighbour, or an address that a link answers for.
+    /// A permanent or proxy neighbour.
     Neighbour(Neighbour),
     /// A sysctl of the pod.
     Sysctl(SysctlIntent),
@@ -41,22 +41,23 @@ pub enum RoutingEntry {
 /// A sysctl of the pod, or of one of its interfaces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SysctlIntent {
-    /// The interface; `None` for one of the whole pod.
+    /// The interface; `None`: a sysctl of the pod's network namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<IfName>,
-    /// Of an interface: family and name, such as `ipv4/rp_filter`. Of the pod: the path, such as `net/ipv4/ip_forward`.
+    /// For an interface: family and name, such as `ipv4/rp_filter`. For the namespace: the path, such as
+    /// `net/ipv4/ip_forward`.
     pub key: String,
     /// The value.
     pub value: String,
 }
 
 impl RoutingIntent {
-    /// The same with the names that interfaces have in one pod.
+    /// The intent with interface names resolved for one pod.
     #[must_use]
     pub fn with_names(&self, name_of: impl Fn(&IfName) -> IfName) -> Self {
-        let mut want = self.clone();
-        let mut links: Vec<&mut IfName> = want.vrf.iter_mut().collect();
-        match &mut want.entry {
+        let mut resolved = self.clone();
+        let mut links: Vec<&mut IfName> = resolved.vrf.iter_mut().collect();
+        match &mut resolved.entry {
             RoutingEntry::Route(route) => {
                 links.extend(route.via.iter_mut().filter_map(|hop| hop.link.as_mut()));
             }
@@ -65,12 +66,12 @@ impl RoutingIntent {
             RoutingEntry::Sysctl(sysctl) => links.extend(&mut sysctl.link),
         }
         links.into_iter().for_each(|link| *link = name_of(link));
-        want
+        resolved
     }
 }
 
 impl SysctlIntent {
-    /// Its path below `/proc/sys`.
+    /// Path below `/proc/sys`.
     pub fn path(&self) -> String {
         match (&self.link, self.key.split_once('/')) {
             (Some(link), Some((family, name))) => format!("net/{family}/conf/{link}/{name}"),
@@ -78,25 +79,25 @@ impl SysctlIntent {
         }
     }
 
-    /// The sysctl whose value a new interface begins with. It is there where the kernel has the sysctl.
+    /// The `default` sysctl that a new interface inherits from. It exists iff the kernel supports the sysctl.
     pub fn default_path(&self) -> Option<String> {
-        default_of(&self.path())
+        default_sysctl_path(&self.path())
     }
 }
 
-/// The sysctl whose value a new interface begins with, for one of an interface.
-pub fn default_of(path: &str) -> Option<String> {
-    let words: Vec<&str> = path.split('/').collect();
-    match words[..] {
+/// The `default` sysctl that new interfaces inherit from, for the path of an interface's sysctl.
+pub fn default_sysctl_path(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts[..] {
         ["net", family, "conf", _, name] => Some(format!("net/{family}/conf/default/{name}")),
         _ => None,
     }
 }
 
-/// The interface that a sysctl is of.
-pub fn link_of(path: &str) -> Option<IfName> {
-    let words: Vec<&str> = path.split('/').collect();
-    match words[..] {
+/// The interface that a sysctl path belongs to.
+pub fn sysctl_link(path: &str) -> Option<IfName> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts[..] {
         ["net", _, "conf", "all" | "default", _] => None,
         ["net", _, "conf", link, _] => link.parse().ok(),
         _ => None,
@@ -127,25 +128,25 @@ mod tests {
     }
 
     #[test]
-    fn a_sysctl_of_an_interface_has_the_interface_in_its_path() {
+    fn an_interface_sysctl_has_the_interface_in_its_path() {
         let of_link = sysctl(Some("net1.7"), "ipv4/rp_filter");
         assert_eq!(of_link.path(), "net/ipv4/conf/net1.7/rp_filter");
         assert_eq!(of_link.default_path().unwrap(), "net/ipv4/conf/default/rp_filter");
-        assert_eq!(link_of(&of_link.path()).unwrap().as_str(), "net1.7");
+        assert_eq!(sysctl_link(&of_link.path()).unwrap().as_str(), "net1.7");
         let of_pod = sysctl(None, "net/ipv4/ip_forward");
         assert_eq!((of_pod.path().as_str(), of_pod.default_path()), ("net/ipv4/ip_forward", None));
-        assert_eq!(link_of("net/ipv6/conf/all/forwarding"), None);
+        assert_eq!(sysctl_link("net/ipv6/conf/all/forwarding"), None);
     }
 
     #[test]
-    fn names_become_those_of_the_pod() {
+    fn interface_names_are_resolved_per_pod() {
         let name = |link: &IfName| {
             if link.as_str() == "pc0" { "pc0123".parse().unwrap() } else { link.clone() }
         };
         let entry = RoutingEntry::Sysctl(sysctl(Some("pc0"), "ipv4/rp_filter"));
-        let want = RoutingIntent { pods: Selector::default(), vrf: Some("red".parse().unwrap()), entry };
-        let named = want.with_names(name);
+        let intent = RoutingIntent { pods: Selector::default(), vrf: Some("red".parse().unwrap()), entry };
+        let named = intent.with_names(name);
         assert_eq!(named.entry.to_string(), "sysctl net.ipv4.conf.pc0123.rp_filter=1");
-        assert_eq!(named.vrf, want.vrf);
+        assert_eq!(named.vrf, intent.vrf);
     }
 }

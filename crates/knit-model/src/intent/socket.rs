@@ -1,4 +1,4 @@
-//! Sockets that a pod may ask for and could not open by itself.
+//! Privileged sockets that Knit opens in a pod's network namespace on request.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,67 +8,67 @@ use serde::{Deserialize, Serialize};
 use super::Selector;
 use crate::name::IfName;
 
-/// A socket that each pod that matches may ask for.
+/// A socket that each selected pod may request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketIntent {
-    /// Which pods of the object's namespace.
+    /// Selects pods of the object's namespace.
     pub pods: Selector,
-    /// Only processes of this user may ask; `None`: all of the pod.
+    /// Only processes of this user may request it; `None`: all processes of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The name that it is asked for by, once in each object.
+    /// Name in the request, unique in the object.
     pub name: String,
-    /// What it is.
+    /// The socket.
     pub socket: Socket,
 }
 
-/// A socket of a pod's network.
+/// A socket in a pod's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Socket {
-    /// IP packets of one protocol.
+    /// Raw IP socket of one protocol.
     Raw {
-        /// The protocol's number.
+        /// IP protocol number.
         protocol: u8,
-        /// Only packets for this address; one that is unspecified only says the family.
+        /// Bound address; an unspecified address only selects the family.
         address: IpAddr,
-        /// Only by this interface.
+        /// Bound interface.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         interface: Option<IfName>,
     },
-    /// Whole frames of one interface.
+    /// Packet socket on one interface.
     Packet {
-        /// The Ethernet type; 3 is all.
+        /// EtherType; 3 (`ETH_P_ALL`) is every type.
         ethertype: u16,
         /// The interface.
         interface: IfName,
     },
-    /// A TCP socket that listens.
-    Tcp(Bound),
-    /// A UDP socket.
-    Udp(Bound),
+    /// Listening TCP socket.
+    Tcp(SocketBinding),
+    /// UDP socket.
+    Udp(SocketBinding),
 }
 
-/// Where a TCP or UDP socket is bound.
+/// Binding of a TCP or UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bound {
-    /// The address and the port.
+pub struct SocketBinding {
+    /// Local address and port.
     pub to: SocketAddr,
-    /// Only by this interface.
+    /// Bound interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<IfName>,
 }
 
 impl Socket {
-    /// Every Ethernet type.
+    /// `ETH_P_ALL`: every EtherType.
     pub const ALL_FRAMES: u16 = 3;
 
-    /// Any address of the family.
+    /// The unspecified address of the family.
     pub fn any(is_ipv6: bool) -> IpAddr {
         if is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
     }
 
-    /// The interface that it is about, if it is about one.
+    /// The bound interface, if any.
     pub fn interface(&self) -> Option<&IfName> {
         match self {
             Self::Raw { interface, .. } => interface.as_ref(),

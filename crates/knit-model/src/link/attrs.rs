@@ -1,81 +1,81 @@
-//! What every link has.
+//! Attributes that every link has.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Limit, PortVlans};
+use super::{PortVlans, RateLimit};
 use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// The smallest MTU that an IPv4 link may have.
+/// Smallest MTU of an IPv4 link.
 pub const MIN_MTU: u32 = 68;
-/// The largest MTU that a link may have.
+/// Largest MTU of a link.
 pub const MAX_MTU: u32 = 65_535;
-/// The kernel keeps at most this many bytes of an alias.
+/// Maximum length of a link alias in the kernel.
 pub const MAX_ALIAS_BYTES: usize = 255;
 
-/// The fields of every link. A field that is `None` is not stated: desired leaves it alone, observed did not see it.
+/// Attributes of a link. `None` is unset: not managed in desired state, not known in observed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Attrs {
-    /// The largest packet.
+    /// MTU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// The hardware address.
+    /// Hardware address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
-    /// How many packets may wait.
+    /// Transmit queue length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub txqueuelen: Option<u32>,
-    /// A text for people; empty takes it away.
+    /// Alias (`ifalias`); empty removes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alias: Option<String>,
-    /// The link group.
+    /// Link group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
-    /// Whether it is up.
+    /// Administrative state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<bool>,
-    /// Whether it takes packets for others.
+    /// Promiscuous mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promisc: Option<bool>,
-    /// Whether it takes all multicast packets.
+    /// Whether it receives all multicast packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allmulticast: Option<bool>,
-    /// Whether it does multicast at all.
+    /// Whether multicast is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multicast: Option<bool>,
-    /// Whether it does ARP.
+    /// Whether ARP is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arp: Option<bool>,
-    /// The bridge or VRF it is a port of.
+    /// The bridge or VRF that it is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub master: Option<Master>,
-    /// The VLANs of a bridge's port, or of a bridge itself. They go when the master does.
+    /// VLANs of a bridge port, or of a bridge itself. The kernel drops them when the port leaves its bridge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlans: Option<PortVlans>,
-    /// Whether a bridge's port sends back what came in by it: so a pod reaches itself through a Service. It goes when the
-    /// master does.
+    /// Hairpin mode of a bridge port, which lets a pod reach itself through a Service. The kernel drops it when the port
+    /// leaves its bridge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hairpin: Option<bool>,
-    /// How fast packets may leave it. Observed of Knit's own links alone.
+    /// Egress rate limit. Observed only on links that Knit owns.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Limit>,
+    pub limit: Option<RateLimit>,
 }
 
-/// A link's master. That it has none is a statement of its own, different from not saying anything.
+/// The master of a link. "No master" is a value, distinct from unset.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Master {
-    /// A port of this link.
-    Of(IfName),
-    /// A port of nothing: written as `""`.
+    /// Port of this link.
+    Link(IfName),
+    /// No master, serialized as `""`.
     #[serde(with = "empty")]
-    Nothing,
+    None,
 }
 
 impl Attrs {
-    /// Checks every stated value.
+    /// Checks every set value.
     pub fn check(&self, path: &str, problems: &mut Problems) {
         if let Some(mtu) = self.mtu
             && !(MIN_MTU..=MAX_MTU).contains(&mtu)
@@ -87,7 +87,7 @@ impl Attrs {
                 let bytes = alias.len();
                 problems.invalid(
                     format!("{path}.alias"),
-                    format!("an alias has at most {MAX_ALIAS_BYTES} bytes, this has {bytes}"),
+                    format!("alias has {bytes} bytes, the maximum is {MAX_ALIAS_BYTES}"),
                 );
             }
             if alias.contains('\0') {
@@ -95,16 +95,16 @@ impl Attrs {
             }
         }
         if let Some(group) = self.group
-            && matches!(group, crate::marks::BIRTH_GROUP | crate::marks::REAP_GROUP)
+            && matches!(group, crate::kernel_ids::NEW_LINK_GROUP | crate::kernel_ids::DEFERRED_DELETE_GROUP)
         {
-            problems.invalid(format!("{path}.group"), format!("link group {group} is Knit's own"));
+            problems.invalid(format!("{path}.group"), format!("link group {group} is reserved for Knit"));
         }
         if let Some(vlans) = &self.vlans {
             vlans.check(path, problems);
         }
     }
 
-    /// These fields, and those of `other` where nothing is stated.
+    /// These attributes, with those of `other` for unset ones.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl Attrs {
         }
     }
 
-    /// Every field stated, for tests that go over all fields.
+    /// Every field set, for tests that cover all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
         Self {
@@ -139,10 +139,10 @@ impl Attrs {
             allmulticast: Some(true),
             multicast: Some(true),
             arp: Some(true),
-            master: Some(Master::Nothing),
+            master: Some(Master::None),
             vlans: Some(PortVlans::access(100)),
             hairpin: Some(true),
-            limit: Some(Limit::Nothing),
+            limit: Some(RateLimit::Unlimited),
         }
     }
 }
@@ -151,13 +151,13 @@ impl Master {
     /// The master's name, if there is one.
     pub fn name(&self) -> Option<&IfName> {
         match self {
-            Self::Of(name) => Some(name),
-            Self::Nothing => None,
+            Self::Link(name) => Some(name),
+            Self::None => None,
         }
     }
 }
 
-/// `""` on the wire for [`Master::Nothing`] and the like; an empty text is no value otherwise, so the two never meet.
+/// Serializes [`Master::None`] and the like as `""`, which is not a valid value otherwise.
 pub(super) mod empty {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -170,7 +170,7 @@ pub(super) mod empty {
         if String::deserialize(from)?.is_empty() {
             Ok(())
         } else {
-            Err(D::Error::custom("not a value that is known here"))
+            Err(D::Error::custom("expected an empty string"))
         }
     }
 }
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_master_is_a_statement_and_survives_storing() {
-        let attrs = Attrs { master: Some(Master::Nothing), ..Attrs::default() };
+    fn no_master_is_a_value_and_round_trips() {
+        let attrs = Attrs { master: Some(Master::None), ..Attrs::default() };
         let text = serde_json::to_string(&attrs).unwrap();
         assert_eq!(text, r#"{"master":""}"#);
         assert_eq!(serde_json::from_str::<Attrs>(&text).unwrap(), attrs);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stated_first_wins_field_by_field() {
+    fn or_keeps_set_attributes() {
         let (nothing, all) = (Attrs::default(), Attrs::full_for_tests());
         assert_eq!(nothing.clone().or(&all), all);
         assert_eq!(all.clone().or(&nothing), all);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_no_kernel_takes_are_named_with_their_field() {
+    fn invalid_values_are_reported_with_their_field() {
         let mut problems = Problems::default();
         let attrs = Attrs { mtu: Some(67), alias: Some("x".repeat(256)), ..Attrs::default() };
         attrs.check("spec.links[0]", &mut problems);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(
             problems.to_string(),
             "spec.links[0].mtu: MTU 67 is outside 68 to 65535\n\
-             spec.links[0].alias: an alias has at most 255 bytes, this has 256\n\
+             spec.links[0].alias: alias has 256 bytes, the maximum is 255\n\
              spec.mtu: MTU 70000 is outside 68 to 65535"
         );
     }

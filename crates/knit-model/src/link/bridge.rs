@@ -1,46 +1,46 @@
-//! bridge: a switch in the kernel.
+//! bridge: a learning Ethernet switch.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Enforcement, LinkKind, MAX_VLAN, VlanProtocol};
 use crate::problem::Problems;
 
-/// The VLAN of a port when nobody says anything: the kernel's own default.
+/// The kernel's default VLAN of a port.
 pub const DEFAULT_VLAN: u16 = 1;
 
-/// A bridge's own fields. All of them change on a living bridge.
+/// Bridge-specific fields. All of them can be changed on an existing bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bridge {
-    /// Spanning tree.
+    /// Spanning tree protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stp: Option<bool>,
     /// Seconds before a new port forwards (spanning tree only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forward_delay: Option<u32>,
-    /// Seconds after which a silent address is forgotten.
+    /// Ageing time of learnt addresses, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ageing: Option<u32>,
     /// Spanning tree priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u16>,
-    /// Whether ports are members of VLANs.
+    /// VLAN filtering.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan_filtering: Option<bool>,
-    /// The VLAN that a new port is in; 0: none.
+    /// VLAN of a new port; 0: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_pvid: Option<u16>,
-    /// The kind of tag that it looks at.
+    /// VLAN tag protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan_protocol: Option<VlanProtocol>,
-    /// Whether multicast goes only where it was asked for.
+    /// IGMP and MLD snooping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multicast_snooping: Option<bool>,
 }
 
 impl LinkKind for Bridge {
     const NAME: &'static str = "bridge";
-    const RECREATE: &'static [&'static str] = &[];
+    const IMMUTABLE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
     const ON_UPLINK: bool = false;
 
@@ -49,19 +49,19 @@ impl LinkKind for Bridge {
             stp: self.stp.or(Some(false)),
             ageing: self.ageing.or(Some(300)),
             priority: self.priority.or(Some(32_768)),
-            // A kernel without VLANs of bridges does not tell the next three, so that they are not compared there.
+            // A kernel without bridge VLANs does not report the next three, so they are not compared there.
             vlan_filtering: self.vlan_filtering.or(Some(false)),
             default_pvid: self.default_pvid.or(Some(DEFAULT_VLAN)),
             vlan_protocol: self.vlan_protocol.or(Some(VlanProtocol::Dot1q)),
             multicast_snooping: self.multicast_snooping.or(Some(true)),
-            // The kernel's own value depends on others.
+            // The kernel's default depends on other fields.
             forward_delay: self.forward_delay,
         }
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
         if let Some(pvid) = self.default_pvid.filter(|pvid| *pvid > MAX_VLAN) {
-            let message = format!("VLAN {pvid} is outside 0 to {MAX_VLAN}: 0 is none");
+            let message = format!("VLAN {pvid} is outside 0 (none) to {MAX_VLAN}");
             problems.invalid(format!("{path}.defaultPvid"), message);
         }
         if let Some(delay) = self.forward_delay

@@ -1,17 +1,18 @@
-//! When two values of a field say the same.
+//! Comparison of field values.
 
 use serde_json::Value;
 
-/// Whether what is wanted and what is seen say the same. Inside a field, as for whole fields, what either side does not
-/// state (`null`) is not compared; a map has exactly the entries that it names.
-pub fn agrees(want: &Value, seen: &Value) -> bool {
-    match (want, seen) {
+/// Whether a desired and an observed value match. As for whole fields, `null` on either side is not compared; a map must
+/// have exactly the same keys.
+pub fn values_match(desired: &Value, observed: &Value) -> bool {
+    match (desired, observed) {
         (Value::Null, _) | (_, Value::Null) => true,
-        (Value::Object(want), Value::Object(seen)) => {
-            want.len() == seen.len()
-                && want.iter().all(|(key, value)| seen.get(key).is_some_and(|seen| agrees(value, seen)))
+        (Value::Object(desired), Value::Object(observed)) => {
+            let matches =
+                |(key, value)| observed.get(key).is_some_and(|observed| values_match(value, observed));
+            desired.len() == observed.len() && desired.iter().all(matches)
         }
-        (want, seen) => want == seen,
+        (desired, observed) => desired == observed,
     }
 }
 
@@ -22,12 +23,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_side_does_not_state_is_not_compared() {
-        assert!(agrees(&json!({"a": {"x": 1, "y": null}}), &json!({"a": {"x": 1, "y": 2}})));
-        assert!(agrees(&json!({"a": {"x": 1, "y": 2}}), &json!({"a": {"x": 1, "y": null}})));
-        assert!(!agrees(&json!({"a": {"x": 1}}), &json!({"a": {"x": 2}})));
-        assert!(!agrees(&json!({"a": {}}), &json!({"a": {}, "b": {}})));
-        assert!(!agrees(&json!({"a": {}}), &json!({"b": {}})));
-        assert!(!agrees(&json!([1, 2]), &json!([1])));
+    fn unset_values_are_not_compared() {
+        assert!(values_match(&json!({"a": {"x": 1, "y": null}}), &json!({"a": {"x": 1, "y": 2}})));
+        assert!(values_match(&json!({"a": {"x": 1, "y": 2}}), &json!({"a": {"x": 1, "y": null}})));
+        assert!(!values_match(&json!({"a": {"x": 1}}), &json!({"a": {"x": 2}})));
+        assert!(!values_match(&json!({"a": {}}), &json!({"a": {}, "b": {}})));
+        assert!(!values_match(&json!({"a": {}}), &json!({"b": {}})));
+        assert!(!values_match(&json!([1, 2]), &json!([1])));
     }
 }

@@ -1,23 +1,22 @@
-//! Fields of links, compared one by one. Turning a whole link into named values to find the one that differs costs more
-//! than the change itself.
+//! Comparison of link attributes field by field, which is cheaper than serializing whole links to compare them.
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Attrs, agrees};
+use super::{Attrs, values_match};
 
-/// A stated field that is not what was seen.
+/// A field whose desired value differs from the observed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
+pub struct FieldDifference {
     /// The field.
     pub field: &'static str,
-    /// What is seen.
-    pub seen: Value,
-    /// What is wanted.
-    pub want: Value,
+    /// The observed value.
+    pub observed: Value,
+    /// The desired value.
+    pub desired: Value,
 }
 
-/// Does something with every field of [`Attrs`].
+/// Calls a macro with every field of [`Attrs`].
 macro_rules! each_field {
     ($do:ident) => {
         $do!(
@@ -40,19 +39,19 @@ macro_rules! each_field {
 }
 
 impl Attrs {
-    /// Stated fields that are not what was seen. What either side does not state is not compared.
-    pub fn differences(&self, seen: &Self) -> Vec<Difference> {
+    /// Fields that differ from `observed`. Fields that are unset on either side are not compared.
+    pub fn differences(&self, observed: &Self) -> Vec<FieldDifference> {
         let mut all = Vec::new();
         macro_rules! compare {
             ($($field:ident),*) => {
-                $(all.extend(difference(stringify!($field), self.$field.as_ref(), seen.$field.as_ref()));)*
+                $(all.extend(difference(stringify!($field), self.$field.as_ref(), observed.$field.as_ref()));)*
             };
         }
         each_field!(compare);
         all
     }
 
-    /// The value of a stated field; `None` for one that is not stated, or that only a kind has.
+    /// The value of a field; `None` if it is unset or kind-specific.
     pub fn field(&self, name: &str) -> Option<Value> {
         macro_rules! find {
             ($($field:ident),*) => {
@@ -68,26 +67,26 @@ impl Attrs {
 
 fn difference<T: PartialEq + Serialize>(
     field: &'static str,
-    want: Option<&T>,
-    seen: Option<&T>,
-) -> Option<Difference> {
-    let (want, seen) = (want?, seen?);
-    if want == seen {
+    desired: Option<&T>,
+    observed: Option<&T>,
+) -> Option<FieldDifference> {
+    let (desired, observed) = (desired?, observed?);
+    if desired == observed {
         return None;
     }
-    let (want, seen) = (value(want), value(seen));
-    (!agrees(&want, &seen)).then_some(Difference { field, seen, want })
+    let (desired, observed) = (value(desired), value(observed));
+    (!values_match(&desired, &observed)).then_some(FieldDifference { field, observed, desired })
 }
 
 fn value(of: &impl Serialize) -> Value {
-    // Fields are plain values, which always serialise.
+    // Fields are plain values, which always serialize.
     serde_json::to_value(of).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Limit, Master, PortVlans, Rate};
+    use crate::link::{Master, PortVlans, RateLimit, TokenBucket};
     use crate::mac::Mac;
 
     fn other() -> Attrs {
@@ -102,32 +101,36 @@ mod tests {
             allmulticast: Some(false),
             multicast: Some(false),
             arp: Some(false),
-            master: "br0".parse().ok().map(Master::Of),
+            master: "br0".parse().ok().map(Master::Link),
             vlans: Some(PortVlans::access(200)),
             hairpin: Some(false),
-            limit: Some(Limit::To(Rate { bits: 8000, burst: 1600 })),
+            limit: Some(RateLimit::Limited(TokenBucket { bits: 8000, burst: 1600 })),
         }
     }
 
     #[test]
-    fn every_field_is_compared_and_has_the_value_that_it_is_stored_with() {
+    fn every_field_is_compared_with_its_serialized_value() {
         let (full, other) = (Attrs::full_for_tests(), other());
         let stored = full.fields();
         let mut differences = full.differences(&other);
         differences.sort_by_key(|difference| difference.field);
         assert!(differences.iter().map(|difference| difference.field).eq(stored.keys().map(String::as_str)));
-        for Difference { field, seen, want } in differences {
-            assert_eq!((Some(&want), Some(&seen)), (stored.get(field), other.fields().get(field)), "{field}");
-            assert_eq!(full.field(field), Some(want), "{field}");
+        for FieldDifference { field, observed, desired } in differences {
+            assert_eq!(
+                (Some(&desired), Some(&observed)),
+                (stored.get(field), other.fields().get(field)),
+                "{field}"
+            );
+            assert_eq!(full.field(field), Some(desired), "{field}");
         }
         assert_eq!(full.field("vni"), None);
     }
 
     #[test]
-    fn what_is_equal_or_not_stated_does_not_differ() {
+    fn equal_and_unset_fields_do_not_differ() {
         let (full, nothing) = (Attrs::full_for_tests(), Attrs::default());
-        for (want, seen) in [(&full, &full), (&full, &nothing), (&nothing, &full)] {
-            assert_eq!(want.differences(seen), []);
+        for (desired, observed) in [(&full, &full), (&full, &nothing), (&nothing, &full)] {
+            assert_eq!(desired.differences(observed), []);
         }
         assert_eq!(nothing.field("mtu"), None);
     }

@@ -1,21 +1,21 @@
-//! dummy: a link that swallows what it is given. It holds addresses that belong to no wire.
+//! dummy: a link that drops all packets, used to hold addresses.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Attrs, Enforcement, LinkKind};
 
-/// A dummy has no fields of its own.
+/// A dummy has no kind-specific fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dummy {}
 
 impl LinkKind for Dummy {
     const NAME: &'static str = "dummy";
-    const RECREATE: &'static [&'static str] = &[];
+    const IMMUTABLE: &'static [&'static str] = &[];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
 
-    /// Nobody is there to answer, so that nobody is asked.
-    fn habits(&self) -> Attrs {
+    /// There are no neighbours to resolve.
+    fn default_attrs(&self) -> Attrs {
         Attrs { arp: Some(false), multicast: Some(false), ..Attrs::default() }
     }
 }

@@ -1,4 +1,4 @@
-//! geneve: Ethernet in UDP, from one end to another.
+//! geneve: Ethernet over UDP, point to point.
 
 use std::net::IpAddr;
 
@@ -7,57 +7,57 @@ use serde::{Deserialize, Serialize};
 use super::{Enforcement, LinkKind, MAX_FLOW_LABEL, tunnel};
 use crate::problem::Problems;
 
-/// The port that IANA gave to Geneve.
+/// The IANA port of Geneve.
 pub const DEFAULT_PORT: u16 = 6081;
 
-/// The headers of UDP and Geneve, and that of the Ethernet inside.
+/// UDP, Geneve and inner Ethernet headers.
 const INNER_HEADERS: u32 = 8 + 8 + 14;
 
-/// A Geneve tunnel's own fields. It sits on no link: the routes of its scope decide.
+/// Geneve-specific fields. A Geneve tunnel has no parent; outer packets follow the routes of its scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geneve {
-    /// The network's number, 24 bits.
+    /// Virtual network identifier, 24 bits.
     pub vni: u32,
-    /// The far end.
+    /// Remote endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<IpAddr>,
-    /// The UDP port.
+    /// UDP port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Hops; 0 takes the system's.
+    /// TTL; 0: the system's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u8>,
-    /// Whether hops are copied from the packet inside.
+    /// Whether the TTL is inherited from the inner packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_inherit: Option<bool>,
-    /// The outer DS field; [`super::INHERIT_TOS`] copies that of the packet inside.
+    /// Outer DS field; [`super::INHERIT_TOS`]: inherited from the inner packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tos: Option<u8>,
-    /// Over IPv4: whether outer packets must not be fragmented.
+    /// IPv4 only: DF bit of outer packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub df: Option<GeneveDf>,
-    /// Over IPv6: the flow label.
+    /// IPv6 only: flow label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_label: Option<u32>,
-    /// Whether the UDP packets have a checksum.
+    /// Whether outer UDP packets have a checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp_csum: Option<bool>,
 }
 
-/// Whether outer packets must not be fragmented.
+/// DF bit of outer packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GeneveDf {
-    /// They may be.
+    /// Not set.
     Unset,
-    /// They must not.
+    /// Set.
     Set,
-    /// As the packet inside says.
+    /// Inherited from the inner packet.
     Inherit,
 }
 
 impl Geneve {
-    /// Every field stated, for tests that go over all fields.
+    /// Every field set, for tests that cover all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Geneve {
 
 impl LinkKind for Geneve {
     const NAME: &'static str = "geneve";
-    const RECREATE: &'static [&'static str] = &["vni", "port", "udp_csum"];
+    const IMMUTABLE: &'static [&'static str] = &["vni", "port", "udp_csum"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
 
@@ -84,7 +84,7 @@ impl LinkKind for Geneve {
         tunnel::outer_header(self.remote.is_some_and(|remote| remote.is_ipv6()), None) + INNER_HEADERS
     }
 
-    fn set_ends(&mut self, _local: IpAddr, remote: IpAddr) {
+    fn set_endpoints(&mut self, _local: IpAddr, remote: IpAddr) {
         self.remote = Some(remote);
     }
 
@@ -101,36 +101,33 @@ impl LinkKind for Geneve {
         }
     }
 
-    /// The family is fixed at birth.
-    fn cannot_become(&self, wanted: &Self) -> Option<&'static str> {
-        (self.remote?.is_ipv6() != wanted.remote?.is_ipv6()).then_some("remote")
+    /// The address family is fixed when the link is created.
+    fn recreate_field(&self, desired: &Self) -> Option<&'static str> {
+        (self.remote?.is_ipv6() != desired.remote?.is_ipv6()).then_some("remote")
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.vni >= 1 << 24 {
             problems.invalid(
                 format!("{path}.vni"),
-                format!("VNI {} needs more than 24 bits, the largest is 16777215", self.vni),
+                format!("VNI {} exceeds 24 bits, the largest is 16777215", self.vni),
             );
         }
         if self.port == Some(0) {
-            problems.invalid(format!("{path}.port"), "port 0 is no port");
+            problems.invalid(format!("{path}.port"), "port 0 is not a valid port");
         }
         if self.remote.is_some_and(|remote| remote.is_multicast() || remote.is_unspecified()) {
-            problems.invalid(format!("{path}.remote"), "the far end must be a unicast address");
+            problems.invalid(format!("{path}.remote"), "the remote address must be a unicast address");
         }
         if self.ttl_inherit == Some(true) && self.ttl.is_some_and(|ttl| ttl != 0) {
-            problems.invalid(format!("{path}.ttlInherit"), "the TTL is stated by `ttl`: state one of them");
+            problems.invalid(format!("{path}.ttlInherit"), "mutually exclusive with `ttl`");
         }
         match self.flow_label {
             Some(label) if label > MAX_FLOW_LABEL => {
-                problems.invalid(
-                    format!("{path}.flowLabel"),
-                    format!("flow label {label} needs more than 20 bits"),
-                );
+                problems.invalid(format!("{path}.flowLabel"), format!("flow label {label} exceeds 20 bits"));
             }
             Some(1..) if self.remote.is_some_and(|remote| remote.is_ipv4()) => {
-                problems.invalid(format!("{path}.flowLabel"), "a far end of IPv4 has no flow labels");
+                problems.invalid(format!("{path}.flowLabel"), "flow labels require an IPv6 remote address");
             }
             _ => {}
         }

@@ -1,31 +1,31 @@
-//! host-device: a NIC of the host that is lent to a sandbox, and goes back as it was.
+//! host-device: a NIC of the host that is moved into a sandbox and restored afterwards.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Enforcement, Lent, LinkKind};
+use super::{Enforcement, LinkKind, MovedDevice};
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// The NIC, and what it was.
+/// The moved NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct HostDevice(pub Lent);
+pub struct HostDevice(pub MovedDevice);
 
 impl LinkKind for HostDevice {
-    /// The kernel has no word for it: it is whatever kind of link the NIC is.
+    /// Not a kernel kind: the NIC keeps its own kind.
     const NAME: &'static str = "host-device";
-    const RECREATE: &'static [&'static str] = &["device"];
+    const IMMUTABLE: &'static [&'static str] = &["device"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
-    fn lent(&self) -> Option<&Lent> {
+    fn moved_device(&self) -> Option<&MovedDevice> {
         Some(&self.0)
     }
 
-    fn lent_mut(&mut self) -> Option<&mut Lent> {
+    fn moved_device_mut(&mut self) -> Option<&mut MovedDevice> {
         Some(&mut self.0)
     }
 
-    /// It is the NIC that it comes from. It sits on nothing.
+    /// The Uplink's NIC is the device itself, not a parent.
     fn set_parent(&mut self, parent: IfName) {
         self.0.device = Some(parent);
     }

@@ -1,4 +1,4 @@
-//! ipvlan: a link with addresses of its own, and the hardware address of the link that it sits on.
+//! ipvlan: a link with its own IP addresses that shares the hardware address of its parent.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,46 +6,46 @@ use super::{Attrs, Enforcement, LinkKind};
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// An ipvlan's own fields. All ipvlans on one parent share mode and flag: the last one that states them decides.
+/// ipvlan-specific fields. All ipvlans on one parent share mode and flag; the last one that is set wins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ipvlan {
-    /// The link it sits on, in the scope it is born from.
+    /// Parent link, in the parent scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<IfName>,
-    /// At which layer packets are handed on.
+    /// Forwarding mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<IpvlanMode>,
-    /// How links on the same parent see each other.
+    /// Isolation between ipvlans on the same parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flag: Option<IpvlanFlag>,
 }
 
-/// At which layer an ipvlan hands packets on.
+/// Forwarding mode of an ipvlan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpvlanMode {
-    /// Like a switch: it does ARP and multicast.
+    /// Layer 2: ARP and multicast work.
     L2,
-    /// Like a router: the parent's namespace routes, there is neither ARP nor multicast.
+    /// Layer 3: the parent's namespace routes, no ARP or multicast.
     L3,
-    /// The same, and packets pass the filters of the parent's namespace.
+    /// Layer 3 with netfilter hooks of the parent's namespace.
     L3s,
 }
 
-/// How ipvlans on the same parent see each other.
+/// Isolation between ipvlans on the same parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IpvlanFlag {
-    /// Directly.
+    /// They reach each other directly.
     Bridge,
-    /// Not at all.
+    /// They are isolated.
     Private,
-    /// Through a switch outside that sends packets back.
+    /// They reach each other through an external switch in hairpin mode.
     Vepa,
 }
 
 impl Ipvlan {
-    /// Every field stated, for tests that go over all fields.
+    /// Every field set, for tests that cover all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
         Self {
@@ -58,19 +58,19 @@ impl Ipvlan {
 
 impl LinkKind for Ipvlan {
     const NAME: &'static str = "ipvlan";
-    const RECREATE: &'static [&'static str] = &["parent"];
+    const IMMUTABLE: &'static [&'static str] = &["parent"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const FOLLOWS_MTU: bool = true;
 
-    /// It has its parent's, and follows when that changes.
+    /// It follows the hardware address of its parent.
     fn has_own_mac(&self) -> bool {
         false
     }
 
-    /// The kernel itself turns ARP off in the modes that route, and on again in the other.
-    fn habits(&self) -> Attrs {
-        let switches = !matches!(self.mode, Some(IpvlanMode::L3 | IpvlanMode::L3s));
-        Attrs { arp: Some(switches), ..Attrs::default() }
+    /// The kernel turns ARP off in L3 modes and on in L2 mode.
+    fn default_attrs(&self) -> Attrs {
+        let is_l2 = !matches!(self.mode, Some(IpvlanMode::L3 | IpvlanMode::L3s));
+        Attrs { arp: Some(is_l2), ..Attrs::default() }
     }
 
     fn parent(&self) -> Option<&IfName> {
@@ -83,7 +83,7 @@ impl LinkKind for Ipvlan {
 
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.parent.is_none() {
-            problems.invalid(format!("{path}.parent"), "an ipvlan needs the link it sits on");
+            problems.invalid(format!("{path}.parent"), "an ipvlan needs a parent link");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a kind of link says about itself: the one trait that each file beside this one implements.
+//! The trait that every link kind implements.
 
 use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::{Attrs, Lent};
+use super::{Attrs, MovedDevice};
 use crate::key::SecretKey;
 use crate::name::IfName;
 use crate::problem::Problems;
@@ -14,90 +14,90 @@ use crate::rule::Rule;
 /// Where policy can be enforced on a kind of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// The host has an end of it, which sees everything the pod sends.
+    /// On the host end of the link, which sees all traffic of the pod.
     HostEnd,
-    /// There is no host end: only inside the sandbox.
+    /// Only inside the sandbox, because the link has no host end.
     PodEnd,
 }
 
-/// What a kind of link says about itself, beside its fields.
+/// Properties of a link kind beside its fields.
 pub trait LinkKind: Serialize {
-    /// The kernel's word for it (`IFLA_INFO_KIND`).
+    /// The kernel's name of the kind (`IFLA_INFO_KIND`).
     const NAME: &'static str;
-    /// All of the kernel's words for it, where its fields decide which of them it is.
+    /// All kernel names of the kind, if its fields select one of several.
     const NAMES: &'static [&'static str] = &[Self::NAME];
-    /// Fields that the kernel takes only at birth: a change makes the link again.
-    const RECREATE: &'static [&'static str];
+    /// Fields that the kernel accepts only when the link is created; changing one recreates the link.
+    const IMMUTABLE: &'static [&'static str];
     /// Where policy can be enforced.
     const ENFORCEMENT: Enforcement;
-    /// Whether it carries Ethernet. A link that does not has no hardware address, and neither ARP nor multicast by itself.
+    /// Whether it carries Ethernet. Other links have no hardware address, and no ARP or multicast by default.
     const ETHERNET: bool = true;
-    /// Whether it may sit on a link of another scope. Not where it sits on nothing, nor where the kernel looks for its
-    /// parent in the scope that it lives in.
+    /// Whether it may have an uplink (a link of another scope) as parent. False for kinds without a parent and for kinds
+    /// whose parent the kernel looks up in the link's own scope.
     const ON_UPLINK: bool = true;
-    /// Whether its MTU follows that of the link it sits on also upwards. Downwards all do.
+    /// Whether the kernel also raises its MTU with that of its parent. All kinds follow downwards.
     const FOLLOWS_MTU: bool = false;
-    /// Sysctls of the namespace that the kernel sets by itself when such a link goes up. They are part of what is wanted,
-    /// so that their old values are remembered and come back.
+    /// Sysctls of the namespace that the kernel itself changes when such a link comes up. They are part of desired state so
+    /// that their old values are recorded and restored.
     const SYSCTLS: &'static [(&'static str, &'static str)] = &[];
 
-    /// The kernel's word for this one.
+    /// The kernel's name of this link's kind.
     fn name(&self) -> &'static str {
         Self::NAME
     }
 
-    /// Whether this one carries Ethernet.
+    /// Whether this link carries Ethernet.
     fn is_ethernet(&self) -> bool {
         Self::ETHERNET
     }
 
-    /// Whether this one has a hardware address of its own, which can be chosen.
+    /// Whether this link has its own, settable hardware address.
     fn has_own_mac(&self) -> bool {
         self.is_ethernet()
     }
 
-    /// What a link of this kind has when nobody says anything, where that is not what most links have.
-    fn habits(&self) -> Attrs {
+    /// Default attributes of this kind that differ from those of most links.
+    fn default_attrs(&self) -> Attrs {
         Attrs::default()
     }
 
-    /// Rules that stand in a scope before the first link of this kind, and go with the last.
+    /// Policy rules that must exist in a scope from before the first to the last link of this kind.
     fn rules(&self) -> Vec<Rule> {
         Vec::new()
     }
 
-    /// Routes that come with a link of this kind.
+    /// Routes that a link of this kind requires.
     fn routes(&self) -> Vec<Route> {
         Vec::new()
     }
 
-    /// The table of the routes through its ports; `None` is the main one.
+    /// Routing table of its ports; `None`: the main table.
     fn table(&self) -> Option<u32> {
         None
     }
 
-    /// Bytes that the kind adds around each packet, which its MTU has to leave room for.
+    /// Encapsulation overhead in bytes per packet.
     fn overhead(&self) -> u32 {
         0
     }
 
-    /// The link of the same scope that this one sits on.
+    /// The parent (lower) link.
     fn parent(&self) -> Option<&IfName> {
         None
     }
 
-    /// The NIC of the host that it is, where it is not made but lent.
-    fn lent(&self) -> Option<&Lent> {
+    /// The host NIC, if the link is a device that is moved into the sandbox.
+    fn moved_device(&self) -> Option<&MovedDevice> {
         None
     }
 
-    /// The same, to fill in what it was.
-    fn lent_mut(&mut self) -> Option<&mut Lent> {
+    /// Mutable access to [`LinkKind::moved_device`].
+    fn moved_device_mut(&mut self) -> Option<&mut MovedDevice> {
         None
     }
 
-    /// The same with the kernel's own value wherever nothing is stated and a living link can be set back to it, so that
-    /// a field that is taken out of an object goes back.
+    /// The kind with kernel defaults for all unset fields that can be reset on an existing link, so that a field that is
+    /// removed from an object is reset.
     #[must_use]
     fn with_defaults(self) -> Self
     where
@@ -106,30 +106,30 @@ pub trait LinkKind: Serialize {
         self
     }
 
-    /// The field that keeps this link from becoming the wanted one while it lives, where that depends on the values.
-    fn cannot_become(&self, _wanted: &Self) -> Option<&'static str>
+    /// The field that requires the link to be recreated to reach `desired`, where that depends on the values.
+    fn recreate_field(&self, _desired: &Self) -> Option<&'static str>
     where
         Self: Sized,
     {
         None
     }
 
-    /// Puts the link on another one. Kinds that sit on nothing ignore it.
+    /// Sets the parent link. Kinds without a parent ignore it.
     fn set_parent(&mut self, _parent: IfName) {}
 
-    /// Gives a tunnel its far end, and the near end that reaches it where none is stated. Kinds that have none ignore it.
-    fn set_ends(&mut self, _local: IpAddr, _remote: IpAddr) {}
+    /// Sets the remote endpoint of a tunnel, and its local endpoint if that is unset. Other kinds ignore it.
+    fn set_endpoints(&mut self, _local: IpAddr, _remote: IpAddr) {}
 
     /// The secret keys among its fields.
-    fn secrets(&mut self) -> Vec<&mut SecretKey> {
+    fn secret_keys(&mut self) -> Vec<&mut SecretKey> {
         Vec::new()
     }
 
-    /// What others have to know of it, by the words of a status.
-    fn shown(&self) -> Vec<(&'static str, String)> {
+    /// Details for the status of an interface, such as a public key.
+    fn details(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// Values that no kernel takes.
+    /// Checks the kind-specific fields.
     fn check(&self, _path: &str, _problems: &mut Problems) {}
 }

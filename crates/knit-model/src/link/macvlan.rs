@@ -1,4 +1,4 @@
-//! macvlan: a link with a hardware address of its own on top of another link.
+//! macvlan: a link with its own hardware address on top of a parent link.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,33 +6,33 @@ use super::{Enforcement, LinkKind};
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// A macvlan's own fields.
+/// macvlan-specific fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Macvlan {
-    /// The link it sits on, in the scope it is born from.
+    /// Parent link, in the parent scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<IfName>,
-    /// How links on the same parent see each other.
+    /// Isolation between macvlans on the same parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<MacvlanMode>,
 }
 
-/// How macvlans on the same parent see each other.
+/// Isolation between macvlans on the same parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MacvlanMode {
-    /// Not at all.
+    /// They are isolated.
     Private,
-    /// Through a switch outside that sends packets back.
+    /// They reach each other through an external switch in hairpin mode.
     Vepa,
-    /// Directly.
+    /// They reach each other directly.
     Bridge,
-    /// One link takes all of the parent.
+    /// One macvlan takes over the parent exclusively.
     Passthru,
 }
 
 impl Macvlan {
-    /// Every field stated, for tests that go over all fields.
+    /// Every field set, for tests that cover all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
         Self { parent: Some(IfName::new("up0").expect("a valid name")), mode: Some(MacvlanMode::Bridge) }
@@ -41,14 +41,14 @@ impl Macvlan {
 
 impl LinkKind for Macvlan {
     const NAME: &'static str = "macvlan";
-    /// The mode changes between private, vepa and bridge live; to and from passthru it does not.
-    const RECREATE: &'static [&'static str] = &["parent"];
+    /// The mode changes live between private, vepa and bridge, but not to or from passthru.
+    const IMMUTABLE: &'static [&'static str] = &["parent"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
-    fn cannot_become(&self, wanted: &Self) -> Option<&'static str> {
+    fn recreate_field(&self, desired: &Self) -> Option<&'static str> {
         let is_passthru = |mode: Option<MacvlanMode>| mode == Some(MacvlanMode::Passthru);
-        let both_known = self.mode.is_some() && wanted.mode.is_some();
-        (both_known && is_passthru(self.mode) != is_passthru(wanted.mode)).then_some("mode")
+        let both_known = self.mode.is_some() && desired.mode.is_some();
+        (both_known && is_passthru(self.mode) != is_passthru(desired.mode)).then_some("mode")
     }
 
     fn parent(&self) -> Option<&IfName> {
@@ -61,7 +61,7 @@ impl LinkKind for Macvlan {
 
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.parent.is_none() {
-            problems.invalid(format!("{path}.parent"), "a macvlan needs the link it sits on");
+            problems.invalid(format!("{path}.parent"), "a macvlan needs a parent link");
         }
     }
 }

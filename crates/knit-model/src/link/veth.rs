@@ -1,4 +1,4 @@
-//! veth: a pair of links, each the other's far end.
+//! veth: a pair of connected links.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,18 +6,18 @@ use super::{Enforcement, LinkKind};
 use crate::name::IfName;
 use crate::sandbox::Scope;
 
-/// One end of a pair. The other end is a link of its own, in its own scope; both are made and go together.
+/// One end of a veth pair. The peer is a link in its own scope; both are created and deleted together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Veth {
-    /// The other end. Observed: not known, because the kernel tells only its index.
+    /// The peer. Unset in observed state, because the kernel reports only its index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<Peer>,
+    pub peer: Option<VethPeer>,
 }
 
-/// The other end of a pair.
+/// The peer of a veth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    /// Where it lives.
+pub struct VethPeer {
+    /// Its scope.
     pub scope: Scope,
     /// Its name there.
     pub name: IfName,
@@ -25,7 +25,7 @@ pub struct Peer {
 
 impl LinkKind for Veth {
     const NAME: &'static str = "veth";
-    const RECREATE: &'static [&'static str] = &["peer"];
+    const IMMUTABLE: &'static [&'static str] = &["peer"];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
     const ON_UPLINK: bool = false;
 }

@@ -1,4 +1,4 @@
-//! vlan: the packets of one VLAN on another link.
+//! vlan: one VLAN of a parent link.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,56 +6,56 @@ use super::{Enforcement, LinkKind, MAX_VLAN};
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// A priority and what it becomes.
+/// A mapping of one priority to another.
 pub type QosMapping = (u32, u32);
 
-/// A VLAN's own fields. All but the first three change on the living link.
+/// VLAN-specific fields. All but the first three can be changed on an existing link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vlan {
-    /// The link it sits on, in the scope it is born from.
+    /// Parent link, in the parent scope.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<IfName>,
-    /// The number in the tag, 1 to 4094.
+    /// VLAN ID, 1 to 4094.
     pub id: u16,
-    /// The kind of tag.
+    /// Tag protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<VlanProtocol>,
-    /// Whether the tag is taken out of packets before the system sees them.
+    /// Whether the tag is removed from received packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reorder_header: Option<bool>,
-    /// Whether it is registered with switches by GVRP.
+    /// GVRP registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gvrp: Option<bool>,
-    /// Whether it is registered with switches by MVRP.
+    /// MVRP registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mvrp: Option<bool>,
     /// Whether it stays up while its parent is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loose_binding: Option<bool>,
-    /// Tag priority -> the system's, in order. What is not named becomes 0, so 0 is never a target here.
+    /// 802.1p priority to `skb` priority, sorted. Unlisted priorities map to 0, so 0 is never a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress_qos: Option<Vec<QosMapping>>,
-    /// The system's priority -> the tag's, in order. What is not named becomes 0, so 0 is never a target here.
+    /// `skb` priority to 802.1p priority, sorted. Unlisted priorities map to 0, so 0 is never a target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress_qos: Option<Vec<QosMapping>>,
 }
 
-/// The kind of tag.
+/// VLAN tag protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VlanProtocol {
-    /// The usual tag, of one network.
+    /// The customer tag.
     #[serde(rename = "802.1Q")]
     Dot1q,
-    /// The outer tag of two, of a provider (QinQ).
+    /// The outer service tag (QinQ).
     #[serde(rename = "802.1ad")]
     Dot1ad,
 }
 
-/// A tag has three bits for its priority.
+/// Largest 802.1p priority.
 const MAX_PRIORITY: u32 = 7;
 
 impl Vlan {
-    /// Every field stated, for tests that go over all fields.
+    /// Every field set, for tests that cover all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Vlan {
 
 impl LinkKind for Vlan {
     const NAME: &'static str = "vlan";
-    const RECREATE: &'static [&'static str] = &["parent", "id", "protocol"];
+    const IMMUTABLE: &'static [&'static str] = &["parent", "id", "protocol"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
     fn parent(&self) -> Option<&IfName> {
@@ -87,7 +87,7 @@ impl LinkKind for Vlan {
 
     fn check(&self, path: &str, problems: &mut Problems) {
         if self.parent.is_none() {
-            problems.invalid(format!("{path}.parent"), "a VLAN needs the link it sits on");
+            problems.invalid(format!("{path}.parent"), "a VLAN needs a parent link");
         }
         if !(1..=MAX_VLAN).contains(&self.id) {
             problems.invalid(
@@ -105,7 +105,7 @@ impl LinkKind for Vlan {
             if let Some(priority) = wrong {
                 problems.invalid(
                     format!("{path}.{field}"),
-                    format!("priority {priority} does not fit into a tag, which has 0 to {MAX_PRIORITY}"),
+                    format!("priority {priority} is outside 0 to {MAX_PRIORITY}"),
                 );
             }
         }

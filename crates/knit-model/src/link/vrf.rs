@@ -1,4 +1,4 @@
-//! vrf: a routing domain of its own inside a sandbox. Links are its ports; their routes live in its table.
+//! vrf: a separate routing domain inside a sandbox. Links are its ports; their routes are in its table.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
@@ -8,28 +8,28 @@ use crate::problem::Problems;
 use crate::route::{LOCAL_TABLE, MAIN_TABLE, Route};
 use crate::rule::Rule;
 
-/// Where the rule stands that sends packets of VRFs to their tables: before the system's own tables, where the kernel
-/// itself puts one with the first VRF. The kernel's would outlive the last VRF, so that Knit has its own.
+/// Priority of the rule that looks up packets of VRFs in their tables, before the system's tables. It is the priority of
+/// the rule that the kernel adds with the first VRF; Knit adds its own because the kernel's outlives the last VRF.
 pub const VRF_RULE_PRIORITY: u32 = 1000;
 
-/// The metric of the last route of a VRF's table: any other comes before it.
+/// Metric of the fallback route of a VRF's table: all other routes are preferred.
 const LAST_METRIC: u32 = u32::MAX - 1;
 
-/// A VRF's own fields.
+/// VRF-specific fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vrf {
-    /// The table of its routes.
+    /// Its routing table.
     pub table: u32,
 }
 
 impl LinkKind for Vrf {
     const NAME: &'static str = "vrf";
-    const RECREATE: &'static [&'static str] = &["table"];
+    const IMMUTABLE: &'static [&'static str] = &["table"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
 
-    /// Packets only pass through it on paper: a small MTU would cut them for nothing.
-    fn habits(&self) -> Attrs {
+    /// Packets do not really pass through the VRF device, so a smaller MTU would only cause needless fragmentation.
+    fn default_attrs(&self) -> Attrs {
         Attrs { mtu: Some(MAX_MTU), arp: Some(false), multicast: Some(false), ..Attrs::default() }
     }
 
@@ -37,7 +37,7 @@ impl LinkKind for Vrf {
         [false, true].map(|ipv6| Rule::of_vrfs(ipv6, VRF_RULE_PRIORITY)).into()
     }
 
-    /// What no route of the VRF leads anywhere must not go on by the pod's own routes.
+    /// Packets without a route in the VRF must not fall through to the pod's main table.
     fn routes(&self) -> Vec<Route> {
         let everywhere = [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())];
         everywhere.map(|to| Route::unreachable(to, self.table, LAST_METRIC)).into()
@@ -48,13 +48,13 @@ impl LinkKind for Vrf {
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
-        let whose = match self.table {
-            0 => "is no table",
+        let reason = match self.table {
+            0 => "is not a table",
             253 => "is the kernel's default table",
             MAIN_TABLE => "is the pod's main table",
-            LOCAL_TABLE => "is the pod's table of local addresses",
+            LOCAL_TABLE => "is the pod's local table",
             _ => return,
         };
-        problems.invalid(format!("{path}.table"), format!("table {} {whose}: take another", self.table));
+        problems.invalid(format!("{path}.table"), format!("table {} {reason}: choose another", self.table));
     }
 }

@@ -1,4 +1,4 @@
-//! vxlan: Ethernet in UDP.
+//! vxlan: Ethernet over UDP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,45 +10,45 @@ use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problems;
 
-/// The port that IANA gave to VXLAN. (The kernel's own default is an older one.)
+/// The IANA port of VXLAN (the kernel's default is an older one).
 pub const DEFAULT_PORT: u16 = 4789;
 
-/// A VXLAN's own fields.
+/// VXLAN-specific fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vxlan {
-    /// The network's number, 24 bits.
+    /// Virtual network identifier, 24 bits.
     pub vni: u32,
-    /// The far end (or multicast group) for what has no entry of its own.
+    /// Default remote endpoint or multicast group for destinations without an FDB entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<IpAddr>,
-    /// The near end's address.
+    /// Local endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<IpAddr>,
-    /// The UDP port.
+    /// UDP port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The link that carries it.
+    /// Parent link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<IfName>,
-    /// Hops; 0 takes the system's.
+    /// TTL; 0: the system's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u8>,
-    /// Whether addresses are learnt from packets.
+    /// Whether remote endpoints are learnt from packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning: Option<bool>,
-    /// Seconds after which a silent address is forgotten.
+    /// Ageing time of learnt entries, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fdb_ageing: Option<u32>,
-    /// Where frames to a hardware address go: all the fixed entries that there are. Of a link that learns nothing is told.
+    /// All permanent FDB entries: hardware address to remote endpoint. Not observed on a link that learns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fdb: Option<BTreeMap<Mac, IpAddr>>,
-    /// Where frames to everyone go, and those whose place is not known: all the places. It goes without `remote`.
+    /// All remote endpoints for broadcast and unknown unicast. Mutually exclusive with `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flood: Option<BTreeSet<IpAddr>>,
 }
 
 impl Vxlan {
-    /// Every field stated, for tests that go over all fields.
+    /// Every field set, for tests that cover all fields.
     #[doc(hidden)]
     pub fn full_for_tests() -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Vxlan {
         }
     }
 
-    /// A link that goes only where its entries say, from this address of the node.
+    /// A VXLAN without learning that uses only its permanent FDB entries.
     pub fn unicast(vni: u32, port: u16, local: IpAddr, fdb: BTreeMap<Mac, IpAddr>) -> Self {
         Self {
             vni,
@@ -81,13 +81,13 @@ impl Vxlan {
         }
     }
 
-    /// A link that learns who is where, from this address of the node. What it does not know goes to all of these.
+    /// A learning VXLAN that floods unknown destinations to all of these endpoints.
     pub fn flooding(vni: u32, port: u16, local: IpAddr, flood: BTreeSet<IpAddr>) -> Self {
         let unicast = Self::unicast(vni, port, local, BTreeMap::new());
         Self { learning: Some(true), fdb: None, flood: Some(flood), ..unicast }
     }
 
-    /// The bytes that it puts around each packet, over this family.
+    /// Encapsulation overhead over this outer family.
     pub const fn overhead_over(is_ipv6: bool) -> u32 {
         let outer = if is_ipv6 { 40 } else { 20 };
         outer + 8 + 8 + 14
@@ -96,7 +96,7 @@ impl Vxlan {
 
 impl LinkKind for Vxlan {
     const NAME: &'static str = "vxlan";
-    const RECREATE: &'static [&'static str] = &["vni", "port", "local", "parent", "learning"];
+    const IMMUTABLE: &'static [&'static str] = &["vni", "port", "local", "parent", "learning"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
     fn with_defaults(self) -> Self {
@@ -115,7 +115,7 @@ impl LinkKind for Vxlan {
         self.parent = Some(parent);
     }
 
-    fn set_ends(&mut self, _local: IpAddr, remote: IpAddr) {
+    fn set_endpoints(&mut self, _local: IpAddr, remote: IpAddr) {
         self.remote = Some(remote);
     }
 
@@ -123,11 +123,11 @@ impl LinkKind for Vxlan {
         if self.vni >= 1 << 24 {
             problems.invalid(
                 format!("{path}.vni"),
-                format!("VNI {} needs more than 24 bits, the largest is 16777215", self.vni),
+                format!("VNI {} exceeds 24 bits, the largest is 16777215", self.vni),
             );
         }
         if self.port == Some(0) {
-            problems.invalid(format!("{path}.port"), "port 0 is no port");
+            problems.invalid(format!("{path}.port"), "port 0 is not a valid port");
         }
         if let (Some(local), Some(remote)) = (self.local, self.remote)
             && local.is_ipv4() != remote.is_ipv4()
@@ -141,7 +141,7 @@ impl LinkKind for Vxlan {
             problems.invalid(format!("{path}.local"), "the local address must be a unicast address");
         }
         if self.remote.is_some_and(|remote| remote.is_multicast()) && self.parent.is_none() {
-            problems.invalid(format!("{path}.parent"), "a multicast remote needs a parent to send it on");
+            problems.invalid(format!("{path}.parent"), "a multicast remote requires a parent");
         }
     }
 }

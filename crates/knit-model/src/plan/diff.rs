@@ -1,13 +1,13 @@
-//! From desired and observed to a plan. Pure, and total: any two states give a plan.
+//! Computes the plan from observed to desired state. Pure and total: any two states give a plan.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::below::{below_of, depth, moved_along, needs};
-use super::changes::{changes, going_up};
-use super::removal::{Place, Removal};
-use super::verdicts::judge;
-use super::{Change, Desired, Item, Plan, Planned, Step};
+use super::field_changes::{changes, up_change};
+use super::link_decisions::decide_links;
+use super::parents::{depth, implied_mtu_changes, parent_of, required_links};
+use super::removal::{LinkKey, Removal};
+use super::{Desired, FieldChange, ItemKey, Plan, PlannedStep, Step};
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
 use crate::provenance::Provenance;
@@ -18,97 +18,96 @@ use crate::state::{Address, NetState, ScopeState};
 
 /// The ordered steps from `observed` to `desired`.
 ///
-/// What carries Knit's mark and is not desired goes. What has no mark is never changed or removed, except for the stated
-/// fields of a link that desired names without an owner. First things go (what uses another before what is used), then
-/// links are made, then sysctls, changes and addresses, then links go up that waited for those, then routes, rules and
-/// neighbours follow. Only the rule of VRFs comes before links: no VRF is ever without it.
+/// Items that Knit owns and that are not desired are removed. Items that Knit does not own are never changed or removed,
+/// except for the set fields of a link that desired state names without an owner. Order: removals (users before what they
+/// use), link creation, sysctls, field changes, addresses, setting links up that waited for addresses, routes, rules,
+/// neighbours. Only the rule of VRFs precedes link creation: no VRF ever exists without it.
 pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
-    let verdicts = judge(&desired.state, observed);
-    let mut removal = Removal::new(observed, &verdicts.going);
+    let decisions = decide_links(&desired.state, observed);
+    let mut removal = Removal::new(observed, &decisions.removed);
     remove_items(&mut removal, &desired.state, observed);
-    removal.delete_links(&|place| verdicts.notes.get(place).cloned());
+    removal.delete_links(&|place| decisions.notes.get(place).cloned());
 
     let Removal { now, steps, .. } = removal;
-    let mut building = Building { desired, now, steps, blocked: verdicts.blocked };
-    building.add_rules(|rule| rule.vrf);
-    building.create_links();
-    building.set_sysctls();
-    building.change_links();
-    building.add_addresses();
-    building.bring_up();
-    building.add_routes();
-    building.add_rules(|rule| !rule.vrf);
-    building.add_neighbours();
-    let announced = announced(desired, &building.steps);
-    Plan { steps: building.steps, problems: verdicts.problems, announced }
+    let mut builder = Builder { desired, now, steps, blocked: decisions.blocked };
+    builder.add_rules(|rule| rule.vrf);
+    builder.create_links();
+    builder.set_sysctls();
+    builder.change_links();
+    builder.add_addresses();
+    builder.bring_up();
+    builder.add_routes();
+    builder.add_rules(|rule| !rule.vrf);
+    builder.add_neighbours();
+    let announced_addresses = announced_addresses(desired, &builder.steps);
+    Plan { steps: builder.steps, problems: decisions.problems, announced_addresses }
 }
 
-/// The new addresses that neighbours are told of.
-fn announced(desired: &Desired, steps: &[Planned]) -> Vec<(Scope, IfName, IpAddr)> {
-    if desired.announced.is_empty() {
+/// New addresses that are to be announced.
+fn announced_addresses(desired: &Desired, steps: &[PlannedStep]) -> Vec<(Scope, IfName, IpAddr)> {
+    if desired.announced_links.is_empty() {
         return Vec::new();
     }
     let new = steps.iter().filter_map(|planned| match &planned.step {
         Step::AddAddress(address) => {
             let at = (planned.scope.clone(), address.link.clone());
-            desired.announced.contains(&at).then(|| (at.0, at.1, address.address.addr()))
+            desired.announced_links.contains(&at).then(|| (at.0, at.1, address.address.addr()))
         }
         _ => None,
     });
     new.collect()
 }
 
-/// Removes what carries Knit's mark and is not desired, and notes what goes by itself with a link.
+/// Removes owned items that are not desired, and records what the kernel removes together with a link.
 fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetState) {
     let nothing = ScopeState::default();
-    for (scope, seen) in &observed.scopes {
-        let want = desired.scopes.get(scope).unwrap_or(&nothing);
-        for rule in seen.rules.difference(&want.rules) {
+    for (scope, state) in &observed.scopes {
+        let wanted = desired.scopes.get(scope).unwrap_or(&nothing);
+        for rule in state.rules.difference(&wanted.rules) {
             removal.now.scope(scope).rules.remove(rule);
             removal.push(scope, Step::RemoveRule(rule.clone()), false, None);
         }
-        for (key, neighbour) in &seen.neighbours {
-            let with_link = removal.goes(scope, &neighbour.link);
-            let stays = want.neighbours.contains_key(key)
+        for (key, neighbour) in &state.neighbours {
+            let with_link = removal.is_removed(scope, &neighbour.link);
+            let stays = wanted.neighbours.contains_key(key)
                 && !changes_vrf(removal, desired, observed, (scope, &neighbour.link));
             if with_link || (neighbour.owned && !stays) {
                 removal.now.scope(scope).neighbours.remove(key);
                 removal.push(scope, Step::RemoveNeighbour(neighbour.clone()), with_link, None);
             }
         }
-        let leaving = |address: &Address| {
-            let wanted = want.addresses.get(&address.key()).is_some_and(|want| want.same_as(address));
-            let stays = wanted && !changes_vrf(removal, desired, observed, (scope, &address.link));
-            removal.goes(scope, &address.link) || (address.owned && !stays)
+        let is_leaving = |address: &Address| {
+            let is_desired = wanted.addresses.get(&address.key()).is_some_and(|other| other.same_as(address));
+            let stays = is_desired && !changes_vrf(removal, desired, observed, (scope, &address.link));
+            removal.is_removed(scope, &address.link) || (address.owned && !stays)
         };
-        let (leaving, staying): (Vec<_>, Vec<_>) =
-            seen.addresses.values().partition(|address| leaving(address));
-        for (key, route) in &seen.routes {
-            let with_link = route.via.iter().any(|hop| removal.goes(scope, &hop.link));
-            let loses_its_way = route.owned
+        let (removed, kept): (Vec<_>, Vec<_>) =
+            state.addresses.values().partition(|address| is_leaving(address));
+        for (key, route) in &state.routes {
+            let with_link = route.via.iter().any(|hop| removal.is_removed(scope, &hop.link));
+            let loses_next_hop = route.owned
                 && route.via.iter().any(|hop| {
                     changes_vrf(removal, desired, observed, (scope, &hop.link))
-                        || loses_its_way(route, hop, &leaving, &staying)
+                        || loses_next_hop(route, hop, &removed, &kept)
                 });
-            if with_link || loses_its_way || (route.owned && !want.routes.contains_key(key)) {
-                // Of several hops a cut-off link is one that is down: the route stays for the others.
-                let by_itself =
-                    with_link && (!route.owned || route.via.iter().all(|hop| removal.goes(scope, &hop.link)));
+            if with_link || loses_next_hop || (route.owned && !wanted.routes.contains_key(key)) {
+                // The kernel keeps an ECMP route whose other next hops are still there.
+                let is_implied = with_link
+                    && (!route.owned || route.via.iter().all(|hop| removal.is_removed(scope, &hop.link)));
                 removal.now.scope(scope).routes.remove(key);
-                removal.push(scope, Step::RemoveRoute(route.clone()), by_itself, None);
+                removal.push(scope, Step::RemoveRoute(route.clone()), is_implied, None);
             }
         }
-        for address in leaving {
-            let with_link = removal.goes(scope, &address.link);
+        for address in removed {
+            let with_link = removal.is_removed(scope, &address.link);
             removal.now.scope(scope).addresses.remove(&address.key());
             removal.push(scope, Step::RemoveAddress(address.clone()), with_link, None);
         }
     }
 }
 
-/// Whether a living link becomes a port of another VRF, or leaves one, or its VRF is made again: the kernel takes it down
-/// and up again, and drops its routes, neighbours and IPv6 addresses. So they are taken away before and come back after, in
-/// the table where they belong.
+/// Whether an existing link enters or leaves a VRF, or its VRF is recreated: the kernel cycles it and drops its routes,
+/// neighbours and IPv6 addresses. So they are removed before and added again after, in the right table.
 fn changes_vrf(
     removal: &Removal<'_>,
     desired: &NetState,
@@ -121,51 +120,51 @@ fn changes_vrf(
         let master = master.name().and_then(|name| state.link(scope, name));
         master.is_some_and(|master| matches!(master.kind, Kind::Vrf(_)))
     };
-    let is_made_again = from.name().is_some_and(|master| removal.goes(scope, master));
-    (to != from || is_made_again) && (is_vrf(desired, &to) || is_vrf(observed, &from))
+    let is_recreated = from.name().is_some_and(|master| removal.is_removed(scope, master));
+    (to != from || is_recreated) && (is_vrf(desired, &to) || is_vrf(observed, &from))
 }
 
-/// Whether a route cannot outlive the addresses that leave: its gateway is reached only through one of them, or it is
-/// an IPv4 route and its link keeps no IPv4 address, at which the kernel drops all of that link's routes.
-fn loses_its_way(route: &Route, hop: &NextHop, leaving: &[&Address], staying: &[&Address]) -> bool {
+/// Whether a route does not survive the removed addresses: its gateway is reachable only through one of them, or it is an
+/// IPv4 route and its link keeps no IPv4 address, at which point the kernel drops all IPv4 routes of the link.
+fn loses_next_hop(route: &Route, hop: &NextHop, removed: &[&Address], kept: &[&Address]) -> bool {
     let is_ipv4 = route.to.addr().is_ipv4();
     let here = |address: &&&Address| address.link == hop.link && address.address.addr().is_ipv4() == is_ipv4;
-    if !leaving.iter().any(|address| here(&address)) {
+    if !removed.iter().any(|address| here(&address)) {
         return false;
     }
-    let mut staying = staying.iter().filter(here);
+    let mut kept = kept.iter().filter(here);
     match hop.gateway {
-        Some(gateway) if !hop.onlink => !staying.any(|address| address.address.contains(&gateway)),
-        _ => is_ipv4 && staying.next().is_none(),
+        Some(gateway) if !hop.onlink => !kept.any(|address| address.address.contains(&gateway)),
+        _ => is_ipv4 && kept.next().is_none(),
     }
 }
 
-/// The second half of a plan: from what is left to what is wanted.
-struct Building<'a> {
+/// The second half of a plan: from the state after removals to desired state.
+struct Builder<'a> {
     desired: &'a Desired,
     now: NetState,
-    steps: Vec<Planned>,
-    blocked: BTreeSet<Place>,
+    steps: Vec<PlannedStep>,
+    blocked: BTreeSet<LinkKey>,
 }
 
-impl Building<'_> {
-    fn push(&mut self, scope: &Scope, item: Item, step: Step) {
-        let because = self.because(scope, item);
-        self.steps.push(Planned { scope: scope.clone(), step, because, implied: false, note: None });
+impl Builder<'_> {
+    fn push(&mut self, scope: &Scope, item: ItemKey, step: Step) {
+        let origins = self.origins(scope, item);
+        self.steps.push(PlannedStep { scope: scope.clone(), step, origins, implied: false, note: None });
     }
 
-    fn because(&self, scope: &Scope, item: Item) -> Vec<Provenance> {
-        self.desired.why.get(&(scope.clone(), item)).cloned().unwrap_or_default()
+    fn origins(&self, scope: &Scope, item: ItemKey) -> Vec<Provenance> {
+        self.desired.origins.get(&(scope.clone(), item)).cloned().unwrap_or_default()
     }
 
     fn is_blocked(&self, scope: &Scope, link: &IfName) -> bool {
-        // Asked for every item of every plan, and hardly ever is there any.
+        // Called for every item of every plan, and almost always empty.
         !self.blocked.is_empty() && self.blocked.contains(&(scope.clone(), link.clone()))
     }
 
-    /// Makes missing links, each after those it needs. A veth comes with its far end.
+    /// Creates missing links, each after those it requires. A veth is created with its peer.
     fn create_links(&mut self) {
-        let mut left: Vec<Place> = Vec::new();
+        let mut left: Vec<LinkKey> = Vec::new();
         for (scope, state) in &self.desired.state.scopes {
             let missing = |link: &&Link| {
                 link.owner.is_some()
@@ -174,31 +173,32 @@ impl Building<'_> {
             };
             left.extend(state.links.values().filter(missing).map(|link| (scope.clone(), link.name.clone())));
         }
-        // Sandboxes before the host, so that a pair is named by its end in the sandbox.
+        // Sandboxes before the host, so that a veth pair is named by its end in the sandbox.
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         while !left.is_empty() {
-            let ready =
-                |(scope, name): &Place| !self.waits_for(scope, name).iter().any(|other| left.contains(other));
+            let ready = |(scope, name): &LinkKey| {
+                !self.prerequisites(scope, name).iter().any(|other| left.contains(other))
+            };
             let next = left.iter().position(ready).unwrap_or(0);
             let place = left.remove(next);
             let Some(link) = self.desired.state.link(&place.0, &place.1).cloned() else { continue };
-            let peer = far_end(&self.desired.state, &link);
+            let peer = veth_peer(&self.desired.state, &link);
             if let Some((scope, other)) = &peer {
                 left.retain(|place| (&place.0, &place.1) != (scope, &other.name));
             }
-            let newborn = |scope: &Scope, link: &Link| {
-                let mut newborn = link.clone();
-                newborn.attrs.up = None;
-                newborn.attrs.mtu = link.attrs.mtu.map(|mtu| self.room_for(scope, link, mtu));
-                newborn
+            let created = |scope: &Scope, link: &Link| {
+                let mut created = link.clone();
+                created.attrs.up = None;
+                created.attrs.mtu = link.attrs.mtu.map(|mtu| self.initial_mtu(scope, link, mtu));
+                created
             };
             let ends: Vec<(Scope, Link)> = [(place.0.clone(), link)]
                 .into_iter()
                 .chain(peer)
-                .map(|(scope, link)| (scope.clone(), newborn(&scope, &link)))
+                .map(|(scope, link)| (scope.clone(), created(&scope, &link)))
                 .collect();
             let step = Step::CreateLink { link: ends[0].1.clone(), peer: ends.get(1).cloned() };
-            self.push(&place.0, Item::Link(place.1.clone()), step);
+            self.push(&place.0, ItemKey::Link(place.1.clone()), step);
             for (scope, mut made) in ends {
                 if let Some(device) = made.device() {
                     self.now.scope(&Scope::Host).links.remove(device);
@@ -209,61 +209,61 @@ impl Building<'_> {
         }
     }
 
-    /// The MTU that a link can be born with: its parent's, if that has yet to grow to hold it.
-    fn room_for(&self, scope: &Scope, link: &Link, mtu: u32) -> u32 {
-        let below = below_of(scope, link);
+    /// The MTU that a link can be created with: that of its parent, if the parent is raised only later.
+    fn initial_mtu(&self, scope: &Scope, link: &Link, mtu: u32) -> u32 {
+        let parent = parent_of(scope, link);
         let mtu_in =
-            |state: &NetState| below.as_ref().and_then(|(scope, name)| state.link(scope, name)?.attrs.mtu);
+            |state: &NetState| parent.as_ref().and_then(|(scope, name)| state.link(scope, name)?.attrs.mtu);
         match (mtu_in(&self.now), mtu_in(&self.desired.state)) {
             (Some(now), Some(later)) if now < mtu && mtu <= later => now,
             _ => mtu,
         }
     }
 
-    /// The links that have to be there before this one.
-    fn waits_for(&self, scope: &Scope, name: &IfName) -> Vec<Place> {
+    /// The links that must exist before this one.
+    fn prerequisites(&self, scope: &Scope, name: &IfName) -> Vec<LinkKey> {
         let Some(link) = self.desired.state.link(scope, name) else { return Vec::new() };
-        let mut needed = needs(scope, link);
-        if let Some((scope, peer)) = far_end(&self.desired.state, link) {
-            needed.extend(needs(&scope, &peer));
+        let mut required = required_links(scope, link);
+        if let Some((scope, peer)) = veth_peer(&self.desired.state, link) {
+            required.extend(required_links(&scope, &peer));
         }
-        needed
+        required
     }
 
     fn set_sysctls(&mut self) {
         for (scope, want) in &self.desired.state.scopes {
             for (key, to) in &want.sysctls {
-                let seen = self.now.scopes.get(scope).and_then(|state| state.sysctls.get(key)).cloned();
-                // Of a link that is made by this plan nothing could be observed yet; its first value is the kernel's own.
-                let from = seen.unwrap_or_default();
-                let of_blocked =
+                let observed = self.now.scopes.get(scope).and_then(|state| state.sysctls.get(key)).cloned();
+                // Not observed for a link that this plan creates; it starts with the kernel's default.
+                let from = observed.unwrap_or_default();
+                let is_blocked =
                     self.blocked.iter().any(|(there, link)| there == scope && is_sysctl_of(key, link));
-                if from != *to && !of_blocked {
+                if from != *to && !is_blocked {
                     let step = Step::SetSysctl { key: key.clone(), from, to: to.clone() };
-                    self.push(scope, Item::Sysctl(key.clone()), step);
+                    self.push(scope, ItemKey::Sysctl(key.clone()), step);
                 }
             }
         }
     }
 
-    /// Changes what differs on living links. Going up waits for addresses, and for the link that it sits on.
+    /// Changes fields of existing links. Setting a link up waits for its addresses and its parent.
     fn change_links(&mut self) {
-        self.for_each_change(|want, seen, waits| {
-            let mut changes = changes(want, seen);
-            changes.extend(going_up(want, seen).filter(|_| !waits));
+        self.for_each_change(|desired, observed, waits| {
+            let mut changes = changes(desired, observed);
+            changes.extend(up_change(desired, observed).filter(|_| !waits));
             changes
         });
     }
 
     fn bring_up(&mut self) {
-        self.for_each_change(|want, seen, waits| {
-            going_up(want, seen).filter(|_| waits).into_iter().collect()
+        self.for_each_change(|desired, observed, waits| {
+            up_change(desired, observed).filter(|_| waits).into_iter().collect()
         });
     }
 
-    /// A link that gets smaller comes before the one that it sits on, all others after it: neither way is a link ever
-    /// asked to be larger than what it sits on, nor when it is taken back.
-    fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<Change>) {
+    /// A link whose MTU shrinks is changed before its parent, all others after it, so that neither the plan nor its rollback
+    /// ever requests an MTU larger than the parent's.
+    fn for_each_change(&mut self, changes: fn(&Link, &Link, bool) -> Vec<FieldChange>) {
         let desired = self.desired;
         let mut places: Vec<(bool, usize, (&Scope, &IfName))> = Vec::new();
         for (scope, state) in &desired.state.scopes {
@@ -288,17 +288,17 @@ impl Building<'_> {
                 continue;
             }
             let kind = seen.kind.name().to_owned();
-            let along =
+            let mtu_change =
                 changes.iter().find(|change| change.field == "mtu").and_then(|change| change.to.as_u64());
-            if let Some(mtu) = along {
+            if let Some(mtu) = mtu_change {
                 let place = (scope.clone(), name.clone());
-                self.steps.extend(moved_along(&mut self.now, &place, mtu));
+                self.steps.extend(implied_mtu_changes(&mut self.now, &place, mtu));
                 if let Some(link) = self.now.scope(scope).links.get_mut(name) {
                     link.attrs.mtu = u32::try_from(mtu).ok();
                 }
             }
             let step = Step::ChangeLink { name: name.clone(), kind, changes };
-            self.push(scope, Item::Link(name.clone()), step);
+            self.push(scope, ItemKey::Link(name.clone()), step);
         }
     }
 
@@ -312,7 +312,7 @@ impl Building<'_> {
             for (key, address) in &want.addresses {
                 let there = self.now.scopes.get(scope).is_some_and(|state| state.addresses.contains_key(key));
                 if !there && !self.is_blocked(scope, &address.link) {
-                    self.push(scope, Item::Address(key.clone()), Step::AddAddress(address.clone()));
+                    self.push(scope, ItemKey::Address(key.clone()), Step::AddAddress(address.clone()));
                 }
             }
         }
@@ -320,7 +320,7 @@ impl Building<'_> {
 
     fn add_routes(&mut self) {
         for (scope, want) in &self.desired.state.scopes {
-            // Routes to what is on a link come before routes through a gateway there.
+            // On-link routes precede routes through a gateway that they make reachable.
             let mut routes: Vec<_> = want.routes.iter().collect();
             routes.sort_by_key(|(_, route)| route.via.iter().any(|hop| hop.gateway.is_some()));
             for (key, route) in routes {
@@ -328,10 +328,10 @@ impl Building<'_> {
                     continue;
                 }
                 match self.now.scopes.get(scope).and_then(|state| state.routes.get(key)) {
-                    None => self.push(scope, Item::Route(key.clone()), Step::AddRoute(route.clone())),
+                    None => self.push(scope, ItemKey::Route(key.clone()), Step::AddRoute(route.clone())),
                     Some(before) if before.owned && !before.same_as(route) => {
                         let step = Step::ReplaceRoute { before: before.clone(), after: route.clone() };
-                        self.push(scope, Item::Route(key.clone()), step);
+                        self.push(scope, ItemKey::Route(key.clone()), step);
                     }
                     Some(_) => {}
                 }
@@ -339,13 +339,13 @@ impl Building<'_> {
         }
     }
 
-    fn add_rules(&mut self, wanted: fn(&Rule) -> bool) {
+    fn add_rules(&mut self, filter: fn(&Rule) -> bool) {
         for (scope, want) in &self.desired.state.scopes {
             let there =
                 |rule: &Rule| self.now.scopes.get(scope).is_some_and(|state| state.rules.contains(rule));
-            let missing: Vec<_> = want.rules.iter().filter(|rule| wanted(rule) && !there(rule)).collect();
+            let missing: Vec<_> = want.rules.iter().filter(|rule| filter(rule) && !there(rule)).collect();
             for rule in missing {
-                self.push(scope, Item::Rule(rule.clone()), Step::AddRule(rule.clone()));
+                self.push(scope, ItemKey::Rule(rule.clone()), Step::AddRule(rule.clone()));
             }
         }
     }
@@ -359,12 +359,12 @@ impl Building<'_> {
                 match self.now.scopes.get(scope).and_then(|state| state.neighbours.get(key)) {
                     None => {
                         let step = Step::AddNeighbour(neighbour.clone());
-                        self.push(scope, Item::Neighbour(key.clone()), step);
+                        self.push(scope, ItemKey::Neighbour(key.clone()), step);
                     }
                     Some(before) if before.owned && before.mac != neighbour.mac => {
                         let step =
                             Step::ReplaceNeighbour { before: before.clone(), after: neighbour.clone() };
-                        self.push(scope, Item::Neighbour(key.clone()), step);
+                        self.push(scope, ItemKey::Neighbour(key.clone()), step);
                     }
                     Some(_) => {}
                 }
@@ -373,13 +373,13 @@ impl Building<'_> {
     }
 }
 
-/// Whether a sysctl is one of this link's: `net/ipv6/conf/net1/accept_ra` is of `net1`.
+/// Whether a sysctl belongs to this link: `net/ipv6/conf/net1/accept_ra` belongs to `net1`.
 fn is_sysctl_of(key: &str, link: &IfName) -> bool {
     key.split('/').nth(3) == Some(link.as_str())
 }
 
-/// The far end of a desired veth, with its scope.
-fn far_end(desired: &NetState, link: &Link) -> Option<(Scope, Link)> {
+/// The peer of a desired veth, with its scope.
+fn veth_peer(desired: &NetState, link: &Link) -> Option<(Scope, Link)> {
     let Kind::Veth(veth) = &link.kind else { return None };
     let peer = veth.peer.as_ref()?;
     Some((peer.scope.clone(), desired.link(&peer.scope, &peer.name)?.clone()))

@@ -1,57 +1,57 @@
-//! Taking things out of a state: the steps for it, and the state afterwards.
+//! Removal of items from a state: the steps, and the resulting state.
 
 use std::collections::BTreeSet;
 
-use super::changes::lost_with_master;
-use super::devices::returned;
-use super::{Change, Planned, Step};
+use super::field_changes::lost_with_master;
+use super::moved_devices::returned_nic;
+use super::{FieldChange, PlannedStep, Step};
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
 use crate::problem::{Problem, Reason};
 use crate::sandbox::Scope;
 use crate::state::NetState;
 
-/// A link and where it is.
-pub(super) type Place = (Scope, IfName);
+/// Scope and name of a link.
+pub(super) type LinkKey = (Scope, IfName);
 
-/// Takes steps out of a state one by one, so that later steps see what the earlier ones left.
+/// Removes items one by one, so that later steps see the result of earlier ones.
 pub(super) struct Removal<'a> {
-    /// The state as it is after the steps so far.
+    /// The state after the steps so far.
     pub(super) now: NetState,
     /// The steps so far.
-    pub(super) steps: Vec<Planned>,
-    /// Links that are to go.
-    going: &'a BTreeSet<Place>,
+    pub(super) steps: Vec<PlannedStep>,
+    /// Links to be removed.
+    removed: &'a BTreeSet<LinkKey>,
 }
 
 impl<'a> Removal<'a> {
-    pub(super) fn new(observed: &NetState, going: &'a BTreeSet<Place>) -> Self {
-        Self { now: observed.clone(), steps: Vec::new(), going }
+    pub(super) fn new(observed: &NetState, removed: &'a BTreeSet<LinkKey>) -> Self {
+        Self { now: observed.clone(), steps: Vec::new(), removed }
     }
 
-    /// Adds a step that stands for itself.
+    /// Adds a step without origins.
     pub(super) fn push(&mut self, scope: &Scope, step: Step, implied: bool, note: Option<String>) {
-        self.steps.push(Planned { scope: scope.clone(), step, because: Vec::new(), implied, note });
+        self.steps.push(PlannedStep { scope: scope.clone(), step, origins: Vec::new(), implied, note });
     }
 
-    /// Whether the link goes, and so takes with it what hangs on it.
-    pub(super) fn goes(&self, scope: &Scope, link: &IfName) -> bool {
-        self.going.contains(&(scope.clone(), link.clone()))
+    /// Whether the link is removed, and with it its addresses, routes and neighbours.
+    pub(super) fn is_removed(&self, scope: &Scope, link: &IfName) -> bool {
+        self.removed.contains(&(scope.clone(), link.clone()))
     }
 
-    /// What stands in the way of deleting a link: someone else's link that sits on it or is a port of it.
+    /// Why a link cannot be deleted: a link that Knit does not own is a child or port of it.
     pub(super) fn obstacle(observed: &NetState, scope: &Scope, link: &Link) -> Option<Problem> {
-        let on_it = observed
+        let links = observed
             .scopes
             .iter()
             .flat_map(|(place, state)| state.links.values().map(move |other| (place, other)));
-        let mut foreign = on_it.filter(|(_, other)| other.owner.is_none());
+        let mut foreign = links.filter(|(_, other)| other.owner.is_none());
         let (_, user) = foreign.find(|(place, other)| depends(place, other, scope, &link.name))?;
         Some(Problem {
             field: String::new(),
             reason: Reason::NotOwned,
             message: format!(
-                "{} {} is kept: link {} uses it, and Knit did not make that one",
+                "{} {} is kept: link {} uses it and is not owned by Knit",
                 link.kind.name(),
                 link.name,
                 user.name
@@ -59,18 +59,18 @@ impl<'a> Removal<'a> {
         })
     }
 
-    /// Deletes the links that go: whatever uses another link goes before it.
-    pub(super) fn delete_links(&mut self, notes: &dyn Fn(&Place) -> Option<String>) {
-        let mut left: Vec<Place> = self.going.iter().cloned().collect();
-        // Sandboxes before the host, so that a pair is named by its end in the sandbox.
+    /// Deletes the removed links, each before the links that it uses.
+    pub(super) fn delete_links(&mut self, notes: &dyn Fn(&LinkKey) -> Option<String>) {
+        let mut left: Vec<LinkKey> = self.removed.iter().cloned().collect();
+        // Sandboxes before the host, so that a veth pair is named by its end in the sandbox.
         left.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
         while !left.is_empty() {
-            let is_used = |place: &Place| left.iter().any(|(scope, name)| self.uses(scope, name, place));
-            // A circle cannot come from a kernel; if one is claimed, any order is as good.
+            let is_used = |place: &LinkKey| left.iter().any(|(scope, name)| self.uses(scope, name, place));
+            // A kernel never has a cycle; if one is reported, any order will do.
             let next = left.iter().position(|place| !is_used(place)).unwrap_or(0);
             let place = left.remove(next);
             let Some(link) = self.take(&place) else { continue };
-            let peer = self.far_end(&link, &left);
+            let peer = self.veth_peer(&link, &left);
             let peer = peer.and_then(|place| {
                 left.retain(|other| *other != place);
                 self.take(&place).map(|link| (place.0, link))
@@ -79,32 +79,33 @@ impl<'a> Removal<'a> {
         }
     }
 
-    fn uses(&self, scope: &Scope, name: &IfName, used: &Place) -> bool {
+    fn uses(&self, scope: &Scope, name: &IfName, used: &LinkKey) -> bool {
         (scope, name) != (&used.0, &used.1)
             && self.now.link(scope, name).is_some_and(|link| depends(scope, link, &used.0, &used.1))
     }
 
-    /// Takes a link out of the state, and its sysctls with it. Its ports that stay lose their master.
-    fn take(&mut self, place: &Place) -> Option<Link> {
+    /// Removes a link and its sysctls from the state. Remaining ports lose their master.
+    fn take(&mut self, place: &LinkKey) -> Option<Link> {
         let state = self.now.scopes.get_mut(&place.0)?;
-        let master = Master::Of(place.1.clone());
+        let master = Master::Link(place.1.clone());
         let mut freed = Vec::new();
         for port in state.links.values_mut().filter(|port| port.attrs.master.as_ref() == Some(&master)) {
-            let left = Change { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
+            let unset =
+                FieldChange { field: "master".to_owned(), from: place.1.as_str().into(), to: "".into() };
             let mut free = port.clone();
-            (free.attrs.master, free.attrs.vlans, free.attrs.hairpin) = (Some(Master::Nothing), None, None);
-            let changes = std::iter::once(left).chain(lost_with_master(&free, port)).collect();
+            (free.attrs.master, free.attrs.vlans, free.attrs.hairpin) = (Some(Master::None), None, None);
+            let changes = std::iter::once(unset).chain(lost_with_master(&free, port)).collect();
             *port = free;
             freed.push((port.name.clone(), port.kind.name().to_owned(), changes));
         }
         let link = state.links.remove(&place.1)?;
         let sysctls = std::mem::take(&mut state.sysctls).into_iter();
-        let (gone, kept) = sysctls.partition(|(key, _)| key.split('/').any(|word| word == place.1.as_str()));
+        let (gone, kept) = sysctls.partition(|(key, _)| key.split('/').any(|part| part == place.1.as_str()));
         state.sysctls = kept;
         for (key, from) in gone {
             self.push(&place.0, Step::SetSysctl { key, from, to: String::new() }, true, None);
         }
-        if let Some(nic) = returned(&link) {
+        if let Some(nic) = returned_nic(&link) {
             self.now.scope(&Scope::Host).add_link(nic);
         }
         for (name, kind, changes) in freed {
@@ -113,19 +114,19 @@ impl<'a> Removal<'a> {
         Some(link)
     }
 
-    /// The other end of a pair among the links that are left: the kernel does not tell its name, the mark does.
-    fn far_end(&self, link: &Link, left: &[Place]) -> Option<Place> {
-        let is_pair = |other: &Link| matches!(other.kind, Kind::Veth(_)) && other.owner == link.owner;
+    /// The peer of a veth among the remaining links, found by the owner id because the kernel does not report its name.
+    fn veth_peer(&self, link: &Link, left: &[LinkKey]) -> Option<LinkKey> {
+        let is_peer = |other: &Link| matches!(other.kind, Kind::Veth(_)) && other.owner == link.owner;
         if !matches!(link.kind, Kind::Veth(_)) || link.owner.is_none() {
             return None;
         }
-        left.iter().find(|(scope, name)| self.now.link(scope, name).is_some_and(is_pair)).cloned()
+        left.iter().find(|(scope, name)| self.now.link(scope, name).is_some_and(is_peer)).cloned()
     }
 }
 
-/// Whether `link` in `scope` sits on, or is a port of, the link `name` in `where_`.
-fn depends(scope: &Scope, link: &Link, where_: &Scope, name: &IfName) -> bool {
-    let is_port = scope == where_ && link.attrs.master.as_ref().and_then(Master::name) == Some(name);
-    let below = link.born_from.as_ref().unwrap_or(scope);
-    is_port || (below == where_ && link.kind.parent() == Some(name))
+/// Whether `link` in `scope` is a child or port of the link `name` in `target`.
+fn depends(scope: &Scope, link: &Link, target: &Scope, name: &IfName) -> bool {
+    let is_port = scope == target && link.attrs.master.as_ref().and_then(Master::name) == Some(name);
+    let parent_scope = link.parent_scope.as_ref().unwrap_or(scope);
+    is_port || (parent_scope == target && link.kind.parent() == Some(name))
 }

@@ -1,228 +1,242 @@
-//! Blocks between agents and the API server: orders, answers that may be lost, and a watch that comes late.
+//! Block requests between agents and the API server: requests and responses may be lost, and watch events arrive
+//! late.
 
 use std::sync::Arc;
 
 use knit_engine::Event;
-use knit_engine::blocks::{Block, News, Order};
+use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
 
-use super::{Cluster, Due};
-use crate::api::Change;
-use crate::queue::{MILLIS, Moment, SECOND};
-use crate::trace::About;
+use super::{Cluster, ScheduledEvent};
+use crate::api_server::BlockChange;
+use crate::queue::{MILLIS, SECOND, SimTime};
+use crate::trace::TraceSubject;
 
-/// As long as the agent's own: empty at two looks in a row goes back.
-const REVIEW: Moment = 5 * SECOND;
-/// What could not be done is tried again after this long.
-const AGAIN: Moment = SECOND;
-/// An API server that has not answered by then does not.
-const PATIENCE: Moment = 10 * SECOND;
-/// So many of a thousand requests and answers are lost.
-const LOST: u64 = 3;
-/// So many of a thousand take long.
-const SLOW: u64 = 10;
+/// The agent's own interval: a block that is empty at two reviews in a row is released.
+const REVIEW_INTERVAL: SimTime = 5 * SECOND;
+/// Retry interval of failed requests.
+const RETRY_INTERVAL: SimTime = SECOND;
+/// Timeout of requests.
+const REQUEST_TIMEOUT: SimTime = 10 * SECOND;
+/// Lost requests and responses, per mille.
+const LOST_PER_MILLE: u64 = 3;
+/// Slow requests and responses, per mille.
+const SLOW_PER_MILLE: u64 = 10;
 
 impl Cluster {
-    fn latency(&mut self) -> Moment {
-        if self.is_busy() && self.dice.rarely(SLOW) {
-            return self.dice.between(SECOND, 8 * SECOND);
+    fn latency(&mut self) -> SimTime {
+        if self.is_busy() && self.rng.per_mille(SLOW_PER_MILLE) {
+            return self.rng.between(SECOND, 8 * SECOND);
         }
-        self.dice.between(MILLIS, 30 * MILLIS)
+        self.rng.between(MILLIS, 30 * MILLIS)
     }
 
     fn is_lost(&mut self, node: usize) -> bool {
-        self.nodes[node].is_cut || self.nodes[node].is_gone || (self.is_busy() && self.dice.rarely(LOST))
+        self.nodes[node].is_partitioned
+            || self.nodes[node].is_removed
+            || (self.is_busy() && self.rng.per_mille(LOST_PER_MILLE))
     }
 
-    /// An agent asks the API server for something.
-    pub(crate) fn send(&mut self, node: usize, order: Order) {
-        self.tries += 1;
-        let (life, attempt) = (self.nodes[node].life, self.tries);
-        let what = if matches!(order, Order::Claim { .. }) { "claims" } else { "gives back" };
-        self.note(node, what, About::Name(name_of(&order).to_owned()));
-        self.nodes[node].asked.insert(attempt);
+    /// An agent sends a request to the API server.
+    pub(crate) fn send_request(&mut self, node: usize, request: BlockRequest) {
+        self.attempts += 1;
+        let (incarnation, attempt) = (self.nodes[node].incarnation, self.attempts);
+        let what = if matches!(request, BlockRequest::Claim { .. }) { "claims" } else { "releases" };
+        self.record_trace(node, what, TraceSubject::Name(block_name(&request).to_owned()));
+        self.nodes[node].requests_in_flight.insert(attempt);
         let delay = self.latency();
-        self.queue.after(delay, Due::Arrive(node, life, Box::new(order.clone()), attempt));
-        self.queue.after(PATIENCE, Due::Late(node, life, Box::new(order), attempt));
+        self.queue.schedule(
+            delay,
+            ScheduledEvent::RequestArrival(node, incarnation, Box::new(request.clone()), attempt),
+        );
+        self.queue.schedule(
+            REQUEST_TIMEOUT,
+            ScheduledEvent::RequestTimeout(node, incarnation, Box::new(request), attempt),
+        );
     }
 
-    /// The API server does what was asked, and answers.
-    pub(crate) fn arrive(&mut self, node: usize, life: u32, order: Order, attempt: u64) {
+    /// The API server processes the request and responds.
+    pub(crate) fn process_request(&mut self, node: usize, incarnation: u32, request: BlockRequest, attempt: u64) {
         if self.is_lost(node) {
             return;
         }
-        let news = match order {
-            Order::Claim { name, pool, cidr } => {
+        let event = match request {
+            BlockRequest::Claim { name, pool, cidr } => {
                 let holder = self.nodes[node].name.clone();
-                let asked = Block { name, uid: String::new(), pool, cidr, node: holder, mine: false };
-                let there = self.api.create(asked);
-                News::Applied(self.seen_by(node, &there))
+                let block = Block { name, uid: String::new(), pool, cidr, node: holder, is_local: false };
+                let stored = self.api.create(block);
+                BlockEvent::Applied(self.as_seen_by(node, &stored))
             }
-            Order::Return { name, uid } => {
-                self.note(node, "has the API server delete", About::Name(format!("{name} {uid}")));
+            BlockRequest::Return { name, uid } => {
+                self.record_trace(
+                    node,
+                    "deletes at the API server",
+                    TraceSubject::Name(format!("{name} {uid}")),
+                );
                 self.api.delete(&name, &uid);
-                News::Returned { name }
+                BlockEvent::Returned { name }
             }
         };
-        self.spread_news();
+        self.propagate_changes();
         let delay = self.latency();
-        self.queue.after(delay, Due::Reply(node, life, Box::new(news), attempt));
+        self.queue.schedule(delay, ScheduledEvent::Response(node, incarnation, Box::new(event), attempt));
     }
 
-    pub(crate) fn reply(&mut self, node: usize, news: News, attempt: u64) {
+    pub(crate) fn deliver_response(&mut self, node: usize, event: BlockEvent, attempt: u64) {
         if self.is_lost(node) {
             return;
         }
-        // An answer that nobody waits for any longer is not heard.
-        if self.nodes[node].asked.remove(&attempt) {
-            self.tell_block(node, news);
+        // A response after the timeout is ignored.
+        if self.nodes[node].requests_in_flight.remove(&attempt) {
+            self.handle_block_event(node, event);
         }
     }
 
-    pub(crate) fn late(&mut self, node: usize, order: Order, attempt: u64) {
-        if !self.nodes[node].asked.remove(&attempt) {
+    pub(crate) fn time_out_request(&mut self, node: usize, request: BlockRequest, attempt: u64) {
+        if !self.nodes[node].requests_in_flight.remove(&attempt) {
             return;
         }
-        let (life, name) = (self.nodes[node].life, name_of(&order).to_owned());
-        self.nodes[node].resting += 1;
-        self.queue.after(AGAIN, Due::Again(node, life, Box::new(order.clone())));
-        if matches!(order, Order::Claim { .. }) {
-            let why = "the API server has not answered for 10 s".to_owned();
-            self.tell_block(node, News::Refused { name, why });
+        let (incarnation, name) = (self.nodes[node].incarnation, block_name(&request).to_owned());
+        self.nodes[node].requests_in_backoff += 1;
+        self.queue.schedule(
+            RETRY_INTERVAL,
+            ScheduledEvent::RetryRequest(node, incarnation, Box::new(request.clone())),
+        );
+        if matches!(request, BlockRequest::Claim { .. }) {
+            let why = "no response from the API server within 10 s".to_owned();
+            self.handle_block_event(node, BlockEvent::ClaimFailed { name, error: why });
         }
     }
 
-    pub(crate) fn again(&mut self, node: usize, order: Order) {
-        self.nodes[node].resting -= 1;
-        let is_claiming = || self.nodes[node].state.blocks.is_claiming(name_of(&order));
-        if matches!(order, Order::Return { .. }) || is_claiming() {
-            self.send(node, order);
+    pub(crate) fn retry_request(&mut self, node: usize, request: BlockRequest) {
+        self.nodes[node].requests_in_backoff -= 1;
+        let is_claiming = || self.nodes[node].state.blocks.is_claiming(block_name(&request));
+        if matches!(request, BlockRequest::Return { .. }) || is_claiming() {
+            self.send_request(node, request);
         }
     }
 
-    fn tell_block(&mut self, node: usize, news: News) {
-        let (what, name) = match &news {
-            News::Applied(block) if block.mine => {
-                ("hears that it holds", format!("{} {}", block.name, block.uid))
+    fn handle_block_event(&mut self, node: usize, event: BlockEvent) {
+        let (what, name) = match &event {
+            BlockEvent::Applied(block) if block.is_local => ("holds", format!("{} {}", block.name, block.uid)),
+            BlockEvent::Applied(block) => {
+                ("receives block of another node:", format!("{} {} of {}", block.name, block.uid, block.node))
             }
-            News::Applied(block) => {
-                ("hears of another's", format!("{} {} of {}", block.name, block.uid, block.node))
-            }
-            News::Deleted { name, uid } => ("hears of the end of", format!("{name} {uid}")),
-            News::Refused { name, .. } => ("cannot claim yet", name.clone()),
-            News::Returned { name } => ("has given back", name.clone()),
-            News::Listed(_) => ("hears which blocks there are", String::new()),
-            News::Pooled { .. } => ("hears of pools", String::new()),
-            News::Reviewed => ("looks for empty blocks", String::new()),
+            BlockEvent::Deleted { name, uid } => ("receives deletion of", format!("{name} {uid}")),
+            BlockEvent::ClaimFailed { name, .. } => ("failed to claim", name.clone()),
+            BlockEvent::Returned { name } => ("has released", name.clone()),
+            BlockEvent::Listed(_) => ("receives the list of blocks", String::new()),
+            BlockEvent::UsePools { .. } => ("receives the pools", String::new()),
+            BlockEvent::ReviewDue => ("reviews its blocks", String::new()),
         };
-        self.note(node, what, About::Name(name));
-        self.hear(node, Event::Blocks(news));
+        self.record_trace(node, what, TraceSubject::Name(name));
+        self.handle(node, Event::Blocks(event));
     }
 
-    /// A block as a node takes it.
-    fn seen_by(&self, node: usize, block: &Block) -> Block {
-        Block { mine: block.node == self.nodes[node].name, ..block.clone() }
+    /// A block from a node's point of view.
+    fn as_seen_by(&self, node: usize, block: &Block) -> Block {
+        Block { is_local: block.node == self.nodes[node].name, ..block.clone() }
     }
 
-    /// Watches will tell what is new; the controller's, too.
-    pub(crate) fn spread_news(&mut self) {
+    /// Schedules watch events for all nodes and the controller.
+    pub(crate) fn propagate_changes(&mut self) {
         let version = self.api.version();
-        if version == self.spread {
+        if version == self.propagated_version {
             return;
         }
-        for change in self.spread..version {
+        for change in self.propagated_version..version {
             if let Some(change) = self.api.change(change) {
-                self.controller.hear_block(&change);
+                self.controller.block_changed(&change);
             }
         }
-        self.spread = version;
-        self.controller_soon();
+        self.propagated_version = version;
+        self.schedule_controller();
         let held = self.api.blocks().count() as u64;
-        self.counts.most_blocks = self.counts.most_blocks.max(held);
+        self.stats.max_blocks = self.stats.max_blocks.max(held);
         for node in 0..self.nodes.len() {
-            self.watch_soon(node);
+            self.schedule_watch(node);
         }
     }
 
-    pub(crate) fn watch_soon(&mut self, node: usize) {
+    pub(crate) fn schedule_watch(&mut self, node: usize) {
         let here = &mut self.nodes[node];
-        let is_told = here.watched.is_some() && here.is_reached();
-        if is_told && !std::mem::replace(&mut here.due.watch, true) {
-            let life = here.life;
-            let delay = self.dice.between(2 * MILLIS, 300 * MILLIS);
-            self.queue.after(delay, Due::Watch(node, life));
+        let is_watching = here.watch_version.is_some() && here.can_reach_api();
+        if is_watching && !std::mem::replace(&mut here.scheduled.watch, true) {
+            let incarnation = here.incarnation;
+            let delay = self.rng.between(2 * MILLIS, 300 * MILLIS);
+            self.queue.schedule(delay, ScheduledEvent::WatchDelivery(node, incarnation));
         }
     }
 
-    /// The watch tells what is new, some of it twice, and not always all of it.
-    pub(crate) fn watch(&mut self, node: usize) {
-        self.nodes[node].due.watch = false;
-        if self.nodes[node].is_cut {
+    /// The watch delivers events, some twice, and not always all of them.
+    pub(crate) fn deliver_watch_events(&mut self, node: usize) {
+        self.nodes[node].scheduled.watch = false;
+        if self.nodes[node].is_partitioned {
             return;
         }
-        while let Some(version) = self.nodes[node].watched
+        while let Some(version) = self.nodes[node].watch_version
             && let Some(change) = self.api.change(version)
         {
-            self.nodes[node].watched = Some(version + 1);
-            let times = if self.is_busy() && self.dice.rarely(20) { 2 } else { 1 };
+            self.nodes[node].watch_version = Some(version + 1);
+            let times = if self.is_busy() && self.rng.per_mille(20) { 2 } else { 1 };
             for _ in 0..times {
-                let (Change::Applied(block) | Change::Deleted(block)) = &change;
+                let (BlockChange::Applied(block) | BlockChange::Deleted(block)) = &change;
                 let is_holder = block.node == self.nodes[node].name;
-                let news = match &change {
-                    Change::Applied(block) => News::Applied(self.seen_by(node, block)),
-                    Change::Deleted(block) => {
-                        News::Deleted { name: block.name.clone(), uid: block.uid.clone() }
+                let event = match &change {
+                    BlockChange::Applied(block) => BlockEvent::Applied(self.as_seen_by(node, block)),
+                    BlockChange::Deleted(block) => {
+                        BlockEvent::Deleted { name: block.name.clone(), uid: block.uid.clone() }
                     }
                 };
                 if is_holder {
-                    self.tell_block(node, news);
+                    self.handle_block_event(node, event);
                 } else {
-                    self.hear(node, Event::Blocks(news));
+                    self.handle(node, Event::Blocks(event));
                 }
             }
-            if self.is_busy() && self.dice.rarely(30) {
-                return self.watch_soon(node);
+            if self.is_busy() && self.rng.per_mille(30) {
+                return self.schedule_watch(node);
             }
         }
     }
 
-    /// The agent asks which blocks there are; the list is as of now, and arrives later.
-    pub(crate) fn list(&mut self, node: usize) {
-        if !self.nodes[node].is_reached() {
+    /// The agent lists blocks; the list is as of now, and arrives later.
+    pub(crate) fn list_blocks(&mut self, node: usize) {
+        if !self.nodes[node].can_reach_api() {
             return;
         }
-        self.nodes[node].watched = None;
+        self.nodes[node].watch_version = None;
         let (all, version) = (Arc::new(self.api.list()), self.api.version());
         let delay = self.latency() * 4;
-        let life = self.nodes[node].life;
-        self.queue.after(delay, Due::Listed(node, life, all, version));
+        let incarnation = self.nodes[node].incarnation;
+        self.queue.schedule(delay, ScheduledEvent::ListResponse(node, incarnation, all, version));
     }
 
-    pub(crate) fn listed(&mut self, node: usize, all: &[Arc<Block>], version: usize) {
+    pub(crate) fn deliver_list(&mut self, node: usize, all: &[Arc<Block>], version: usize) {
         if self.is_lost(node) {
-            // Whoever is cut off asks when that is over.
-            return self.list(node);
+            // A partitioned agent lists again when the partition heals.
+            return self.list_blocks(node);
         }
-        if self.nodes[node].watched.is_some() {
+        if self.nodes[node].watch_version.is_some() {
             return;
         }
-        self.nodes[node].watched = Some(version);
-        let all = all.iter().map(|block| self.seen_by(node, block)).collect();
-        self.tell_block(node, News::Listed(all));
-        self.watch_soon(node);
+        self.nodes[node].watch_version = Some(version);
+        let all = all.iter().map(|block| self.as_seen_by(node, block)).collect();
+        self.handle_block_event(node, BlockEvent::Listed(all));
+        self.schedule_watch(node);
     }
 
-    /// What is empty for long goes back.
-    pub(crate) fn review(&mut self, node: usize) {
-        let life = self.nodes[node].life;
-        self.queue.after(REVIEW, Due::Review(node, life));
+    /// Releases blocks that are empty for long.
+    pub(crate) fn review_blocks(&mut self, node: usize) {
+        let incarnation = self.nodes[node].incarnation;
+        self.queue.schedule(REVIEW_INTERVAL, ScheduledEvent::ReviewBlocks(node, incarnation));
         if self.nodes[node].state.blocks.has_any() {
-            self.hear(node, Event::Blocks(News::Reviewed));
+            self.handle(node, Event::Blocks(BlockEvent::ReviewDue));
         }
     }
 }
 
-fn name_of(order: &Order) -> &str {
-    match order {
-        Order::Claim { name, .. } | Order::Return { name, .. } => name,
+fn block_name(request: &BlockRequest) -> &str {
+    match request {
+        BlockRequest::Claim { name, .. } | BlockRequest::Return { name, .. } => name,
     }
 }

@@ -1,52 +1,52 @@
-//! Pods, and what a kubelet and its runtime do with them: a sandbox, an ADD, a DEL, and another try when one failed.
+//! PodIndex, and what a kubelet and its runtime do with them: create a sandbox, call ADD and DEL, and retry failures.
 
 use std::collections::BTreeMap;
 
-use knit_engine::call::{Asked, Attach, Notes, Which, Wished};
-use knit_engine::pods::{Pod as ApiPod, Running};
-use knit_engine::{Answer, CallId, Detach, Event};
+use knit_engine::call::{InterfaceRequest, AttachRequest, AttachmentMetadata, DetachScope, SandboxRequest};
+use knit_engine::pods::{Pod as ApiPod, RunningSandbox};
+use knit_engine::{CallResult, CallId, DetachRequest, Event};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, SandboxId, Scope};
 
-use super::hands::{cookie_of, instance};
-use super::{Cluster, Due};
-use crate::node::{Call, PodNews};
-use crate::queue::{MILLIS, Moment, SECOND};
-use crate::trace::About;
+use super::executor::{cookie_of, instance};
+use super::{Cluster, ScheduledEvent};
+use crate::node::{Call, PodEvent};
+use crate::queue::{MILLIS, SECOND, SimTime};
+use crate::trace::TraceSubject;
 
-/// A third of the pods on a tenant's node is the tenant's.
-const TENANTS_SHARE: u64 = 33;
-/// A kubelet waits at most so long before it tries again.
-const LONGEST_PAUSE: Moment = 60 * SECOND;
+/// Percentage of tenant pods on a tenant's node.
+const TENANT_POD_PERCENT: u64 = 33;
+/// Maximum backoff of a kubelet.
+const MAX_BACKOFF: SimTime = 60 * SECOND;
 
-/// How far a pod is.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// It is not on its node yet, or waits for the next try.
-    Waits,
+pub(crate) enum PodPhase {
+    /// Not on its node yet, or in backoff.
+    Waiting,
     /// Its sandbox is being attached.
-    Starts,
-    Runs,
+    Starting,
+    Active,
     /// Its sandbox is being detached.
-    Ends,
-    Gone,
+    Stopping,
+    Deleted,
 }
 
 pub(crate) struct Pod {
     pub(crate) node: usize,
     pub(crate) tenant: Option<usize>,
-    pub(crate) step: Step,
+    pub(crate) phase: PodPhase,
     /// Whether it should run.
-    pub(crate) is_wanted: bool,
+    pub(crate) should_run: bool,
     pub(crate) sandbox: Option<SandboxId>,
-    /// When the kubelet heard of it.
-    pub(crate) since: Option<Moment>,
-    /// When the last call for it began.
-    pub(crate) called: Moment,
-    tries: u32,
+    /// When the kubelet first saw it.
+    pub(crate) since: Option<SimTime>,
+    /// When its last call started.
+    pub(crate) call_started: SimTime,
+    attempts: u32,
     has_second: bool,
-    /// Its place among those that there are.
-    place: usize,
+    /// Its index in `live`.
+    live_index: usize,
 }
 
 impl Cluster {
@@ -56,28 +56,28 @@ impl Cluster {
         let nodes = self.nodes.len();
         let mut node = number as usize % nodes;
         if number as usize >= self.options.pods {
-            node = self.dice.below(nodes as u64) as usize;
+            node = self.rng.below(nodes as u64) as usize;
         }
-        while self.nodes[node].is_gone {
+        while self.nodes[node].is_removed {
             node = (node + 1) % nodes;
         }
         let here: Vec<usize> =
             (0..self.tenants.len()).filter(|tenant| self.tenants[*tenant].is_on(node, nodes)).collect();
-        let is_tenants = !here.is_empty() && self.dice.chance(TENANTS_SHARE);
-        let tenant = is_tenants.then(|| *self.dice.one(&here));
-        self.counts.pods += 1;
-        self.counts.tenant_pods += u64::from(tenant.is_some());
+        let is_tenant = !here.is_empty() && self.rng.chance(TENANT_POD_PERCENT);
+        let tenant = is_tenant.then(|| *self.rng.choose(&here));
+        self.stats.pods += 1;
+        self.stats.tenant_pods += u64::from(tenant.is_some());
         self.pods.push(Pod {
             node,
             tenant,
-            step: Step::Waits,
-            is_wanted: true,
+            phase: PodPhase::Waiting,
+            should_run: true,
             sandbox: None,
             since: None,
-            called: 0,
-            tries: 0,
+            call_started: 0,
+            attempts: 0,
             has_second: false,
-            place: self.live.len(),
+            live_index: self.live.len(),
         });
         self.live.push(number);
         number
@@ -89,21 +89,21 @@ impl Cluster {
             .map_or_else(|| "apps".to_owned(), |tenant| self.tenants[tenant].namespace.clone())
     }
 
-    /// A sandbox is made, and will be attached.
-    pub(crate) fn start(&mut self, number: u32) {
+    /// Creates a sandbox and schedules its ADD.
+    pub(crate) fn start_pod(&mut self, number: u32) {
         let node = self.pods[number as usize].node;
         let pod = &self.pods[number as usize];
-        if pod.step != Step::Waits {
+        if pod.phase != PodPhase::Waiting {
             return;
         }
-        if !pod.is_wanted || self.nodes[node].is_gone {
-            return self.pod_gone(number);
+        if !pod.should_run || self.nodes[node].is_removed {
+            return self.pod_deleted(number);
         }
         if pod.since.is_none() {
-            let is_net = pod.tenant.is_some();
+            let is_tenant = pod.tenant.is_some();
             let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
             let mut labels = BTreeMap::from([label("app", "web")]);
-            labels.extend(is_net.then(|| label("net", "yes")));
+            labels.extend(is_tenant.then(|| label("net", "yes")));
             let api = ApiPod {
                 uid: format!("uid-{number}"),
                 namespace: self.namespace_of(number),
@@ -111,216 +111,218 @@ impl Cluster {
                 labels,
                 ..ApiPod::default()
             };
-            self.nodes[node].pod_news.push(PodNews::Applied(api));
+            self.nodes[node].pending_pod_events.push(PodEvent::Applied(api));
             self.pods[number as usize].since = Some(self.queue.now());
         }
-        self.tries += 1;
-        let id = SandboxId(format!("s{}", self.tries));
-        self.nodes[node].namespace_made(&id, number);
+        self.attempts += 1;
+        let id = SandboxId(format!("s{}", self.attempts));
+        self.nodes[node].netns_created(&id, number);
         let pod = &mut self.pods[number as usize];
-        (pod.sandbox, pod.step, pod.called) = (Some(id), Step::Starts, self.queue.now());
-        let delay = self.dice.between(MILLIS, 50 * MILLIS);
-        self.queue.after(delay, Due::Add(number, self.tries));
+        (pod.sandbox, pod.phase, pod.call_started) = (Some(id), PodPhase::Starting, self.queue.now());
+        let delay = self.rng.between(MILLIS, 50 * MILLIS);
+        self.queue.schedule(delay, ScheduledEvent::CniAdd(number, self.attempts));
     }
 
     /// The runtime calls ADD.
-    pub(crate) fn add(&mut self, number: u32, sandbox: u64) {
+    pub(crate) fn cni_add(&mut self, number: u32, sandbox: u64) {
         let pod = &self.pods[number as usize];
         let Some(id) = pod.sandbox.clone().filter(|id| cookie_of(id) == sandbox) else { return };
         let (node, namespace) = (pod.node, self.namespace_of(number));
-        if pod.step != Step::Starts {
+        if pod.phase != PodPhase::Starting {
             return;
         }
         if !self.nodes[node].is_up {
-            return self.end_soon(number);
+            return self.schedule_del(number);
         }
         let call = CallId(format!("add-{}", id.0));
         self.nodes[node].calls.insert(call.clone(), Call::Add(number));
-        let asked = Asked { default_route: true, ..Asked::default() };
-        let attach = Attach {
+        let options = InterfaceRequest { default_route: true, ..InterfaceRequest::default() };
+        let attach = AttachRequest {
             call,
             dialect: Dialect::Cni,
-            sandbox: Wished {
+            sandbox: SandboxRequest {
                 netns: format!("/run/netns/{}", id.0),
                 id: id.0,
                 pod: format!("pod-{number}"),
                 namespace,
                 uid: format!("uid-{number}"),
-                ..Wished::default()
+                ..SandboxRequest::default()
             },
-            interfaces: vec![(first(), String::new(), asked)],
-            notes: Notes { group: "knit".to_owned(), ..Notes::default() },
+            interfaces: vec![(primary_interface(), String::new(), options)],
+            metadata: AttachmentMetadata { group: "knit".to_owned(), ..AttachmentMetadata::default() },
             fail_if_present: true,
             ticket: sandbox,
-            began: self.queue.now(),
+            started_at: self.queue.now(),
         };
-        self.note(node, "attaches", About::Pod(number));
-        self.hear(node, Event::AttachRequested(Box::new(attach)));
+        self.record_trace(node, "attaches", TraceSubject::Pod(number));
+        self.handle(node, Event::AttachRequested(Box::new(attach)));
     }
 
     /// The runtime calls DEL.
-    pub(crate) fn del(&mut self, number: u32) {
+    pub(crate) fn cni_del(&mut self, number: u32) {
         let pod = &self.pods[number as usize];
         let (node, id) = (pod.node, pod.sandbox.clone());
-        if pod.step != Step::Ends || self.nodes[node].is_gone {
+        if pod.phase != PodPhase::Stopping || self.nodes[node].is_removed {
             return;
         }
-        let Some(id) = id else { return self.sandbox_ended(number) };
+        let Some(id) = id else { return self.sandbox_deleted(number) };
         if !self.nodes[node].is_up {
-            return self.queue.after(SECOND, Due::Del(number));
+            return self.queue.schedule(SECOND, ScheduledEvent::CniDel(number));
         }
-        self.tries += 1;
-        let call = CallId(format!("del-{}-{}", id.0, self.tries));
+        self.attempts += 1;
+        let call = CallId(format!("del-{}-{}", id.0, self.attempts));
         self.nodes[node].calls.insert(call.clone(), Call::Del(number));
         let netns = format!("/run/netns/{}", id.0);
-        let which = Which::These([first()].into());
-        let detach = Detach { call, sandbox: id, netns, which, forget: true, began: self.queue.now() };
-        self.note(node, "detaches", About::Pod(number));
-        self.hear(node, Event::DetachRequested(detach));
+        let which = DetachScope::Interfaces([primary_interface()].into());
+        let detach = DetachRequest { call, sandbox: id, netns, scope: which, forget_sandbox: true, started_at: self.queue.now() };
+        self.record_trace(node, "detaches", TraceSubject::Pod(number));
+        self.handle(node, Event::DetachRequested(detach));
     }
 
     /// A call is answered.
-    pub(crate) fn answered(&mut self, node: usize, call: &CallId, answer: Answer) {
+    pub(crate) fn call_completed(&mut self, node: usize, call: &CallId, answer: CallResult) {
         let Some(called) = self.nodes[node].calls.remove(call) else { return };
         match (called, answer) {
-            (Call::Add(number), Answer::Attached { interfaces, .. }) => {
+            (Call::Add(number), CallResult::Attached { interfaces, .. }) => {
                 let has_address = interfaces.iter().all(|(_, report)| !report.addresses.is_empty());
                 if !has_address {
-                    self.fail(
-                        &[node],
-                        format!("pod-{number} is told that it is attached, and has no address"),
-                    );
+                    self.fail(&[node], format!("pod-{number} is attached without an address"));
                 }
-                self.note(node, "has attached", About::Pod(number));
+                self.record_trace(node, "attached", TraceSubject::Pod(number));
                 let now = self.queue.now();
                 let pod = &mut self.pods[number as usize];
-                (pod.step, pod.tries) = (Step::Runs, 0);
-                self.counts.attach.add(now - pod.since.unwrap_or(now));
-                self.feed_soon(node);
-                if !self.pods[number as usize].is_wanted {
-                    self.end_soon(number);
+                (pod.phase, pod.attempts) = (PodPhase::Active, 0);
+                self.stats.attach_latency.add(now - pod.since.unwrap_or(now));
+                self.schedule_pod_sync(node);
+                if !self.pods[number as usize].should_run {
+                    self.schedule_del(number);
                 }
             }
             (Call::Add(number), answer) => {
-                self.counts.refused += 1;
+                self.stats.failed_attaches += 1;
                 let why = match answer {
-                    Answer::Failed(problem) => problem.message,
+                    CallResult::Failed(problem) => problem.message,
                     other => format!("{other:?}"),
                 };
-                self.note(node, "could not attach", About::Name(format!("pod-{number}: {why}")));
-                self.end_soon(number);
+                self.record_trace(
+                    node,
+                    "failed to attach",
+                    TraceSubject::Name(format!("pod-{number}: {why}")),
+                );
+                self.schedule_del(number);
             }
-            (Call::Del(number), Answer::Detached) => self.sandbox_ended(number),
-            (Call::Del(number), _) => self.queue.after(SECOND, Due::Del(number)),
+            (Call::Del(number), CallResult::Detached) => self.sandbox_deleted(number),
+            (Call::Del(number), _) => self.queue.schedule(SECOND, ScheduledEvent::CniDel(number)),
         }
     }
 
-    /// The connection of a call broke: what came of it is not known.
+    /// The connection of a call broke: its result is unknown.
     pub(crate) fn call_lost(&mut self, call: Call) {
         match call {
-            Call::Add(number) => self.end_soon(number),
-            Call::Del(number) => self.queue.after(SECOND, Due::Del(number)),
+            Call::Add(number) => self.schedule_del(number),
+            Call::Del(number) => self.queue.schedule(SECOND, ScheduledEvent::CniDel(number)),
         }
     }
 
-    /// A pod is to end.
-    pub(crate) fn stop(&mut self, number: u32) {
+    /// Stops a pod.
+    pub(crate) fn stop_pod(&mut self, number: u32) {
         let pod = &mut self.pods[number as usize];
-        pod.is_wanted = false;
-        match pod.step {
-            Step::Runs => self.end_soon(number),
-            Step::Waits => self.pod_gone(number),
-            // An ADD is always waited for.
-            Step::Starts | Step::Ends | Step::Gone => {}
+        pod.should_run = false;
+        match pod.phase {
+            PodPhase::Active => self.schedule_del(number),
+            PodPhase::Waiting => self.pod_deleted(number),
+            // The kubelet always waits for an ADD.
+            PodPhase::Starting | PodPhase::Stopping | PodPhase::Deleted => {}
         }
     }
 
-    fn end_soon(&mut self, number: u32) {
+    fn schedule_del(&mut self, number: u32) {
         let pod = &mut self.pods[number as usize];
-        (pod.step, pod.called) = (Step::Ends, self.queue.now());
-        let delay = self.dice.between(MILLIS, 20 * MILLIS);
-        self.queue.after(delay, Due::Del(number));
+        (pod.phase, pod.call_started) = (PodPhase::Stopping, self.queue.now());
+        let delay = self.rng.between(MILLIS, 20 * MILLIS);
+        self.queue.schedule(delay, ScheduledEvent::CniDel(number));
     }
 
-    /// The sandbox is detached: its namespace goes. The pod is tried again, or goes, too.
-    fn sandbox_ended(&mut self, number: u32) {
+    /// The sandbox is detached: its netns is deleted. The pod is retried or deleted.
+    fn sandbox_deleted(&mut self, number: u32) {
         let pod = &mut self.pods[number as usize];
         let node = pod.node;
         if let Some(id) = pod.sandbox.take() {
-            self.namespace_died(node, &id);
+            self.netns_deleted(node, &id);
         }
-        self.feed_soon(node);
+        self.schedule_pod_sync(node);
         let pod = &mut self.pods[number as usize];
-        pod.step = Step::Waits;
-        if !pod.is_wanted {
-            return self.pod_gone(number);
+        pod.phase = PodPhase::Waiting;
+        if !pod.should_run {
+            return self.pod_deleted(number);
         }
-        pod.tries += 1;
-        let pause = (SECOND << pod.tries.min(6)).min(LONGEST_PAUSE);
-        self.queue.after(pause, Due::Start(number));
+        pod.attempts += 1;
+        let backoff = (SECOND << pod.attempts.min(6)).min(MAX_BACKOFF);
+        self.queue.schedule(backoff, ScheduledEvent::StartPod(number));
     }
 
-    pub(crate) fn namespace_died(&mut self, node: usize, id: &SandboxId) {
+    pub(crate) fn netns_deleted(&mut self, node: usize, id: &SandboxId) {
         let here = &mut self.nodes[node];
         here.netns.remove(id);
-        here.kernel.died(&Scope::Sandbox(id.clone()));
-        self.look_at_addresses(node, id);
+        here.kernel.delete_namespace(&Scope::Sandbox(id.clone()));
+        self.track_addresses(node, id);
     }
 
-    /// The pod's object is gone, and what belongs to it.
-    pub(crate) fn pod_gone(&mut self, number: u32) {
+    /// The pod object and everything that belongs to it is deleted.
+    pub(crate) fn pod_deleted(&mut self, number: u32) {
         let pod = &mut self.pods[number as usize];
-        if std::mem::replace(&mut pod.step, Step::Gone) == Step::Gone {
+        if std::mem::replace(&mut pod.phase, PodPhase::Deleted) == PodPhase::Deleted {
             return;
         }
-        let (node, place) = (pod.node, pod.place);
-        self.live.swap_remove(place);
-        if let Some(moved) = self.live.get(place) {
-            self.pods[*moved as usize].place = place;
+        let (node, index) = (pod.node, pod.live_index);
+        self.live.swap_remove(index);
+        if let Some(moved) = self.live.get(index) {
+            self.pods[*moved as usize].live_index = index;
         }
         if self.api.pod_states.remove(&number) {
-            self.controller.forget_pod((self.namespace_of(number), format!("pod-{number}")));
-            self.controller_soon();
+            self.controller.pod_state_deleted((self.namespace_of(number), format!("pod-{number}")));
+            self.schedule_controller();
         }
-        if !self.nodes[node].is_gone {
-            self.nodes[node].pod_news.push(PodNews::Deleted(format!("uid-{number}")));
-            self.feed_soon(node);
+        if !self.nodes[node].is_removed {
+            self.nodes[node].pending_pod_events.push(PodEvent::Deleted(format!("uid-{number}")));
+            self.schedule_pod_sync(node);
         }
     }
 
-    /// The pod's second interface stands.
-    pub(crate) fn has_second(&mut self, node: usize, id: &SandboxId) {
+    /// The pod's second interface is ready.
+    pub(crate) fn second_interface_ready(&mut self, node: usize, id: &SandboxId) {
         let Some(number) = self.nodes[node].netns.get(id) else { return };
         let pod = &mut self.pods[*number as usize];
         if !std::mem::replace(&mut pod.has_second, true) {
-            self.counts.second.add(self.queue.now() - pod.since.unwrap_or_default());
+            self.stats.second_interface_latency.add(self.queue.now() - pod.since.unwrap_or_default());
         }
     }
 
-    pub(crate) fn feed_soon(&mut self, node: usize) {
-        if !std::mem::replace(&mut self.nodes[node].due.feed, true) {
-            let delay = self.dice.between(20 * MILLIS, 300 * MILLIS);
-            let life = self.nodes[node].life;
-            self.queue.after(delay, Due::Feed(node, life));
+    pub(crate) fn schedule_pod_sync(&mut self, node: usize) {
+        if !std::mem::replace(&mut self.nodes[node].scheduled.pod_sync, true) {
+            let delay = self.rng.between(20 * MILLIS, 300 * MILLIS);
+            let incarnation = self.nodes[node].incarnation;
+            self.queue.schedule(delay, ScheduledEvent::SyncPods(node, incarnation));
         }
     }
 
-    /// The agent looks at what API server and runtime say about pods.
-    pub(crate) fn feed(&mut self, at: usize) {
+    /// The agent syncs pods with the API server and the runtime.
+    pub(crate) fn sync_pods(&mut self, at: usize) {
         let node = &mut self.nodes[at];
-        node.due.feed = false;
-        if !node.is_cut {
-            for news in node.pod_news.drain(..) {
-                match news {
-                    PodNews::Applied(pod) => node.pods.apply(pod),
-                    PodNews::Deleted(uid) => node.pods.delete(&uid),
+        node.scheduled.pod_sync = false;
+        if !node.is_partitioned {
+            for event in node.pending_pod_events.drain(..) {
+                match event {
+                    PodEvent::Applied(pod) => node.pods.apply(pod),
+                    PodEvent::Deleted(uid) => node.pods.delete(&uid),
                 }
             }
         }
-        let runs = node.netns.iter().filter(|(_, pod)| self.pods[**pod as usize].step == Step::Runs);
-        let running = runs.map(|(id, pod)| {
+        let running =
+            node.netns.iter().filter(|(_, pod)| self.pods[**pod as usize].phase == PodPhase::Active);
+        let running = running.map(|(id, pod)| {
             let cookie = cookie_of(id);
-            let running = Running {
+            let running = RunningSandbox {
                 uid: format!("uid-{pod}"),
                 instance: instance(cookie),
                 netns: format!("/run/netns/{}", id.0),
@@ -328,17 +330,17 @@ impl Cluster {
             };
             (id.clone(), running)
         });
-        node.pods.run(running.collect(), knit_ipam::Time(0));
+        node.pods.set_running(running.collect(), knit_ipam::Time(0));
         let events = node.pods.events(&node.state);
         for event in events {
-            self.hear(at, event);
+            self.handle(at, event);
         }
-        // What was written about a pod that is gone goes.
-        self.write_soon(at);
+        // Deletes the published status of deleted pods.
+        self.schedule_status_write(at);
     }
 }
 
-/// The interface that a pod has first.
-fn first() -> IfName {
-    IfName::new("eth0").expect("a short name")
+/// The pod's primary interface.
+fn primary_interface() -> IfName {
+    IfName::new("eth0").expect("eth0 is a valid name")
 }

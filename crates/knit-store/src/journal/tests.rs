@@ -1,4 +1,4 @@
-//! A process that dies at every single change of the state folder: whatever it was doing, nothing that was there is lost.
+//! Crashes at every single change of the state directory: no existing record is ever lost.
 
 use std::fs;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,27 +7,27 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::format::Part;
+use crate::format::EntryKind;
 
 type Numbers = Journal<u32, Vec<u32>>;
 
-/// Opens; the process dies after this many changes.
-fn open_dying(dir: &Path, format: Format, changes: u32) -> Result<Opened<u32, Vec<u32>>> {
+/// Opens with a simulated crash after this many changes.
+fn open_crashing(dir: &Path, format: Format, changes: u32) -> Result<OpenedJournal<u32, Vec<u32>>> {
     let disk = Disk::open(dir)?;
     disk.changes_left.store(changes, SeqCst);
     let lock = Lock::take(&disk)?;
-    open::open(disk, lock, Options { format, segments: 4 })
+    open::open(disk, lock, Options { format, retained_segments: 4 })
 }
 
-/// Opens; all that is there, folded, and what was wrong.
-fn reopen(dir: &Path) -> (Numbers, Vec<u32>, Vec<Finding>) {
+/// Opens and returns all numbers and the findings.
+fn reopen(dir: &Path) -> (Numbers, Vec<u32>, Vec<RecoveryFinding>) {
     let opened = Numbers::open(dir, Options::default()).unwrap();
     let mut state = opened.snapshot.map(|(_, state)| state).unwrap_or_default();
     state.extend(opened.records.into_iter().map(|(_, record)| record));
     (opened.journal, state, opened.findings)
 }
 
-/// One to eight: a snapshot of one to five, the rest in the journal, and an older segment.
+/// One to eight: a snapshot of one to five, the rest in the journal, and an archived segment.
 fn eight(dir: &Path) -> Numbers {
     let (journal, ..) = reopen(dir);
     (1..=5).for_each(|number| assert_eq!(journal.append(&number).unwrap(), Seq(number.into())));
@@ -36,8 +36,8 @@ fn eight(dir: &Path) -> Numbers {
     journal
 }
 
-/// Afterwards the folder works as ever: one more record, and all are there again, with nothing to complain of.
-fn works(dir: &Path, expected: &[u32]) {
+/// Appends one more record; all records are there after reopening, without findings.
+fn assert_works(dir: &Path, expected: &[u32]) {
     let (journal, state, _) = reopen(dir);
     assert_eq!(state, expected);
     journal.append(&99).unwrap();
@@ -48,7 +48,7 @@ fn works(dir: &Path, expected: &[u32]) {
 }
 
 #[test]
-fn dying_anywhere_in_a_compaction_loses_nothing() {
+fn a_crash_anywhere_in_a_compaction_loses_nothing() {
     for changes in 0..100 {
         let dir = TempDir::new().unwrap();
         let journal = eight(dir.path());
@@ -58,36 +58,36 @@ fn dying_anywhere_in_a_compaction_loses_nothing() {
         let (journal, state, findings) = reopen(dir.path());
         assert_eq!(state, (1..=8).collect::<Vec<_>>(), "after {changes} changes");
         assert_eq!(findings, [], "after {changes} changes");
-        let unfinished = journal.disk.names().unwrap().into_iter().find(|name| name.ends_with(".new"));
-        assert_eq!(unfinished, None, "after {changes} changes");
+        let temporary = journal.disk.names().unwrap().into_iter().find(|name| name.ends_with(".new"));
+        assert_eq!(temporary, None, "after {changes} changes");
         drop(journal);
-        works(dir.path(), &[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_works(dir.path(), &[1, 2, 3, 4, 5, 6, 7, 8]);
         if compacted.is_ok() {
-            assert!(changes >= 8, "a compaction has more than {changes} changes to die at");
+            assert!(changes >= 8, "a compaction has more than {changes} changes");
             return;
         }
     }
-    panic!("the compaction never came to its end");
+    panic!("the compaction never finished");
 }
 
 #[test]
-fn a_compaction_of_an_earlier_moment_keeps_what_came_after() {
+fn a_compaction_at_an_earlier_record_keeps_later_ones() {
     for changes in 0..100 {
         let dir = TempDir::new().unwrap();
         let journal = eight(dir.path());
         journal.disk.changes_left.store(changes, SeqCst);
         let compacted = journal.compact(&(1..=7).collect(), Seq(7));
         drop(journal);
-        works(dir.path(), &[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_works(dir.path(), &[1, 2, 3, 4, 5, 6, 7, 8]);
         if compacted.is_ok() {
             return;
         }
     }
-    panic!("the compaction never came to its end");
+    panic!("the compaction never finished");
 }
 
 #[test]
-fn dying_anywhere_in_a_repair_keeps_the_evidence_and_the_records_before_it() {
+fn a_crash_anywhere_in_a_repair_keeps_the_damaged_file_and_earlier_records() {
     for changes in 0..100 {
         let dir = TempDir::new().unwrap();
         drop(eight(dir.path()));
@@ -97,68 +97,69 @@ fn dying_anywhere_in_a_repair_keeps_the_evidence_and_the_records_before_it() {
         bytes[seventh + 12] ^= 1;
         fs::write(&path, &bytes).unwrap();
 
-        let repaired = open_dying(dir.path(), Format::first(), changes).map(|opened| opened.findings);
-        works(dir.path(), &[1, 2, 3, 4, 5, 6]);
+        let repaired = open_crashing(dir.path(), Format::initial(), changes).map(|opened| opened.findings);
+        assert_works(dir.path(), &[1, 2, 3, 4, 5, 6]);
         let names = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
         let kept: Vec<_> = names.filter(|name| fs::read(name).unwrap() == bytes).collect();
         assert_eq!(kept, [dir.path().join("journal.damaged-1")], "after {changes} changes");
         if let Ok(findings) = repaired {
-            assert!(changes >= 6 && findings.iter().all(Finding::loses));
+            assert!(changes >= 6 && findings.iter().all(RecoveryFinding::loses_records));
             return;
         }
     }
-    panic!("the repair never came to its end");
+    panic!("the repair never finished");
 }
 
 #[test]
-fn dying_anywhere_in_a_change_of_format_loses_nothing() {
-    let from_words = |_: u32, part: Part, value: Value| match (part, value) {
-        (Part::Record, Value::Number(number)) => Ok(Value::from(number.as_u64().unwrap_or(0) + 100)),
-        (Part::Snapshot, value) => Ok(value),
-        (_, other) => Err(format!("{other} is no number")),
+fn a_crash_anywhere_in_a_migration_loses_nothing() {
+    let migrate = |_: u32, kind: EntryKind, value: Value| match (kind, value) {
+        (EntryKind::Record, Value::Number(number)) => Ok(Value::from(number.as_u64().unwrap_or(0) + 100)),
+        (EntryKind::Snapshot, value) => Ok(value),
+        (_, other) => Err(format!("{other} is not a number")),
     };
-    let second = Format { version: 2, migrate: from_words };
+    let second = Format { version: 2, migrate };
     for changes in 0..100 {
         let dir = TempDir::new().unwrap();
         drop(eight(dir.path()));
-        let died = open_dying(dir.path(), second, changes).is_err();
-        let opened = open_dying(dir.path(), second, u32::MAX).unwrap();
-        let records = |opened: &Opened<u32, Vec<u32>>| opened.records.iter().map(|record| record.1).collect();
+        let crashed = open_crashing(dir.path(), second, changes).is_err();
+        let opened = open_crashing(dir.path(), second, u32::MAX).unwrap();
+        let records =
+            |opened: &OpenedJournal<u32, Vec<u32>>| opened.records.iter().map(|record| record.1).collect();
         assert_eq!((opened.findings.as_slice(), records(&opened)), (&[][..], vec![106, 107, 108]));
         opened.journal.append(&9).unwrap();
         drop(opened);
-        let opened = open_dying(dir.path(), second, u32::MAX).unwrap();
+        let opened = open_crashing(dir.path(), second, u32::MAX).unwrap();
         assert_eq!((opened.findings.as_slice(), records(&opened)), (&[][..], vec![106, 107, 108, 9]));
-        if !died {
+        if !crashed {
             assert!(changes >= 4);
             return;
         }
     }
-    panic!("the change never came to its end");
+    panic!("the migration never finished");
 }
 
 #[test]
-fn dying_anywhere_in_the_first_opening_leaves_a_folder_that_opens() {
+fn a_crash_anywhere_in_the_first_open_leaves_a_usable_directory() {
     for changes in 0..100 {
         let dir = TempDir::new().unwrap();
-        let died = open_dying(dir.path(), Format::first(), changes).is_err();
-        works(dir.path(), &[]);
-        if !died {
+        let crashed = open_crashing(dir.path(), Format::initial(), changes).is_err();
+        assert_works(dir.path(), &[]);
+        if !crashed {
             assert!(changes >= 3);
             return;
         }
     }
-    panic!("the opening never came to its end");
+    panic!("the open never finished");
 }
 
 #[test]
-fn a_journal_that_failed_half_way_stops_and_says_why() {
+fn a_journal_rejects_writes_after_a_failed_compaction() {
     let dir = TempDir::new().unwrap();
     let journal = eight(dir.path());
-    // The snapshot is written and the old one is renamed; then the folder takes no more.
+    // The crash is after the new snapshot is written and the old one renamed.
     journal.disk.changes_left.store(2, SeqCst);
     journal.compact(&(1..=8).collect(), Seq(8)).unwrap_err();
-    let refused = journal.append(&9).unwrap_err();
-    assert_eq!(refused.reason(), "StateStopped");
-    assert!(refused.to_string().contains("killed by the test"), "{refused}");
+    let error = journal.append(&9).unwrap_err();
+    assert_eq!(error.reason(), "StateWriteFailed");
+    assert!(error.to_string().contains("killed by the test"), "{error}");
 }

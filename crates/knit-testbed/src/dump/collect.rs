@@ -1,4 +1,4 @@
-//! Asks the kernel, through the usual tools, from a thread inside the namespace.
+//! Collects the kernel's state with the usual tools, from a thread inside the namespace.
 
 use std::fs;
 use std::path::Path;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Line, Section, normal, ruleset};
+use super::{Line, Section, normalize, ruleset};
 use crate::Error;
 
 /// Duplicate address detection takes up to two seconds.
-const SETTLING: Duration = Duration::from_secs(4);
+const DAD_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Sysctl folders with one folder per link.
 const PER_LINK: &[&str] = &["net/ipv4/conf", "net/ipv6/conf", "net/ipv4/neigh", "net/ipv6/neigh"];
 
-/// Further sysctls that change how a node or a pod behaves. Those that a kernel lacks are left out.
+/// Further sysctls that affect a node or a pod. Those that a kernel lacks are left out.
 const SINGLE: &[&str] = &[
     "net/ipv4/fib_multipath_hash_policy",
     "net/ipv4/ip_forward",
@@ -31,7 +31,7 @@ const SINGLE: &[&str] = &[
     "net/netfilter/nf_conntrack_tcp_be_liberal",
 ];
 
-/// All sections. Runs on a thread that has entered the namespace.
+/// All sections. Runs on a thread inside the namespace.
 pub(super) fn sections(namespace: &str) -> Result<Vec<Section>, Error> {
     let tools = Tools { namespace };
     tools.settle()?;
@@ -40,21 +40,21 @@ pub(super) fn sections(namespace: &str) -> Result<Vec<Section>, Error> {
     let qdiscs = tools.json("tc", &["-j", "qdisc", "show"])?;
     let mut routes = tools.json("ip", &["-d", "-j", "-4", "route", "show", "table", "all"])?;
     routes.extend(tools.json("ip", &["-d", "-j", "-6", "route", "show", "table", "all"])?);
-    let mut rules = normal::rules("inet", &tools.json("ip", &["-d", "-j", "-4", "rule"])?);
-    rules.extend(normal::rules("inet6", &tools.json("ip", &["-d", "-j", "-6", "rule"])?));
+    let mut rules = normalize::rules("inet", &tools.json("ip", &["-d", "-j", "-4", "rule"])?);
+    rules.extend(normalize::rules("inet6", &tools.json("ip", &["-d", "-j", "-6", "rule"])?));
     let mut neighbours = tools.json("ip", &["-j", "neigh", "show", "nud", "permanent"])?;
     neighbours.extend(tools.json("ip", &["-j", "neigh", "show", "proxy"])?);
     let nexthops = tools.json("ip", &["-d", "-j", "nexthop"])?;
-    let forwarding = tools.json("bridge", &["-j", "fdb", "show"])?;
+    let fdb = tools.json("bridge", &["-j", "fdb", "show"])?;
     Ok(vec![
-        Section { title: "links", lines: sorted(normal::links(&links)) },
-        Section { title: "addresses", lines: sorted(normal::addresses(&addresses)) },
-        Section { title: "routes", lines: sorted(normal::routes(&routes)) },
+        Section { title: "links", lines: sorted(normalize::links(&links)) },
+        Section { title: "addresses", lines: sorted(normalize::addresses(&addresses)) },
+        Section { title: "routes", lines: sorted(normalize::routes(&routes)) },
         Section { title: "rules", lines: rules },
-        Section { title: "next hops", lines: sorted(normal::plain("id", &nexthops)) },
-        Section { title: "neighbours", lines: sorted(normal::plain("dev", &neighbours)) },
-        Section { title: "forwarding entries", lines: sorted(normal::forwarding(&forwarding)) },
-        Section { title: "qdiscs", lines: sorted(normal::qdiscs(&qdiscs)) },
+        Section { title: "next hops", lines: sorted(normalize::plain("id", &nexthops)) },
+        Section { title: "neighbours", lines: sorted(normalize::plain("dev", &neighbours)) },
+        Section { title: "forwarding entries", lines: sorted(normalize::fdb(&fdb)) },
+        Section { title: "qdiscs", lines: sorted(normalize::qdiscs(&qdiscs)) },
         Section { title: "filters", lines: tools.filters(&qdiscs)? },
         Section { title: "nftables", lines: ruleset::lines(&tools.text("nft", &["-s", "list", "ruleset"])?) },
         Section { title: "sysctls", lines: sysctls() },
@@ -62,7 +62,7 @@ pub(super) fn sections(namespace: &str) -> Result<Vec<Section>, Error> {
 }
 
 fn sorted(mut lines: Vec<Line>) -> Vec<Line> {
-    // Stable and by subject only where the maker has put the telling line first.
+    // A stable sort: each subject's main line stays first.
     lines.sort_by(|a, b| a.subject.cmp(&b.subject));
     lines
 }
@@ -86,7 +86,7 @@ impl Tools<'_> {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// The objects of a JSON list; no text at all is an empty list.
+    /// The objects of a JSON list; empty output is an empty list.
     fn json(&self, program: &str, arguments: &[&str]) -> Result<Vec<Value>, Error> {
         let text = self.text(program, arguments)?;
         if text.trim().is_empty() {
@@ -99,11 +99,11 @@ impl Tools<'_> {
         })
     }
 
-    /// Waits while an address is on its way: under duplicate detection on a link that has carrier.
+    /// Waits while an address is under duplicate address detection on a link with carrier.
     fn settle(&self) -> Result<(), Error> {
-        let deadline = Instant::now() + SETTLING;
+        let deadline = Instant::now() + DAD_TIMEOUT;
         while Instant::now() < deadline {
-            if !normal::has_unsettled_address(&self.json("ip", &["-d", "-j", "address"])?) {
+            if !normalize::has_unsettled_address(&self.json("ip", &["-d", "-j", "address"])?) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -111,26 +111,26 @@ impl Tools<'_> {
         Ok(())
     }
 
-    /// Filters hang on links that have a clsact or ingress qdisc. Their order matters.
+    /// Filters of links with a clsact or ingress qdisc. Their order matters.
     fn filters(&self, qdiscs: &[Value]) -> Result<Vec<Line>, Error> {
         let mut lines = Vec::new();
         for qdisc in qdiscs {
             let (Some(kind), Some(link)) = (qdisc["kind"].as_str(), qdisc["dev"].as_str()) else { continue };
-            let sides: &[&str] = match kind {
+            let directions: &[&str] = match kind {
                 "clsact" => &["ingress", "egress"],
                 "ingress" => &["ingress"],
                 _ => &[],
             };
-            for side in sides {
-                let filters = self.json("tc", &["-j", "filter", "show", "dev", link, side])?;
-                lines.extend(normal::filters(link, side, &filters));
+            for direction in directions {
+                let filters = self.json("tc", &["-j", "filter", "show", "dev", link, direction])?;
+                lines.extend(normalize::filters(link, direction, &filters));
             }
         }
         Ok(sorted(lines))
     }
 }
 
-/// Sysctls that cannot be read (write-only, or unset secrets) say nothing and are left out.
+/// Sysctls that cannot be read (write-only, or unset secrets) are left out.
 fn sysctls() -> Vec<Line> {
     let root = Path::new("/proc/sys");
     let mut lines = Vec::new();

@@ -1,7 +1,6 @@
-//! From `nft -s list ruleset` to lines that each say where they belong.
+//! Normalizes `nft -s list ruleset` into lines with their full path.
 //!
-//! The order of rules is kept, it matters. The order of tables and of a set's elements is not: it depends on
-//! how they came to be.
+//! The order of rules is kept. The order of tables and of set elements is not: it depends on the history.
 
 use super::Line;
 
@@ -20,23 +19,23 @@ pub(super) fn lines(ruleset: &str) -> Vec<Line> {
             }
             let mut elements: Vec<_> = all.trim_end_matches('}').split(',').map(str::trim).collect();
             elements.sort_unstable();
-            let told = elements.iter().filter(|element| !element.is_empty());
-            lines.extend(told.map(|element| placed(&blocks, &format!("element {element}"))));
+            let elements = elements.iter().filter(|element| !element.is_empty());
+            lines.extend(elements.map(|element| with_path(&blocks, &format!("element {element}"))));
         } else if line == "}" {
             blocks.pop();
         } else if let Some(block) = line.strip_suffix('{') {
             blocks.push(block.trim().to_owned());
-            // An empty table or chain is something, too.
-            lines.push(placed(&blocks, ""));
+            // An empty table or chain is shown, too.
+            lines.push(with_path(&blocks, ""));
         } else {
-            lines.push(placed(&blocks, line));
+            lines.push(with_path(&blocks, line));
         }
     }
     lines.sort_by(|a, b| a.subject.cmp(&b.subject));
     lines
 }
 
-fn placed(blocks: &[String], line: &str) -> Line {
+fn with_path(blocks: &[String], line: &str) -> Line {
     let mut text = blocks.join(" > ");
     if !line.is_empty() {
         text = format!("{text} > {line}");
@@ -67,7 +66,7 @@ table ip a {
 ";
 
     #[test]
-    fn every_line_says_where_it_belongs() {
+    fn every_line_has_its_full_path() {
         let lines = lines(RULESET);
         let texts: Vec<_> = lines.iter().map(|line| line.text.as_str()).collect();
         assert_eq!(
@@ -89,7 +88,7 @@ table ip a {
     }
 
     #[test]
-    fn the_order_of_tables_does_not_matter_and_that_of_rules_does() {
+    fn order_of_tables_is_ignored_and_order_of_rules_is_kept() {
         let a = "table ip a {\n}\n";
         let b = "table ip b {\n}\n";
         assert_eq!(lines(&format!("{a}{b}")), lines(&format!("{b}{a}")));
@@ -98,7 +97,7 @@ table ip a {
     }
 
     #[test]
-    fn an_empty_rule_set_has_no_lines() {
+    fn empty_rule_set_has_no_lines() {
         assert!(lines("").is_empty());
     }
 }

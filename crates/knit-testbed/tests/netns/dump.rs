@@ -1,4 +1,4 @@
-//! A dump shows what was changed, all of it and nothing else.
+//! A dump shows exactly what was changed.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use knit_testbed::{Dump, Namespace, Testbed, assert_same, eventually};
 use crate::pair;
 
 #[test]
-fn a_dump_does_not_change_by_itself() {
+fn dump_of_an_unchanged_namespace_stays_equal() {
     let testbed = Testbed::new("still");
     let (a, b) = pair(&testbed);
     let before = Dump::settled(&a);
-    // Learned neighbours, link-local addresses and counters all come with this.
+    // This causes learned neighbours, link-local addresses and counters.
     a.ping("10.0.0.2").unwrap();
     a.ping("fd00::2").unwrap();
-    eventually("the link-local address is there", Duration::from_secs(5), || {
+    eventually("the link-local address exists", Duration::from_secs(5), || {
         let text = b.ip(&["-6", "address", "show", "dev", "eth0", "scope", "link"]);
         text.contains("fe80::") && !text.contains("tentative")
     });
@@ -22,7 +22,7 @@ fn a_dump_does_not_change_by_itself() {
     assert_same!(before, Dump::take(&a));
 }
 
-/// What a dump shows of one change, and that undoing it gives the same dump again.
+/// Asserts what a dump shows of one change, and that undoing it restores the dump.
 fn assert_shows(namespace: &Namespace, change: impl Fn(), undo: impl Fn(), expected: &[&str]) {
     let before = Dump::settled(namespace);
     change();
@@ -37,7 +37,7 @@ fn assert_shows(namespace: &Namespace, change: impl Fn(), undo: impl Fn(), expec
 }
 
 #[test]
-fn a_dump_shows_exactly_what_was_changed() {
+fn dump_shows_exactly_what_was_changed() {
     let testbed = Testbed::new("change");
     let (a, _b) = pair(&testbed);
     let ip = |line: &str| {
@@ -59,7 +59,7 @@ fn a_dump_shows_exactly_what_was_changed() {
         || ip("route del 10.9.0.0/16 table 77"),
         &["+ table 77: 10.9.0.0/16 dev eth0 gateway 10.0.0.2 protocol 217"],
     );
-    // The second address of a subnet brings itself and its local route.
+    // The second address of a subnet adds itself and its local route.
     assert_shows(
         &a,
         || ip("address add 10.0.0.7/24 dev eth0"),
@@ -104,7 +104,7 @@ fn a_dump_shows_exactly_what_was_changed() {
 }
 
 #[test]
-fn a_new_link_is_a_few_lines_in_a_difference() {
+fn new_link_is_a_few_lines_in_a_difference() {
     let testbed = Testbed::new("newlink");
     let host = testbed.host();
     let before = Dump::settled(&host);
@@ -119,7 +119,7 @@ fn a_new_link_is_a_few_lines_in_a_difference() {
 
 /// The example of the crate's documentation.
 #[test]
-fn what_came_and_went_leaves_the_host_as_it_was() {
+fn create_and_delete_leaves_the_host_unchanged() {
     let mut testbed = Testbed::new("example");
     let host = testbed.host();
     let (a, b) = (testbed.pod("a"), testbed.pod("b"));

@@ -1,4 +1,4 @@
-//! What a testbed makes goes, and what stays is found.
+//! A testbed deletes everything, and leftovers are detected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -9,29 +9,29 @@ use knit_testbed::{Error, Testbed, eventually};
 use crate::{is_child, is_running, message, run_as_child, text};
 
 #[test]
-fn a_panicking_test_leaves_nothing() {
-    let mut seen = None;
+fn panicking_test_leaves_nothing() {
+    let mut created = None;
     let panic = catch_unwind(AssertUnwindSafe(|| {
         let testbed = Testbed::new("fails");
         let pod = testbed.pod("a");
         let server = pod.tcp_echo("127.0.0.1:0");
         pod.tcp_reaches(server.address()).unwrap();
         let paths: Vec<_> = testbed.namespaces().iter().map(|one| one.path().to_owned()).collect();
-        assert!(paths.iter().all(|path| path.exists()) && is_running(pod.pid()), "nothing to take away");
-        seen = Some((paths, pod.clone()));
+        assert!(paths.iter().all(|path| path.exists()) && is_running(pod.pid()), "nothing to delete");
+        created = Some((paths, pod.clone()));
         panic!("on purpose");
     }));
     assert_eq!(message(panic.unwrap_err()), "on purpose");
-    let (paths, pod) = seen.unwrap();
+    let (paths, pod) = created.unwrap();
     assert!(paths.iter().all(|path| !path.exists()), "{paths:?}");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(paths.iter().all(|path| !mounts.contains(&*path.to_string_lossy())), "{mounts}");
-    assert!(!is_running(pod.pid()), "the pod's process lives on");
+    assert!(!is_running(pod.pid()), "the pod's process is still running");
     assert!(matches!(pod.sysctl("net.ipv4.ip_forward"), Err(Error::Closed { .. })));
 }
 
 #[test]
-fn background_processes_and_their_children_are_stopped() {
+fn background_processes_and_their_children_are_killed() {
     let mut testbed = Testbed::new("background");
     let host = testbed.host();
     let script = "echo started; sleep 1000 & setsid sleep 1000 & wait";
@@ -49,7 +49,7 @@ fn background_processes_and_their_children_are_stopped() {
 }
 
 #[test]
-fn a_forgotten_descriptor_is_found_by_assert_nothing_left() {
+fn open_descriptor_is_found_by_assert_nothing_left() {
     let mut testbed = Testbed::new("forgets");
     let descriptor = std::mem::ManuallyDrop::new(testbed.namespace("a").descriptor());
     testbed.close();
@@ -60,7 +60,7 @@ fn a_forgotten_descriptor_is_found_by_assert_nothing_left() {
 }
 
 #[test]
-fn a_forgotten_testbed_is_found_by_assert_nothing_left() {
+fn open_testbed_is_found_by_assert_nothing_left() {
     let mut testbed = Testbed::new("open");
     let panic = catch_unwind(AssertUnwindSafe(|| testbed.assert_nothing_left())).unwrap_err();
     assert!(message(panic).contains("was not closed"));
@@ -69,7 +69,7 @@ fn a_forgotten_testbed_is_found_by_assert_nothing_left() {
 }
 
 #[test]
-fn a_file_of_the_testbed_that_came_back_is_found_by_assert_nothing_left() {
+fn recreated_file_is_found_by_assert_nothing_left() {
     let mut testbed = Testbed::new("file");
     let path = testbed.host().path().with_extension("again");
     testbed.close();
@@ -80,7 +80,7 @@ fn a_file_of_the_testbed_that_came_back_is_found_by_assert_nothing_left() {
 }
 
 #[test]
-fn a_link_that_escaped_to_the_machine_is_found_by_assert_nothing_left() {
+fn link_escaped_to_the_machine_is_found_by_assert_nothing_left() {
     let add = ["link", "add", "br7", "type", "bridge"];
     if is_child() {
         let mut testbed = Testbed::new("escape");
@@ -90,8 +90,8 @@ fn a_link_that_escaped_to_the_machine_is_found_by_assert_nothing_left() {
         testbed.assert_nothing_left();
         return;
     }
-    // The child has a namespace of its own for a machine, so that even this test leaves the real one alone.
-    let test = "leftovers::a_link_that_escaped_to_the_machine_is_found_by_assert_nothing_left";
+    // The child runs in its own netns as machine, so that this test does not touch the real one.
+    let test = "leftovers::link_escaped_to_the_machine_is_found_by_assert_nothing_left";
     let output = run_as_child(&["unshare", "--net"], test, &[]);
     let text = text(&output);
     assert!(!output.status.success(), "{text}");

@@ -1,4 +1,4 @@
-//! What a testbed makes works.
+//! A testbed's topology works.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -10,7 +10,7 @@ use knit_testbed::{Error, Testbed};
 use crate::{message, pair, text};
 
 #[test]
-fn two_connected_namespaces_ping_each_other_in_both_families() {
+fn connected_namespaces_ping_each_other_in_both_families() {
     let testbed = Testbed::new("ping");
     let (a, b) = pair(&testbed);
     for target in ["10.0.0.2", "fd00::2"] {
@@ -20,11 +20,11 @@ fn two_connected_namespaces_ping_each_other_in_both_families() {
     b.ping("10.0.0.1").unwrap();
     b.ip(&["link", "set", "eth0", "down"]);
     let error = a.ping("10.0.0.2").unwrap_err();
-    assert!(matches!(error, Error::Unreached { protocol: "ping", .. }), "{error}");
+    assert!(matches!(error, Error::Unreachable { protocol: "ping", .. }), "{error}");
 }
 
 #[test]
-fn pods_on_a_bridge_talk_by_tcp_and_udp() {
+fn pods_on_a_bridge_reach_each_other_over_tcp_and_udp() {
     let testbed = Testbed::new("bridge");
     let host = testbed.host();
     let (a, b) = (testbed.pod("a"), testbed.pod("b"));
@@ -47,7 +47,7 @@ fn pods_on_a_bridge_talk_by_tcp_and_udp() {
 }
 
 #[test]
-fn a_closure_and_a_command_run_inside() {
+fn closure_and_command_run_inside() {
     let testbed = Testbed::new("inside");
     let namespace = testbed.namespace("a");
     let link = |path: &str| std::fs::read_link(path).unwrap();
@@ -98,15 +98,15 @@ fn parallel_testbeds_of_the_same_name_do_not_collide() {
 }
 
 #[test]
-fn a_label_can_be_used_once_in_a_testbed() {
+fn label_can_be_used_once_per_testbed() {
     let testbed = Testbed::new("label");
     let _first = testbed.namespace("a");
     let panic = catch_unwind(AssertUnwindSafe(|| testbed.namespace("a"))).unwrap_err();
-    assert!(message(panic).contains("it has a namespace a already"));
+    assert!(message(panic).contains("namespace a exists already"));
 }
 
 #[test]
-fn a_pod_is_found_by_its_pid() {
+fn pod_is_found_by_its_pid() {
     let testbed = Testbed::new("pod");
     let pod = testbed.pod("a");
     let by_pid = std::fs::read_link(format!("/proc/{}/ns/net", pod.pid())).unwrap();

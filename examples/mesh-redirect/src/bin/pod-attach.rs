@@ -1,4 +1,4 @@
-//! pod-attach: what a container runtime asks of Knit, for trying things out.
+//! pod-attach: attaches a pod like a container runtime, for experiments.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use anyhow::Result;
 use clap::Parser;
 use knit_kni::{Client, DEFAULT_SOCKET, v1};
 
-/// Have the agent make a pod's network namespace and attach `eth0` to it, or delete both
+/// Create the network namespace of a pod and attach `eth0` to it, or delete both
 #[derive(Debug, Parser)]
 #[command(name = "pod-attach")]
 struct Flags {
-    /// The pod's name
+    /// Name of the pod
     name: String,
-    /// Delete it
+    /// Delete the pod
     #[arg(long)]
     delete: bool,
-    /// The agent's socket
+    /// Socket of the agent
     #[arg(long, env = "KNIT_KNI_SOCKET", default_value = DEFAULT_SOCKET)]
     kni_socket: PathBuf,
 }
@@ -42,12 +42,12 @@ async fn run(flags: Flags) -> Result<()> {
     };
     let create = v1::CreateSandboxRequest { sandbox: Some(sandbox.clone()), ..Default::default() };
     client.create_sandbox(create).await?;
-    let answer = client.attach(v1::AttachRequest { sandbox: Some(sandbox), ..Default::default() }).await;
-    if answer.is_err() {
-        // The namespace was made for this attach.
+    let response = client.attach(v1::AttachRequest { sandbox: Some(sandbox), ..Default::default() }).await;
+    if response.is_err() {
+        // The namespace was created for this attach.
         client.delete_sandbox(v1::DeleteSandboxRequest { pod: Some(pod) }).await?;
     }
-    let pod = answer?.pod.unwrap_or_default();
+    let pod = response?.pod.unwrap_or_default();
     let addresses = pod.interfaces.iter().flat_map(|interface| &interface.addresses);
     let addresses: Vec<&str> = addresses.map(|address| address.address.as_str()).collect();
     println!("{}: attached, {}", flags.name, addresses.join(" "));

@@ -18,8 +18,8 @@ pub fn measure(folder: &Path, rounds: usize) -> Result<Samples> {
     for record in written.history(Seq(0))? {
         let (_, record) = record.context("cannot read the journal back")?;
         match record {
-            Record::SandboxSeen(_) => attaches.push(vec![record]),
-            Record::Began(_) | Record::Ended(_) => {
+            Record::SandboxUpdated(_) => attaches.push(vec![record]),
+            Record::ChangeStarted(_) | Record::ChangeEnded(_) => {
                 // A detach writes such records too, after the attach is complete.
                 if let Some(attach) = attaches.last_mut().filter(|attach| attach.len() < 3) {
                     attach.push(record);

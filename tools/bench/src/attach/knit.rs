@@ -9,7 +9,7 @@ use knit_engine::{Event, Unit};
 use knit_kernel::netlink::Protocol;
 use knit_kernel::netns::bring_up_loopback;
 use knit_kernel::{Netns, Socket};
-use knit_model::sandbox::Instance;
+use knit_model::sandbox::SandboxInstance;
 use knit_model::{Sandbox, SandboxId};
 
 /// What people would write for what the bare messages do: an address, a default route, a port on a bridge.
@@ -39,7 +39,7 @@ pub struct Knit {
 /// A namespace in use, and which life of a sandbox it is.
 pub struct Pod {
     netns: Netns,
-    instance: Instance,
+    instance: SandboxInstance,
 }
 
 impl Pod {
@@ -85,13 +85,13 @@ impl Knit {
             pod: name,
             namespace: "bench".to_owned(),
             labels: [("podnetwork.opdev.io/veth".to_owned(), "bench".to_owned())].into(),
-            annotated: None,
+            annotated_limits: None,
         })
     }
 
     /// Tells the node of a sandbox; when this returns its interface is verified.
     pub fn attach(&mut self, sandbox: Sandbox) -> Result<()> {
-        self.node.node().hear(Event::SandboxSeen(sandbox))?;
+        self.node.node().handle(Event::SandboxUpdated(sandbox))?;
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl Knit {
         if let Some((_, problem)) = state.problems.get(&unit).and_then(|problems| problems.first()) {
             bail!("{unit}: {problem}");
         }
-        let made = state.made.get(&unit).with_context(|| format!("{unit} has no interface"))?;
+        let made = state.units.get(&unit).with_context(|| format!("{unit} has no interface"))?;
         if made.interfaces.iter().any(|(_, interface)| interface.ready && interface.addresses.len() == 1) {
             return Ok(());
         }
@@ -110,12 +110,12 @@ impl Knit {
 
     /// Tells the node that a sandbox is gone; when this returns it is cut off and its address is free.
     pub fn detach(&mut self, id: SandboxId) -> Result<()> {
-        self.node.node().hear(Event::SandboxGone(id))?;
+        self.node.node().handle(Event::SandboxRemoved(id))?;
         Ok(())
     }
 
     /// What a node does when nobody waits: deletes what was cut off.
     pub fn tidy(&mut self) -> Result<()> {
-        Ok(self.node.node().tidy()?)
+        Ok(self.node.node().clean_up()?)
     }
 }

@@ -43,10 +43,10 @@ impl Instant {
         });
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
-                let mut header = [0; frame::HEADER];
+                let mut header = [0; frame::HEADER_LEN];
                 let mut answer_one = || {
                     stream.read_exact(&mut header)?;
-                    let length = frame::length(header, 1 << 20).unwrap_or_default();
+                    let length = frame::payload_len(header, 1 << 20).unwrap_or_default();
                     let mut call = vec![0; length];
                     stream.read_exact(&mut call)?;
                     stream.write_all(&answer)

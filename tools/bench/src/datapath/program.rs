@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use knit_kernel::Netns;
-use knit_kernel::redirect::{Port, Redirect, Wanted, Way};
+use knit_kernel::redirect::{DatapathMode, Redirect, RedirectPort, RedirectSpec};
 use knit_model::Mac;
 
 use knit_dev::places;
@@ -25,16 +25,16 @@ impl Attached {
         let mut ports = Vec::new();
         for ((link, pod), address) in links.into_iter().zip(pods).zip(addresses) {
             let mac = mac(pod)?;
-            ports.push(Port { link: link.parse()?, mac, addresses: [address.into()].into() });
+            ports.push(RedirectPort { link: link.parse()?, mac, addresses: [address.into()].into() });
         }
-        new.redirect.apply(host, &Wanted { ports, ..Wanted::default() })?;
+        new.redirect.apply(host, &RedirectSpec { ports, ..RedirectSpec::default() })?;
         Ok(new)
     }
 
     /// Whether it has taken packets.
     pub fn check(&self) -> Result<()> {
-        match self.redirect.way() {
-            Way::Direct { packets: 1.., .. } => Ok(()),
+        match self.redirect.mode() {
+            DatapathMode::Redirect { packets: 1.., .. } => Ok(()),
             other => bail!("Knit's eBPF program took no packets: {other:?}"),
         }
     }
@@ -42,7 +42,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = self.redirect.apply(&self.host, &Wanted::default());
+        let _ = self.redirect.apply(&self.host, &RedirectSpec::default());
     }
 }
 

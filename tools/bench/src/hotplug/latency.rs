@@ -17,7 +17,7 @@ use knit_kernel::netlink::constants::{
 };
 use knit_kernel::netlink::header::{AddressHeader, LinkHeader};
 use knit_kernel::netlink::{Header as _, Protocol};
-use knit_kube::Seen;
+use knit_kube::WatchUpdate;
 use knit_kube::kube::api::{DeleteParams, DynamicObject, PostParams};
 use knit_kube::kube::runtime::watcher;
 use serde_json::json;
@@ -80,11 +80,11 @@ impl<'a> Hot<'a> {
         let (tell, watched) = channel();
         let api = beside.objects("podconfig", NAMESPACE)?;
         let watch = beside.runtime().spawn(async move {
-            knit_kube::follow("podconfigs", api, watcher::Config::default(), |seen| {
+            knit_kube::watch("podconfigs", api, watcher::Config::default(), |seen| {
                 let news = match seen {
-                    Seen::Applied(found) => Watched::Seen { ready: ready_pods(&found) },
-                    Seen::Deleted(_) => Watched::Gone,
-                    Seen::Listed(_) => return,
+                    WatchUpdate::Applied(found) => Watched::Seen { ready: ready_pods(&found) },
+                    WatchUpdate::Deleted(_) => Watched::Gone,
+                    WatchUpdate::Listed(_) => return,
                 };
                 // Whoever waited for it may have given up.
                 let _ = tell.send((Instant::now(), news));
@@ -241,7 +241,7 @@ fn listen(pod: usize, mut socket: Socket, tell: &Sender<Heard>, stop: &AtomicBoo
     let mut link = Link::default();
     while !stop.load(Ordering::Relaxed) {
         // It is looked at the flag once in a while; a hundred of these must not disturb what is measured.
-        let heard = socket.recv_event(Duration::from_secs(2), |kind, body| {
+        let heard = socket.recv_notification(Duration::from_secs(2), |kind, body| {
             if let Some(is_there) = link.hear(kind, body) {
                 // Whoever listened may have ended.
                 let _ = tell.send(Heard { pod, at: Instant::now(), is_there });

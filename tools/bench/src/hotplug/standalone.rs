@@ -20,7 +20,7 @@ pub fn measure(report: &mut Report) -> Result<()> {
     let mut node = Standalone::open(&folder.path().join("state"))?;
     let pods = (0..SANDBOXES).map(|_| Netns::unnamed()).collect::<Result<Vec<_>, _>>()?;
     for (number, pod) in pods.iter().enumerate() {
-        node.node().hear(Event::SandboxSeen(sandbox(number, pod)?))?;
+        node.node().handle(Event::SandboxUpdated(sandbox(number, pod)?))?;
     }
     let manifest = folder.path().join("objects.yaml");
     std::fs::write(&manifest, objects(0..INTERFACES)).context("cannot write the objects")?;
@@ -78,14 +78,14 @@ fn sandbox(number: usize, pod: &Netns) -> Result<Sandbox> {
         pod: name,
         namespace: "bench".to_owned(),
         labels: [("full".to_owned(), "yes".to_owned())].into(),
-        annotated: None,
+        annotated_limits: None,
     })
 }
 
 /// Fails unless so many interfaces stand.
 fn check(node: &Standalone, number: usize) -> Result<()> {
     let state = node.state();
-    let ready = state.made.values().flat_map(|made| &made.interfaces).filter(|(_, link)| link.ready).count();
+    let ready = state.units.values().flat_map(|made| &made.interfaces).filter(|(_, link)| link.ready).count();
     if ready != number {
         let problem = state.problems.values().flatten().next().map(|(_, problem)| problem.to_string());
         bail!("{ready} of {number} interfaces stand: {}", problem.unwrap_or_default());

@@ -52,7 +52,7 @@ impl Knit {
             pod: "pod".to_owned(),
             namespace: "bench".to_owned(),
             labels: [].into(),
-            annotated: None,
+            annotated_limits: None,
         };
         Ok(Self { node, sandbox, _pod: pod })
     }
@@ -75,7 +75,7 @@ impl Knit {
     fn ask(&mut self, value: Option<String>) -> Result<()> {
         let labels = value.map(|value| (LABEL.to_owned(), value)).into_iter().collect();
         let sandbox = Sandbox { labels, ..self.sandbox.clone() };
-        self.node.node().hear(Event::SandboxSeen(sandbox))?;
+        self.node.node().handle(Event::SandboxUpdated(sandbox))?;
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl Knit {
         let (state, unit) = (self.node.state(), Unit::Sandbox(self.sandbox.id.clone()));
         let problems = state.problems.get(&unit).into_iter().flatten();
         let problems: Vec<String> = problems.map(|(_, problem)| problem.to_string()).collect();
-        let made = state.made.get(&unit).into_iter().flat_map(|made| &made.interfaces);
+        let made = state.units.get(&unit).into_iter().flat_map(|made| &made.interfaces);
         let there =
             made.clone().any(|(_, link)| link.ready && link.kind == case.name && link.mtu == Some(mtu));
         expect(there && problems.is_empty(), || format!("no {} with MTU {mtu}: {problems:?}", case.name))
@@ -92,7 +92,7 @@ impl Knit {
 
     /// What a node does when nobody waits: deletes what was cut off.
     pub fn tidy(&mut self) -> Result<()> {
-        Ok(self.node.node().tidy()?)
+        Ok(self.node.node().clean_up()?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use knit_cri::{Process, Runtime};
+use knit_cri::{SandboxProcess, RuntimeClient};
 use knit_kernel::Netns;
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -75,10 +75,10 @@ impl Node {
     pub fn netns_of(&self, pod: &Sandbox) -> Result<Netns> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let found = runtime.block_on(async {
-            let (mut runtime, _) = Runtime::connect(&self.socket).await?;
-            runtime.process(&pod.id).await
+            let (mut runtime, _) = RuntimeClient::connect(&self.socket).await?;
+            runtime.sandbox_process(&pod.id).await
         })?;
-        let Process::Pid(pid) = found else { bail!("pod {} has no process", pod.id) };
+        let SandboxProcess::Pid(pid) = found else { bail!("pod {} has no process", pod.id) };
         Ok(Netns::of_process(pid)?)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use knit_cri::{Process, Runtime};
+use knit_cri::{SandboxProcess, RuntimeClient};
 use knit_kernel::Netns;
 use knit_kube::kube::Api;
 use knit_kube::kube::api::{DeleteParams, ListParams, PostParams};
@@ -117,12 +117,12 @@ pub fn networks(beside: &Beside, namespace: &str) -> Result<BTreeMap<String, Net
     for node in beside.cluster().node_numbers() {
         let socket = containerd_socket(beside.cluster(), node);
         beside.wait(async {
-            let (mut runtime, _) = Runtime::connect(&socket).await?;
-            for sandbox in runtime.running().await? {
+            let (mut runtime, _) = RuntimeClient::connect(&socket).await?;
+            for sandbox in runtime.running_sandboxes().await? {
                 if sandbox.namespace != namespace {
                     continue;
                 }
-                let Process::Pid(pid) = runtime.process(&sandbox.id).await? else {
+                let SandboxProcess::Pid(pid) = runtime.sandbox_process(&sandbox.id).await? else {
                     bail!("pod {} has no process", sandbox.name);
                 };
                 found.insert(sandbox.name, Netns::of_process(pid)?);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use knit_crds::Object;
 use serde_json::{Value, json};
 
-use knit_sim::Dice;
+use knit_sim::SeededRng;
 
 /// How many pods there are. The first [`STEADY`] live from the beginning to the end.
 pub const PODS: usize = 6;
@@ -76,7 +76,7 @@ impl Deed {
 
 /// Chooses deeds.
 pub struct Chooser {
-    dice: Dice,
+    dice: SeededRng,
     there: BTreeSet<(&'static str, &'static str)>,
     /// Programs that were killed: the next time they are restarted, so that the kubelet never makes them wait.
     killed: BTreeSet<Victim>,
@@ -85,7 +85,7 @@ pub struct Chooser {
 impl Chooser {
     /// For a seed.
     pub fn new(seed: u64) -> Self {
-        Self { dice: Dice::new(seed), there: BTreeSet::new(), killed: BTreeSet::new() }
+        Self { dice: SeededRng::new(seed), there: BTreeSet::new(), killed: BTreeSet::new() }
     }
 
     /// How long nothing happens, in milliseconds: mostly short, so that deeds meet.
@@ -95,7 +95,7 @@ impl Chooser {
 
     /// What happens next.
     pub fn next(&mut self) -> Deed {
-        let (kind, name) = (*self.dice.one(&KINDS), *self.dice.one(&NAMES));
+        let (kind, name) = (*self.dice.choose(&KINDS), *self.dice.choose(&NAMES));
         match self.dice.below(100) {
             0..36 => {
                 self.there.insert((kind, name));
@@ -110,7 +110,7 @@ impl Chooser {
                 if there.is_empty() {
                     return Deed::Remove { kind, name };
                 }
-                let (kind, name) = *self.dice.one(&there);
+                let (kind, name) = *self.dice.choose(&there);
                 self.there.remove(&(kind, name));
                 Deed::Remove { kind, name }
             }
@@ -131,8 +131,8 @@ impl Chooser {
 
     fn label(&mut self) -> Deed {
         let labels: Vec<&'static str> = KINDS.iter().filter_map(|kind| label_of(kind)).collect();
-        let (pod, label) = (self.dice.below(PODS as u64) as usize, *self.dice.one(&labels));
-        let value = (!self.dice.chance(30)).then(|| *self.dice.one(&NAMES));
+        let (pod, label) = (self.dice.below(PODS as u64) as usize, *self.dice.choose(&labels));
+        let value = (!self.dice.chance(30)).then(|| *self.dice.choose(&NAMES));
         Deed::Label { pod, label, value }
     }
 
@@ -140,7 +140,7 @@ impl Chooser {
     fn spec(&mut self, kind: &str, name: &str) -> Value {
         let dice = &mut self.dice;
         let (mtu, number) = (1_280 + dice.below(200), dice.below(4));
-        let bridge = *dice.one(&BRIDGES);
+        let bridge = *dice.choose(&BRIDGES);
         let cidr = format!("10.{}.0.0/24", 100 + dice.below(6));
         match kind {
             "Bridge" => json!({"name": bridge, "cidr": cidr, "mtu": mtu}),

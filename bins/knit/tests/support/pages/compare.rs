@@ -1,17 +1,17 @@
-//! Whether what was printed is what a page shows.
+//! Compares output with a page.
 
-/// Stands for any number of lines.
+/// Matches any number of lines.
 const ANYTHING: &str = "...";
 
-/// Whether a page's lines fit what was printed.
-pub fn fits(shown: &[String], printed: &[String]) -> bool {
+/// Whether the lines of a page match the output.
+pub fn matches(shown: &[String], printed: &[String]) -> bool {
     match shown.split_first() {
         None => printed.is_empty(),
         Some((line, rest)) if line == ANYTHING => {
-            (0..=printed.len()).any(|skipped| fits(rest, &printed[skipped..]))
+            (0..=printed.len()).any(|skipped| matches(rest, &printed[skipped..]))
         }
         Some((line, rest)) => {
-            printed.split_first().is_some_and(|(first, after)| same(line, first) && fits(rest, after))
+            printed.split_first().is_some_and(|(first, after)| same(line, first) && matches(rest, after))
         }
     }
 }
@@ -21,7 +21,7 @@ fn same(one: &str, other: &str) -> bool {
     depth(one) == depth(other) && one.split_whitespace().eq(other.split_whitespace())
 }
 
-/// What differs, with the lines around it.
+/// The difference with its context.
 pub fn difference(shown: &[String], printed: &[String]) -> String {
     let agree = |pair: &(&String, &String)| same(pair.0, pair.1);
     let before = shown.iter().zip(printed).take_while(agree).count();
@@ -46,19 +46,19 @@ mod tests {
     }
 
     #[test]
-    fn three_dots_stand_for_lines_and_spaces_count_as_one() {
+    fn three_dots_match_lines_and_spaces_are_collapsed() {
         let printed = lines("NAME   MTU\na      1\nb      2\n  c");
         for shown in ["NAME MTU\na 1\nb 2\n  c", "...", "...\nb 2\n...", "NAME  MTU\n...\na 1\nb 2\n  c\n..."]
         {
-            assert!(fits(&lines(shown), &printed), "{shown}");
+            assert!(matches(&lines(shown), &printed), "{shown}");
         }
         for shown in ["", "NAME MTU\n...\nb 2", "...\nb 3\n...", "NAME MTU\na 1\nb 2\nc"] {
-            assert!(!fits(&lines(shown), &printed), "{shown}");
+            assert!(!matches(&lines(shown), &printed), "{shown}");
         }
     }
 
     #[test]
-    fn a_difference_shows_what_is_gone_and_what_is_new() {
+    fn a_difference_has_removed_and_added_lines() {
         let text = difference(&lines("a\nb\nc"), &lines("a\nx\ny\nc"));
         assert_eq!(text, "    a\n  - b\n  + x\n  + y\n    c\n");
     }

@@ -1,4 +1,4 @@
-//! What differs from run to run, written as something that stays.
+//! Normalizes output that differs from run to run.
 //!
 //! | printed | written |
 //! |---|---|
@@ -11,30 +11,30 @@
 //! | how long all of `ping` took | nothing |
 //! | a mark, `knit-1b690c687a` | `knit-0123456789` |
 
-/// The pid that the first sandbox of a page has in the page.
+/// The normalized pid of the first sandbox of a page.
 const FIRST_PID: usize = 1001;
 const MAC: &str = "xx:xx:xx:xx:xx:xx";
 const MARK: &str = "knit-0123456789";
 const TIME: &str = "2026-01-01T00:00:00Z";
 
-/// Remembers what a page's sandboxes are called.
+/// Normalizes the output of one page, and tracks the pids of its sandboxes.
 pub struct Normaliser {
     pids: Vec<String>,
     stated: String,
 }
 
 impl Normaliser {
-    /// What the files of a page state is kept.
+    /// Values in the files of the page are not normalized.
     pub fn new<'a>(files: impl Iterator<Item = &'a str>) -> Self {
         Self { pids: Vec::new(), stated: files.collect::<Vec<_>>().join("\n").to_lowercase() }
     }
 
-    /// The processes that hold the page's sandboxes.
+    /// The pids of the holders of sandboxes.
     pub fn holders(&self) -> impl Iterator<Item = i32> {
         self.pids.iter().filter_map(|pid| pid.parse().ok())
     }
 
-    /// What was printed, line by line.
+    /// The normalized lines.
     pub fn lines(&mut self, printed: &str) -> Vec<String> {
         for line in printed.lines() {
             if let Some((_, rest)) = line.split_once(" created (pid ") {
@@ -61,7 +61,7 @@ impl Normaliser {
         words.concat()
     }
 
-    /// A word with what ends it.
+    /// Normalizes a word and its trailing punctuation.
     fn word(&self, word: &str) -> String {
         let end = word.len() - word.trim_end_matches([' ', '"', '/', ',']).len();
         let (body, end) = word.split_at(word.len() - end);
@@ -83,7 +83,7 @@ impl Normaliser {
     }
 }
 
-/// Replaces a pid that stands alone or ends a name such as `pc0<pid>`; a column stays as wide as it was.
+/// Replaces a pid that is a word or the end of a name such as `pc0<pid>`, and keeps the width of columns.
 fn replace_pid(line: &str, pid: &str, by: &str) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -92,7 +92,7 @@ fn replace_pid(line: &str, pid: &str, by: &str) -> String {
         text += before;
         let whole = !after.starts_with(|letter: char| letter.is_ascii_digit());
         let number = |letter: char| letter == '.' || letter == ':';
-        // A prefix may end in one digit, an address or another number has more in front.
+        // A name may have one digit before the pid; addresses and other numbers have more.
         let mut letters = before.chars().rev();
         let begins = match letters.next() {
             Some(letter) if letter.is_ascii_digit() => letters.next().is_some_and(char::is_alphabetic),
@@ -132,7 +132,7 @@ fn is_time(word: &str) -> bool {
 }
 
 #[test]
-fn what_differs_from_run_to_run_is_written_alike() {
+fn varying_values_are_normalized() {
     let mut normaliser = Normaliser::new(["mac: 02:00:00:00:00:07"].into_iter());
     let printed = "\
 sandbox/a created (pid 204)

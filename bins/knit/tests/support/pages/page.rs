@@ -1,14 +1,14 @@
-//! A page: text, files and commands, and back to text.
+//! Parses and renders a page: text, files and commands.
 
-/// A page in order.
+/// A page.
 pub struct Page {
-    /// Its parts.
+    /// The parts in order.
     pub blocks: Vec<Block>,
 }
 
 /// A part of a page.
 pub enum Block {
-    /// Lines that are only for people.
+    /// Text that is not run.
     Text(Vec<String>),
     /// A YAML block.
     File(File),
@@ -16,26 +16,26 @@ pub enum Block {
     Console(Vec<Step>),
 }
 
-/// A file that a page shows.
+/// A file in a page.
 pub struct File {
-    /// Its name, from its first line.
+    /// The name, from the first line.
     pub name: String,
-    /// All of it, the first line included.
+    /// The contents with the first line.
     pub text: String,
 }
 
-/// A command and what it prints.
+/// A command and its output.
 pub struct Step {
-    /// Where it stands in the page.
+    /// The line number in the page.
     pub line: usize,
     /// The command, with its line breaks.
     pub command: String,
-    /// What the page says it prints.
+    /// The expected output.
     pub output: Vec<String>,
 }
 
 impl Page {
-    /// Reads a page. What is no YAML and no console is text.
+    /// Parses a page.
     pub fn parse(text: &str) -> Self {
         let mut blocks = Vec::new();
         let mut lines = text.lines().enumerate();
@@ -57,7 +57,7 @@ impl Page {
         Self { blocks }
     }
 
-    /// The page as text again.
+    /// Renders the page.
     pub fn render(&self) -> String {
         let mut text = String::new();
         for block in &self.blocks {
@@ -77,7 +77,7 @@ impl Page {
         text
     }
 
-    /// The files that it shows.
+    /// The files of the page.
     pub fn files(&self) -> impl Iterator<Item = &File> {
         self.blocks.iter().filter_map(|block| match block {
             Block::File(file) => Some(file),
@@ -85,16 +85,16 @@ impl Page {
         })
     }
 
-    /// What would be shown to people and never run.
-    pub fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
+    /// Blocks that would not be run.
+    pub fn errors(&self) -> Vec<String> {
+        let mut errors = Vec::new();
         let mut open = false;
         for line in self.blocks.iter().flat_map(|block| match block {
             Block::Text(lines) => lines.as_slice(),
             _ => &[],
         }) {
             if line.starts_with("```") && !open && line != "```text" {
-                complaints.push(format!("a block `{line}` is never run: use yaml, console or text"));
+                errors.push(format!("a block `{line}` is never run: use yaml, console or text"));
             }
             open ^= line.starts_with("```");
         }
@@ -109,12 +109,12 @@ impl Page {
             .collect();
         for file in self.files() {
             if file.name.is_empty() {
-                complaints.push(format!("a YAML block does not begin with `# NAME.yaml`:\n{}", file.text));
+                errors.push(format!("a YAML block does not begin with `# NAME.yaml`:\n{}", file.text));
             } else if !commands.iter().any(|command| command.contains(&file.name)) {
-                complaints.push(format!("no command uses {}", file.name));
+                errors.push(format!("no command uses {}", file.name));
             }
         }
-        complaints
+        errors
     }
 }
 
@@ -146,21 +146,21 @@ fn steps(body: &[&str], first_line: usize) -> Vec<Step> {
 }
 
 #[test]
-fn a_page_is_the_same_after_reading_and_writing() {
+fn parsing_and_rendering_a_page_is_lossless() {
     let text = "# A\n\n```yaml\n# a.yaml\nkind: X\n```\ntext\n```console\n$ knit \\\n    get\n...\nX\n$ true\n```\nend\n";
     let page = Page::parse(text);
     assert_eq!(page.render(), text);
     let Block::Console(steps) = &page.blocks[3] else { panic!("no console") };
     assert_eq!((steps[0].line, steps[0].command.as_str()), (9, "knit \\\n    get"));
     assert_eq!((steps[1].line, steps[1].command.as_str()), (13, "true"));
-    assert_eq!(page.complaints(), ["no command uses a.yaml"]);
+    assert_eq!(page.errors(), ["no command uses a.yaml"]);
 }
 
 #[test]
-fn what_would_never_be_run_is_refused() {
+fn blocks_that_would_not_be_run_are_rejected() {
     let page = Page::parse("```sh\nknit get\n```\n```text\nfine\n```\n```yaml\nkind: X\n```\n");
-    let complaints = page.complaints();
-    assert_eq!(complaints.len(), 2, "{complaints:?}");
-    assert!(complaints[0].contains("```sh"));
-    assert!(complaints[1].contains("kind: X"));
+    let errors = page.errors();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors[0].contains("```sh"));
+    assert!(errors[1].contains("kind: X"));
 }

@@ -1,42 +1,49 @@
-//! Extensions in the interface's words: what is said to them, and what is said of them.
+//! Renders requests to extensions and the status of extensions.
 
 use std::time::Duration;
 
 use knit_engine::State;
 use knit_engine::extension::{
-    ExtensionSpec, FailPolicy, Invocation, Outcome, Phase, Receipt, Registered, Speaks, Went,
+    ExtensionSpec, FailPolicy, Invocation, InvocationOutcome, HookPhase, Receipt, RegisteredExtension, ExtensionProtocol, RemovedInterface,
 };
 use knit_kni::{kni, v1};
 use knit_model::SandboxId;
 
 use super::super::pods;
 use super::missed;
-use crate::daemon::{Outgoing, Words};
+use crate::daemon::{ExtensionRequest, OutgoingCall};
 
-/// A call to an extension, in the words of its service.
-pub(crate) fn outgoing(state: &State, invocation: Invocation) -> Outgoing {
+/// Renders a call to an extension.
+pub(crate) fn outgoing_call(state: &State, invocation: Invocation) -> OutgoingCall {
     let (id, deadline) = (invocation.id.clone(), Duration::from_millis(invocation.to.deadline));
-    let words = match (invocation.to.speaks, invocation.phase) {
-        (Speaks::Knix, _) => Words::Knix(Box::new(knix(state, &invocation))),
-        (Speaks::Knit, Phase::BeforeAttach) => {
-            Words::Before(Box::new(v1::BeforeAttachRequest { call: Some(call(state, &invocation)) }))
+    let request = match (invocation.to.protocol, invocation.phase) {
+        (ExtensionProtocol::Knix, _) => ExtensionRequest::Knix(Box::new(knix(state, &invocation))),
+        (ExtensionProtocol::Knit, HookPhase::BeforeAttach) => ExtensionRequest::Before(Box::new(v1::BeforeAttachRequest {
+            call: Some(call(state, &invocation)),
+        })),
+        (ExtensionProtocol::Knit, HookPhase::AfterAttach) => {
+            ExtensionRequest::After(Box::new(v1::AfterAttachRequest { call: Some(call(state, &invocation)) }))
         }
-        (Speaks::Knit, Phase::AfterAttach) => {
-            Words::After(Box::new(v1::AfterAttachRequest { call: Some(call(state, &invocation)) }))
-        }
-        (Speaks::Knit, Phase::AfterDetach) => {
-            Words::Detached(Box::new(v1::AfterDetachRequest { call: Some(call(state, &invocation)) }))
-        }
+        (ExtensionProtocol::Knit, HookPhase::AfterDetach) => ExtensionRequest::Detached(Box::new(v1::AfterDetachRequest {
+            call: Some(call(state, &invocation)),
+        })),
     };
     let ExtensionSpec { name, socket, .. } = invocation.to;
-    Outgoing { id, extension: name, phase: word(invocation.phase), socket: socket.into(), deadline, words }
+    OutgoingCall {
+        id,
+        extension: name,
+        phase: phase_name(invocation.phase),
+        socket: socket.into(),
+        deadline,
+        request,
+    }
 }
 
-fn word(phase: Phase) -> &'static str {
+fn phase_name(phase: HookPhase) -> &'static str {
     match phase {
-        Phase::BeforeAttach => "before-attach",
-        Phase::AfterAttach => "after-attach",
-        Phase::AfterDetach => "after-detach",
+        HookPhase::BeforeAttach => "before-attach",
+        HookPhase::AfterAttach => "after-attach",
+        HookPhase::AfterDetach => "after-detach",
     }
 }
 
@@ -47,17 +54,17 @@ fn call(state: &State, invocation: &Invocation) -> v1::ExtensionCall {
         extension: invocation.to.name.clone(),
         generation: invocation.generation,
         pod: Some(pod(state, invocation)),
-        interfaces: invocation.interfaces.iter().map(|went| went.name.to_string()).collect(),
+        interfaces: invocation.interfaces.iter().map(|removed| removed.name.to_string()).collect(),
         earlier: invocation.earlier.iter().map(receipt).collect(),
     }
 }
 
-/// The pod: as it is, or as it was when it is about what is gone.
+/// The pod as it is, or as it was if it is gone.
 fn pod(state: &State, invocation: &Invocation) -> v1::Pod {
     let sandbox = &invocation.sandbox;
     let known = pods::pod(state, &sandbox.id).filter(|pod| pod.netns_cookie == sandbox.instance.cookie);
     match invocation.phase {
-        Phase::AfterDetach => {
+        HookPhase::AfterDetach => {
             let interfaces = invocation.interfaces.iter().map(interface).collect();
             v1::Pod { interfaces, ..pods::gone(sandbox) }
         }
@@ -65,25 +72,25 @@ fn pod(state: &State, invocation: &Invocation) -> v1::Pod {
     }
 }
 
-fn interface(went: &Went) -> v1::Interface {
-    let addresses = went.addresses.iter().map(|address| v1::Address {
+fn interface(removed: &RemovedInterface) -> v1::Interface {
+    let addresses = removed.addresses.iter().map(|address| v1::Address {
         address: address.addr().to_string(),
         prefix_length: u32::from(address.prefix_len()),
         family: pods::family(address.addr().is_ipv6()).into(),
         gateway: String::new(),
     });
-    v1::Interface { name: went.name.to_string(), addresses: addresses.collect(), ..Default::default() }
+    v1::Interface { name: removed.name.to_string(), addresses: addresses.collect(), ..Default::default() }
 }
 
-/// The same for a plugin of the proof of concept.
+/// Renders a call to a KNIX plugin.
 fn knix(state: &State, invocation: &Invocation) -> kni::PostAttachInterfaceRequest {
     let sandbox = &invocation.sandbox;
     let pod = pod(state, invocation);
     let mut extradata: std::collections::BTreeMap<String, String> =
         [("id".to_owned(), sandbox.id.0.clone()), ("call-id".to_owned(), invocation.id.clone())].into();
     for receipt in &invocation.earlier {
-        let said = receipt.data().into_iter().flatten();
-        extradata.extend(said.map(|(key, value)| (format!("{}/{key}", receipt.extension), value.clone())));
+        let data = receipt.data().into_iter().flatten();
+        extradata.extend(data.map(|(key, value)| (format!("{}/{key}", receipt.extension), value.clone())));
     }
     let uid = if sandbox.uid.is_empty() { sandbox.id.0.clone() } else { sandbox.uid.clone() };
     kni::PostAttachInterfaceRequest {
@@ -98,25 +105,25 @@ fn knix(state: &State, invocation: &Invocation) -> kni::PostAttachInterfaceReque
     }
 }
 
-/// What extensions did for a pod, as far as they answered.
+/// The receipts of extensions that answered for a pod.
 pub(in crate::services) fn receipts(state: &State, id: &SandboxId) -> Vec<v1::ExtensionReceipt> {
     let answered = state
         .extensions
         .receipts(id)
-        .filter(|one| matches!(one.outcome, Some(Outcome::Done(_) | Outcome::Ignored(_))));
+        .filter(|one| matches!(one.outcome, Some(InvocationOutcome::Done(_) | InvocationOutcome::Ignored(_))));
     answered.map(receipt).collect()
 }
 
 fn receipt(receipt: &Receipt) -> v1::ExtensionReceipt {
     let interfaces: Vec<String> = receipt.interfaces.iter().map(|(name, _)| name.to_string()).collect();
     let ignored = match &receipt.outcome {
-        Some(Outcome::Ignored(not) | Outcome::Failed(not)) => not.why.clone(),
+        Some(InvocationOutcome::Ignored(not) | InvocationOutcome::Failed(not)) => not.message.clone(),
         _ => String::new(),
     };
     v1::ExtensionReceipt {
         extension: receipt.extension.clone(),
         generation: receipt.generation,
-        phase: word(receipt.phase).to_owned(),
+        phase: phase_name(receipt.phase).to_owned(),
         interface: if interfaces.len() == 1 { interfaces[0].clone() } else { String::new() },
         time: Some(pods::timestamp(receipt.at)),
         data: receipt.data().cloned().unwrap_or_default(),
@@ -126,7 +133,7 @@ fn receipt(receipt: &Receipt) -> v1::ExtensionReceipt {
     }
 }
 
-/// All extensions that are registered, in order, and then those that are only required.
+/// All registered extensions in order, then those that are only required.
 pub(in crate::services) fn statuses(state: &State) -> Vec<v1::ExtensionStatus> {
     let registered = state.extensions.in_order().into_iter().map(|one| one.spec.name.as_str());
     let missing = state.missing_extensions().into_iter().map(|(name, _)| name);
@@ -144,8 +151,8 @@ pub(in crate::services) fn status(state: &State, name: &str) -> Option<v1::Exten
     let has = |id: &&SandboxId| {
         state.extensions.receipts(id).any(|receipt| receipt.extension == name && receipt.is_done())
     };
-    let owed = state.extensions.owed().filter(|owed| owed.extension == name).count();
-    let knix = registered.is_some_and(|one| one.spec.speaks == Speaks::Knix);
+    let owed = state.extensions.pending_notifications().filter(|owed| owed.extension == name).count();
+    let knix = registered.is_some_and(|one| one.spec.protocol == ExtensionProtocol::Knix);
     let only_name = || v1::ExtensionSpec { name: name.to_owned(), ..Default::default() };
     Some(v1::ExtensionStatus {
         spec: Some(registered.map_or_else(only_name, spec)),
@@ -164,12 +171,12 @@ pub(in crate::services) fn status(state: &State, name: &str) -> Option<v1::Exten
     })
 }
 
-fn spec(one: &Registered) -> v1::ExtensionSpec {
+fn spec(one: &RegisteredExtension) -> v1::ExtensionSpec {
     let spec = &one.spec;
-    let phase = |phase: &Phase| match phase {
-        Phase::BeforeAttach => v1::ExtensionPhase::BeforeAttach.into(),
-        Phase::AfterAttach => v1::ExtensionPhase::AfterAttach.into(),
-        Phase::AfterDetach => v1::ExtensionPhase::AfterDetach.into(),
+    let phase = |phase: &HookPhase| match phase {
+        HookPhase::BeforeAttach => v1::ExtensionPhase::BeforeAttach.into(),
+        HookPhase::AfterAttach => v1::ExtensionPhase::AfterAttach.into(),
+        HookPhase::AfterDetach => v1::ExtensionPhase::AfterDetach.into(),
     };
     v1::ExtensionSpec {
         name: spec.name.clone(),

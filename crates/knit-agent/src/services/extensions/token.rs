@@ -1,4 +1,4 @@
-//! Tokens of registrations. Only their digests are written down.
+//! Tokens of registrations. Only their digests are journalled.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -6,14 +6,14 @@ use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-/// A new token that nobody can guess.
+/// A new random token.
 pub(in crate::services) fn fresh() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(hex(&bytes))
 }
 
-/// What is remembered of a token.
+/// The recorded digest of a token.
 pub(in crate::services) fn digest(token: &str) -> String {
     hex(&Sha256::digest(token))
 }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_differ_and_are_known_by_their_digest() {
+    fn tokens_are_random_and_compared_by_digest() {
         let (one, other) = (fresh().unwrap(), fresh().unwrap());
         assert_eq!(one.len(), 32);
         assert_ne!(one, other);

@@ -1,27 +1,26 @@
-//! A device of the node that a caller wants as an interface.
+//! A device of the node that a request moves into the pod.
 
 use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
-use knit_engine::call::{Asked, Device};
+use knit_engine::call::{InterfaceRequest, RequestedDevice};
 use knit_kernel::devices;
 use knit_kni::v1;
 use knit_model::Kind;
 use knit_model::intent::{InterfaceIntent, NameRule, Selector};
 use knit_model::link::HostDevice;
 
-use super::{Checked, FIRST, invalid};
+use super::{Checked, FIRST_INTERFACE, invalid};
 
 /// The longest id of a device, in bytes.
-const LONGEST: usize = 64;
+const MAX_DEVICE_ID: usize = 64;
 
-/// What is asked for, with the NIC of the device as its link. Which NIC that is the node is asked here; whether the pod may
-/// have it, and whether it has it already, is the engine's to say.
-pub(super) fn lent(field: &str, spec: &v1::InterfaceSpec, asked: Asked) -> Checked<Asked> {
+/// Adds the device's NIC as the link of the interface. Looks up the NIC on the node; the engine decides whether the pod may have it.
+pub(super) fn moved(field: &str, spec: &v1::InterfaceSpec, requested: InterfaceRequest) -> Checked<InterfaceRequest> {
     let id = id(&format!("{field}.device_id"), &spec.device_id)?;
     if spec.default_route == Some(true) {
-        let message = "a NIC of the node is no port of a network's bridge: no router is known behind it";
+        let message = "a NIC of the node is not a port of the network's bridge: its gateway is unknown";
         return Err(invalid(&format!("{field}.default_route"), message));
     }
     let network = match &spec.to {
@@ -31,10 +30,10 @@ pub(super) fn lent(field: &str, spec: &v1::InterfaceSpec, asked: Asked) -> Check
     let fixed = if network.is_none() { addresses(field, spec)? } else { Vec::new() };
     let link = InterfaceIntent {
         pods: Selector::default(),
-        // The attachment's own name counts.
-        name: NameRule::Prefix(FIRST.to_owned()),
+        // Overridden by the attachment's own name.
+        name: NameRule::Prefix(FIRST_INTERFACE.to_owned()),
         kind: Kind::HostDevice(HostDevice::default()),
-        attrs: asked.attrs.clone(),
+        attrs: requested.attrs.clone(),
         parent: None,
         master: None,
         port: None,
@@ -43,40 +42,40 @@ pub(super) fn lent(field: &str, spec: &v1::InterfaceSpec, asked: Asked) -> Check
         ranges: Vec::new(),
         network,
         fixed,
-        routes: asked.routes.clone(),
+        routes: requested.routes.clone(),
         rules: Vec::new(),
         gateways: Vec::new(),
-        sysctls: asked.sysctls.clone(),
-        limits: asked.limits,
-        defined: None,
+        sysctls: requested.sysctls.clone(),
+        limits: requested.limits,
+        definition: None,
     };
     let nic = devices::nic_of(Path::new(devices::SYSFS), &id).map_err(|why| why.to_string());
-    Ok(Asked {
+    Ok(InterfaceRequest {
         link: Some(Box::new(link)),
-        device: Some(Device { id, nic }),
-        // The link has them.
+        device: Some(RequestedDevice { id, nic }),
+        // They are part of the link.
         routes: Vec::new(),
         sysctls: Default::default(),
-        ..asked
+        ..requested
     })
 }
 
-/// A device's id; PCI addresses are written small, as the kernel has them.
+/// Validates a device's id. PCI addresses are lower-cased, as in sysfs.
 fn id(field: &str, id: &str) -> Checked<String> {
     let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | ':' | '_' | '-');
     let shown = id.escape_debug();
-    if id.len() > LONGEST || id.starts_with('.') || !id.chars().all(fits) {
+    if id.len() > MAX_DEVICE_ID || id.starts_with('.') || !id.chars().all(fits) {
         let message = format!("`{shown}` is neither a PCI address nor the name of an auxiliary device");
         return Err(invalid(field, message));
     }
     Ok(if id.contains(':') { id.to_ascii_lowercase() } else { id.to_owned() })
 }
 
-/// Addresses as they are said, with or without prefix length: no network says one.
+/// The addresses of the request, with or without prefix length: no network defines one.
 fn addresses(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<IpNet>> {
     let addresses = spec.addresses.iter().enumerate().map(|(at, text)| {
         let read = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        read.map_err(|_| invalid(&format!("{field}.addresses[{at}]"), format!("`{text}` is no address")))
+        read.map_err(|_| invalid(&format!("{field}.addresses[{at}]"), format!("`{text}` is not an address")))
     });
     addresses.collect()
 }
@@ -90,29 +89,33 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_one_name_and_never_a_path() {
-        for wrong in ["../x", "a/b", ".", "a b", "a\0", &"a".repeat(65)] {
-            let refusal = lent("i", &spec(wrong), Asked::default()).unwrap_err();
-            assert!(refusal.message().starts_with("i.device_id: "), "{wrong:?}: {}", refusal.message());
+    fn a_device_id_is_never_a_path() {
+        for invalid_value in ["../x", "a/b", ".", "a b", "a\0", &"a".repeat(65)] {
+            let refusal = moved("i", &spec(invalid_value), InterfaceRequest::default()).unwrap_err();
+            assert!(
+                refusal.message().starts_with("i.device_id: "),
+                "{invalid_value:?}: {}",
+                refusal.message()
+            );
         }
-        let asked = lent("i", &spec("0000:FF:1F.6"), Asked::default()).unwrap();
-        let device = asked.device.unwrap();
+        let requested = moved("i", &spec("0000:FF:1F.6"), InterfaceRequest::default()).unwrap();
+        let device = requested.device.unwrap();
         assert_eq!(device.id, "0000:ff:1f.6");
-        assert!(device.nic.unwrap_err().contains("there is no device 0000:ff:1f.6"));
+        assert!(device.nic.unwrap_err().contains("device 0000:ff:1f.6 does not exist"));
     }
 
     #[test]
-    fn without_a_network_addresses_are_as_they_are_said() {
-        let mut alone = spec("0000:00:1f.6");
-        alone.addresses = vec!["10.9.0.2/24".to_owned(), "10.9.0.3".to_owned()];
-        let link = lent("i", &alone, Asked::default()).unwrap().link.unwrap();
+    fn without_a_network_addresses_keep_their_prefix_length() {
+        let mut without_network = spec("0000:00:1f.6");
+        without_network.addresses = vec!["10.9.0.2/24".to_owned(), "10.9.0.3".to_owned()];
+        let link = moved("i", &without_network, InterfaceRequest::default()).unwrap().link.unwrap();
         let fixed: Vec<String> = link.fixed.iter().map(ToString::to_string).collect();
         assert_eq!(fixed, ["10.9.0.2/24", "10.9.0.3/32"]);
-        alone.to = Some(v1::interface_spec::To::Network("blue".to_owned()));
-        let link = lent("i", &alone, Asked::default()).unwrap().link.unwrap();
+        without_network.to = Some(v1::interface_spec::To::Network("blue".to_owned()));
+        let link = moved("i", &without_network, InterfaceRequest::default()).unwrap().link.unwrap();
         assert_eq!((link.fixed.len(), link.network.as_deref()), (0, Some("blue")));
-        alone.default_route = Some(true);
-        let refusal = lent("i", &alone, Asked::default()).unwrap_err();
-        assert!(refusal.message().contains("no router is known"), "{}", refusal.message());
+        without_network.default_route = Some(true);
+        let refusal = moved("i", &without_network, InterfaceRequest::default()).unwrap_err();
+        assert!(refusal.message().contains("gateway is unknown"), "{}", refusal.message());
     }
 }

@@ -1,5 +1,5 @@
-//! Links, routes and sysctls that a caller describes. They are read as an object of the link's kind would be: the same
-//! fields, the same rules, the same words; only the names of fields are the request's.
+//! Links, routes and sysctls of a request. They are parsed as an object of the link's kind, with the same fields, rules and errors; only
+//! field names are translated.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Checked, invalid};
 
-/// The kinds of objects that make one link each, by their names.
+/// The kinds of objects that create one link each.
 const KINDS: [&str; 13] = [
     "Veth",
     "Macvlan",
@@ -28,7 +28,7 @@ const KINDS: [&str; 13] = [
     "Dummy",
     "HostDevice",
 ];
-/// Fields of objects that a request says otherwise, or not at all.
+/// Fields of objects that a request sets otherwise, or not at all.
 const NOT_OPTIONS: [&str; 12] = [
     "selector",
     "interfaceName",
@@ -44,8 +44,7 @@ const NOT_OPTIONS: [&str; 12] = [
     "sysctls",
 ];
 
-/// What an interface's spec describes, as an object would: a link of its own, or only routes and sysctls of one on a
-/// network.
+/// Translates the spec of an interface with its own link, or only the routes and sysctls of one on a network.
 pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) -> Checked<InterfaceIntent> {
     let none = v1::LinkSpec::default();
     let link = match &spec.to {
@@ -58,7 +57,7 @@ pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) ->
     if let Some(link) = link {
         for (key, text) in options {
             if NOT_OPTIONS.contains(&key.as_str()) {
-                let message = "this is said by a field of the interface or of the link, or not at all";
+                let message = "not an option: use the field of the interface or of the link";
                 return Err(invalid(&format!("{field}.link.options[{key}]"), message));
             }
             fields.insert(key.clone(), scalar(text));
@@ -68,36 +67,36 @@ pub(super) fn described(field: &str, name: &IfName, spec: &v1::InterfaceSpec) ->
         fields.extend(text(&link.master).map(|master| ("master".to_owned(), master)));
         fields.extend(text(&link.ranges.join(",")).map(|ranges| ("cidr".to_owned(), ranges)));
     } else {
-        // Whatever it is a port of its network says.
+        // The network determines the actual bridge.
         fields.insert("master".to_owned(), "br".into());
     }
-    let want = read(kind, fields).map_err(|problem| {
+    let intent = read(kind, fields).map_err(|problem| {
         let place = place(field, &problem.field, options);
         invalid(&place, problem.message)
     })?;
-    check_sysctls(field, name, &want)?;
-    Ok(want)
+    check_sysctls(field, name, &intent)?;
+    Ok(intent)
 }
 
-/// The object's kind by the link's, however it is written.
+/// The object's kind for a link's kind, in any case and with or without hyphens.
 fn known(field: &str, kind: &str) -> Checked<&'static str> {
     let plain = kind.replace('-', "");
-    let is_meant =
+    let is_match =
         |known: &&&str| known.eq_ignore_ascii_case(&plain) || (plain.is_empty() && **known == "Veth");
-    KINDS.iter().find(is_meant).copied().ok_or_else(|| {
+    KINDS.iter().find(is_match).copied().ok_or_else(|| {
         let known = KINDS.map(str::to_lowercase).join(", ");
-        let message = format!("there is no kind of link `{}`, only {known}", kind.escape_debug());
+        let message = format!("unknown kind of link `{}`, expected one of {known}", kind.escape_debug());
         invalid(&format!("{field}.link.kind"), message)
     })
 }
 
-/// The fields that every link has.
+/// The fields of every link.
 fn common(spec: &v1::InterfaceSpec, own_link: bool) -> Map<String, Value> {
     let mut fields = Map::new();
-    // The real name may be `eth0`, which an object may not ask for.
+    // The actual name may be `eth0`, which an object may not use.
     fields.insert("interfaceName".to_owned(), "link".into());
     if own_link {
-        // On a network these are the network's business.
+        // On a network, the network defines these.
         let mac = (!spec.mac.is_empty()).then(|| spec.mac.clone().into());
         fields.extend(mac.map(|mac| ("hardwareAddr".to_owned(), mac)));
         fields.extend((spec.mtu > 0).then(|| ("mtu".to_owned(), spec.mtu.into())));
@@ -128,7 +127,7 @@ fn route(route: &v1::Route) -> Value {
     entry
 }
 
-/// A value as it is meant: a number, a boolean, a list or a map where it reads as one, else a text.
+/// Parses a number, boolean, list or map; anything else is a string.
 fn scalar(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(Value::String(_) | Value::Null) | Err(_) => text.into(),
@@ -136,9 +135,9 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// What an object of this kind with these fields asks for, or the first thing that is wrong with it.
+/// The intent of an object of this kind with these fields, or its first problem.
 fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Problem> {
-    let wrong = |field: String, message: String| Problem {
+    let invalid_value = |field: String, message: String| Problem {
         field,
         reason: knit_model::problem::Reason::InvalidValue,
         message,
@@ -152,24 +151,24 @@ fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Probl
     });
     let object =
         Object::parse(&manifest.to_string()).map_err(|errors| match errors.0.into_iter().next() {
-            Some(error) => wrong(error.field, error.message),
-            None => wrong(String::new(), "it cannot be read".to_owned()),
+            Some(error) => invalid_value(error.field, error.message),
+            None => invalid_value(String::new(), "invalid".to_owned()),
         })?;
     let translation = object.intents(Dialect::Kni).map_err(|problems| {
         let first = problems.0.into_iter().next();
-        first.unwrap_or_else(|| wrong(String::new(), "it cannot be read".to_owned()))
+        first.unwrap_or_else(|| invalid_value(String::new(), "invalid".to_owned()))
     })?;
     let mut interfaces = translation.intents.into_iter().filter_map(|intent| match intent.spec {
-        IntentSpec::Interface(want) => Some(*want),
+        IntentSpec::Interface(intent) => Some(*intent),
         _ => None,
     });
-    let none = || wrong(String::new(), format!("a {kind} makes no interface"));
+    let none = || invalid_value(String::new(), format!("a {kind} does not create an interface"));
     interfaces.next().ok_or_else(none)
 }
 
-/// Only those that are safe in a pod.
-fn check_sysctls(field: &str, name: &IfName, want: &InterfaceIntent) -> Checked<()> {
-    for (key, value) in &want.sysctls {
+/// Only sysctls that are safe in a pod are allowed.
+fn check_sysctls(field: &str, name: &IfName, intent: &InterfaceIntent) -> Checked<()> {
+    for (key, value) in &intent.sysctls {
         let full = match key.split_once('/') {
             Some((family, last)) => format!("net.{family}.conf.{name}.{last}"),
             None => key.clone(),
@@ -180,7 +179,7 @@ fn check_sysctls(field: &str, name: &IfName, want: &InterfaceIntent) -> Checked<
     Ok(())
 }
 
-/// Where a request says what an object says in this field.
+/// The request's field that corresponds to an object's field.
 fn place(field: &str, of_object: &str, options: &BTreeMap<String, String>) -> String {
     let path = of_object.strip_prefix("spec").unwrap_or(of_object).trim_start_matches('.');
     let end = path.find(['.', '[']).unwrap_or(path.len());
@@ -217,12 +216,12 @@ mod tests {
     #[track_caller]
     fn assert_refused(spec: &v1::InterfaceSpec, field: &str) {
         let refusal = described("interfaces[0]", &"net1".parse().unwrap(), spec).unwrap_err();
-        let said = refusal.message();
-        assert!(said.starts_with(&format!("interfaces[0].{field}: ")), "{said}");
+        let message = refusal.message();
+        assert!(message.starts_with(&format!("interfaces[0].{field}: ")), "{message}");
     }
 
     #[test]
-    fn every_kind_is_one_of_the_objects_kinds() {
+    fn every_kind_is_a_kind_of_object() {
         for kind in KINDS {
             assert!(Object::kinds().iter().any(|info| info.kind == kind), "{kind}");
             assert_eq!(known("x", &kind.to_lowercase()).unwrap(), kind);
@@ -232,18 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_read_as_its_object_would_be() {
-        let want = described(
+    fn a_link_is_parsed_like_its_object() {
+        let intent = described(
             "interfaces[0]",
             &"net1".parse().unwrap(),
             &spec("vxlan", &[("vni", "77"), ("learning", "false")]),
         );
-        let Kind::Vxlan(vxlan) = want.unwrap().kind else { panic!("another kind") };
+        let Kind::Vxlan(vxlan) = intent.unwrap().kind else { panic!("another kind") };
         assert_eq!((vxlan.vni, vxlan.learning), (77, Some(false)));
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_the_requests_own_fields() {
+    fn errors_name_the_fields_of_the_request() {
         for (kind, options, field) in [
             ("vxlan", &[][..], "link"),
             ("vxlan", &[("vni", "99999999")], "link.options[vni]"),

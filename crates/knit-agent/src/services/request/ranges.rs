@@ -1,14 +1,14 @@
-//! Where in a network's ranges a caller wants its addresses. What the network says to it is the engine's to find out.
+//! Sub-ranges of a network that a request restricts its addresses to. The engine checks them against the network.
 
 use std::str::FromStr;
 
-use knit_engine::call::RangeWish;
+use knit_engine::call::RangeRequest;
 use knit_kni::v1;
 
-use super::{Checked, few, invalid};
+use super::{Checked, check_count, invalid};
 
-/// The sets of an interface.
-pub(super) fn sets(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<Vec<RangeWish>>> {
+/// The range sets of an interface.
+pub(super) fn sets(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<Vec<RangeRequest>>> {
     let field = format!("{field}.range_sets");
     if spec.range_sets.is_empty() {
         return Ok(Vec::new());
@@ -16,10 +16,10 @@ pub(super) fn sets(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<Vec<Ran
     let on_network = matches!(spec.to, Some(v1::interface_spec::To::Network(_)));
     if matches!(spec.to, Some(v1::interface_spec::To::Link(_))) || (!spec.device_id.is_empty() && !on_network)
     {
-        return Err(invalid(&field, "they are parts of a network's ranges, and this interface is on none"));
+        return Err(invalid(&field, "requires a network"));
     }
-    few(&field, spec.range_sets.len())?;
-    few(&field, spec.range_sets.iter().map(|set| set.ranges.len()).sum())?;
+    check_count(&field, spec.range_sets.len())?;
+    check_count(&field, spec.range_sets.iter().map(|set| set.ranges.len()).sum())?;
     let set = |(at, set): (usize, &v1::RangeSet)| {
         let ranges = set.ranges.iter().enumerate();
         ranges.map(|(of, one)| range(&format!("{field}[{at}].ranges[{of}]"), one)).collect()
@@ -27,13 +27,13 @@ pub(super) fn sets(field: &str, spec: &v1::InterfaceSpec) -> Checked<Vec<Vec<Ran
     spec.range_sets.iter().enumerate().map(set).collect()
 }
 
-fn range(field: &str, range: &v1::AddressRange) -> Checked<RangeWish> {
+fn range(field: &str, range: &v1::AddressRange) -> Checked<RangeRequest> {
     let Some(subnet) = parse(&format!("{field}.subnet"), &range.subnet, "subnet with a prefix length")?
     else {
-        return Err(invalid(&format!("{field}.subnet"), "a range has a subnet, and this one has none"));
+        return Err(invalid(&format!("{field}.subnet"), "required"));
     };
     let address = |of: &str, text: &str| parse(&format!("{field}.{of}"), text, "address");
-    Ok(RangeWish {
+    Ok(RangeRequest {
         subnet,
         first: address("first", &range.first)?,
         last: address("last", &range.last)?,
@@ -43,7 +43,7 @@ fn range(field: &str, range: &v1::AddressRange) -> Checked<RangeWish> {
 
 fn parse<T: FromStr>(field: &str, text: &str, what: &str) -> Checked<Option<T>> {
     let value = (!text.is_empty()).then(|| text.parse::<T>()).transpose();
-    value.map_err(|_| invalid(field, format!("`{}` is no {what}", text.escape_debug())))
+    value.map_err(|_| invalid(field, format!("`{}` is not a valid {what}", text.escape_debug())))
 }
 
 #[cfg(test)]
@@ -57,11 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused_with_its_field() {
+    fn invalid_ranges_are_rejected_with_their_field() {
         let read = sets("i", &spec("10.0.0.0/24", "10.0.0.9")).unwrap();
         assert_eq!(read[0][0].first, Some("10.0.0.9".parse().unwrap()));
         assert_eq!((read[0][0].last, read[0][0].gateway), (None, None));
-        for (wrong, field) in [
+        for (invalid_value, field) in [
             (spec("", ""), "i.range_sets[0].ranges[0].subnet"),
             (spec("10.0.0.0", ""), "i.range_sets[0].ranges[0].subnet"),
             (spec("10.0.0.0/24", "x"), "i.range_sets[0].ranges[0].first"),
@@ -74,8 +74,8 @@ mod tests {
                 "i.range_sets",
             ),
         ] {
-            let said = sets("i", &wrong).unwrap_err().message().to_owned();
-            assert!(said.starts_with(&format!("{field}: ")), "{said}");
+            let message = sets("i", &invalid_value).unwrap_err().message().to_owned();
+            assert!(message.starts_with(&format!("{field}: ")), "{message}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a pod has and is about to have: whether it holds what a route, neighbour or sysctl needs.
+//! The desired and observed state of a pod: whether it has what a route, neighbour or sysctl depends on.
 
 use std::net::IpAddr;
 
@@ -7,58 +7,58 @@ use knit_model::intent::{NextHopIntent, RouteIntent, RoutingEntry, RoutingIntent
 use knit_model::link::{Kind, Link, Master};
 use knit_model::problem::Reason;
 use knit_model::route::MAIN_TABLE;
-use knit_model::{Address, IfName, Neighbour, Route, Rule, ScopeState, marks};
+use knit_model::{Address, IfName, Neighbour, Route, Rule, ScopeState, kernel_ids};
 
-use super::{Placed, Refusal, route_text};
+use super::{PlacedEntry, Rejection, route_text};
 
-/// The metric that the kernel gives to the IPv6 route that comes with an address.
+/// The metric of the kernel's IPv6 prefix routes.
 const CONNECTED_METRIC: u32 = 256;
 
-/// A pod: what is wanted there so far, and what was seen.
+/// A pod's desired state so far, and its observed state.
 pub(super) struct Pod<'a> {
     pub(super) title: &'a str,
     pub(super) desired: &'a ScopeState,
-    pub(super) seen: &'a ScopeState,
+    pub(super) observed: &'a ScopeState,
 }
 
 impl Pod<'_> {
-    /// What is asked for as the kernel will hold it, if nothing of others stands there and all that it needs is there.
-    pub(super) fn place(&self, want: &RoutingIntent) -> Result<Placed, Refusal> {
-        match &want.entry {
-            RoutingEntry::Route(route) => self.route(route, want.vrf.as_ref()).map(Placed::Route),
-            RoutingEntry::Rule(rule) => self.rule(rule).map(Placed::Rule),
-            RoutingEntry::Neighbour(neighbour) => self.neighbour(neighbour).map(Placed::Neighbour),
+    /// The entry as the kernel will hold it, if no foreign entry conflicts and all dependencies exist.
+    pub(super) fn place(&self, spec: &RoutingIntent) -> Result<PlacedEntry, Rejection> {
+        match &spec.entry {
+            RoutingEntry::Route(route) => self.route(route, spec.vrf.as_ref()).map(PlacedEntry::Route),
+            RoutingEntry::Rule(rule) => self.rule(rule).map(PlacedEntry::Rule),
+            RoutingEntry::Neighbour(neighbour) => self.neighbour(neighbour).map(PlacedEntry::Neighbour),
             RoutingEntry::Sysctl(sysctl) => self.sysctl(sysctl),
         }
     }
 
-    fn route(&self, want: &RouteIntent, vrf: Option<&IfName>) -> Result<Route, Refusal> {
+    fn route(&self, spec: &RouteIntent, vrf: Option<&IfName>) -> Result<Route, Rejection> {
         let table = vrf.map(|vrf| self.table_of(vrf)).transpose()?;
-        let mut want = want.clone();
-        if let Some(table) = table.filter(|_| want.table == MAIN_TABLE) {
-            want.table = table;
+        let mut spec = spec.clone();
+        if let Some(table) = table.filter(|_| spec.table == MAIN_TABLE) {
+            spec.table = table;
         }
-        for hop in &mut want.via {
+        for hop in &mut spec.via {
             let link = self.link_of(hop, vrf)?;
             self.reaches(&link, hop)?;
             hop.link = Some(link);
         }
-        if let Some(source) = want.source
+        if let Some(source) = spec.source
             && !self.addresses().any(|address| address.address.addr() == source)
         {
             return self.waits(format!("for an interface with the source address {source}"));
         }
         // Every hop has its link by now.
         let nowhere = IfName::new("lo").expect("a valid name");
-        let route = want.on(&nowhere);
+        let route = spec.to_route(&nowhere);
         self.route_is_free(&route)?;
         Ok(route)
     }
 
-    /// Whether no one but Knit has such a route, or will have it by an address.
-    pub(super) fn route_is_free(&self, route: &Route) -> Result<(), Refusal> {
-        let stays = |there: &Route| there.via.iter().all(|hop| self.link(&hop.link).is_some());
-        if self.seen.routes.get(&route.key()).is_some_and(|there| !there.owned && stays(there)) {
+    /// Whether the route is neither foreign nor the prefix route of an address.
+    pub(super) fn route_is_free(&self, route: &Route) -> Result<(), Rejection> {
+        let stays = |existing: &Route| existing.via.iter().all(|hop| self.link(&hop.link).is_some());
+        if self.observed.routes.get(&route.key()).is_some_and(|existing| !existing.owned && stays(existing)) {
             return self.not_owned(&route_text(route));
         }
         let connected = |address: &&Address| {
@@ -74,7 +74,7 @@ impl Pod<'_> {
             Some(address) => Err((
                 Reason::NotOwned,
                 format!(
-                    "{} of pod {} is the kernel's: it comes with the address {address}",
+                    "{} of pod {} is the kernel's prefix route of the address {address}",
                     route_text(route),
                     self.title
                 ),
@@ -82,44 +82,44 @@ impl Pod<'_> {
         }
     }
 
-    fn rule(&self, rule: &Rule) -> Result<Rule, Refusal> {
-        if self.seen.foreign_rules.contains(rule) {
+    fn rule(&self, rule: &Rule) -> Result<Rule, Rejection> {
+        if self.observed.foreign_rules.contains(rule) {
             return self.not_owned(&format!("rule {rule}"));
         }
         Ok(rule.clone())
     }
 
-    fn neighbour(&self, neighbour: &Neighbour) -> Result<Neighbour, Refusal> {
+    fn neighbour(&self, neighbour: &Neighbour) -> Result<Neighbour, Rejection> {
         self.interface(&neighbour.link)?;
-        if self.seen.neighbours.get(&neighbour.key()).is_some_and(|there| !there.owned) {
+        if self.observed.neighbours.get(&neighbour.key()).is_some_and(|existing| !existing.owned) {
             return self.not_owned(&format!("neighbour {} on {}", neighbour.address, neighbour.link));
         }
         Ok(neighbour.clone())
     }
 
-    fn sysctl(&self, sysctl: &SysctlIntent) -> Result<Placed, Refusal> {
+    fn sysctl(&self, sysctl: &SysctlIntent) -> Result<PlacedEntry, Rejection> {
         if let Some(link) = sysctl.link.as_ref().filter(|link| self.link(link).is_none()) {
-            return self.waits(format!("for interface {link}, which is not there"));
+            return self.waits(format!("for interface {link}, which does not exist"));
         }
         let path = sysctl.path();
-        if !self.seen.sysctls.contains_key(&sysctl.default_path().unwrap_or_else(|| path.clone())) {
+        if !self.observed.sysctls.contains_key(&sysctl.default_path().unwrap_or_else(|| path.clone())) {
             let name = path.replace('/', ".");
-            return Err((Reason::KernelLacks, format!("this kernel has no sysctl {name}")));
+            return Err((Reason::KernelUnsupported, format!("this kernel has no sysctl {name}")));
         }
-        Ok(Placed::Sysctl(path, sysctl.value.clone()))
+        Ok(PlacedEntry::Sysctl(path, sysctl.value.clone()))
     }
 
-    /// A link that is there, or will be. One of Knit's that nobody asks for any more goes.
+    /// A link that exists, or will exist. Knit's own links that are no longer desired do not count.
     pub(super) fn link(&self, name: &IfName) -> Option<&Link> {
-        let wanted = self.desired.links.get(name).filter(|link| link.owner.is_some());
-        let is_knits = |link: &Link| link.owner.is_some() || link.attrs.group == Some(marks::BIRTH_GROUP);
-        wanted.or_else(|| self.seen.links.get(name).filter(|link| !is_knits(link)))
+        let requested = self.desired.links.get(name).filter(|link| link.owner.is_some());
+        let is_knits = |link: &Link| link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP);
+        requested.or_else(|| self.observed.links.get(name).filter(|link| !is_knits(link)))
     }
 
     /// A link that is up, or will be.
-    fn interface(&self, name: &IfName) -> Result<&Link, Refusal> {
+    fn interface(&self, name: &IfName) -> Result<&Link, Rejection> {
         match self.link(name) {
-            None => self.waits(format!("for interface {name}, which is not there")),
+            None => self.waits(format!("for interface {name}, which does not exist")),
             Some(link) if link.attrs.up == Some(false) => {
                 self.waits(format!("for interface {name}, which is down"))
             }
@@ -127,12 +127,12 @@ impl Pod<'_> {
         }
     }
 
-    /// The table of a VRF of the pod.
-    fn table_of(&self, vrf: &IfName) -> Result<u32, Refusal> {
+    /// The routing table of a VRF of the pod.
+    fn table_of(&self, vrf: &IfName) -> Result<u32, Rejection> {
         let Ok(link) = self.interface(vrf) else {
-            return self.waits(format!("for VRF {vrf}, which is not there"));
+            return self.waits(format!("for VRF {vrf}, which does not exist"));
         };
-        let message = || format!("interface {vrf} of pod {} is no VRF", self.title);
+        let message = || format!("interface {vrf} of pod {} is not a VRF", self.title);
         link.kind.table().ok_or_else(|| (Reason::InvalidValue, message()))
     }
 
@@ -142,24 +142,24 @@ impl Pod<'_> {
         self.link(master).is_some_and(|link| matches!(link.kind, Kind::Vrf(_))).then_some(master)
     }
 
-    /// The interface of a next hop: the one that is named, or the one whose network the router is on.
-    fn link_of(&self, hop: &NextHopIntent, vrf: Option<&IfName>) -> Result<IfName, Refusal> {
+    /// The interface of a next hop: explicit, or the one whose subnet contains the gateway.
+    fn link_of(&self, hop: &NextHopIntent, vrf: Option<&IfName>) -> Result<IfName, Rejection> {
         if let Some(link) = &hop.link {
             return Ok(link.clone());
         }
         let Some(gateway) = hop.gateway else {
-            return Err((Reason::InvalidValue, "a next hop needs a router or an interface".to_owned()));
+            return Err((Reason::InvalidValue, "a next hop needs a gateway or an interface".to_owned()));
         };
         let near = self.addresses().filter(|address| address.address.contains(&gateway));
         let near = near.filter(|address| self.vrf_of(&address.link) == vrf);
         match near.max_by_key(|address| address.address.prefix_len()) {
             Some(address) => Ok(address.link.clone()),
-            None => self.waits(format!("for an interface whose network has the router {gateway}")),
+            None => self.waits(format!("for an interface whose subnet contains the gateway {gateway}")),
         }
     }
 
-    /// Whether the kernel will find the router of a next hop on its interface.
-    fn reaches(&self, link: &IfName, hop: &NextHopIntent) -> Result<(), Refusal> {
+    /// Whether the gateway of a next hop is reachable on its interface.
+    fn reaches(&self, link: &IfName, hop: &NextHopIntent) -> Result<(), Rejection> {
         self.interface(link)?;
         let Some(gateway) = hop.gateway.filter(|gateway| !hop.onlink && !is_link_local(gateway)) else {
             return Ok(());
@@ -170,13 +170,13 @@ impl Pod<'_> {
         if near.any(|near: IpNet| near.contains(&gateway)) {
             return Ok(());
         }
-        self.waits(format!("for an address of {link} that reaches the router {gateway}"))
+        self.waits(format!("for an address of {link} that reaches the gateway {gateway}"))
     }
 
-    /// Destinations that are directly on an interface, by a route.
+    /// Destinations with a direct route on an interface.
     fn connected(&self, link: &IfName) -> impl Iterator<Item = IpNet> {
-        let wanted = self.desired.routes.values();
-        let routes = wanted.chain(self.seen.routes.values().filter(|route| !route.owned));
+        let requested = self.desired.routes.values();
+        let routes = requested.chain(self.observed.routes.values().filter(|route| !route.owned));
         let is_direct = |route: &&Route| {
             route.via.iter().all(|hop| hop.gateway.is_none())
                 && route.via.iter().any(|hop| hop.link == *link)
@@ -185,19 +185,19 @@ impl Pod<'_> {
         routes.filter(is_direct).map(|route| route.to).collect::<Vec<_>>().into_iter()
     }
 
-    /// Addresses that the pod has from others, and those that it will have from Knit.
+    /// Foreign addresses of the pod, and its desired ones.
     fn addresses(&self) -> impl Iterator<Item = &Address> {
-        let foreign = self.seen.addresses.values().filter(|address| !address.owned);
+        let foreign = self.observed.addresses.values().filter(|address| !address.owned);
         let staying = foreign.filter(|address| self.link(&address.link).is_some());
         self.desired.addresses.values().chain(staying)
     }
 
-    fn waits<T>(&self, what: String) -> Result<T, Refusal> {
+    fn waits<T>(&self, what: String) -> Result<T, Rejection> {
         Err((Reason::NotFound, format!("pod {} waits {what}", self.title)))
     }
 
-    fn not_owned<T>(&self, what: &str) -> Result<T, Refusal> {
-        let message = format!("{what} of pod {} exists, and Knit did not make it", self.title);
+    fn not_owned<T>(&self, what: &str) -> Result<T, Rejection> {
+        let message = format!("{what} of pod {} exists and is not owned by Knit", self.title);
         Err((Reason::NotOwned, message))
     }
 }

@@ -1,10 +1,11 @@
-//! Golden bytes: what Knit says is compared byte by byte with what the kernel's headers ask for.
+//! Golden bytes: encoded messages compared with the kernel's headers.
 
 use super::*;
 use crate::netlink::constants::*;
 use crate::netlink::header::LinkHeader;
 
-/// A veth pair whose peer is born in another namespace, with the group on both ends: what Knit makes for every pod.
+/// A veth pair whose peer is created in another namespace, with the group on both ends: what Knit creates for every
+/// pod.
 fn veth() -> Message {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, "add link h0");
     message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, "h0").put_u32(IFLA_GROUP, 7);
@@ -21,7 +22,7 @@ fn veth() -> Message {
 
 #[test]
 #[cfg(target_endian = "little")]
-fn a_veth_with_its_peer_nested_has_these_bytes() {
+fn a_veth_with_a_nested_peer_is_encoded() {
     #[rustfmt::skip]
     let golden: &[u8] = &[
         // nlmsghdr: length 116, RTM_NEWLINK, REQUEST|EXCL|CREATE, sequence 0, port 0
@@ -72,7 +73,7 @@ fn network_order_and_addresses_are_big_endian() {
 }
 
 #[test]
-fn an_attribute_longer_than_its_length_field_is_noticed() {
+fn an_attribute_that_exceeds_its_length_field_is_detected() {
     let mut message = Message::new(1, 0, "test");
     message.put_bytes(1, &vec![0; 65531]);
     assert!(!message.overflowed());

@@ -1,0 +1,6 @@
+//! The plugin as a library with arbitrary input, and as a process.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod fuzz_calls;
+mod process;

@@ -1,0 +1,86 @@
+//! The command line: help, exit codes, completion and manual pages.
+
+use std::process::{Command, Output};
+
+/// Commands in help, completion and manual pages.
+const COMMANDS: [&str; 11] = [
+    "doctor",
+    "version",
+    "completion",
+    "pods",
+    "pod",
+    "networks",
+    "ready",
+    "capacity",
+    "gc",
+    "watch",
+    "logs",
+];
+
+fn knit(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_knit")).args(arguments).output().unwrap()
+}
+
+fn output_text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn invalid_commands_and_flags_exit_with_2() {
+    for arguments in [
+        &["docter"][..],
+        &["doctor", "--outptu", "json"],
+        &["doctor", "-o", "xml"],
+        &["completion"],
+        &["completion", "tcsh"],
+        &[],
+    ] {
+        let output = knit(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_lists_every_command() {
+    let output = knit(&["help"]);
+    assert!(output.status.success());
+    for command in COMMANDS {
+        assert!(output_text(&output).contains(command), "{command}");
+    }
+    assert!(output_text(&knit(&["doctor", "--help"])).contains("Exit code: 0 if"));
+}
+
+#[test]
+fn version_prints_the_package_version() {
+    let text = output_text(&knit(&["version"]));
+    assert!(text.starts_with(concat!("knit ", env!("CARGO_PKG_VERSION"))), "{text}");
+    let json: serde_json::Value = serde_json::from_slice(&knit(&["version", "-o", "json"]).stdout).unwrap();
+    assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+    assert!(json.as_object().unwrap().contains_key("commit"));
+}
+
+#[test]
+fn completion_scripts_have_all_commands() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = knit(&["completion", shell]);
+        assert!(output.status.success(), "{shell}");
+        for command in COMMANDS {
+            assert!(output_text(&output).contains(command), "{shell} {command}");
+        }
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let man = folder.path().join("man1");
+    assert!(knit(&["man", man.to_str().unwrap()]).status.success());
+    let page = |name: &str| std::fs::read_to_string(man.join(name)).unwrap();
+    for command in COMMANDS {
+        assert!(page("knit.1").contains(&format!("knit\\-{command}(1)")), "{command}");
+        assert!(page(&format!("knit-{command}.1")).contains(&format!("knit {command}")), "{command}");
+    }
+    assert!(page("knit-sandbox-add.1").contains("KEY=VALUE"));
+    assert!(!man.join("knit-sandbox-hold.1").exists(), "hidden commands have no page");
+}

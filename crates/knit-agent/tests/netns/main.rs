@@ -1,0 +1,22 @@
+//! The agent's decisions applied to the real kernel, in network namespaces. Needs root.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first unexpected value")]
+
+mod batch_deletion;
+mod egress_gateways;
+mod faults;
+mod namespace_settings;
+mod network_attachments;
+mod node_routes;
+mod overlay;
+mod repair;
+
+#[path = "../support"]
+mod support {
+    #![allow(dead_code, reason = "shared with the VM tests")]
+    pub mod egress_cluster;
+    pub mod fault_steps;
+    pub mod overlay_cluster;
+    pub mod packet_capture;
+    pub mod routed_cluster;
+    pub mod test_host;
+}

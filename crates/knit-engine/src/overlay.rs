@@ -1,0 +1,284 @@
+//! Overlay networks, which span all nodes: the VNI of each, and its member nodes.
+//!
+//! Every node derives the same result from the same API objects: networks, address blocks and node addresses. A node
+//! becomes a member as soon as it holds a block of the network, which is before any of its pods can send a packet.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use knit_ipam::{Pool, last_quarter};
+use knit_model::intent::{IntentSpec, NetworkIntent, OverlayIntent, TunnelEndpoint};
+use knit_model::link::Vxlan;
+use knit_model::problem::Problem;
+use knit_model::provenance::{Dialect, Provenance};
+use knit_model::{IfName, Mac};
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Event, Record, Unit};
+use crate::state::{BridgeKey, ObjectKey, State};
+use crate::step::Effects;
+
+/// The addresses that overlay tunnels run over. Persistent: without an API server a restart changes nothing for pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Underlay {
+    /// The VNI of the cluster network's own tunnels, which no overlay network may use.
+    pub reserved_vni: u32,
+    /// The UDP port of all tunnels.
+    pub port: u16,
+    /// Addresses of this node, at most one per family.
+    pub endpoints: Vec<TunnelEndpoint>,
+    /// Addresses of the other member nodes.
+    pub nodes: BTreeMap<String, Vec<IpAddr>>,
+}
+
+impl Underlay {
+    /// The local endpoint of tunnels.
+    pub(crate) fn end(&self) -> Option<&TunnelEndpoint> {
+        let of_family = |ipv4: bool| self.endpoints.iter().find(move |end| end.address.is_ipv4() == ipv4);
+        of_family(true).or_else(|| of_family(false))
+    }
+
+    /// The MTU inside the tunnels.
+    fn mtu(&self) -> Option<u32> {
+        let end = self.end()?;
+        Some(end.mtu.saturating_sub(Vxlan::overhead_over(end.address.is_ipv6())))
+    }
+}
+
+/// The tunnel of a bridge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverlayTunnel {
+    /// The link, a port of the bridge.
+    pub link: IfName,
+    /// The MAC address of the bridge, the same on all nodes.
+    pub mac: Mac,
+    /// The gateway address of each range, which the bridge has on every member node.
+    pub gateway_addresses: BTreeSet<IpAddr>,
+    /// The other member nodes.
+    pub members: BTreeSet<String>,
+}
+
+/// The tunnel port of an overlay bridge. Its gateway addresses exist on all nodes, so frames from or to the bridge
+/// itself must not cross the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OverlayPort {
+    /// The tunnel's link.
+    pub link: IfName,
+    /// The bridge's MAC address.
+    pub mac: Mac,
+    /// The bridge's addresses.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// An overlay network.
+#[derive(Clone, Copy)]
+pub(crate) struct OverlayNetwork<'a> {
+    pub(crate) object: &'a ObjectKey,
+    pub(crate) origin: &'a Provenance,
+    pub(crate) network: &'a NetworkIntent,
+    spec: &'a OverlayIntent,
+}
+
+impl OverlayNetwork<'_> {
+    /// The bridge of its pods.
+    pub(crate) fn bridge(&self) -> Option<BridgeKey> {
+        let name = IfName::new(NetworkIntent::bridge_name(&self.network.name)).ok()?;
+        Some(BridgeKey { namespace: self.object.namespace.clone(), name })
+    }
+
+    /// Its id in leases and blocks.
+    pub(crate) fn id(&self) -> String {
+        format!("{}/network/{}", self.object.namespace, self.network.name)
+    }
+
+    fn vni(&self, reserved_vni: u32) -> u32 {
+        self.spec.vni(&self.object.namespace, &self.network.name, reserved_vni)
+    }
+}
+
+impl<'a> OverlayNetwork<'a> {
+    /// Of two networks with the same VNI the one with the smaller key has it.
+    fn age(&self) -> (&'a str, &'a ObjectKey) {
+        (&self.spec.created, self.object)
+    }
+}
+
+impl State {
+    /// All overlay networks.
+    pub(crate) fn overlay_networks(&self) -> impl Iterator<Item = OverlayNetwork<'_>> {
+        self.objects.iter().flat_map(|(object, stored)| {
+            stored.intents.iter().filter_map(move |intent| match &intent.spec {
+                // Objects from an API server apply to all nodes.
+                IntentSpec::Network(network) if intent.origin.dialect == Dialect::Kubernetes => {
+                    let (origin, spec) = (&intent.origin, network.overlay.as_ref()?);
+                    Some(OverlayNetwork { object, origin, network, spec })
+                }
+                _ => None,
+            })
+        })
+    }
+
+    /// Whether there is an overlay network.
+    pub fn has_overlay_networks(&self) -> bool {
+        self.overlay_networks().next().is_some()
+    }
+
+    /// The overlay network of this bridge.
+    pub(crate) fn overlay_on_bridge(&self, key: &BridgeKey) -> Option<OverlayNetwork<'_>> {
+        let mut mine = self.overlay_networks().filter(|one| one.object.namespace == key.namespace);
+        mine.find(|one| one.bridge().as_ref() == Some(key))
+    }
+
+    /// The overlay network with this id.
+    pub(crate) fn overlay_by_id(&self, id: &str) -> Option<OverlayNetwork<'_>> {
+        self.overlay_networks().find(|one| one.id() == id)
+    }
+
+    /// The VNI of an overlay network, or why it has none.
+    pub(crate) fn vni_of(&self, overlay: OverlayNetwork<'_>, reserved_vni: u32) -> Result<u32, String> {
+        let vni = overlay.vni(reserved_vni);
+        if vni == reserved_vni {
+            return Err(format!("VNI {vni} is used by the cluster network: choose another `vni`"));
+        }
+        let older = self
+            .overlay_networks()
+            .filter(|other| other.vni(reserved_vni) == vni)
+            .min_by_key(|one| one.age());
+        match older.filter(|older| older.object != overlay.object) {
+            None => Ok(vni),
+            Some(older) => {
+                let holder = if older.object.namespace == overlay.object.namespace {
+                    older.object.to_string()
+                } else {
+                    "a network of another namespace".to_owned()
+                };
+                Err(format!("VNI {vni} is used by {holder}, which is older: choose another `vni`"))
+            }
+        }
+    }
+
+    /// The part of a range from which this node can lease or claim addresses, without addresses reserved for fixed
+    /// requests.
+    pub fn reachable(&self, pool: &Pool) -> Pool {
+        let mut pool = pool.clone();
+        if self.overlay_by_id(&pool.network).is_some() {
+            pool.reserved.extend(last_quarter(pool.range));
+        }
+        self.blocks.reachable(&pool)
+    }
+
+    /// The MTU of interfaces on an overlay bridge: as configured, or what fits into the tunnels.
+    pub(crate) fn overlay_mtu(&self, key: &BridgeKey) -> Option<u32> {
+        let overlay = self.overlay_on_bridge(key)?;
+        overlay.network.mtu.or_else(|| self.underlay.as_ref()?.mtu())
+    }
+
+    /// The MTU inside the tunnels.
+    pub(crate) fn tunnel_mtu(&self) -> Option<u32> {
+        self.underlay.as_ref()?.mtu()
+    }
+
+    /// The other nodes that hold a block of the network. Before the block watch has synced, the last known members.
+    pub(crate) fn members(&self, overlay: OverlayNetwork<'_>) -> BTreeSet<String> {
+        if !self.blocks.has_synced {
+            let unit_state = overlay.bridge().and_then(|key| self.units.get(&Unit::Bridge(key)));
+            let tunnel = unit_state.and_then(|unit_state| unit_state.tunnel.as_ref());
+            return tunnel.map(|tunnel| tunnel.members.clone()).unwrap_or_default();
+        }
+        let id = overlay.id();
+        let held = self.blocks.remote.values().filter(|block| {
+            // A block is valid only for the network that its name encodes.
+            block.pool.starts_with(&id) && block.pool_key().is_some_and(|pool| pool.network == id)
+        });
+        held.map(|block| block.node.clone()).collect()
+    }
+
+    /// The tunnel ports of all overlay bridges.
+    pub(crate) fn overlay_ports(&self) -> Vec<OverlayPort> {
+        let tunnels = self.units.values().filter_map(|unit_state| unit_state.tunnel.as_ref());
+        let overlay_ports = tunnels.map(|tunnel| OverlayPort {
+            link: tunnel.link.clone(),
+            mac: tunnel.mac,
+            addresses: tunnel.gateway_addresses.clone(),
+        });
+        overlay_ports.collect()
+    }
+
+    /// The event to apply new node addresses, if they differ. Only addresses of member nodes are kept.
+    pub fn underlay_event(&self, mut underlay: Underlay) -> Option<Event> {
+        if !self.has_overlay_networks() {
+            return None;
+        }
+        let mut needed: BTreeSet<String> =
+            self.overlay_networks().flat_map(|one| self.members(one)).collect();
+        underlay.nodes.retain(|name, _| needed.remove(name));
+        // A node that disappeared keeps its address until its blocks are gone.
+        let before = self.underlay.iter().flat_map(|before| &before.nodes);
+        let before = before.filter(|(name, _)| needed.contains(*name));
+        underlay.nodes.extend(before.map(|(name, addresses)| (name.clone(), addresses.clone())));
+        (self.underlay.as_ref() != Some(&underlay)).then_some(Event::Underlay(underlay))
+    }
+}
+
+/// Node addresses changed.
+pub(crate) fn on_underlay(state: &mut State, underlay: Underlay, effects: &mut Effects) {
+    if state.underlay.as_ref() == Some(&underlay) {
+        return;
+    }
+    let before = state.tunnel_mtu();
+    effects.record(state, Record::Underlay(underlay));
+    let keys: BTreeSet<BridgeKey> = state.overlay_networks().filter_map(|one| one.bridge()).collect();
+    let bridges = keys.iter().map(|key| Unit::Bridge(key.clone())).filter(|unit| is_there(state, unit));
+    let bridges: Vec<Unit> = bridges.collect();
+    state.dirty.extend(bridges);
+    if state.tunnel_mtu() != before {
+        let users = state.units.iter().filter(|(_, unit_state)| !unit_state.used_bridges.is_disjoint(&keys));
+        let users: Vec<Unit> = users.map(|(unit, _)| unit.clone()).collect();
+        state.dirty.extend(users);
+    }
+}
+
+/// Blocks changed: tunnels follow the member nodes.
+pub(crate) fn on_block_change(state: &mut State) {
+    let others = state.overlay_networks().filter_map(|overlay| {
+        let unit = Unit::Bridge(overlay.bridge()?);
+        let tunnel = state.units.get(&unit)?.tunnel.as_ref()?;
+        (tunnel.members != state.members(overlay)).then_some(unit)
+    });
+    let others: Vec<Unit> = others.collect();
+    state.dirty.extend(others);
+}
+
+/// The pseudo kind in `State::unsupported` for the filter that keeps gateway addresses out of tunnels.
+pub(crate) const OVERLAY_FILTER: &str = "filter of tunnels";
+
+/// The packet filter failed to apply: without it there are no overlay tunnels until the next resync.
+pub(crate) fn on_filter_failure(state: &mut State, error: &Problem) {
+    let tunnels = state.units.iter().filter(|(_, unit_state)| unit_state.tunnel.is_some());
+    let tunnels: Vec<Unit> = tunnels.map(|(unit, _)| unit.clone()).collect();
+    if !tunnels.is_empty() {
+        state.unsupported.insert(OVERLAY_FILTER.to_owned(), error.message.clone());
+        state.dirty.extend(tunnels);
+    }
+}
+
+/// Bridges whose tunnel may change with this network, because their network has the same VNI.
+pub(crate) fn bridges_with_same_vni(state: &State, namespace: &str, network: &NetworkIntent) -> Vec<Unit> {
+    let Some(span) = &network.overlay else { return Vec::new() };
+    let reserved_vni = state.underlay.as_ref().map_or(0, |underlay| underlay.reserved_vni);
+    let vni = span.vni(namespace, &network.name, reserved_vni);
+    let same = state.overlay_networks().filter(|other| other.vni(reserved_vni) == vni);
+    let bridges = same.filter_map(|other| other.bridge()).map(Unit::Bridge);
+    bridges.filter(|unit| is_there(state, unit)).collect()
+}
+
+fn is_there(state: &State, unit: &Unit) -> bool {
+    state.units.contains_key(unit) || state.in_flight.contains_key(unit)
+}
+
+/// The gateway address of each range.
+pub(crate) fn gateway_addresses(ranges: &[IpNet]) -> BTreeSet<IpAddr> {
+    let pools = ranges.iter().map(|range| Pool::with_gateway("", *range));
+    pools.filter_map(|pool| pool.gateway_address()).map(|address| address.addr()).collect()
+}

@@ -1,0 +1,98 @@
+//! Restricts observed state to one unit, and attributes problems of a plan to objects.
+
+use std::collections::BTreeSet;
+
+use knit_model::link::{Attrs, Link, Master};
+use knit_model::{IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
+
+use crate::event::{ObserveRequest, Unit};
+use crate::resolve::Resolved;
+use crate::state::{BridgeKey, ObjectKey, UnitState};
+
+/// Removes host state that does not belong to this unit.
+pub(super) fn restrict_to_unit(
+    mut observed: NetState,
+    request: &ObserveRequest,
+    had: &UnitState,
+    resolved: &Resolved,
+) -> NetState {
+    let host = std::mem::take(observed.scope(&Scope::Host));
+    let is_port = |master: Option<&Master>| {
+        request.ports_of.is_some() && master.and_then(Master::name) == request.ports_of.as_ref()
+    };
+    let mut mine = ScopeState::default();
+    for link in host.links.into_values() {
+        let foreign_port = link.owner.is_none() && is_port(link.attrs.master.as_ref());
+        let is_moved = link.owner.as_ref().is_some_and(|owner| request.moved_devices.contains(owner));
+        if request.host_links.contains(&link.name) || foreign_port || is_moved {
+            mine.add_link(link);
+        } else if request.lower_links.contains(&link.name) || request.route_links.contains(&link.name) {
+            // A lower link is not owned by this unit, so the unit never changes it.
+            let attrs = Attrs { mtu: link.attrs.mtu, ..Attrs::default() };
+            mine.add_link(Link { attrs, owner: None, ..link });
+        }
+    }
+    let on_mine = |name: &IfName| request.host_links.contains(name);
+    // Addresses of foreign links are included: routes of this unit may need them.
+    let is_near = |name: &IfName| on_mine(name) || request.route_links.contains(name);
+    mine.addresses = host.addresses.into_iter().filter(|(_, address)| is_near(&address.link)).collect();
+    for (key, address) in &mut mine.addresses {
+        address.owned |= had.addresses.contains(key);
+    }
+    let is_node_route = |route: &Route| route.owned && kernel_ids::is_node_route_table(route.table);
+    let is_mine = |route: &Route| {
+        let is_unreachable = request.unreachable_routes && route.via.is_empty() && is_node_route(route);
+        is_unreachable
+            || route.via.iter().any(|hop| {
+                on_mine(&hop.link) || request.route_links.contains(&hop.link) && is_node_route(route)
+            })
+    };
+    mine.routes = host.routes.into_iter().filter(|(_, route)| is_mine(route)).collect();
+    mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
+    mine.sysctls = host.sysctls;
+    mine.rules = host
+        .rules
+        .into_iter()
+        .filter(|rule| had.rules.contains(rule) || resolved.unit_state.rules.contains(rule))
+        .collect();
+    observed.scopes.insert(Scope::Host, mine);
+    observed
+}
+
+/// Attributes each problem of a plan to the objects whose interface or bridge it names.
+pub(super) fn attribute_problems(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
+    for (_, problem) in &plan.problems {
+        let named = |interface: &knit_model::report::InterfaceReport| {
+            let word = |name: &IfName| problem.message.split(' ').any(|word| word == name.as_str());
+            word(&interface.name) || interface.peer.as_ref().is_some_and(word)
+        };
+        let mut objects: BTreeSet<ObjectKey> = BTreeSet::new();
+        for (object, interface) in
+            resolved.unit_state.interfaces.iter_mut().filter(|(_, interface)| named(interface))
+        {
+            interface.ready = false;
+            objects.insert(object.clone());
+        }
+        for (object, item) in &mut resolved.unit_state.items {
+            let is_needed = |name: &IfName| item.links.contains(name);
+            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
+            if words.any(|word: IfName| is_needed(&word)) {
+                item.ready = false;
+                objects.insert(object.clone());
+            }
+        }
+        if objects.is_empty() {
+            objects.clone_from(&resolved.requesters);
+        }
+        if objects.is_empty() {
+            objects.extend(bridge_object(unit));
+        }
+        resolved.problems.extend(objects.into_iter().map(|object| (object, problem.clone())));
+    }
+}
+
+/// The bridge itself as the object to report to, if no object requests it any more but it cannot be removed.
+pub(super) fn bridge_object(unit: &Unit) -> Option<ObjectKey> {
+    let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
+    Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
+}

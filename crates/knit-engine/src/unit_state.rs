@@ -1,0 +1,170 @@
+//! The applied state of each unit, and the owner of each host link.
+//!
+//! No two units own the same host link. An index by link name avoids a scan over all units; only this module changes
+//! either.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+
+use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
+use knit_model::state::AddressKey;
+use knit_model::{IfName, PublicKey, Rule};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::event::Unit;
+use crate::overlay::OverlayTunnel;
+use crate::state::{BridgeKey, ObjectKey};
+
+/// The applied state of a unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitState {
+    /// Its host links.
+    pub host_links: BTreeSet<IfName>,
+    /// Its routing rules on the host.
+    pub rules: BTreeSet<Rule>,
+    /// Host links used by its routes to other nodes.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub route_links: BTreeSet<IfName>,
+    /// The WireGuard public key of this node, to be published to the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key: Option<PublicKey>,
+    /// Addresses that it added to foreign links. Kernels before Linux 5.18 do not keep the protocol of an address.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub addresses: BTreeSet<AddressKey>,
+    /// Bridges that its interfaces are ports of.
+    pub used_bridges: BTreeSet<BridgeKey>,
+    /// Its interfaces, each with the requesting object.
+    pub interfaces: Vec<(ObjectKey, InterfaceReport)>,
+    /// Its other items, each with the requesting object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<(ObjectKey, ItemReport)>,
+    /// Sysctls of its interfaces, by path.
+    #[serde(default)]
+    pub sysctls: BTreeSet<String>,
+    /// The bridge itself, for a bridge unit.
+    pub bridge: Option<BridgeReport>,
+    /// The tunnel to other nodes, for the bridge of an overlay network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<OverlayTunnel>,
+    /// Warnings by object.
+    pub warnings: Vec<(ObjectKey, String)>,
+}
+
+impl UnitState {
+    /// The objects that requested interfaces or items.
+    pub(crate) fn requesters(&self) -> impl Iterator<Item = &ObjectKey> {
+        let interfaces = self.interfaces.iter().map(|(object, _)| object);
+        interfaces.chain(self.items.iter().map(|(object, _)| object))
+    }
+}
+
+/// The state of each unit. Dereferences to a map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitStates {
+    units: BTreeMap<Unit, UnitState>,
+    host_links: BTreeMap<IfName, Unit>,
+}
+
+impl UnitStates {
+    /// Replaces the state of a unit.
+    pub(crate) fn insert(&mut self, unit: Unit, states: UnitState) {
+        self.remove(&unit);
+        for name in &states.host_links {
+            self.host_links.entry(name.clone()).or_insert_with(|| unit.clone());
+        }
+        self.units.insert(unit, states);
+    }
+
+    /// Removes a unit.
+    pub(crate) fn remove(&mut self, unit: &Unit) {
+        let Some(states) = self.units.remove(unit) else { return };
+        for name in states.host_links {
+            if self.host_links.get(&name) == Some(unit) {
+                self.host_links.remove(&name);
+            }
+        }
+    }
+
+    /// The unit that owns this host link.
+    pub fn holder(&self, host_link: &IfName) -> Option<&Unit> {
+        self.host_links.get(host_link)
+    }
+}
+
+impl Deref for UnitStates {
+    type Target = BTreeMap<Unit, UnitState>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.units
+    }
+}
+
+impl<'a> IntoIterator for &'a UnitStates {
+    type Item = (&'a Unit, &'a UnitState);
+    type IntoIter = std::collections::btree_map::Iter<'a, Unit, UnitState>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.units.iter()
+    }
+}
+
+impl FromIterator<(Unit, UnitState)> for UnitStates {
+    fn from_iter<I: IntoIterator<Item = (Unit, UnitState)>>(all: I) -> Self {
+        let mut states = Self::default();
+        all.into_iter().for_each(|(unit, of_unit)| states.insert(unit, of_unit));
+        states
+    }
+}
+
+/// Serialised as a list of pairs; the index is derived.
+impl Serialize for UnitStates {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(&self.units)
+    }
+}
+
+impl<'de> Deserialize<'de> for UnitStates {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Ok(Vec::<(Unit, UnitState)>::deserialize(from)?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use knit_model::SandboxId;
+
+    use super::*;
+
+    fn unit(name: &str) -> Unit {
+        Unit::Sandbox(SandboxId(name.to_owned()))
+    }
+
+    fn having(links: &[&str]) -> UnitState {
+        UnitState {
+            host_links: links.iter().map(|name| name.parse().unwrap()).collect(),
+            ..UnitState::default()
+        }
+    }
+
+    #[test]
+    fn a_name_is_held_from_insert_to_remove_and_after_a_restart() {
+        let mut states = UnitStates::default();
+        states.insert(unit("a"), having(&["h1", "h2"]));
+        states.insert(unit("a"), having(&["h2"]));
+        assert_eq!(states.holder(&"h1".parse().unwrap()), None);
+        let read: UnitStates = serde_json::from_str(&serde_json::to_string(&states).unwrap()).unwrap();
+        assert_eq!(read, states);
+        assert_eq!(read.holder(&"h2".parse().unwrap()), Some(&unit("a")));
+        states.remove(&unit("a"));
+        assert_eq!(states, UnitStates::default());
+    }
+
+    #[test]
+    fn the_first_holder_of_a_name_keeps_it() {
+        let mut states: UnitStates =
+            [(unit("a"), having(&["h1"])), (unit("b"), having(&["h1"]))].into_iter().collect();
+        assert_eq!(states.holder(&"h1".parse().unwrap()), Some(&unit("a")));
+        states.remove(&unit("b"));
+        assert_eq!(states.holder(&"h1".parse().unwrap()), Some(&unit("a")));
+    }
+}

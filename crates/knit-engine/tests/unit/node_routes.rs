@@ -1,0 +1,263 @@
+//! Routes and tunnels from the cluster network to other nodes, and masquerade, against an in-memory kernel.
+
+use knit_engine::packet_filter::Masquerade;
+use knit_engine::{Effect, Event, State, StoredObject, Unit, cluster, step};
+use knit_ipam::Time;
+use knit_model::intent::{
+    IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
+};
+use knit_model::link::{Attrs, Kind, Link, Veth, Vxlan};
+use knit_model::route::NextHop;
+use knit_model::{Address, NetState, Route, Rule, Scope, kernel_ids};
+
+use crate::support::node::{Node, bridge, object};
+
+/// Another node, with pods in 10.1.<number>.0/24, at 192.0.2.<number> on eth0.
+fn peer(number: u8) -> PeerNode {
+    PeerNode {
+        name: format!("node{number}"),
+        ranges: vec![format!("10.1.{number}.0/24").parse().unwrap()],
+        addresses: vec![(format!("192.0.2.{number}").parse().unwrap(), "eth0".parse().unwrap())],
+        off_link_addresses: vec![],
+        key: None,
+    }
+}
+
+/// Another node behind a router, with dual-stack pods.
+fn far(number: u8) -> PeerNode {
+    let mut ranges = peer(number).ranges;
+    ranges.push(format!("fd01:{number}::/64").parse().unwrap());
+    let far = vec![format!("203.0.113.{number}").parse().unwrap()];
+    PeerNode { ranges, addresses: vec![], off_link_addresses: far, ..peer(number) }
+}
+
+/// The cluster network of node 1.
+fn network(nodes: Vec<PeerNode>, masquerade: bool) -> StoredObject {
+    with_tunnels(nodes, masquerade, None)
+}
+
+/// The same with tunnels: always, or only to nodes behind a router.
+fn with_tunnels(nodes: Vec<PeerNode>, masquerade: bool, always: Option<bool>) -> StoredObject {
+    let ranges = vec!["10.1.1.0/24".parse().unwrap()];
+    let network =
+        NetworkIntent { name: cluster::NAME.to_owned(), ranges, isolated: false, mtu: None, overlay: None };
+    let tunnel = always.map(|always| NodeTunnelIntent {
+        node: "node1".to_owned(),
+        vni: 7500,
+        port: 7475,
+        always,
+        endpoints: vec![TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
+    });
+    let inside = vec!["198.51.100.0/24".parse().unwrap()];
+    let node_routes = NodeRoutesIntent { nodes, masquerade, no_masquerade_ranges: inside, tunnel, ..NodeRoutesIntent::default() };
+    let specs = vec![
+        IntentSpec::Network(network),
+        bridge("knit0", "10.1.1.0/24"),
+        IntentSpec::NodeRoutes(node_routes),
+    ];
+    object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, specs)
+}
+
+/// A host with a NIC, its address and its subnet route.
+fn host() -> NetState {
+    let mut state = NetState::default();
+    let mut eth0 = Link::new("eth0".parse().unwrap(), Kind::Veth(Veth::default()));
+    eth0.attrs = Attrs { mtu: Some(1500), up: Some(true), group: Some(0), ..Attrs::default() };
+    let hop = NextHop { gateway: None, link: "eth0".parse().unwrap(), weight: 1, onlink: false };
+    let foreign = Route { owned: false, ..Route::through("192.0.2.0/24".parse().unwrap(), hop) };
+    let address = Address::new("eth0".parse().unwrap(), "192.0.2.1/24".parse().unwrap());
+    let scope = state.scope(&Scope::Host);
+    scope.add_link(eth0);
+    scope.add_address(Address { owned: false, ..address });
+    scope.add_route(foreign);
+    state
+}
+
+/// Knit's routes through other nodes.
+fn routes(node: &Node) -> Vec<String> {
+    let seen = node.kernel.observe();
+    let host = &seen.scopes[&Scope::Host];
+    let remote = host.routes.values().filter(|route| route.owned && route.via[0].gateway.is_some());
+    remote
+        .map(|route| {
+            let hop = &route.via[0];
+            assert_eq!(route.table, kernel_ids::HOST_TABLE, "the main table is untouched");
+            let is_found = |rule: &&Rule| rule.to == Some(route.to) && rule.table == route.table;
+            let is_node = route.to.addr().is_ipv4() && route.to.prefix_len() == 32;
+            assert!(is_node || host.rules.iter().any(|rule| is_found(&rule)), "{route}");
+            format!("{} via {} dev {}", route.to, hop.gateway.unwrap(), hop.link)
+        })
+        .collect()
+}
+
+#[test]
+fn each_node_has_a_route_that_follows_its_address() {
+    let before = host();
+    let mut node = Node::with_kernel(before.clone());
+    node.handle(Event::ObjectApplied(network(vec![peer(2), peer(3)], false)));
+    assert_eq!(node.problems(cluster::NAME), [""; 0]);
+    let second = "10.1.2.0/24 via 192.0.2.2 dev eth0";
+    assert_eq!(routes(&node), [second, "10.1.3.0/24 via 192.0.2.3 dev eth0"]);
+    // The node returns with another address.
+    let moved = PeerNode { addresses: peer(9).addresses, ..peer(3) };
+    node.handle(Event::ObjectApplied(network(vec![peer(2), moved], false)));
+    assert_eq!(routes(&node), [second, "10.1.3.0/24 via 192.0.2.9 dev eth0"]);
+    node.handle(Event::ObjectApplied(network(vec![peer(2)], false)));
+    assert_eq!(routes(&node), [second]);
+    // Idempotent, also with the state replayed from the journal.
+    let steps = node.applied_steps;
+    node.handle(Event::Resync);
+    assert_eq!(node.applied_steps, steps);
+    let state = node.replayed();
+    assert_eq!(state.units, node.state.units);
+    // Deleted by hand.
+    node.kernel.flush_table(&Scope::Host, kernel_ids::HOST_TABLE);
+    node.handle(Event::Resync);
+    assert_eq!(routes(&node), [second]);
+    node.handle(Event::ObjectApplied(network(vec![], false)));
+    assert_eq!(routes(&node), [""; 0], "the last route is deleted, too");
+    node.handle(Event::ObjectApplied(network(vec![peer(2)], false)));
+    node.handle(Event::ObjectDeleted(cluster::key()));
+    assert_eq!(node.kernel.observe(), before, "deletion restores the host");
+}
+
+#[test]
+fn node_behind_a_router_is_reported_without_tunnels() {
+    let mut node = Node::with_kernel(host());
+    node.handle(Event::ObjectApplied(network(vec![far(2), peer(3)], false)));
+    assert_eq!(routes(&node), ["10.1.3.0/24 via 192.0.2.3 dev eth0"]);
+    assert!(warnings_of(&node).iter().any(|warning| warning.contains("node2")), "{:?}", warnings_of(&node));
+}
+
+fn warnings_of(node: &Node) -> Vec<String> {
+    node.state.report(&cluster::key()).unwrap().warnings
+}
+
+/// The tunnel link, if it exists.
+fn tunnel(node: &Node) -> Option<(Link, Vxlan)> {
+    let seen = node.kernel.observe();
+    let link = seen.link(&Scope::Host, &kernel_ids::TUNNEL_LINK_IPV4.parse().unwrap())?.clone();
+    let Kind::Vxlan(vxlan) = link.kind.clone() else { panic!("{link:?}") };
+    Some((link, vxlan))
+}
+
+#[test]
+fn node_behind_a_router_is_reached_through_a_tunnel() {
+    let before = host();
+    let mut node = Node::with_kernel(before.clone());
+    node.handle(Event::ObjectApplied(with_tunnels(vec![peer(2)], false, Some(false))));
+    let near = "10.1.2.0/24 via 192.0.2.2 dev eth0";
+    assert_eq!((routes(&node), tunnel(&node)), (vec![near.to_owned()], None), "no tunnel is needed");
+    node.handle(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(false))));
+    assert_eq!((node.problems(cluster::NAME), warnings_of(&node)), (vec![], vec![]));
+    let expected = [
+        near,
+        "10.1.3.0/24 via 10.1.3.1 dev knitvx4",
+        "203.0.113.3/32 via 10.1.3.1 dev knitvx4",
+        "fd01:3::/64 via fd01:3::1 dev knitvx4",
+    ];
+    assert_eq!(routes(&node), expected, "both families share one tunnel");
+    let (link, vxlan) = tunnel(&node).unwrap();
+    assert_eq!((link.attrs.mtu, link.attrs.up, vxlan.learning), (Some(1450), Some(true), Some(false)));
+    assert_eq!((vxlan.vni, vxlan.port, vxlan.remote), (7500, Some(7475), None));
+    let entries = vxlan.fdb.unwrap();
+    assert_eq!(entries.values().map(ToString::to_string).collect::<Vec<_>>(), ["203.0.113.3"]);
+    let seen = node.kernel.observe();
+    let host = &seen.scopes[&Scope::Host];
+    let neighbours: Vec<String> = host.neighbours.values().map(|one| one.address.to_string()).collect();
+    assert_eq!(neighbours, ["10.1.3.1", "fd01:3::1"]);
+    assert!(host.neighbours.values().all(|one| one.owned && one.mac == entries.keys().next().copied()));
+    let by_tunnel = host.routes.values().filter(|route| route.via[0].link.as_str() == kernel_ids::TUNNEL_LINK_IPV4);
+    for route in by_tunnel.filter(|route| route.to.addr().is_ipv4()) {
+        assert!(route.via[0].onlink, "{route}");
+        assert_eq!(route.source, Some("10.1.1.1".parse().unwrap()), "{route}");
+    }
+    let pods =
+        Rule::from_address("10.1.1.0/24".parse().unwrap(), kernel_ids::HOST_TABLE, kernel_ids::HOST_RULE_PRIORITY);
+    assert!(host.rules.contains(&pods), "traffic from pods to nodes uses the tunnel, too");
+    // Idempotent, also with the state replayed from the journal.
+    let steps = node.applied_steps;
+    node.handle(Event::Resync);
+    assert_eq!(node.applied_steps, steps);
+    let state = node.replayed();
+    assert_eq!(state.units, node.state.units);
+    // Tunnels for all nodes, then for none.
+    node.handle(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(true))));
+    assert!(routes(&node).iter().all(|route| route.ends_with("knitvx4")), "{:?}", routes(&node));
+    assert_eq!(tunnel(&node).unwrap().1.fdb.unwrap().len(), 2);
+    node.handle(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(false))));
+    assert_eq!(routes(&node), expected);
+    node.handle(Event::ObjectApplied(network(vec![peer(2), far(3)], false)));
+    assert_eq!((routes(&node), tunnel(&node)), (vec![near.to_owned()], None));
+    assert!(node.kernel.observe().scopes[&Scope::Host].neighbours.is_empty());
+    node.handle(Event::ObjectApplied(with_tunnels(vec![far(3)], false, Some(false))));
+    node.handle(Event::ObjectDeleted(cluster::key()));
+    assert_eq!(node.kernel.observe(), before);
+}
+
+#[test]
+fn kernel_without_vxlan_keeps_direct_routes_and_attaches_pods() {
+    let mut node = Node::with_kernel(host());
+    node.missing_kind = Some("vxlan");
+    node.handle(Event::ObjectApplied(with_tunnels(vec![peer(2), far(3)], false, Some(false))));
+    assert_eq!(routes(&node), ["10.1.2.0/24 via 192.0.2.2 dev eth0"]);
+    let warnings = warnings_of(&node);
+    assert!(
+        warnings.iter().any(|warning| warning.contains("node3") && warning.contains("has no vxlan")),
+        "{warnings:?}"
+    );
+    // Also if the whole unit fails.
+    let mut node = Node::with_kernel(host());
+    node.failing_unit = Some(Unit::NodeRoutes.to_string());
+    node.handle(Event::ObjectApplied(with_tunnels(vec![far(3)], false, Some(false))));
+    assert!(node.kernel.observe().link(&Scope::Host, &"knit0".parse().unwrap()).is_some());
+    assert_eq!(node.problems(cluster::NAME), ["injected failure"]);
+}
+
+#[test]
+fn overlapping_pod_range_is_rejected_and_masqueraded() {
+    let mut node = Node::with_kernel(host());
+    let overlapping = PeerNode { ranges: vec!["10.0.0.0/8".parse().unwrap()], ..peer(3) };
+    node.handle(Event::ObjectApplied(network(vec![peer(2), overlapping.clone()], true)));
+    assert_eq!(routes(&node), ["10.1.2.0/24 via 192.0.2.2 dev eth0"]);
+    let warnings = warnings_of(&node);
+    assert!(
+        warnings.iter().any(|warning| warning.contains("node3") && warning.contains("overlaps")),
+        "{warnings:?}"
+    );
+    let mut state = State::default();
+    let seen =
+        masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), overlapping], true))).unwrap();
+    assert!(!seen.unwrap().no_masquerade_ranges.contains(&"10.0.0.0/8".parse().unwrap()));
+}
+
+/// The masquerade rules requested last.
+fn masquerade(state: &mut State, event: Event) -> Option<Option<Masquerade>> {
+    let effects = step(state, event, Time(1));
+    effects.into_iter().rev().find_map(|effect| match effect {
+        Effect::ApplyPacketFilter(filter) => Some(filter.masquerade),
+        _ => None,
+    })
+}
+
+#[test]
+fn pod_and_node_ranges_are_exempt_from_masquerade() {
+    let mut state = State::default();
+    let seen =
+        masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], true))).unwrap().unwrap();
+    assert_eq!(seen.pods, ["10.1.1.0/24".parse().unwrap()]);
+    let inside: Vec<String> = seen.no_masquerade_ranges.iter().map(ToString::to_string).collect();
+    let nodes = ["192.0.2.2/32", "198.51.100.0/24", "203.0.113.4/32"];
+    assert_eq!(inside[..3], ["10.1.1.0/24", "10.1.2.0/24", "10.1.4.0/24"]);
+    assert_eq!(
+        (&inside[3..6], &inside[6..]),
+        (&nodes.map(str::to_owned)[..], &["fd01:4::/64".to_owned()][..])
+    );
+    step(&mut state, Event::PacketFilterApplied(Ok(())), Time(2));
+    // A repeated object requests nothing, and disabling masquerade removes it.
+    assert_eq!(masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], true))), None);
+    assert_eq!(
+        masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], false))),
+        Some(None)
+    );
+}

@@ -1,0 +1,14 @@
+//! Feature probes on a full kernel.
+
+use knit_kernel::features::detect;
+
+#[test]
+fn kinds_of_the_full_kernel_are_present() {
+    let features = detect();
+    for expected in ["vlan", "ipvlan", "vrf", "wireguard", "geneve", "gre", "ipip", "dummy"] {
+        let feature = features.iter().find(|feature| feature.name == expected);
+        let names: Vec<&str> = features.iter().map(|feature| feature.name).collect();
+        let feature = feature.unwrap_or_else(|| panic!("no feature {expected} among {names:?}"));
+        assert!(feature.state.is_present(), "{expected}: {:?}", feature.state);
+    }
+}

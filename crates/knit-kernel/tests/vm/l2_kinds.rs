@@ -1,0 +1,297 @@
+//! VLAN, ipvlan, VRF and dummy: created in running sandboxes, compared with `ip`, changed field by field, used,
+//! failed at every step, and removed without a trace.
+
+use knit_model::link::{IpvlanFlag, IpvlanMode, Kind, Link, Master, Vlan, VlanProtocol};
+use knit_model::{Mac, NetState, Plan, Scope};
+use serde_json::{Value, json};
+
+use crate::support::edits::{COMMON, Edit, change_each, flush_neighbours};
+use crate::support::faults::survive_every_fault_fast;
+use crate::support::l2::{add, add_red, dummy, edit, ipvlan, vlan};
+use crate::support::node::{TestNode, sandbox};
+use crate::support::states::{add_bridge, add_veth, name};
+
+/// Common changes, for kinds without ARP and multicast by default.
+fn common_of_noarp_kinds() -> Vec<Edit> {
+    let needs_arp = |field: &str| matches!(field, "arp" | "multicast");
+    let mut edits: Vec<Edit> = COMMON.iter().copied().filter(|(field, _)| !needs_arp(field)).collect();
+    edits.push(("multicast", |link| link.attrs.multicast = Some(true)));
+    edits.push(("arp", |link| link.attrs.arp = Some(true)));
+    edits.push(("arp", |link| link.attrs.arp = Some(false)));
+    edits
+}
+
+/// A link as `ip -d -j link` shows it.
+fn shown(node: &TestNode, sandbox: usize, link: &str) -> Value {
+    let text = node.sandboxes[sandbox].ip(&["-d", "-j", "link", "show", "dev", link]);
+    let all: Value = serde_json::from_str(&text).unwrap();
+    all[0].clone()
+}
+
+/// Creates and removes a state, with a fault at every step of both.
+fn survive_creation_and_removal(node: &TestNode, state: &NetState) {
+    survive_every_fault_fast(node, &node.plan(state));
+    node.converge(state);
+    survive_every_fault_fast(node, &node.plan(&NetState::default()));
+}
+
+/// Changes a state, with a fault at every step. Returns the plan.
+fn survive_change(node: &TestNode, state: &NetState) -> Plan {
+    let plan = node.plan(state);
+    survive_every_fault_fast(node, &plan);
+    node.converge(state)
+}
+
+fn remove_all(node: &TestNode, before: &[(String, knit_testbed::Dump)]) {
+    node.converge(&NetState::default());
+    node.assert_unchanged(before, "after removal");
+}
+
+fn vlan_fields(link: &mut Link) -> &mut Vlan {
+    let Kind::Vlan(vlan) = &mut link.kind else { panic!("not a vlan") };
+    vlan
+}
+
+#[test]
+fn dummy_holds_an_address() {
+    let node = TestNode::new("dummy", &["a"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add(&mut state, "a", "dm0", dummy(), &["10.9.0.1/32", "fd09::1/128"]);
+    survive_creation_and_removal(&node, &state);
+    assert_eq!(shown(&node, 0, "dm0")["linkinfo"]["info_kind"], "dummy");
+    change_each(&node, &mut state, &sandbox("a"), "dm0", &common_of_noarp_kinds());
+    for address in ["10.9.0.1", "fd09::1"] {
+        node.sandboxes[0].ping(address).unwrap();
+    }
+    remove_all(&node, &before);
+}
+
+#[test]
+fn vlan_on_a_veth_pair_over_a_trunk() {
+    // Two pods with the same VLAN on a bridge that passes tags, and a third one without the VLAN.
+    let node = TestNode::new("vlan", &["a", "b", "c"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    for (id, number) in [("a", 2), ("b", 3), ("c", 4)] {
+        add_veth(&mut state, id, "br0", &[&format!("10.50.0.{number}/24")]);
+        if id != "c" {
+            let addresses = [format!("10.51.0.{number}/24"), format!("fd51::{number}/64")];
+            let addresses = addresses.each_ref().map(String::as_str);
+            add(&mut state, id, "vl100", vlan("net1", 100, VlanProtocol::Dot1q), &addresses);
+        }
+    }
+    node.converge(&state);
+    let reach = || {
+        flush_neighbours(&node);
+        node.sandboxes[0].ping("10.51.0.3").unwrap();
+        node.sandboxes[1].ping("fd51::2").unwrap();
+        node.sandboxes[0].ping("10.50.0.4").unwrap();
+    };
+    reach();
+    change_each(&node, &mut state, &sandbox("a"), "vl100", COMMON);
+    let own: &[Edit] = &[
+        ("gvrp", |link| vlan_fields(link).gvrp = Some(true)),
+        ("mvrp", |link| vlan_fields(link).mvrp = Some(true)),
+        ("loose_binding", |link| vlan_fields(link).loose_binding = Some(true)),
+        ("reorder_header", |link| vlan_fields(link).reorder_header = Some(false)),
+        ("ingress_qos", |link| vlan_fields(link).ingress_qos = Some(vec![(1, 6), (7, 2)])),
+        ("egress_qos", |link| vlan_fields(link).egress_qos = Some(vec![(2, 7), (65_536, 1)])),
+    ];
+    change_each(&node, &mut state, &sandbox("a"), "vl100", own);
+    let info = &shown(&node, 0, "vl100")["linkinfo"];
+    assert_eq!(info["info_kind"], "vlan");
+    let data = &info["info_data"];
+    assert_eq!((&data["id"], &data["protocol"]), (&json!(100), &json!("802.1Q")));
+    assert_eq!(data["flags"], json!(["GVRP", "MVRP", "LOOSE_BINDING"]));
+    assert_eq!(data["ingress_qos"], json!([{ "from": 1, "to": 6 }, { "from": 7, "to": 2 }]));
+    // And back, in place.
+    let back: &[Edit] = &[
+        ("egress_qos", |link| vlan_fields(link).egress_qos = Some(vec![(2, 3)])),
+        ("ingress_qos", |link| vlan_fields(link).ingress_qos = Some(Vec::new())),
+        ("reorder_header", |link| vlan_fields(link).reorder_header = Some(true)),
+        ("gvrp", |link| vlan_fields(link).gvrp = Some(false)),
+    ];
+    change_each(&node, &mut state, &sandbox("a"), "vl100", back);
+    reach();
+
+    // Another id is another VLAN: the link is recreated, and no longer reaches the other pod.
+    vlan_fields(edit(&mut state, &sandbox("a"), "vl100")).id = 101;
+    let text = node.converge(&state).to_string();
+    assert!(
+        text.contains("recreated: the kernel cannot make this change of `id` on an existing vlan"),
+        "{text}"
+    );
+    flush_neighbours(&node);
+    assert!(node.sandboxes[0].ping("10.51.0.3").is_err());
+    remove_all(&node, &before);
+}
+
+#[test]
+fn stacked_vlans_survive_faults_and_mtu_changes_of_parents() {
+    let node = TestNode::new("qinq", &["a", "b"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    for (id, number) in [("a", 2), ("b", 3)] {
+        add_veth(&mut state, id, "br0", &[]);
+        add(&mut state, id, "outer", vlan("net1", 7, VlanProtocol::Dot1ad), &[]);
+        add(
+            &mut state,
+            id,
+            "inner",
+            vlan("outer", 8, VlanProtocol::Dot1q),
+            &[&format!("10.52.0.{number}/24")],
+        );
+    }
+    survive_creation_and_removal(&node, &state);
+    assert_eq!(shown(&node, 0, "outer")["linkinfo"]["info_data"]["protocol"], "802.1ad");
+    node.sandboxes[0].ping("10.52.0.3").unwrap();
+
+    // All three grow together, the lowest first; then they shrink together, the highest first.
+    for mtu in [9000, 1400] {
+        for link in ["net1", "outer", "inner"] {
+            edit(&mut state, &sandbox("a"), link).attrs.mtu = Some(mtu);
+        }
+        edit(&mut state, &Scope::Host, "ha").attrs.mtu = Some(mtu);
+        survive_change(&node, &state);
+        assert_eq!(shown(&node, 0, "inner")["mtu"], json!(mtu));
+    }
+    remove_all(&node, &before);
+}
+
+#[test]
+fn ipvlan_in_every_mode() {
+    // Three pods: two with an ipvlan each on a link of the host, the third behind the bridge.
+    let node = TestNode::new("ipvlan", &["a", "b", "c"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.50.0.1/24");
+    add_veth(&mut state, "c", "br0", &["10.53.0.9/24"]);
+    // The parent is one end of a veth pair on the host, whose other end is a port of the bridge.
+    let pair = |scope: &str, peer: &str| {
+        let peer = knit_model::link::VethPeer { scope: Scope::Host, name: name(peer) };
+        crate::support::states::link(
+            &Scope::Host,
+            scope,
+            Kind::Veth(knit_model::link::Veth { peer: Some(peer) }),
+        )
+    };
+    let mut up0 = pair("up0", "up1");
+    let mut up1 = Link { owner: up0.owner.clone(), ..pair("up1", "up0") };
+    up0.attrs.mac = Some(Mac::derived("up0"));
+    up1.attrs.mac = Some(Mac::derived("up1"));
+    up1.attrs.master = Some(Master::Link(name("br0")));
+    let host = state.scope(&Scope::Host);
+    host.add_link(up0);
+    host.add_link(up1);
+    for (id, number) in [("a", 2), ("b", 3)] {
+        let addresses = [format!("10.53.0.{number}/24"), format!("fd53::{number}/64")];
+        add(&mut state, id, "iv0", ipvlan("up0", IpvlanMode::L2), &addresses.each_ref().map(String::as_str));
+        edit(&mut state, &sandbox(id), "iv0").parent_scope = Some(Scope::Host);
+    }
+    survive_creation_and_removal(&node, &state);
+    let reach = |far: bool| {
+        flush_neighbours(&node);
+        node.sandboxes[0].ping("10.53.0.3").unwrap();
+        if far {
+            node.sandboxes[0].ping("10.53.0.9").unwrap();
+        }
+    };
+    reach(true);
+    node.sandboxes[1].ping("fd53::2").unwrap();
+    let common: Vec<Edit> = COMMON.iter().copied().filter(|(field, _)| *field != "mac").collect();
+    change_each(&node, &mut state, &sandbox("a"), "iv0", &common);
+    edit(&mut state, &sandbox("a"), "iv0").attrs.arp = None;
+
+    // All ipvlans of a parent share mode and flag, so both are changed.
+    for (mode, word) in [(IpvlanMode::L3, "l3"), (IpvlanMode::L3s, "l3s"), (IpvlanMode::L2, "l2")] {
+        for id in ["a", "b"] {
+            let Kind::Ipvlan(ipvlan) = &mut edit(&mut state, &sandbox(id), "iv0").kind else { panic!() };
+            ipvlan.mode = Some(mode);
+        }
+        node.converge(&state);
+        let data = shown(&node, 1, "iv0")["linkinfo"]["info_data"].clone();
+        assert_eq!((&data["mode"], &data["bridge"]), (&json!(word), &json!(true)), "{data}");
+        reach(mode == IpvlanMode::L2);
+    }
+    for (flag, word) in [(IpvlanFlag::Private, "private"), (IpvlanFlag::Vepa, "vepa")] {
+        for id in ["a", "b"] {
+            let Kind::Ipvlan(ipvlan) = &mut edit(&mut state, &sandbox(id), "iv0").kind else { panic!() };
+            ipvlan.flag = Some(flag);
+        }
+        let plan = node.converge(&state);
+        assert_eq!(plan.steps.len(), 2, "{plan}");
+        let data = shown(&node, 1, "iv0")["linkinfo"]["info_data"].clone();
+        assert_eq!(data[word], json!(true), "{data}");
+        flush_neighbours(&node);
+        assert!(node.sandboxes[0].ping("10.53.0.3").is_err());
+        node.sandboxes[0].ping("10.53.0.9").unwrap();
+    }
+    // The MTU of the parent changes theirs, up and down.
+    for mtu in [9000, 1300] {
+        edit(&mut state, &Scope::Host, "up0").attrs.mtu = Some(mtu);
+        edit(&mut state, &sandbox("a"), "iv0").attrs.mtu = Some(mtu.min(1400));
+        survive_change(&node, &state);
+        assert_eq!(shown(&node, 0, "iv0")["mtu"], json!(mtu.min(1400)));
+    }
+    remove_all(&node, &before);
+}
+
+#[test]
+fn a_vrf_isolates_its_ports() {
+    let node = TestNode::new("vrf", &["a", "b"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.54.0.1/24");
+    add_red(&mut state, "a", "br0", &["10.54.0.2/24", "fd54::2/64"], "10.54.0.3");
+    add_veth(&mut state, "b", "br0", &["10.54.0.3/24", "fd54::3/64", "10.77.0.1/32"]);
+    survive_creation_and_removal(&node, &state);
+
+    let info = shown(&node, 0, "red");
+    assert_eq!(
+        (&info["linkinfo"]["info_kind"], &info["linkinfo"]["info_data"]["table"]),
+        (&json!("vrf"), &json!(1010))
+    );
+    assert_eq!(shown(&node, 0, "net1")["master"], "red");
+    let pod = &node.sandboxes[0];
+    let inside = |to: &str| pod.output("ping", &["-c1", "-i0.2", "-w5", "-I", "red", to]);
+    for to in ["10.54.0.3", "fd54::3", "10.77.0.1"] {
+        inside(to).unwrap();
+    }
+    // Outside of the VRF there is no route.
+    assert!(pod.ping("10.54.0.3").is_err());
+    change_each(&node, &mut state, &sandbox("a"), "red", &common_of_noarp_kinds());
+
+    // A port leaves and rejoins in place, with its addresses and routes.
+    let (inside_state, mut outside) = (state.clone(), state.clone());
+    edit(&mut outside, &sandbox("a"), "net1").attrs.master = Some(Master::None);
+    let route = outside.scope(&sandbox("a")).routes.keys().find(|key| key.metric == 0).unwrap().clone();
+    outside.scope(&sandbox("a")).routes.remove(&route);
+    let text = survive_change(&node, &outside).to_string();
+    assert!(!text.contains("veth net1 "), "{text}");
+    flush_neighbours(&node);
+    pod.ping("10.54.0.3").unwrap();
+    pod.ping("fd54::3").unwrap();
+    survive_change(&node, &inside_state);
+    inside("fd54::3").unwrap();
+
+    // Another table recreates the VRF; its port stays.
+    let mut other = inside_state;
+    let Kind::Vrf(vrf) = &mut edit(&mut other, &sandbox("a"), "red").kind else { panic!() };
+    vrf.table = 1011;
+    let here = other.scope(&sandbox("a"));
+    here.routes = std::mem::take(&mut here.routes)
+        .into_values()
+        .map(|route| knit_model::Route { table: 1011, ..route })
+        .map(|route| (route.key(), route))
+        .collect();
+    let text = survive_change(&node, &other).to_string();
+    assert!(
+        text.contains("recreated: the kernel cannot make this change of `table` on an existing vrf"),
+        "{text}"
+    );
+    inside("10.77.0.1").unwrap();
+    remove_all(&node, &before);
+}

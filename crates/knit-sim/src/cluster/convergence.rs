@@ -1,0 +1,157 @@
+//! After the faults the cluster must converge, and after draining nothing may be left of its pods.
+
+use knit_engine::Unit;
+
+use super::kubelet::PodPhase;
+use super::{Cluster, Phase, ScheduledEvent};
+use crate::queue::{MINUTE, SECOND, SimTime};
+
+/// Time limit of convergence.
+const CONVERGENCE_TIMEOUT: SimTime = 15 * MINUTE;
+/// Time limit of the cleanup; the blocks of a removed node are kept for five minutes.
+const CLEANUP_TIMEOUT: SimTime = 15 * MINUTE;
+/// All pods stop within this time.
+const DRAIN_DURATION: SimTime = MINUTE;
+
+impl Cluster {
+    /// Ends churn and faults.
+    pub(crate) fn end_faults(&mut self) {
+        self.phase = Phase::Settling { since: self.queue.now() };
+        for node in 0..self.nodes.len() {
+            self.heal_partition(node);
+        }
+    }
+
+    /// Checks whether the next phase can begin.
+    pub(crate) fn check_phase(&mut self) {
+        self.queue.schedule(SECOND, ScheduledEvent::CheckPhase);
+        let now = self.queue.now();
+        match self.phase {
+            Phase::Settling { since } => match self.not_converged() {
+                None => {
+                    self.stats.settle_time = now - since;
+                    self.check_invariants();
+                    self.drain();
+                }
+                Some((node, why)) if now - since > CONVERGENCE_TIMEOUT => {
+                    self.fail(&[node], format!("the cluster does not converge: {why}"));
+                }
+                Some(_) => {}
+            },
+            Phase::Draining { since } => match self.leftovers() {
+                None => {
+                    self.stats.cleanup_time = now - since;
+                    self.check_invariants();
+                    (0..self.nodes.len()).for_each(|node| self.compare_with_journal(node));
+                    self.phase = Phase::Done;
+                }
+                Some((node, why)) if now - since > CLEANUP_TIMEOUT => {
+                    self.fail(&[node], format!("leftovers of deleted pods: {why}"));
+                }
+                Some(_) => {}
+            },
+            Phase::Busy | Phase::Done => {}
+        }
+    }
+
+    fn drain(&mut self) {
+        self.stats.reported_missing = self.reported_missing();
+        self.phase = Phase::Draining { since: self.queue.now() };
+        for pod in self.live.clone() {
+            let delay = self.rng.below(DRAIN_DURATION);
+            self.queue.schedule(delay, ScheduledEvent::StopPod(pod));
+        }
+    }
+
+    /// What has not converged, if anything.
+    fn not_converged(&self) -> Option<(usize, String)> {
+        for number in &self.live {
+            let pod = &self.pods[*number as usize];
+            if pod.phase != PodPhase::Active {
+                return Some((pod.node, format!("pod-{number} is not running ({:?})", pod.phase)));
+            }
+            if let Some(why) = self.missing_second_interface(*number) {
+                return Some((pod.node, why));
+            }
+        }
+        let busy = |node: &usize| {
+            let here = &self.nodes[*node];
+            let has_requests = !here.requests_in_flight.is_empty() || here.requests_in_backoff > 0;
+            !here.is_removed && (!here.is_up || here.state.pending().next().is_some() || has_requests)
+        };
+        let busy = (0..self.nodes.len()).find(busy)?;
+        let pending: Vec<String> = self.nodes[busy].state.pending().map(ToString::to_string).collect();
+        Some((busy, format!("{} has pending {}", self.nodes[busy].name, pending.join(", "))))
+    }
+
+    /// A tenant's pod has its second interface or a reported problem.
+    fn missing_second_interface(&self, number: u32) -> Option<String> {
+        let pod = &self.pods[number as usize];
+        let (Some(_), Some(id)) = (pod.tenant, &pod.sandbox) else { return None };
+        let state = &self.nodes[pod.node].state;
+        let unit = Unit::Sandbox(id.clone());
+        let has_both = state.units.get(&unit).is_some_and(|made| made.interfaces.len() == 2);
+        let has_problem = state.problems.get(&unit).is_some_and(|problems| !problems.is_empty());
+        (!has_both && !has_problem)
+            .then(|| format!("tenant pod-{number} has no second interface and no reported problem"))
+    }
+
+    /// Number of tenant pods with a reported problem.
+    fn reported_missing(&self) -> u64 {
+        let has_problem = |number: &&u32| {
+            let pod = &self.pods[**number as usize];
+            let unit = pod.sandbox.clone().map(Unit::Sandbox);
+            unit.is_some_and(|unit| self.nodes[pod.node].state.problems.contains_key(&unit))
+        };
+        self.live.iter().filter(has_problem).count() as u64
+    }
+
+    /// What is left of pods, if anything.
+    fn leftovers(&self) -> Option<(usize, String)> {
+        if let Some(number) = self.live.first() {
+            let node = self.pods[*number as usize].node;
+            return Some((node, format!("pod-{number} does not stop")));
+        }
+        if let Some(block) = self.api.blocks().next() {
+            let node = self.nodes.iter().position(|node| node.name == block.node);
+            let what = format!("podaddressblock/{} of {} was not released", block.name, block.node);
+            return Some((node.unwrap_or_default(), what));
+        }
+        if let Some(number) = self.api.pod_states.first() {
+            let node = self.pods[*number as usize].node;
+            return Some((node, format!("PodNetworkState of deleted pod-{number} exists")));
+        }
+        if let Some((address, (node, id))) = self.holders.iter().next() {
+            return Some((*node, format!("{address} of sandbox {id} exists")));
+        }
+        let remaining = self.nodes.iter().enumerate().filter(|(_, node)| !node.is_removed);
+        for (at, node) in remaining {
+            let state = &node.state;
+            let name = &node.name;
+            let left = [
+                ("a sandbox", state.sandboxes.keys().next().map(ToString::to_string)),
+                ("an unfinished change", state.unfinished.keys().next().map(ToString::to_string)),
+                ("a pending unit", state.pending().next().map(ToString::to_string)),
+                ("a problem", state.problems.keys().next().map(ToString::to_string)),
+                (
+                    "the state of a sandbox",
+                    state.units.keys().find(|unit| unit.sandbox().is_some()).map(ToString::to_string),
+                ),
+                (
+                    "a lease",
+                    state
+                        .leases
+                        .iter()
+                        .find(|(_, _, lease)| lease.is_live())
+                        .map(|(_, address, _)| address.to_string()),
+                ),
+                ("a link", node.marked_host_links().into_iter().find(|link| link != "knit0")),
+                ("a call", node.calls.keys().next().map(ToString::to_string)),
+            ];
+            if let Some((what, Some(which))) = left.into_iter().find(|(_, which)| which.is_some()) {
+                return Some((at, format!("{name} still has {what}: {which}")));
+            }
+        }
+        None
+    }
+}
