@@ -1,8 +1,8 @@
-//! `bench attach`: what one attach and one detach cost through Knit, from the event to the acknowledged answer, against
-//! bare netlink messages that do the same, and against the reference CNI plugin.
+//! `bench attach`: one attach and one detach through Knit, from the event to the acknowledged result, compared with bare
+//! netlink messages that do the same, and with the reference CNI plugin.
 //!
-//! Knit's part is the whole of it: engine, address, journal on disk, look, plan, apply, verify. What is compared is
-//! measured in turn, so that both meet the machine in the same mood.
+//! Knit's part is complete: engine, address allocation, journal on disk, observe, plan, apply, verify. Compared operations
+//! alternate, so that both see the same load of the machine.
 
 mod growth;
 mod journal;
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use knit_kernel::Netns;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::ground::Ground;
+use super::netlink_host::NetlinkHost;
 use super::reference;
 use knit::Knit;
 pub use knit::Pod;
@@ -21,7 +21,7 @@ use knit_dev::progress::Step;
 use knit_report::{Goal, Report};
 use knit_report::{Samples, WARM_UP};
 
-/// How many pods there are; their links are deleted together.
+/// The number of pods; their links are deleted together.
 const PODS: usize = 60;
 
 const FLOOR: &str = "bare netlink: attach";
@@ -29,62 +29,63 @@ const FLOOR_ONE_QUEUE: &str = "bare netlink: attach, one queue";
 const FLOOR_NETNS: &str = "bare netlink: attach with a new netns";
 const KNIT: &str = "Knit: attach";
 const KNIT_NETNS: &str = "Knit: attach with a new netns";
-const JOURNAL: &str = "Knit: attach, of it the journal";
+const JOURNAL: &str = "Knit: attach, journal only";
 const DETACH: &str = "Knit: detach acknowledged";
 const ADD: &str = "reference CNI bridge plugin ADD";
 const DEL: &str = "reference CNI bridge plugin DEL";
 
-/// Measures everything, inside host namespaces of its own: this machine's stays as it is.
+/// Measures everything in separate network namespaces; the machine's own is not changed.
 pub fn run(rounds: u32) -> Result<Report> {
     packages::ensure(&[Purpose::Bench])?;
-    hold_many_namespaces()?;
+    raise_descriptor_limit()?;
     let host = scratch_host()?;
     host.enter(|| measure_all(rounds as usize + WARM_UP))?
 }
 
-/// A namespace is held by a descriptor, and two thousand of them are more than a process may usually have.
-pub fn hold_many_namespaces() -> Result<()> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most.min(1 << 16), most).context("cannot hold many namespaces open")
+/// Raises the descriptor limit: a descriptor holds each of two thousand namespaces open.
+pub fn raise_descriptor_limit() -> Result<()> {
+    let (_, hard_limit) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard_limit.min(1 << 16), hard_limit)
+        .context("cannot raise the descriptor limit")
 }
 
 pub fn scratch_host() -> Result<Netns> {
-    Netns::unnamed().context("cannot make a network namespace to measure in")
+    Netns::unnamed().context("cannot create a network namespace")
 }
 
-/// Runs in the namespace that is Knit's host. Bare netlink and the reference plugin have a host of their own each, so
-/// that none has to carry another's links.
+/// Runs in the namespace that is Knit's host. Bare netlink and the reference plugin have a host each, so that none has the
+/// links of another.
 fn measure_all(rounds: usize) -> Result<Report> {
     let mut report = Report::default();
-    let step = Step::start(format!("lay out three hosts with {PODS} pods each"));
-    let mut ground = Ground::new(&scratch_host()?, PODS)?;
-    let mut one_queue = Ground::new(&scratch_host()?, PODS)?.with_one_queue();
+    let step = Step::start(format!("create three hosts with {PODS} pods each"));
+    let mut host = NetlinkHost::new(&scratch_host()?, PODS)?;
+    let mut one_queue = NetlinkHost::new(&scratch_host()?, PODS)?.with_one_queue();
     let mut pods = (0..PODS).map(|_| Pod::new()).collect::<Result<Vec<_>>>()?;
-    // Whoever runs in a namespace brings `lo` up first; from here on these are in use.
-    for ground in [&mut ground, &mut one_queue] {
-        (0..PODS).try_for_each(|pod| ground.attach(pod))?;
-        ground.delete_group()?;
+    // The first attach sets `lo` up; the following ones do not.
+    for host in [&mut host, &mut one_queue] {
+        (0..PODS).try_for_each(|pod| host.attach(pod))?;
+        host.delete_group()?;
     }
-    let folder = tempfile::tempdir().context("cannot make a folder for Knit's state")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let mut knit = Knit::open(folder.path())?;
     step.done();
 
     measure("attach and detach", || {
-        attaches(&mut report, [&mut ground, &mut one_queue], &mut knit, &pods, rounds)
+        attaches(&mut report, [&mut host, &mut one_queue], &mut knit, &pods, rounds)
     })?;
     drop(one_queue);
     let spare = measure("attach with a new netns", || {
-        attaches_with_netns(&mut report, &mut ground, &mut knit, &mut pods, rounds)
+        attaches_with_netns(&mut report, &mut host, &mut knit, &mut pods, rounds)
     })?;
     drop(knit);
-    measure("the journal alone", || report.add(JOURNAL, &journal::measure(folder.path(), rounds)?))?;
+    measure("the journal", || report.add(JOURNAL, &journal::measure(folder.path(), rounds)?))?;
     measure("the reference CNI plugin", || {
-        let (add, del) = scratch_host()?.enter(|| reference::measure(ground.pod(0), rounds))??;
+        let (add, del) = scratch_host()?.enter(|| reference::measure(host.pod(0), rounds))??;
         report.add(ADD, &add)?;
         report.add(DEL, &del)
     })?;
     growth::measure(&mut report, rounds)?;
-    // Held until now: the kernel takes namespaces down behind one's back, with its network lock held.
+    // Kept until now: the kernel destroys namespaces in the background while it holds the rtnl lock.
     drop(spare);
 
     report.compare(KNIT, FLOOR, Some(Goal::AtMost(1.5)))?;
@@ -106,7 +107,7 @@ pub fn measure<T>(what: &str, part: impl FnOnce() -> Result<T>) -> Result<T> {
 
 fn attaches(
     report: &mut Report,
-    [ground, one_queue]: [&mut Ground; 2],
+    [host, one_queue]: [&mut NetlinkHost; 2],
     knit: &mut Knit,
     pods: &[Pod],
     rounds: usize,
@@ -117,21 +118,21 @@ fn attaches(
         let pod = round % PODS;
         let sandbox = knit.sandbox(&pods[pod])?;
         let id = sandbox.id.clone();
-        in_turn(
+        alternate(
             round,
-            || floor.time(|| ground.attach_to_running(pod)),
+            || floor.time(|| host.attach_to_running(pod)),
             || attach.time(|| knit.attach(sandbox)),
         )?;
         floor_one_queue.time(|| one_queue.attach_to_running(pod))?;
         knit.check(&id)?;
         attached.push(id);
         if pod == PODS - 1 || round == rounds - 1 {
-            ground.delete_group()?;
+            host.delete_group()?;
             one_queue.delete_group()?;
             for id in attached.drain(..) {
                 detach.time(|| knit.detach(id))?;
             }
-            knit.tidy()?;
+            knit.delete_deferred()?;
         }
     }
     report.add(FLOOR, &floor)?;
@@ -140,10 +141,10 @@ fn attaches(
     report.add(DETACH, &detach)
 }
 
-/// Returns the namespaces that are not used any more.
+/// Returns the replaced namespaces.
 fn attaches_with_netns(
     report: &mut Report,
-    ground: &mut Ground,
+    host: &mut NetlinkHost,
     knit: &mut Knit,
     pods: &mut [Pod],
     rounds: usize,
@@ -153,10 +154,10 @@ fn attaches_with_netns(
     let mut attached = Vec::new();
     for round in 0..rounds {
         let pod = round % PODS;
-        let on_the_floor = || {
+        let with_netlink = || {
             floor.time(|| {
-                spare.push(ground.replace_pod(pod, Netns::unnamed()?));
-                ground.attach(pod)
+                spare.push(host.replace_pod(pod, Netns::unnamed()?));
+                host.attach(pod)
             })
         };
         let mut old = None;
@@ -168,13 +169,13 @@ fn attaches_with_netns(
                 knit.attach(sandbox)
             })
         };
-        in_turn(round, on_the_floor, with_knit)?;
+        alternate(round, with_netlink, with_knit)?;
         spare.extend(old.map(Pod::into_netns));
         attached.last().map_or(Ok(()), |id| knit.check(id))?;
         if pod == PODS - 1 || round == rounds - 1 {
-            ground.delete_group()?;
+            host.delete_group()?;
             attached.drain(..).try_for_each(|id| knit.detach(id))?;
-            knit.tidy()?;
+            knit.delete_deferred()?;
         }
     }
     report.add(FLOOR_NETNS, &floor)?;
@@ -182,8 +183,8 @@ fn attaches_with_netns(
     Ok(spare)
 }
 
-/// Does both, the other one first each time: neither always follows the same thing.
-pub fn in_turn(
+/// Runs both in alternating order, so that neither always follows the other.
+pub fn alternate(
     round: usize,
     one: impl FnOnce() -> Result<()>,
     other: impl FnOnce() -> Result<()>,

@@ -1,52 +1,52 @@
-//! What a benchmark has to take away however it ends: well, with an error, or by Ctrl-C.
+//! Cleanup of a benchmark, however it ends: normally, with an error, or by Ctrl-C.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-type Work = Box<dyn FnOnce() + Send>;
+type Task = Box<dyn FnOnce() + Send>;
 
-/// Work that is done once, the last first: when this is dropped, or when the program is told to end.
+/// Tasks that run once, the last first: when this is dropped, or on SIGINT and SIGTERM.
 pub struct Cleanup {
-    left: Arc<Mutex<Vec<Work>>>,
+    tasks: Arc<Mutex<Vec<Task>>>,
 }
 
 impl Cleanup {
-    /// From here on the signals that end a program are heard by a thread of this. Threads that run already must not be
-    /// there: they would still hear them.
+    /// Starts a thread that handles SIGINT and SIGTERM. Must be called before other threads start, which would otherwise still
+    /// receive these signals.
     pub fn new() -> Result<Self> {
-        let mut ending = SigSet::empty();
-        ending.add(Signal::SIGINT);
-        ending.add(Signal::SIGTERM);
-        ending.thread_block().context("cannot hold signals back")?;
-        let left = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&left);
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGINT);
+        signals.add(Signal::SIGTERM);
+        signals.thread_block().context("cannot block signals")?;
+        let tasks = Arc::new(Mutex::new(Vec::new()));
+        let on_signal = Arc::clone(&tasks);
         std::thread::spawn(move || {
-            let Ok(signal) = ending.wait() else { return };
-            do_all(&heard);
+            let Ok(signal) = signals.wait() else { return };
+            run_all(&on_signal);
             std::process::exit(128 + signal as i32);
         });
-        Ok(Self { left })
+        Ok(Self { tasks })
     }
 
-    /// Adds something to be done.
-    pub fn later(&self, work: impl FnOnce() + Send + 'static) {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
+    /// Adds a task.
+    pub fn defer(&self, task: impl FnOnce() + Send + 'static) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(task));
     }
 }
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        do_all(&self.left);
+        run_all(&self.tasks);
     }
 }
 
-/// Whoever comes second waits until the first is done.
-fn do_all(left: &Mutex<Vec<Work>>) {
-    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
-    while let Some(work) = left.pop() {
-        work();
+/// A second caller waits until the first one has finished.
+fn run_all(tasks: &Mutex<Vec<Task>>) {
+    let mut tasks = tasks.lock().unwrap_or_else(PoisonError::into_inner);
+    while let Some(task) = tasks.pop() {
+        task();
     }
 }
 
@@ -57,12 +57,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_done_once_and_the_last_first() {
+    fn tasks_run_once_and_the_last_first() {
         let (done, order) = channel();
-        let cleanup = Cleanup { left: Arc::default() };
+        let cleanup = Cleanup { tasks: Arc::default() };
         for number in 1..=3 {
             let done = done.clone();
-            cleanup.later(move || done.send(number).unwrap());
+            cleanup.defer(move || done.send(number).unwrap());
         }
         drop((cleanup, done));
         assert_eq!(order.iter().collect::<Vec<_>>(), [3, 2, 1]);

@@ -1,8 +1,8 @@
-//! `bench cni`: what a container runtime waits for when it asks through the CNI shim, against the reference plugin, on bare
-//! namespaces and through containerd; what of it is the shim's own; and what an extension adds.
+//! `bench cni`: CNI calls through Knit's shim compared with the reference plugin, on bare namespaces and through containerd;
+//! the shim's own cost; and the cost of an extension.
 //!
-//! Everything is started as a runtime starts it: a process for each call, the configuration on its standard input. What
-//! is compared is measured in turn.
+//! Plugins are called as by a container runtime: a process for each call, the configuration on its standard input. Compared
+//! operations alternate.
 
 mod extension;
 mod runtime;
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::attach::{Pod, hold_many_namespaces, in_turn, measure, scratch_host};
+use super::attach::{Pod, alternate, measure, raise_descriptor_limit, scratch_host};
 use super::cleanup::Cleanup;
 use super::kni::agent::Agent;
 use super::kni::path_of;
@@ -20,25 +20,25 @@ use super::reference::{self, Reference};
 use knit_dev::packages::{self, Purpose};
 use knit_report::{Goal, Report};
 use knit_report::{Samples, WARM_UP};
-use knit_testcluster::programs::{self, Binaries};
+use knit_testcluster::binaries::{self, Binaries};
 
-/// How many pods take turns; their links are deleted together.
+/// The number of pods; their links are deleted together.
 const PODS: usize = 60;
-/// What the shim may add to a process that does nothing, in microseconds.
-const OWN_COST: f64 = 1_000.0;
+/// The goal for the shim's own cost over an empty process, in microseconds.
+const MAX_OWN_COST: f64 = 1_000.0;
 
-const NOTHING: &str = "a static program that does nothing";
-const ANSWERED: &str = "knit-cni: ADD that is answered at once";
+const NOTHING: &str = "empty static program";
+const IMMEDIATE: &str = "knit-cni: ADD with an immediate reply";
 const ADD: &str = "knit-cni and agent: ADD";
 const DEL: &str = "knit-cni and agent: DEL";
 const REFERENCE_ADD: &str = "reference CNI bridge plugin ADD";
 const REFERENCE_DEL: &str = "reference CNI bridge plugin DEL";
 
-/// Measures everything, inside host namespaces of its own: this machine's stays as it is.
+/// Measures everything in separate network namespaces; the machine's own is not changed.
 pub fn run(rounds: u32) -> Result<Report> {
     packages::ensure(&[Purpose::Bench, Purpose::Cluster])?;
-    hold_many_namespaces()?;
-    let programs = programs::build()?;
+    raise_descriptor_limit()?;
+    let programs = binaries::build()?;
     let cleanup = Cleanup::new()?;
     let host = scratch_host()?;
     let mut report = host.enter(|| on_namespaces(&programs, &cleanup, rounds as usize + WARM_UP))??;
@@ -48,10 +48,10 @@ pub fn run(rounds: u32) -> Result<Report> {
 
 fn on_namespaces(programs: &Binaries, cleanup: &Cleanup, rounds: usize) -> Result<Report> {
     let mut report = Report::default();
-    let folder = tempfile::tempdir().context("cannot make a folder to measure in")?;
-    let left = folder.path().to_owned();
-    // It is gone already unless this program is told to end.
-    cleanup.later(move || drop(std::fs::remove_dir_all(left)));
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let path = folder.path().to_owned();
+    // It is removed already unless a signal ends this process.
+    cleanup.defer(move || drop(std::fs::remove_dir_all(path)));
     measure("the shim's own cost", || own_cost(&mut report, &programs.shim, folder.path(), rounds))?;
     let pods = (0..PODS).map(|_| Pod::new()).collect::<Result<Vec<_>>>()?;
     let agent = Agent::start(&programs.knit, folder.path())?;
@@ -62,29 +62,29 @@ fn on_namespaces(programs: &Binaries, cleanup: &Cleanup, rounds: usize) -> Resul
         extension::run(&mut report, folder.path(), &agent, &pods, rounds)
     })?;
     drop(agent);
-    report.compare(ANSWERED, NOTHING, None)?;
+    report.compare(IMMEDIATE, NOTHING, None)?;
     report.compare(ADD, REFERENCE_ADD, Some(Goal::AtMost(0.25)))?;
     report.compare(DEL, REFERENCE_DEL, Some(Goal::AtMost(0.125)))?;
     Ok(report)
 }
 
-/// A process that does nothing and the shim with an agent that answers at once, in turn: the difference is the shim's.
+/// Compares an empty process with the shim and an agent that replies immediately: the difference is the shim's own cost.
 fn own_cost(report: &mut Report, shim: &Path, folder: &Path, rounds: usize) -> Result<()> {
-    let nothing = shim::nothing(folder)?;
-    let agent = shim::Instant::start(&folder.join("instant.sock"))?;
+    let empty = shim::empty_program(folder)?;
+    let agent = shim::ImmediateAgent::start(&folder.join("instant.sock"))?;
     let config = shim::config(agent.socket());
-    let [mut floor, mut answered] = [const { Samples::new() }; 2];
+    let [mut floor, mut immediate] = [const { Samples::new() }; 2];
     for round in 0..rounds {
-        in_turn(
+        alternate(
             round,
-            || floor.time(|| reference::call(&nothing, "ADD", "bench", "/proc/self/ns/net", &config)),
-            || answered.time(|| reference::call(shim, "ADD", "bench", "/proc/self/ns/net", &config)),
+            || floor.time(|| reference::call(&empty, "ADD", "bench", "/proc/self/ns/net", &config)),
+            || immediate.time(|| reference::call(shim, "ADD", "bench", "/proc/self/ns/net", &config)),
         )?;
     }
     report.add(NOTHING, &floor)?;
-    report.add(ANSWERED, &answered)?;
+    report.add(IMMEDIATE, &immediate)?;
     let median = |samples: &Samples| samples.quantile(0.5).unwrap_or_default().as_nanos() as f64 / 1e3;
-    report.add_once("knit-cni: its own cost", median(&answered) - median(&floor), "µs", Some(OWN_COST));
+    report.add_value("knit-cni: own cost", median(&immediate) - median(&floor), "µs", Some(MAX_OWN_COST));
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn calls(
     rounds: usize,
 ) -> Result<()> {
     let config = shim::config(&folder.join(knit_kni::frame::SOCKET));
-    // The plugin has a host and a pod of its own: neither side carries the other's links.
+    // The plugin has its own host and pod, so that neither side has the other's links.
     let (host, pod) = (scratch_host()?, Pod::new()?);
     let plugin = Reference::new(&folder.join("leases"), pod.netns());
     let [mut add, mut del, mut plugin_add, mut plugin_del] = [const { Samples::new() }; 4];
@@ -105,7 +105,7 @@ fn calls(
     for round in 0..rounds {
         let pod = round % pods.len();
         let (id, netns) = (format!("bench-{round}"), path_of(pods[pod].netns()));
-        in_turn(
+        alternate(
             round,
             || add.time(|| reference::call(shim, "ADD", &id, &netns, &config)),
             || host.enter(|| plugin.cycle(&mut plugin_add, &mut plugin_del))?,

@@ -1,10 +1,9 @@
-//! `bench create`: what additional networks add to a pod's start.
+//! `bench create`: the cost of additional networks at a pod's start.
 //!
-//! Two nodes with containerd have the same main network, that of the reference plugins. On one of them Knit's agent is told of
-//! pods by the runtime (NRI) and adds interfaces before the first container; on the other Multus does, which delegates each
-//! interface to the reference plugins. A pod is started as a kubelet starts it; its sandbox is ready once all interfaces
-//! are there, which is looked at each time. What is added is the difference to a pod without additional networks, in
-//! the same run; all three are started in turn.
+//! Two nodes with containerd have the same main network, that of the reference plugins. On one of them the runtime notifies
+//! Knit's agent of pods (NRI), which adds interfaces before the first container; on the other Multus does, which delegates each
+//! interface to the reference plugins. Pods are started as by a kubelet; a sandbox is ready once all interfaces exist, which is
+//! checked each time. The cost is the difference to a pod without additional networks in the same run; all three alternate.
 
 mod networks;
 
@@ -21,170 +20,175 @@ use super::cri::Cri;
 use knit_dev::packages::{self, Purpose};
 use knit_report::Samples;
 use knit_report::{Goal, Report};
-use knit_testcluster::bare::{self, Bare};
+use knit_testcluster::binaries;
 use knit_testcluster::down;
-use knit_testcluster::programs;
+use knit_testcluster::runtime_nodes::{self, RuntimeNodes};
 
-/// The name that the nodes go by.
+/// The name of the nodes.
 const NAME: &str = "benchnri";
-/// Where pods get their first address from, on either node: they never meet.
+/// The range of the pods' first addresses on either node; the nodes are not connected.
 const RANGE: &str = "10.90.0.0/16";
-/// How many interfaces are added.
+/// The numbers of additional interfaces.
 const INTERFACES: [usize; 3] = [1, 4, 16];
-/// How long a node may take to see its network, or another one.
-const START: Duration = Duration::from_secs(60);
+/// How long a node may take until its network works.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 const WARM_UP: usize = 3;
 
-const BARE: &str = "containerd: sandbox without additional networks";
-const NOBODYS: &str = "containerd, agent told by NRI: sandbox that nobody means";
+const BASELINE: &str = "containerd: sandbox without additional networks";
+const UNMATCHED: &str = "containerd, agent notified by NRI: sandbox without networks";
 
-/// What `bench create` takes.
+/// Arguments of `bench create`.
 #[derive(Args)]
 pub struct Options {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// A short run to try it: few rounds
+    /// A short trial run with few rounds
     #[arg(long)]
     quick: bool,
 }
 
 impl Options {
-    /// Whether rows are for programs.
+    /// Whether rows are printed as JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 }
 
-/// A node, asked as a kubelet asks it.
+/// A node, called as by a kubelet.
 struct Node {
     cri: Cri,
     socket: PathBuf,
     label: Option<&'static str>,
-    /// How many links a pod has without additional networks: a kernel may give it more than two.
-    bare: Cell<Option<usize>>,
+    /// How many links a pod has without additional networks: some kernels create more than two.
+    base_links: Cell<Option<usize>>,
 }
 
-/// Starts the nodes, measures and takes them away, also when it fails or is told to end.
+/// Starts the nodes, measures and removes them, also after an error or signal.
 pub fn run(options: &Options) -> Result<Report> {
     packages::ensure(&[Purpose::Bench, Purpose::Cluster])?;
     let rounds = if options.quick { 5 } else { 40 };
-    let built = programs::build()?;
+    let built = binaries::build()?;
     let multus = networks::multus()?;
     let cleanup = Cleanup::new()?;
     let mut report = Report::default();
     report.note_machine("at the start")?;
-    let (nodes, claim) = Bare::claim(NAME)?;
-    cleanup.later(move || {
-        drop(claim);
-        if let Err(why) = down(NAME) {
-            eprintln!("{why:#}; `cargo xtask cluster down --name {NAME}` tries again");
+    let (nodes, lock) = RuntimeNodes::create(NAME)?;
+    cleanup.defer(move || {
+        drop(lock);
+        if let Err(error) = down(NAME) {
+            eprintln!("{error:#}; `cargo xtask cluster down --name {NAME}` retries");
         }
     });
     let objects = networks::objects(&INTERFACES);
-    measure("two nodes with containerd", || nodes.start_beside(RANGE, &built, &objects))?;
+    measure("two nodes with containerd", || nodes.start_additional(RANGE, &built, &objects))?;
     let connect = |node, label| {
         let (cri, socket) = (Cri::connect(&nodes.socket(node), nodes.cgroup(node))?, nodes.socket(node));
-        anyhow::Ok(Node { cri, socket, label, bare: Cell::new(None) })
+        anyhow::Ok(Node { cri, socket, label, base_links: Cell::new(None) })
     };
-    let (knit, other) = (connect(bare::KNIT, Some(networks::LABEL))?, connect(bare::REFERENCE, None)?);
-    measure("pods that nobody means", || {
-        knit.wait(0).and_then(|()| other.wait(0)).and_then(|()| nobodys(&mut report, &knit, &other, rounds))
+    let (knit, other) =
+        (connect(runtime_nodes::KNIT, Some(networks::LABEL))?, connect(runtime_nodes::REFERENCE, None)?);
+    measure("pods without additional networks", || {
+        knit.wait(0).and_then(|()| other.wait(0)).and_then(|()| unmatched(&mut report, &knit, &other, rounds))
     })?;
     for number in INTERFACES {
-        let said = || nodes.agent_log(bare::KNIT);
-        knit.wait(number).with_context(|| format!("the agent's log ends with\n{}", said()))?;
-        networks::delegate(&nodes, bare::REFERENCE, &multus, number)?;
+        let log = || nodes.agent_log(runtime_nodes::KNIT);
+        knit.wait(number).with_context(|| format!("the agent's log ends with\n{}", log()))?;
+        networks::delegate(&nodes, runtime_nodes::REFERENCE, &multus, number)?;
         other.wait(number)?;
         measure(&format!("pods with additional networks: {number}"), || {
             added(&mut report, &knit, &other, number, rounds)
         })?;
     }
-    report.note("A sandbox is started alone: both ways have done their work when it is ready.".to_owned());
+    report.note(
+        "A sandbox is started without containers: both sides have finished when it is ready.".to_owned(),
+    );
     report.note_machine("at the end")?;
     Ok(report)
 }
 
-/// What it costs that the runtime tells of every pod.
-fn nobodys(report: &mut Report, knit: &Node, other: &Node, rounds: usize) -> Result<()> {
-    let [mut told, mut bare] = [const { Samples::new() }; 2];
+/// The cost of notifying the agent of every pod.
+fn unmatched(report: &mut Report, knit: &Node, other: &Node, rounds: usize) -> Result<()> {
+    let [mut notified, mut baseline] = [const { Samples::new() }; 2];
     for round in 0..WARM_UP + rounds {
-        for (node, samples) in [(knit, &mut told), (other, &mut bare)] {
+        for (node, samples) in [(knit, &mut notified), (other, &mut baseline)] {
             node.start(round, 0, samples)?;
         }
     }
-    report.add_median(NOBODYS, &told)?;
-    report.add_median(BARE, &bare)?;
-    report.compare(NOBODYS, BARE, None)
+    report.add_median(UNMATCHED, &notified)?;
+    report.add_median(BASELINE, &baseline)?;
+    report.compare(UNMATCHED, BASELINE, None)
 }
 
-/// What so many interfaces add to a pod's start, either way.
+/// The cost of this many interfaces at a pod's start, on both sides.
 fn added(report: &mut Report, knit: &Node, other: &Node, number: usize, rounds: usize) -> Result<()> {
-    let [mut base, mut ours, mut theirs] = [const { Samples::new() }; 3];
+    let [mut base, mut by_knit, mut by_multus] = [const { Samples::new() }; 3];
     for round in 0..WARM_UP + rounds {
         knit.start(round, 0, &mut base)?;
-        knit.start(round, number, &mut ours)?;
-        other.start(round, number, &mut theirs)?;
+        knit.start(round, number, &mut by_knit)?;
+        other.start(round, number, &mut by_multus)?;
     }
     let plural = if number == 1 { "interface" } else { "interfaces" };
     let names = ["Knit by NRI", "Multus and reference plugins"];
     let [sandbox, delegated] = names.map(|name| format!("{name}: sandbox with {number} more {plural}"));
-    report.add_median(&sandbox, &ours)?;
-    report.add_median(&delegated, &theirs)?;
+    report.add_median(&sandbox, &by_knit)?;
+    report.add_median(&delegated, &by_multus)?;
     report.compare(&sandbox, &delegated, None)?;
     let median = |samples: &Samples| samples.quantile(0.5).unwrap_or_default().as_nanos() as f64 / 1e3;
-    let [by_knit, by_multus] = names.map(|name| format!("{name}: added by {number} {plural}"));
-    report.add_once(&by_multus, median(&theirs) - median(&base), "µs", None);
-    report.add_once(&by_knit, median(&ours) - median(&base), "µs", None);
-    report.compare_once(&by_knit, &by_multus, Some(Goal::AtMost(0.25)))
+    let [knit_cost, multus_cost] = names.map(|name| format!("{name}: added by {number} {plural}"));
+    report.add_value(&multus_cost, median(&by_multus) - median(&base), "µs", None);
+    report.add_value(&knit_cost, median(&by_knit) - median(&base), "µs", None);
+    report.compare_value(&knit_cost, &multus_cost, Some(Goal::AtMost(0.25)))
 }
 
 impl Node {
-    /// Starts a pod with so many additional networks, and removes it. Says how long the start took.
-    fn once(&self, name: &str, number: usize) -> Result<Duration> {
-        let began = Instant::now();
+    /// Starts a pod with this many additional networks and removes it. Returns how long the start took.
+    fn start_and_remove(&self, name: &str, number: usize) -> Result<Duration> {
+        let start = Instant::now();
         let pod = match self.label.filter(|_| number > 0) {
             Some(label) => self.cri.run_labelled(name, (label, &networks::name(number)))?,
             None => self.cri.run(name)?,
         };
-        let took = began.elapsed();
+        let took = start.elapsed();
         let links = self.cri.process(&self.socket, &pod.id).and_then(links);
         self.cri.remove(&pod.id)?;
         let links = links?;
-        let bare = self.bare.get().unwrap_or(links);
-        self.bare.set(Some(bare));
-        let wanted = bare + number;
-        ensure!(links == wanted, "pod {name} has {links} links when it is ready, and should have {wanted}");
+        let base_links = self.base_links.get().unwrap_or(links);
+        self.base_links.set(Some(base_links));
+        let expected = base_links + number;
+        ensure!(links == expected, "pod {name} has {links} links when it is ready, expected {expected}");
         Ok(took)
     }
 
     fn start(&self, round: usize, number: usize, samples: &mut Samples) -> Result<()> {
-        let took = self.once(&format!("pod-{number}-{round}"), number)?;
+        let took = self.start_and_remove(&format!("pod-{number}-{round}"), number)?;
         if round >= WARM_UP {
             samples.add_warm(took);
         }
         Ok(())
     }
 
-    /// Waits until a pod gets so many additional networks.
+    /// Waits until a pod gets this many additional networks.
     fn wait(&self, number: usize) -> Result<()> {
-        let until = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         for attempt in 0.. {
-            match self.once(&format!("first-{number}-{attempt}"), number) {
+            match self.start_and_remove(&format!("first-{number}-{attempt}"), number) {
                 Ok(_) => break,
-                Err(why) if Instant::now() > until => return Err(why).context("no pod can be started"),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error).context("no pod can be started");
+                }
                 Err(_) => std::thread::sleep(Duration::from_millis(200)),
             }
         }
-        // Bridges stay as long as a pod is on them, as on any node that is in use. The reference plugins' always stay.
+        // Knit's bridges exist as long as a pod uses them, as on any node in use. The reference plugins' bridges are permanent.
         if let Some(label) = self.label.filter(|_| number > 0) {
-            self.cri.run_labelled(&format!("stays-{number}"), (label, &networks::name(number)))?;
+            self.cri.run_labelled(&format!("permanent-{number}"), (label, &networks::name(number)))?;
         }
         Ok(())
     }
 }
 
-/// How many links a process's network has.
+/// The number of links in a process's network namespace.
 fn links(pid: u32) -> Result<usize> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev"))?;
     // Two lines are the header.

@@ -1,4 +1,4 @@
-//! The few calls of CRI v1 that start and stop a pod, as a kubelet makes them, over one connection.
+//! The CRI v1 calls that start and stop a pod, over one connection, like a kubelet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ struct Linux {
     cgroup_parent: String,
 }
 
-/// What `RunPodSandbox` answers, and all that stopping, removing and asking need.
+/// The response of `RunPodSandbox`, and the request for stopping, removing and status.
 #[derive(Clone, PartialEq, Message)]
 struct PodId {
     #[prost(string, tag = "1")]
@@ -55,7 +55,7 @@ struct PodId {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct StatusAnswer {
+struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     status: Option<Status>,
 }
@@ -76,118 +76,118 @@ struct Network {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Nothing {}
+struct Empty {}
 
-/// A pod that the runtime says is ready.
+/// A pod that is ready.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    /// What the runtime calls it.
+    /// Its id in the runtime.
     pub id: String,
     /// Its first address.
     pub address: IpAddr,
 }
 
-/// A connected client of a node's runtime.
+/// A connected client of a node's container runtime.
 pub struct Cri {
     runtime: Runtime,
-    caller: Caller,
+    connection: Connection,
 }
 
-/// What calls need; clones share the connection.
+/// Clones share the connection.
 #[derive(Clone)]
-struct Caller {
+struct Connection {
     channel: Channel,
     cgroup: String,
 }
 
 impl Cri {
-    /// Connects; pods are made below this cgroup.
+    /// Connects; pods are created below this cgroup.
     pub fn connect(socket: &Path, cgroup: String) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?.timeout(DEADLINE);
         let channel = runtime
             .block_on(endpoint.connect())
             .with_context(|| format!("no runtime answers on {}", socket.display()))?;
-        Ok(Self { runtime, caller: Caller { channel, cgroup } })
+        Ok(Self { runtime, connection: Connection { channel, cgroup } })
     }
 
-    /// Starts a pod, and returns once the runtime says that it is ready and has an address.
+    /// Starts a pod, and returns once the runtime reports that it is ready and has an address.
     pub fn run(&self, name: &str) -> Result<Sandbox> {
-        self.runtime.block_on(self.caller.run(name, BTreeMap::new()))
+        self.runtime.block_on(self.connection.run(name, BTreeMap::new()))
     }
 
-    /// The same for a pod with this label.
+    /// The same with a label.
     pub fn run_labelled(&self, name: &str, label: (&str, &str)) -> Result<Sandbox> {
         let labels = BTreeMap::from([(label.0.to_owned(), label.1.to_owned())]);
-        self.runtime.block_on(self.caller.run(name, labels))
+        self.runtime.block_on(self.connection.run(name, labels))
     }
 
-    /// The process that holds the namespaces of a pod that runs.
+    /// The process that holds the namespaces of a running pod.
     pub fn process(&self, socket: &Path, id: &str) -> Result<u32> {
-        let asked = async {
+        let request = async {
             let (mut runtime, _) = knit_cri::RuntimeClient::connect(socket).await?;
             runtime.sandbox_process(id).await
         };
-        match self.runtime.block_on(asked)? {
+        match self.runtime.block_on(request)? {
             knit_cri::SandboxProcess::Pid(pid) => Ok(pid),
             other => bail!("sandbox {id} has no process: {other:?}"),
         }
     }
 
-    /// Starts pods all at once. Says how long each took.
+    /// Starts pods concurrently. Returns how long each took.
     pub fn run_all(&self, names: Vec<String>) -> Result<Vec<(Sandbox, Duration)>> {
-        self.all(names, |caller, name| async move {
-            let began = Instant::now();
-            Ok((caller.run(&name, BTreeMap::new()).await?, began.elapsed()))
+        self.all(names, |connection, name| async move {
+            let start = Instant::now();
+            Ok((connection.run(&name, BTreeMap::new()).await?, start.elapsed()))
         })
     }
 
     /// Stops a pod and removes it.
     pub fn remove(&self, id: &str) -> Result<()> {
-        self.runtime.block_on(self.caller.remove(id))
+        self.runtime.block_on(self.connection.remove(id))
     }
 
-    /// Stops pods and removes them, all at once.
+    /// Stops and removes pods concurrently.
     pub fn remove_all(&self, ids: Vec<String>) -> Result<()> {
-        self.all(ids, |caller, id| async move { caller.remove(&id).await }).map(drop)
+        self.all(ids, |connection, id| async move { connection.remove(&id).await }).map(drop)
     }
 
-    fn all<T, F>(&self, items: Vec<String>, work: impl Fn(Caller, String) -> F) -> Result<Vec<T>>
+    fn all<T, F>(&self, items: Vec<String>, call: impl Fn(Connection, String) -> F) -> Result<Vec<T>>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         self.runtime.block_on(async {
             let calls: Vec<_> =
-                items.into_iter().map(|item| tokio::spawn(work(self.caller.clone(), item))).collect();
-            let mut answers = Vec::new();
+                items.into_iter().map(|item| tokio::spawn(call(self.connection.clone(), item))).collect();
+            let mut results = Vec::new();
             for call in calls {
-                answers.push(call.await??);
+                results.push(call.await??);
             }
-            Ok(answers)
+            Ok(results)
         })
     }
 }
 
-impl Caller {
+impl Connection {
     async fn run(&self, name: &str, labels: BTreeMap<String, String>) -> Result<Sandbox> {
         let (name, namespace) = (name.to_owned(), "bench".to_owned());
         let metadata = Metadata { uid: format!("uid-{name}"), name, namespace };
         let linux = Linux { cgroup_parent: self.cgroup.clone() };
         let config = PodConfig { metadata: Some(metadata), labels, linux: Some(linux) };
-        let made: PodId = self.call("RunPodSandbox", RunRequest { config: Some(config) }).await?;
-        let answer: StatusAnswer = self.call("PodSandboxStatus", made.clone()).await?;
-        let status = answer.status.unwrap_or_default();
+        let created: PodId = self.call("RunPodSandbox", RunRequest { config: Some(config) }).await?;
+        let response: StatusResponse = self.call("PodSandboxStatus", created.clone()).await?;
+        let status = response.status.unwrap_or_default();
         let address = status.network.and_then(|network| network.ip.parse().ok());
         match address.filter(|_| status.state == 0) {
-            Some(address) => Ok(Sandbox { id: made.id, address }),
-            None => bail!("sandbox {} is not ready, or has no address", made.id),
+            Some(address) => Ok(Sandbox { id: created.id, address }),
+            None => bail!("sandbox {} is not ready, or has no address", created.id),
         }
     }
 
     async fn remove(&self, id: &str) -> Result<()> {
-        let _: Nothing = self.call("StopPodSandbox", PodId { id: id.to_owned() }).await?;
-        let _: Nothing = self.call("RemovePodSandbox", PodId { id: id.to_owned() }).await?;
+        let _: Empty = self.call("StopPodSandbox", PodId { id: id.to_owned() }).await?;
+        let _: Empty = self.call("RemovePodSandbox", PodId { id: id.to_owned() }).await?;
         Ok(())
     }
 
@@ -198,9 +198,9 @@ impl Caller {
     {
         let path = PathAndQuery::try_from(format!("/runtime.v1.RuntimeService/{method}"))?;
         let mut client = tonic::client::Grpc::new(self.channel.clone());
-        client.ready().await.context("the runtime is gone")?;
+        client.ready().await.context("the container runtime does not answer")?;
         let codec = ProstCodec::<A, B>::default();
-        let answer = client.unary(Request::new(message), path, codec).await;
-        Ok(answer.map_err(|status| anyhow::anyhow!("{method}: {}", status.message()))?.into_inner())
+        let response = client.unary(Request::new(message), path, codec).await;
+        Ok(response.map_err(|status| anyhow::anyhow!("{method}: {}", status.message()))?.into_inner())
     }
 }

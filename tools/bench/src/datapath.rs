@@ -1,77 +1,83 @@
-//! `bench datapath`: ways for packets between two pods of one node, without a cluster.
+//! `bench datapath`: compares datapaths between two pods of one node, without a cluster.
 //!
-//! Each way has a scratch host and two pods of its own; all are measured in turn, in short slices, over and over.
+//! Each topology has its own host namespace and two pods; all are measured alternately in short slices.
 
-mod ground;
 mod program;
+mod topology;
 
 use anyhow::Result;
 use clap::Args;
 
 use super::attach::measure;
-use super::wire::{KINDS, SLICE, median};
-use ground::{Ground, Way};
+use super::tcp::{METRICS, SLICE, median};
 use knit_dev::packages::{self, Purpose};
 use knit_report::Report;
 use knit_testcluster::bpffs;
+use topology::{Topology, TopologyKind};
 
-/// What `bench datapath` takes.
+/// Arguments of `bench datapath`.
 #[derive(Args)]
 pub struct Options {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// How many slices of each way to measure
+    /// Number of slices per topology
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(3..))]
     slices: u32,
 }
 
 impl Options {
-    /// Whether rows are for programs.
+    /// Whether rows are printed as JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 }
 
-/// Measures every way that this kernel has.
+/// Measures every topology that this kernel supports.
 pub fn run(options: &Options) -> Result<Report> {
     packages::ensure(&[Purpose::Build, Purpose::Netns])?;
     let _ebpf = bpffs::ensure()?;
     let mut report = Report::default();
     report.note_machine("at the start")?;
-    let mut grounds = Vec::new();
-    for way in Way::ALL {
-        match Ground::lay(way) {
-            Ok(ground) => grounds.push(ground),
-            // Whoever lacks the compiler or the helper can still compare the others.
-            Err(why) if way.is_optional() => report.note(format!("not measured: {}: {why:#}", way.name())),
-            Err(why) => return Err(why.context(way.name())),
+    let mut topologies = Vec::new();
+    for kind in TopologyKind::ALL {
+        match Topology::create(kind) {
+            Ok(topology) => topologies.push(topology),
+            // Without the compiler or the eBPF helper the others can still be compared.
+            Err(error) if kind.is_optional() => {
+                report.note(format!("not measured: {}: {error:#}", kind.name()))
+            }
+            Err(error) => return Err(error.context(kind.name())),
         }
     }
-    for (kind, unit, rate) in KINDS {
-        measure(kind, || {
-            let mut rates = vec![Vec::new(); grounds.len()];
+    for (metric, unit, rate) in METRICS {
+        measure(metric, || {
+            let mut rates = vec![Vec::new(); topologies.len()];
             for slice in 0..options.slices as usize {
-                for turn in 0..grounds.len() {
-                    // Another one first each time.
-                    let place = (turn + slice) % grounds.len();
-                    rates[place].push(rate(grounds[place].wire(), SLICE)?);
+                for turn in 0..topologies.len() {
+                    // Each slice starts with another one.
+                    let index = (turn + slice) % topologies.len();
+                    rates[index].push(rate(topologies[index].tcp(), SLICE)?);
                 }
             }
-            for (ground, rates) in grounds.iter().zip(rates) {
-                report.add_once(&row(ground.way(), kind), median(rates), unit, None);
+            for (topology, rates) in topologies.iter().zip(rates) {
+                report.add_value(&row(topology.kind(), metric), median(rates), unit, None);
             }
-            for ground in grounds.iter().skip(1) {
-                report.compare_once(&row(ground.way(), kind), &row(Way::Bridge, kind), None)?;
+            for topology in topologies.iter().skip(1) {
+                report.compare_value(
+                    &row(topology.kind(), metric),
+                    &row(TopologyKind::Bridge, metric),
+                    None,
+                )?;
             }
             Ok(())
         })?;
     }
-    grounds.iter().try_for_each(Ground::check)?;
+    topologies.iter().try_for_each(Topology::check)?;
     report.note_machine("at the end")?;
     Ok(report)
 }
 
-fn row(way: Way, kind: &str) -> String {
-    format!("{}: {kind}", way.name())
+fn row(kind: TopologyKind, metric: &str) -> String {
+    format!("{}: {metric}", kind.name())
 }

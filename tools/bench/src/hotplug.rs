@@ -1,8 +1,8 @@
-//! `bench hotplug`: an object is written, and pods that run already have another interface. On a cluster of its own with two
-//! nodes and a hundred pods, Knit installed as people install it, and nothing else to do.
+//! `bench hotplug`: an object adds an interface to running pods, on a separate cluster with two nodes and a hundred pods and
+//! Knit installed from `deploy/beside`.
 //!
-//! What the API server takes to tell a watch is measured with every object, by a watch of the benchmark's own, and is shown
-//! apart: Knit cannot begin before it is told.
+//! The watch latency of the API server is measured with every object by a separate watch and reported separately: Knit cannot
+//! start before it receives the event.
 
 mod latency;
 mod load;
@@ -14,38 +14,38 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::attach::{hold_many_namespaces, measure, scratch_host};
+use super::attach::{measure, raise_descriptor_limit, scratch_host};
 use knit_dev::packages::{self, Purpose};
 use knit_report::Report;
-use knit_soak::harness::pods::{self, Running, Wanted};
-use knit_soak::harness::{Beside, programs};
+use knit_soak::harness::pods::{self, PodSpec, RunningPod};
+use knit_soak::harness::{KnitCluster, programs};
 
-/// The cluster's name, so that others stay as they are.
+/// The cluster's name, distinct from those of other test clusters.
 const CLUSTER: &str = "bench";
 /// The namespace of its pods.
 const NAMESPACE: &str = "hotplug";
-/// How many pods an object is for.
+/// The numbers of pods that an object selects.
 const SIZES: [usize; 3] = [1, 10, 100];
 
 /// Measures everything.
 pub fn run(rounds: u32, image: Option<&Path>) -> Result<Report> {
     packages::ensure(&[Purpose::Bench, Purpose::Cluster])?;
-    hold_many_namespaces()?;
+    raise_descriptor_limit()?;
     let mut report = Report::default();
-    let beside = Beside::up(CLUSTER, image)?;
-    let most = SIZES[SIZES.len() - 1];
+    let knit = KnitCluster::up(CLUSTER, image)?;
+    let largest = SIZES[SIZES.len() - 1];
     let pods = measure("start 100 pods", || {
-        pods::make_namespace(&beside, NAMESPACE)?;
-        pods::run(&beside, NAMESPACE, &(0..most).map(wanted).collect::<Vec<_>>())
+        pods::create_namespace(&knit, NAMESPACE)?;
+        pods::create_running(&knit, NAMESPACE, &(0..largest).map(pod_spec).collect::<Vec<_>>())
     })?;
-    measure("memory and CPU while nothing happens", || load::idle(&mut report, &beside, "no object"))?;
-    let mut hot = latency::Hot::start(&beside, pods)?;
+    measure("memory and CPU while idle", || load::idle(&mut report, &knit, "no object"))?;
+    let mut hot = latency::Hotplug::start(&knit, pods)?;
     for size in SIZES {
-        measure(&format!("an object for {size} pods, many times"), || {
-            let before = load::Moment::now(&beside)?;
+        measure(&format!("an object for {size} pods, repeatedly"), || {
+            let before = load::UsageSnapshot::take(&knit)?;
             let attachments = hot.measure(&mut report, size, rounds as usize)?;
             if size == 10 {
-                load::churn(&mut report, &beside, &before, attachments)?;
+                load::churn(&mut report, &knit, &before, attachments)?;
             }
             Ok(())
         })?;
@@ -53,24 +53,24 @@ pub fn run(rounds: u32, image: Option<&Path>) -> Result<Report> {
     for size in SIZES {
         measure(&format!("requests for {size} pods"), || requests::measure(&mut report, &mut hot, size))?;
     }
-    measure("memory and CPU while nothing happens, with an object", || {
-        hot.attach(most)?;
-        load::idle(&mut report, &beside, "an object on 100 pods")?;
-        hot.detach(most)
+    measure("memory and CPU while idle, with an object", || {
+        hot.attach(largest)?;
+        load::idle(&mut report, &knit, "an object on 100 pods")?;
+        hot.detach(largest)
     })?;
     drop(hot);
-    drop(beside);
+    drop(knit);
     measure("128 sandboxes x 16 interfaces, standalone", || {
         scratch_host()?.enter(|| standalone::measure(&mut report))?
     })?;
     Ok(report)
 }
 
-/// Pods lie on both nodes in turn, and are known by the smallest size that they belong to.
-fn wanted(number: usize) -> Wanted {
+/// Pods alternate between the nodes and have a label for each size that includes them.
+fn pod_spec(number: usize) -> PodSpec {
     let labels = SIZES.iter().filter(|size| number < **size).map(|size| (label(*size), "yes".to_owned()));
     let node = if number.is_multiple_of(2) { 1 } else { 2 };
-    Wanted { name: format!("pod-{number}"), node, labels: labels.collect::<BTreeMap<_, _>>() }
+    PodSpec { name: format!("pod-{number}"), node, labels: labels.collect::<BTreeMap<_, _>>() }
 }
 
 fn label(size: usize) -> String {

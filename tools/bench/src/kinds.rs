@@ -1,36 +1,36 @@
-//! `bench kinds`: what it costs to make, change and remove a link of each kind on a running pod through Knit, against bare
-//! netlink messages that do the same.
+//! `bench kinds`: creating, changing and removing a link of each kind on a running pod through Knit, compared with bare netlink
+//! messages that do the same.
 //!
-//! Knit's part is the whole of it, from the event to the acknowledged answer: engine, journal, look, plan, apply, verify.
-//! A pod's label asks for the link, for another MTU of it, and for nothing again, so that no object has to reach the disk
-//! in between. A removal is acknowledged when the link is cut off; it is deleted behind that, as on a node.
-//! The bare messages lead to the same end and open the pod by its path, without any look, verification or journal.
+//! Knit's part is complete, from the event to the acknowledged result: engine, journal, observe, plan, apply, verify. A pod's
+//! label selects the link, the link with another MTU, and nothing again, so that no object has to be written in between. A
+//! removal is acknowledged when the link is disconnected; its deletion is deferred, as on a node. The bare messages have the
+//! same result and open the pod by its path, without observation, verification or journal.
 
-mod bare;
 mod knit;
+mod netlink;
 
 use anyhow::{Context, Result, bail};
 use knit_kernel::{Error, Netns};
 use nix::errno::Errno;
 
-use self::bare::Bare;
 use self::knit::Knit;
-use super::attach::in_turn;
+use self::netlink::NetlinkPod;
+use super::attach::alternate;
 use knit_dev::progress::Step;
 use knit_report::{Goal, Report};
 use knit_report::{Samples, WARM_UP};
 
-/// A kind of link: what people write, and what the kernel is told.
+/// A kind of link: the object for Knit, and the attributes for the kernel.
 pub struct Case {
-    /// The kind as the kernel calls it.
+    /// The kind's name in the kernel.
     pub name: &'static str,
     /// The object's kind.
     pub object: &'static str,
-    /// The object's spec, but for name, address and MTU.
+    /// The object's spec without name, address and MTU.
     pub spec: &'static str,
-    /// The kind's own attributes in the message that makes it.
+    /// The kind's own attributes in the create message.
     pub data: &'static [(u16, Data)],
-    /// Whether it sits on the pod's `eth0`.
+    /// Whether its parent is the pod's `eth0`.
     pub on_eth0: bool,
 }
 
@@ -39,7 +39,7 @@ pub enum Data {
     U8(u8),
     U16(u16),
     U32(u32),
-    /// A port: in the order of the network.
+    /// A port, in network byte order.
     Port(u16),
     Ip([u8; 4]),
 }
@@ -80,80 +80,86 @@ const CASES: &[Case] = &[
     Case { name: "vrf", object: "Vrf", spec: "table: 1010", data: &[(1, Data::U32(1010))], on_eth0: false },
 ];
 
-/// Kinds that no bare netlink message of a link makes.
-const NO_MESSAGE: [(&str, &str); 2] = [
-    ("tap", "made by an ioctl, not by a message"),
-    ("wireguard", "its keys and peers are told by another protocol"),
+/// Kinds that are not created by a netlink link message.
+const NOT_COMPARABLE: [(&str, &str); 2] = [
+    ("tap", "created by an ioctl, not by a netlink message"),
+    ("wireguard", "its keys and peers use another netlink protocol"),
 ];
 
-/// Measures everything, inside host namespaces of its own: this machine's stays as it is.
+/// Measures everything in separate network namespaces; the machine's own is not changed.
 pub fn run(rounds: u32) -> Result<Report> {
-    let host = Netns::unnamed().context("cannot make a network namespace to measure in")?;
+    let host = Netns::unnamed().context("cannot create a network namespace")?;
     host.enter(|| measure_all(rounds as usize + WARM_UP))?
 }
 
 fn measure_all(rounds: usize) -> Result<Report> {
     let mut report = Report::default();
-    let mut bare = Bare::new()?;
-    let folder = tempfile::tempdir().context("cannot make a folder for Knit's state")?;
-    let present = |case: &&Case| bare.has(case);
-    let (there, lacking) = split(CASES.iter(), present)?;
-    let mut knit = Knit::open(folder.path(), &there)?;
-    for case in there {
+    let mut netlink = NetlinkPod::new()?;
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let is_supported = |case: &&Case| netlink.supports(case);
+    let (supported, unsupported) = split(CASES.iter(), is_supported)?;
+    let mut knit = Knit::open(folder.path(), &supported)?;
+    for case in supported {
         let step = Step::start(case.name);
-        measure(&mut report, case, &mut bare, &mut knit, rounds)
+        measure(&mut report, case, &mut netlink, &mut knit, rounds)
             .with_context(|| format!("cannot measure: {}", case.name))?;
         step.done();
     }
-    for case in lacking {
-        report.note(format!("not measured: {}, this kernel does not have it", case.name));
+    for case in unsupported {
+        report.note(format!("not measured: {}, this kernel does not support it", case.name));
     }
-    for (name, why) in NO_MESSAGE {
-        report.note(format!("not measured: {name}, {why}"));
+    for (name, reason) in NOT_COMPARABLE {
+        report.note(format!("not measured: {name}, {reason}"));
     }
     Ok(report)
 }
 
-/// The kinds that this kernel has, and the others.
+/// The kinds that this kernel supports, and the others.
 fn split<'a>(
     cases: impl Iterator<Item = &'a Case>,
-    mut is_there: impl FnMut(&&Case) -> Result<bool>,
+    mut is_supported: impl FnMut(&&Case) -> Result<bool>,
 ) -> Result<(Vec<&'a Case>, Vec<&'a Case>)> {
-    let (mut there, mut lacking) = (Vec::new(), Vec::new());
+    let (mut supported, mut unsupported) = (Vec::new(), Vec::new());
     for case in cases {
-        if is_there(&case)? { &mut there } else { &mut lacking }.push(case);
+        if is_supported(&case)? { &mut supported } else { &mut unsupported }.push(case);
     }
-    Ok((there, lacking))
+    Ok((supported, unsupported))
 }
 
-fn measure(report: &mut Report, case: &Case, bare: &mut Bare, knit: &mut Knit, rounds: usize) -> Result<()> {
-    let [mut make, mut change, mut remove] = [const { Samples::new() }; 3];
-    let [mut knit_make, mut knit_change, mut knit_remove] = [const { Samples::new() }; 3];
+fn measure(
+    report: &mut Report,
+    case: &Case,
+    netlink: &mut NetlinkPod,
+    knit: &mut Knit,
+    rounds: usize,
+) -> Result<()> {
+    let [mut create, mut change, mut remove] = [const { Samples::new() }; 3];
+    let [mut knit_create, mut knit_change, mut knit_remove] = [const { Samples::new() }; 3];
     for round in 0..rounds {
-        in_turn(round, || make.time(|| bare.make(case)), || knit_make.time(|| knit.make(case)))?;
-        knit.check(case, bare::MTU)?;
-        in_turn(round, || change.time(|| bare.change(case)), || knit_change.time(|| knit.change(case)))?;
-        knit.check(case, bare::OTHER_MTU)?;
-        in_turn(round, || remove.time(|| bare.remove(case)), || knit_remove.time(|| knit.remove()))?;
-        knit.tidy()?;
+        alternate(round, || create.time(|| netlink.create(case)), || knit_create.time(|| knit.create(case)))?;
+        knit.check(case, netlink::MTU)?;
+        alternate(round, || change.time(|| netlink.change(case)), || knit_change.time(|| knit.change(case)))?;
+        knit.check(case, netlink::OTHER_MTU)?;
+        alternate(round, || remove.time(|| netlink.remove(case)), || knit_remove.time(|| knit.remove()))?;
+        knit.delete_deferred()?;
     }
-    for (what, bare, knit) in
-        [("make", make, knit_make), ("change", change, knit_change), ("remove", remove, knit_remove)]
+    for (what, netlink, knit) in
+        [("create", create, knit_create), ("change", change, knit_change), ("remove", remove, knit_remove)]
     {
         let names = [format!("bare netlink: {what} {}", case.name), format!("Knit: {what} {}", case.name)];
-        report.add(&names[0], &bare)?;
+        report.add(&names[0], &netlink)?;
         report.add(&names[1], &knit)?;
         report.compare(&names[1], &names[0], Some(Goal::AtMost(1.5)))?;
     }
     Ok(())
 }
 
-/// Whether a refusal says that the kernel does not have a kind.
-fn is_lacking(error: &Error) -> bool {
+/// Whether an error means that the kernel does not support a kind.
+fn is_unsupported(error: &Error) -> bool {
     error.errno() == Some(Errno::EOPNOTSUPP)
 }
 
-/// A step that must not go wrong, in words.
-fn expect(is_so: bool, what: impl FnOnce() -> String) -> Result<()> {
-    if is_so { Ok(()) } else { bail!(what()) }
+/// Fails with a message unless a condition holds.
+fn expect(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { bail!(what()) }
 }

@@ -1,7 +1,7 @@
-//! The home of benchmarks.
+//! Benchmarks.
 //!
-//! Every benchmark warms up, measures many rounds, and measures whatever it compares in the same run on the same
-//! machine; numbers of another day or machine are never compared with.
+//! Every benchmark warms up, measures many rounds, and measures everything it compares in the same run on the same machine;
+//! results of other runs or machines are never compared.
 
 mod attach;
 mod cleanup;
@@ -10,14 +10,14 @@ mod create;
 mod cri;
 mod datapath;
 mod floor;
-mod ground;
 mod hotplug;
 mod kinds;
 mod kni;
 mod messages;
+mod netlink_host;
 mod primary;
 mod reference;
-mod wire;
+mod tcp;
 
 use std::path::PathBuf;
 
@@ -26,53 +26,53 @@ use clap::{Args, Parser, Subcommand};
 
 use knit_dev::process;
 
-/// The benchmarks, by name.
+/// The benchmarks.
 #[derive(Subcommand)]
 enum Bench {
-    /// What this machine's kernel takes for each operation that Knit is made of, and the reference CNI plugin (needs root)
+    /// Kernel operations that Knit uses, and the reference CNI plugin (needs root)
     Floor(Options),
-    /// One attach and one detach through Knit, against bare netlink and the reference CNI plugin, and how the cost grows
+    /// One attach and one detach through Knit, compared with bare netlink and the reference CNI plugin, and how the cost grows
     /// up to 1,000 pods (needs root)
     Attach(Options),
-    /// Calls through the agent's socket against bare netlink and the reference CNI plugin; 200 at once; memory; growth
+    /// Calls through the agent's socket compared with bare netlink and the reference CNI plugin; 200 concurrent calls; memory
     /// (needs root)
     Kni(Options),
-    /// What the CNI shim itself costs; ADD and DEL through shim and agent against the reference CNI plugin's, on bare
-    /// namespaces and through containerd by CRI, from a sandbox's start to ready; what an extension adds (needs root)
+    /// The CNI shim's own cost; ADD and DEL through shim and agent compared with the reference CNI plugin, on bare namespaces
+    /// and through containerd by CRI; the cost of an extension (needs root)
     Cni(Options),
-    /// What additional networks add to a pod's start, with 1, 4 and 16 interfaces: attached by Knit before the containers start
-    /// (NRI), against Multus that delegates to the reference plugins; through containerd by CRI (needs root)
+    /// The cost of 1, 4 and 16 additional networks at a pod's start: attached by Knit before the containers start (NRI),
+    /// compared with Multus and the reference plugins; through containerd by CRI (needs root)
     Create(create::Options),
-    /// Making, changing and removing a link of each kind through Knit, against bare netlink (needs root)
+    /// Creating, changing and removing a link of each kind through Knit, compared with bare netlink (needs root)
     Kinds(Options),
-    /// From an object to usable interfaces of running pods, on a cluster of its own; requests, memory, CPU (needs root)
+    /// From an object to usable interfaces of running pods, on a separate cluster; API requests, memory, CPU (needs root)
     Hotplug {
-        /// What every benchmark takes
+        /// Common arguments
         #[command(flatten)]
         options: Options,
-        /// An image of Knit; by default that of this checkout is built
+        /// An image of Knit [default: built from this checkout]
         #[arg(long, value_name = "FILE")]
         image: Option<PathBuf>,
     },
-    /// Ways for packets between two pods of a node: bridge, routes, eBPF (needs root)
+    /// Datapaths between two pods of a node: bridge, routes, eBPF (needs root)
     Datapath(datapath::Options),
-    /// Knit as the cluster's network against the reference network, on two clusters of its own: a pod's start, TCP on one
+    /// Knit as the cluster's network compared with the reference network, on two separate clusters: a pod's start, TCP on one
     /// node and across two, full nodes, memory, CPU (needs root)
     Primary(primary::Options),
 }
 
-/// What every benchmark takes.
+/// Common arguments.
 #[derive(Args)]
 pub struct Options {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// How many rounds to measure; fewer than 200 would make p99 a matter of luck
+    /// Number of rounds; a p99 of fewer than 200 is not meaningful
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(200..))]
     rounds: u32,
 }
 
-/// Measure Knit against the bare kernel and against peers, in one run
+/// Compare Knit with the bare kernel and with other plugins, in one run
 #[derive(Parser)]
 #[command(name = "bench", bin_name = "cargo xtask bench", version)]
 struct Cli {

@@ -1,4 +1,4 @@
-//! The netlink messages of an attach, as bare as they can be.
+//! The netlink messages of an attach, reduced to the minimum.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,10 +7,10 @@ use knit_kernel::netlink::constants::*;
 use knit_kernel::netlink::header::{AddressHeader, LinkHeader, RouteHeader};
 use knit_kernel::{Message, Netns};
 
-/// The mark of every link that the benchmark makes, by which groups are deleted.
+/// The link group of all links of a benchmark, by which they are deleted together.
 pub const GROUP: u32 = 4711;
 
-/// A bridge, up.
+/// Creates a bridge and sets it up.
 pub fn bridge(name: &str) -> Message {
     let mut message = new_link(format!("add bridge {name}"));
     message
@@ -22,15 +22,15 @@ pub fn bridge(name: &str) -> Message {
     message
 }
 
-/// How many queues a link is born with.
+/// The number of queues of a new link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
-    /// As many as the kernel likes: one per CPU, of which a veth then uses one.
+    /// The kernel's default: one per CPU, of which a veth uses one.
     Default,
     One,
 }
 
-/// A veth pair; with a namespace, the peer is born there.
+/// Creates a veth pair; with a namespace, the peer is created there.
 pub fn veth(name: &str, peer_name: &str, peer_netns: Option<&Netns>, queues: Queues) -> Message {
     let put_queues = |message: &mut Message| {
         if queues == Queues::One {
@@ -54,9 +54,9 @@ pub fn veth(name: &str, peer_name: &str, peer_netns: Option<&Netns>, queues: Que
     message
 }
 
-/// Gives a link another name beside its own, by which whoever made it knows it again.
-pub fn mark(name: &str, alternative: &str) -> Message {
-    let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("mark link {name}"));
+/// Adds an alternative name to a link, which identifies its owner.
+pub fn add_altname(name: &str, alternative: &str) -> Message {
+    let mut message = Message::new(RTM_NEWLINKPROP, 0, format!("add an alternative name to link {name}"));
     message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name);
     message.nest(IFLA_PROP_LIST, |list| {
         list.put_str(IFLA_ALT_IFNAME, alternative);
@@ -64,7 +64,7 @@ pub fn mark(name: &str, alternative: &str) -> Message {
     message
 }
 
-/// Puts a link under a bridge and sets it up.
+/// Adds a link to a bridge and sets it up.
 pub fn enslave(name: &str, bridge: i32) -> Message {
     let mut message = up(name);
     message.put_u32(IFLA_MASTER, bridge as u32);
@@ -82,7 +82,7 @@ pub fn up(name: &str) -> Message {
 
 /// Moves a link into a namespace, under a new name.
 pub fn move_to(index: i32, netns: &Netns, new_name: &str) -> Message {
-    let mut message = Message::new(RTM_NEWLINK, 0, format!("move a link and call it {new_name}"));
+    let mut message = Message::new(RTM_NEWLINK, 0, format!("move a link and rename it to {new_name}"));
     message.header(&LinkHeader { index, ..Default::default() }).put_str(IFLA_IFNAME, new_name);
     message.put_u32(IFLA_NET_NS_FD, netns.as_fd().as_raw_fd() as u32);
     message
@@ -102,7 +102,7 @@ pub fn delete_group() -> Message {
     message
 }
 
-/// Reads a link: the smallest question there is.
+/// Reads a link: the smallest possible request.
 pub fn get(name: &str) -> Message {
     let mut message = Message::new(RTM_GETLINK, 0, format!("read link {name}"));
     message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, name);

@@ -1,97 +1,97 @@
-//! `bench primary`: Knit as the cluster's network against the reference network.
+//! `bench primary`: Knit as the cluster's network compared with the reference network.
 //!
-//! Two clusters of the same kind run at the same time, and every number is taken on both in turn, so that both meet the
-//! machine in the same mood. On each, kube-proxy has made its rules; then the kubelets and the controllers end, because
-//! pods are started through the container runtimes alone, as a kubelet would.
+//! Two clusters of the same size run at the same time, and all measurements alternate between them, so that both see the same
+//! load of the machine. kube-proxy runs on both; the kubelets and the controller managers are stopped, because pods are started
+//! directly through the container runtimes, as by a kubelet.
 
+mod cluster;
 mod conflist;
-mod full;
+mod full_node;
 mod node;
 mod plugins;
 mod sandboxes;
-mod side;
 mod traffic;
 
 use anyhow::Result;
 use clap::Args;
 
-use super::attach::{hold_many_namespaces, measure};
+use super::attach::{measure, raise_descriptor_limit};
 use super::cleanup::Cleanup;
+use cluster::BenchCluster;
 use knit_dev::packages::{self, Purpose};
 use knit_report::Report;
 use knit_testcluster::Network;
-use knit_testcluster::programs;
-use side::Side;
+use knit_testcluster::binaries;
 
-/// What `bench primary` takes.
+/// Arguments of `bench primary`.
 #[derive(Args)]
 pub struct Options {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// How many rounds to measure; fewer than 200 would make p99 a matter of luck
+    /// Number of rounds; a p99 of fewer than 200 is not meaningful
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(200..))]
     rounds: u32,
-    /// How many pods a node has in the end
+    /// Number of pods on a full node
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=220))]
     pods: u16,
-    /// A short run to try it: few rounds, few pods, medians alone
+    /// A short trial run: few rounds, few pods, medians only
     #[arg(long, conflicts_with_all = ["rounds", "pods"])]
     quick: bool,
 }
 
 impl Options {
-    /// Whether rows are for programs.
+    /// Whether rows are printed as JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    fn extent(&self) -> Extent {
+    fn scale(&self) -> Scale {
         if self.quick {
-            return Extent { rounds: 20, together: 10, pods: 20, slices: 3 };
+            return Scale { rounds: 20, concurrent: 10, pods: 20, slices: 3 };
         }
-        Extent { rounds: self.rounds as usize, together: 50, pods: self.pods.into(), slices: 10 }
+        Scale { rounds: self.rounds as usize, concurrent: 50, pods: self.pods.into(), slices: 10 }
     }
 }
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
-    /// How often each thing is done, one by one or together.
+struct Scale {
+    /// The number of rounds of each operation.
     rounds: usize,
-    /// How many are done at once.
-    together: usize,
-    /// How many pods a full node has.
+    /// The number of concurrent operations.
+    concurrent: usize,
+    /// The number of pods on a full node.
     pods: usize,
-    /// How often traffic is measured on each way.
+    /// The number of traffic measurements per path.
     slices: usize,
 }
 
 /// Both clusters.
-struct Sides {
-    knit: Side,
-    reference: Side,
+struct Clusters {
+    knit: BenchCluster,
+    reference: BenchCluster,
 }
 
-/// Brings both clusters up, measures, and takes them away, also when it fails or is told to end.
+/// Starts both clusters, measures and removes them, also after an error or signal.
 pub fn run(options: &Options) -> Result<Report> {
     packages::ensure(&[Purpose::Bench, Purpose::Cluster])?;
-    hold_many_namespaces()?;
-    let extent = options.extent();
+    raise_descriptor_limit()?;
+    let scale = options.scale();
     let cleanup = Cleanup::new()?;
-    programs::build()?;
+    binaries::build()?;
     let mut report = Report::default();
     report.note_machine("at the start")?;
-    let sides = Sides {
-        reference: Side::up("benchref", "reference", Network::Reference, &cleanup)?,
-        knit: Side::up("benchkni", "Knit", Network::Knit, &cleanup)?,
+    let clusters = Clusters {
+        reference: BenchCluster::start("benchref", "reference", Network::Reference, &cleanup)?,
+        knit: BenchCluster::start("benchkni", "Knit", Network::Knit, &cleanup)?,
     };
-    measure("ADD and DEL, one by one and at once", || plugins::run(&mut report, &sides, extent))?;
-    measure("sandboxes through containerd, one by one and at once", || {
-        sandboxes::run(&mut report, &sides, extent)
+    measure("ADD and DEL, sequential and concurrent", || plugins::run(&mut report, &clusters, scale))?;
+    measure("sandboxes through containerd, sequential and concurrent", || {
+        sandboxes::run(&mut report, &clusters, scale)
     })?;
-    measure("TCP between pods and between nodes", || traffic::run(&mut report, &sides, extent))?;
-    measure(&format!("nodes with {} pods", extent.pods), || full::run(&mut report, &sides, extent))?;
+    measure("TCP between pods and between nodes", || traffic::run(&mut report, &clusters, scale))?;
+    measure(&format!("nodes with {} pods", scale.pods), || full_node::run(&mut report, &clusters, scale))?;
     report.note_machine("at the end")?;
     Ok(report)
 }

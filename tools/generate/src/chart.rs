@@ -1,11 +1,11 @@
-//! The chart's copies of the manifests below `deploy/`, so that there is one place where each object is written.
+//! Copies the manifests below `deploy/` into the Helm chart, so that each object is defined once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use knit_dev::places;
 
-/// Where the files of a folder of `deploy/` go in the chart. What kustomize alone reads does not.
+/// Directories of `deploy/` and their targets in the chart, without files for kustomize only.
 const FOLDERS: [(&str, &str); 6] = [
     ("deploy/crds", "charts/knit/crds"),
     ("deploy/beside", "charts/knit/files/beside"),
@@ -14,18 +14,18 @@ const FOLDERS: [(&str, &str); 6] = [
     ("deploy/placement", "charts/knit/files/placement"),
     ("deploy/alerts", "charts/knit/files/alerts"),
 ];
-/// A definition among the policies: helm makes definitions before everything else, if it finds them here.
-const DEFINITION: (&str, &str) =
+/// A CRD among the policies: helm installs the CRDs in `crds/` before everything else.
+const ADMISSION_CRD: (&str, &str) =
     ("deploy/admission/clusterranges.yaml", "charts/knit/crds/podnetwork.opdev.io_clusterranges.yaml");
 
-/// Every copy. A file that is generated is taken as it is now, not as it lies on the disk.
+/// Every copy. A generated file is copied in its new state, not from the disk.
 pub fn copies(generated: &[(PathBuf, String)]) -> Vec<(PathBuf, String)> {
     let mut copies = Vec::new();
     for (folder, target) in FOLDERS {
         for (path, text) in manifests(Path::new(folder), generated) {
-            let name = path.file_name().expect("a file of a folder has a name");
-            let target = if path == Path::new(DEFINITION.0) {
-                DEFINITION.1.into()
+            let name = path.file_name().expect("a directory entry has a name");
+            let target = if path == Path::new(ADMISSION_CRD.0) {
+                ADMISSION_CRD.1.into()
             } else {
                 Path::new(target).join(name)
             };
@@ -35,17 +35,17 @@ pub fn copies(generated: &[(PathBuf, String)]) -> Vec<(PathBuf, String)> {
     copies
 }
 
-/// Files in the chart's folders of copies that are no copy of anything any more.
-pub fn strays(files: &[(PathBuf, String)]) -> Vec<PathBuf> {
+/// Files in the chart's target directories that are no longer copies.
+pub fn stale(files: &[(PathBuf, String)]) -> Vec<PathBuf> {
     let folders = FOLDERS.iter().map(|(_, target)| Path::new(target));
-    let there = folders.flat_map(|folder| {
+    let existing = folders.flat_map(|folder| {
         let entries = std::fs::read_dir(places::workspace().join(folder)).into_iter().flatten().flatten();
         entries.map(move |entry| folder.join(entry.file_name()))
     });
-    there.filter(|path| !files.iter().any(|(copy, _)| copy == path)).collect()
+    existing.filter(|path| !files.iter().any(|(copy, _)| copy == path)).collect()
 }
 
-/// The manifests of a folder.
+/// The manifests of a directory.
 fn manifests(folder: &Path, generated: &[(PathBuf, String)]) -> BTreeMap<PathBuf, String> {
     let on_disk = std::fs::read_dir(places::workspace().join(folder)).into_iter().flatten().flatten();
     let mut texts: BTreeMap<PathBuf, String> = on_disk
@@ -65,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn definitions_go_where_helm_looks_for_them_and_kustomizations_nowhere() {
-        let generated = vec![(PathBuf::from("deploy/crds/new.yaml"), "as it is now".to_owned())];
+    fn crds_are_copied_to_crds_and_kustomizations_are_not_copied() {
+        let generated = vec![(PathBuf::from("deploy/crds/new.yaml"), "new state".to_owned())];
         let copies = copies(&generated);
         let text = |path: &str| {
             copies.iter().find(|(copy, _)| copy == Path::new(path)).map(|(_, text)| text.as_str())
         };
-        assert_eq!(text("charts/knit/crds/new.yaml"), Some("as it is now"));
-        assert!(text(DEFINITION.1).is_some_and(|text| text.contains("CustomResourceDefinition")));
+        assert_eq!(text("charts/knit/crds/new.yaml"), Some("new state"));
+        assert!(text(ADMISSION_CRD.1).is_some_and(|text| text.contains("CustomResourceDefinition")));
         assert!(text("charts/knit/files/admission/ranges.yaml").is_some());
         assert!(
             copies

@@ -1,4 +1,4 @@
-//! `cargo xtask generate`: files that follow from the code, and the check that they do.
+//! `cargo xtask generate`: writes generated files, or checks that they are up to date.
 
 mod api;
 mod chart;
@@ -12,7 +12,7 @@ use clap::Parser;
 
 use knit_dev::places;
 
-/// Write the files that follow from the code
+/// Write the generated files
 #[derive(Parser)]
 #[command(name = "generate", bin_name = "cargo xtask generate", version)]
 struct Cli {
@@ -24,10 +24,10 @@ struct Cli {
 fn main() -> Result<()> {
     let Cli { check } = Cli::parse();
     let lock = std::fs::read_to_string(places::workspace().join(api::LOCK)).unwrap_or_default();
-    api::refuse_breaks(&lock, &api::lock())?;
+    api::check_compatible(&lock, &api::lock())?;
     let mut stale = Vec::new();
     let files = files();
-    for path in chart::strays(&files) {
+    for path in chart::stale(&files) {
         if check {
             stale.push(path.display().to_string());
             continue;
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
             continue;
         }
         if let Some(folder) = full.parent() {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
         std::fs::write(&full, text).with_context(|| format!("cannot write {}", full.display()))?;
         println!("wrote {}", path.display());
@@ -64,10 +64,9 @@ fn main() -> Result<()> {
 fn files() -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let crds = Path::new("deploy/crds");
-    let definitions = knit_crds::manifests();
-    files
-        .push((crds.join("Kustomization"), kustomization(definitions.iter().map(|(name, _)| name.as_str()))));
-    files.extend(definitions.into_iter().map(|(name, text)| (crds.join(name), text)));
+    let manifests = knit_crds::manifests();
+    files.push((crds.join("Kustomization"), kustomization(manifests.iter().map(|(name, _)| name.as_str()))));
+    files.extend(manifests.into_iter().map(|(name, text)| (crds.join(name), text)));
     files.push((PathBuf::from("deploy/beside/roles.yaml"), roles::manifest()));
     files.push((PathBuf::from("deploy/placement/policies.yaml"), placement::manifest()));
     files.push((PathBuf::from(api::LOCK), api::lock()));
@@ -77,7 +76,7 @@ fn files() -> Vec<(PathBuf, String)> {
     files
 }
 
-/// A folder as kustomize reads it. Its name has no ending, so that `kubectl apply -f` of the folder passes over it.
+/// A kustomization. Its file name has no extension, so that `kubectl apply -f` of the directory ignores it.
 fn kustomization<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let lines: Vec<String> = names.map(|name| format!("  - {name}\n")).collect();
     format!(

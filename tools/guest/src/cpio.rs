@@ -1,7 +1,7 @@
-//! Writes a `cpio` archive in the `newc` form, which the kernel unpacks as its first root file system.
+//! Writes a `cpio` archive in the `newc` format, which the kernel unpacks as its initial root file system.
 //!
 //! The same contents always give the same bytes: entries are sorted, times are zero, everything belongs to root.
-//! The form is described in the kernel's `Documentation/driver-api/early-userspace/buffer-format.rst`.
+//! The format is described in the kernel's `Documentation/driver-api/early-userspace/buffer-format.rst`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,10 +17,10 @@ const CHARACTER: u32 = 0o020_000;
 /// The length of a header before the name.
 const HEADER: usize = 110;
 
-/// A tree of files, kept by path. Adding a path again replaces what was there.
+/// A tree of files by path. Adding a path again replaces the entry.
 #[derive(Default)]
 pub struct Archive {
-    /// Paths are relative, so a folder sorts before what is in it.
+    /// Relative paths, so a directory sorts before its entries.
     entries: BTreeMap<PathBuf, Entry>,
 }
 
@@ -38,7 +38,7 @@ enum Content {
 }
 
 impl Archive {
-    /// Adds a folder.
+    /// Adds a directory.
     pub fn directory(&mut self, path: impl AsRef<Path>) {
         self.add(path.as_ref(), Entry::Directory);
     }
@@ -48,7 +48,7 @@ impl Archive {
         self.add(path.as_ref(), Entry::File { content: Content::Bytes(bytes.into()), mode });
     }
 
-    /// Adds a file with the contents of a file of this machine.
+    /// Adds a file with the contents of a file of the host.
     pub fn host_file(&mut self, path: impl AsRef<Path>, mode: u32, host: impl Into<PathBuf>) {
         self.add(path.as_ref(), Entry::File { content: Content::Host(host.into()), mode });
     }
@@ -94,7 +94,7 @@ struct Header {
 }
 
 fn write_entry(out: &mut impl Write, inode: u32, path: &Path, entry: &Entry) -> Result<()> {
-    let name = path.to_str().context("its name is not UTF-8")?;
+    let name = path.to_str().context("the name is not UTF-8")?;
     let header = |mode| Header { inode, mode, device: (0, 0) };
     match entry {
         Entry::Directory => write_record(out, &header(DIRECTORY | 0o755), name, &[]),
@@ -115,7 +115,7 @@ fn write_entry(out: &mut impl Write, inode: u32, path: &Path, entry: &Entry) -> 
 
 fn write_record(out: &mut impl Write, header: &Header, name: &str, data: &[u8]) -> Result<()> {
     let Ok(size) = u32::try_from(data.len()) else {
-        bail!("{} bytes are more than this form of archive can hold in one file (4 GiB)", data.len());
+        bail!("{} bytes exceed the format's limit of 4 GiB per file", data.len());
     };
     let name_size = u32::try_from(name.len() + 1).context("the name is too long")?;
     let links = 1;
@@ -127,12 +127,12 @@ fn write_record(out: &mut impl Write, header: &Header, name: &str, data: &[u8]) 
         links,
         0, // time
         size,
-        0, // device that holds the file, major
+        0, // device of the file, major
         0, // and minor
         header.device.0,
         header.device.1,
         name_size,
-        0, // checksum, not used in this form
+        0, // checksum, unused in this format
     ];
     write!(out, "070701")?;
     for field in fields {
@@ -145,7 +145,7 @@ fn write_record(out: &mut impl Write, header: &Header, name: &str, data: &[u8]) 
     pad(out, data.len())
 }
 
-/// Fills up to a multiple of four after `written` bytes.
+/// Pads to a multiple of four after `written` bytes.
 fn pad(out: &mut impl Write, written: usize) -> Result<()> {
     let missing = written.next_multiple_of(4) - written;
     Ok(out.write_all(&[0; 3][..missing])?)
@@ -159,7 +159,7 @@ mod tests {
 
     fn sample() -> Archive {
         let mut archive = Archive::default();
-        archive.bytes("/etc/word", 0o644, "knit\n");
+        archive.bytes("/etc/text", 0o644, "knit\n");
         archive.symlink("/bin/sh", "dash");
         archive.device("/dev/console", 5, 1);
         archive.directory("/proc");
@@ -195,8 +195,8 @@ mod tests {
         other.directory("/proc");
         other.device("/dev/console", 5, 1);
         other.symlink("/bin/sh", "dash");
-        other.bytes("/etc/word", 0o600, "replaced");
-        other.bytes("/etc/word", 0o644, "knit\n");
+        other.bytes("/etc/text", 0o600, "replaced");
+        other.bytes("/etc/text", 0o644, "knit\n");
         assert_eq!(written(&sample()), written(&other));
     }
 
@@ -213,9 +213,9 @@ mod tests {
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
             String::from_utf8(done.stdout).unwrap()
         };
-        assert_eq!(cpio(&["-t"]), "bin\nbin/sh\ndev\ndev/console\netc\netc/word\nproc\n");
-        cpio(&["-id", "etc/word", "bin/sh"]);
-        assert_eq!(std::fs::read_to_string(folder.path().join("etc/word")).unwrap(), "knit\n");
+        assert_eq!(cpio(&["-t"]), "bin\nbin/sh\ndev\ndev/console\netc\netc/text\nproc\n");
+        cpio(&["-id", "etc/text", "bin/sh"]);
+        assert_eq!(std::fs::read_to_string(folder.path().join("etc/text")).unwrap(), "knit\n");
         assert_eq!(std::fs::read_link(folder.path().join("bin/sh")).unwrap(), Path::new("dash"));
     }
 }

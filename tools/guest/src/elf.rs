@@ -1,4 +1,4 @@
-//! Looks at a program before it goes into the guest: only a static one can run there.
+//! Checks a program before it is copied into the guest: only static ones run there.
 
 use std::path::Path;
 
@@ -8,27 +8,27 @@ use anyhow::{Context, Result, bail};
 const INTERPRETER: u32 = 3;
 const X86_64: u16 = 62;
 
-/// What a program needs to start.
+/// How a program is linked.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Linkage {
-    /// It brings everything along.
+    /// Without a loader.
     Static,
-    /// It needs this loader, and the libraries that the loader finds.
+    /// It needs this loader and shared libraries.
     Dynamic { loader: String },
 }
 
-/// Fails in words unless the program can run on its own in the guest.
+/// Fails unless the program is a static x86-64 program.
 pub fn require_static(program: &Path) -> Result<()> {
     let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let linkage = linkage(&bytes).with_context(|| {
-        format!("{} cannot run in the guest, which takes x86-64 programs", program.display())
+        format!("{} cannot run in the guest, which runs x86-64 programs", program.display())
     })?;
     if let Linkage::Dynamic { loader } = linkage {
         bail!(
-            "{} is not static: it wants the loader {loader} and its libraries, which the guest does not have for it. \
+            "{} is not static: it needs the loader {loader} and shared libraries, which the guest does not have. \
              Build a static one:\n  \
              RUSTFLAGS='-C target-feature=+crt-static' cargo build --target x86_64-unknown-linux-gnu\n\
-             or bring it along with its libraries as a tool: --tool {}",
+             or copy it with its libraries as a tool: --tool {}",
             program.display(),
             program.display()
         );
@@ -36,20 +36,20 @@ pub fn require_static(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How the program is linked. Fails when it is not a program for this kind of machine.
+/// How the program is linked. Fails if it is not an x86-64 program.
 pub fn linkage(bytes: &[u8]) -> Result<Linkage> {
     if bytes.get(..4) != Some(b"\x7fELF") {
-        bail!("it is not an ELF file");
+        bail!("not an ELF file");
     }
     let (class, order) = (bytes.get(4), bytes.get(5));
     if (class, order) != (Some(&2), Some(&1)) || number(bytes, 18, 2)? != u64::from(X86_64) {
-        bail!("it is an ELF file for another machine");
+        bail!("an ELF file for another machine");
     }
     let table = number(bytes, 32, 8)?;
     let entry_size = number(bytes, 54, 2)?;
     let count = number(bytes, 56, 2)?;
     for index in 0..count {
-        let at = table.checked_add(index * entry_size).context("its program headers are damaged")?;
+        let at = table.checked_add(index * entry_size).context("damaged program headers")?;
         if number(bytes, at, 4)? == u64::from(INTERPRETER) {
             let (from, size) = (number(bytes, at + 8, 8)?, number(bytes, at + 32, 8)?);
             let loader = slice(bytes, from, size)?;
@@ -62,8 +62,8 @@ pub fn linkage(bytes: &[u8]) -> Result<Linkage> {
 
 fn slice(bytes: &[u8], from: u64, size: u64) -> Result<&[u8]> {
     let from = usize::try_from(from)?;
-    let to = from.checked_add(usize::try_from(size)?).context("its headers are damaged")?;
-    bytes.get(from..to).context("it ends too early: cut off, or damaged")
+    let to = from.checked_add(usize::try_from(size)?).context("damaged headers")?;
+    bytes.get(from..to).context("the file is truncated or damaged")
 }
 
 /// A little-endian number of up to eight bytes.
@@ -84,22 +84,22 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_program_is_refused_with_the_way_out() {
-        let error = require_static(&std::env::current_exe().unwrap()).unwrap_err().to_string();
-        assert!(error.contains("is not static: it wants the loader /lib64/ld-linux-x86-64.so.2"), "{error}");
+    fn a_dynamic_program_is_rejected_with_a_hint() {
+        let error = require_static(Path::new("/usr/bin/env")).unwrap_err().to_string();
+        assert!(error.contains("is not static: it needs the loader /lib64/ld-linux-x86-64.so.2"), "{error}");
         assert!(error.contains("target-feature=+crt-static"), "{error}");
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
-        assert_eq!(linkage(b"#!/bin/sh\n").unwrap_err().to_string(), "it is not an ELF file");
+    fn a_file_that_is_no_x86_64_program_is_rejected() {
+        assert_eq!(linkage(b"#!/bin/sh\n").unwrap_err().to_string(), "not an ELF file");
         let mut arm = std::fs::read("/bin/busybox").unwrap();
         arm[18] = 183;
-        assert_eq!(linkage(&arm).unwrap_err().to_string(), "it is an ELF file for another machine");
+        assert_eq!(linkage(&arm).unwrap_err().to_string(), "an ELF file for another machine");
     }
 
     #[test]
-    fn a_damaged_program_is_refused_at_any_length() {
+    fn a_damaged_program_is_rejected_at_any_length() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         for length in 0..600 {
             linkage(&bytes[..length]).unwrap_err();

@@ -1,9 +1,9 @@
 #!/bin/busybox sh
-# The guest's first process. It mounts what a program expects, runs /knit/command and reports how it ended.
+# The guest's init process: mounts the usual file systems, runs /knit/command and reports its exit code.
 #
 # Port 1 carries the program's standard output, port 2 its standard error, port 3 reports in lines:
-# "up <seconds since boot>", then "exit <code>". After the last byte of a stream comes /knit/end, so that the other
-# side knows that nothing is missing. The console is for the kernel, and for a shell when one was asked for.
+# "up <seconds since boot>", then "exit <code>". /knit/end follows the last byte of a stream, so that the host can tell that
+# it is complete. The console is for the kernel, or for an interactive shell.
 #
 # busybox runs its own applets here, whatever else is in PATH.
 
@@ -11,7 +11,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm /dev/net
-# As on any machine, the file is there before its module: opening it loads that.
+# The device node exists before its module: opening it loads the module.
 mknod /dev/net/tun c 10 200
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /dev/shm
@@ -37,21 +37,21 @@ if [ -e /knit/shell ]; then
     poweroff -f
 fi
 
-# A port appears a moment after its driver, and its file a moment before it can be opened (ENXIO until then). A failed
-# redirection would end this shell, and the kernel with it, so that a subshell tries first.
+# A port appears a moment after its driver, and its device node a moment before it can be opened (ENXIO until then). A failed
+# redirection would end this shell, and the kernel with it, so a subshell tries first.
 for port in /dev/vport0p1 /dev/vport0p2 /dev/vport0p3; do
     tries=0
     until [ -c $port ] && (: >$port) 2>/dev/null; do
         tries=$((tries + 1))
         if [ $tries -gt 1000 ]; then
-            echo "knit: $port, a way out for the program's output, cannot be opened"
+            echo "knit: cannot open $port for the program's output"
             poweroff -f
         fi
         usleep 10000
     done
 done
 
-# A port can be open only once, and a program may open /dev/stdout: so it gets pipes.
+# A port can be open only once, but a program may open /dev/stdout: so it gets pipes.
 mkfifo /knit/out /knit/err
 relay() {
     { cat "$1"; cat /knit/end; } >"$2"
@@ -65,6 +65,6 @@ echo "up $uptime" >&3
 sh /knit/command </dev/null >/knit/out 2>/knit/err 3>&-
 echo "exit $?" >&3
 
-# The other side switches this machine off. When it is gone, nobody else will.
+# The host powers this machine off, unless it is gone.
 sleep 10
 poweroff -f

@@ -1,7 +1,7 @@
-//! The guest's kernel: Debian's cloud kernel, fetched once, extracted and never installed.
+//! The guest's kernel: Debian's cloud kernel, downloaded once, extracted and never installed.
 //!
-//! The first kernel that was fetched stays the one in use, so that a test means the same tomorrow. Removing the
-//! cache's `guest` folder brings the archive's newest.
+//! The first downloaded kernel stays in use, so that tests are reproducible. Remove the cache's `guest` directory to get the
+//! newest one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,25 +14,25 @@ use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::Step;
 
-/// The package that always depends on the newest kernel of this kind.
+/// The meta package that depends on the newest kernel.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
-/// Names the kernel in use, beside the folders of kernels.
+/// The file that names the kernel in use, next to the kernels' directories.
 const PIN: &str = "pinned";
-/// Holds the version of the package, within a kernel's folder.
+/// The file with the package version, in a kernel's directory.
 const VERSION: &str = "package-version";
 
-/// A kernel on this machine, ready to boot.
+/// A kernel that is ready to boot.
 pub struct Kernel {
-    /// As `uname -r` says it.
+    /// As printed by `uname -r`.
     pub release: String,
     /// The version of the Debian package.
     pub package_version: String,
-    /// The package's files.
+    /// The directory with the package's files.
     folder: PathBuf,
 }
 
 impl Kernel {
-    /// The kernel in use; fetches it when there is none yet.
+    /// The kernel in use; downloads it if there is none yet.
     pub fn ensure() -> Result<Self> {
         let guests = guest_folder()?;
         match std::fs::read_to_string(guests.join(PIN)) {
@@ -41,17 +41,17 @@ impl Kernel {
         }
     }
 
-    /// The file that boots.
+    /// The bootable image.
     pub fn image(&self) -> PathBuf {
         self.folder.join("boot").join(format!("vmlinuz-{}", self.release))
     }
 
-    /// The folder with the modules and their index.
+    /// The directory with the modules and their index.
     pub fn modules(&self) -> PathBuf {
         module_folder(&self.folder, &self.release)
     }
 
-    /// What modules there are.
+    /// The index of the modules.
     pub fn index(&self) -> Result<Index> {
         Index::read(&self.modules())
     }
@@ -60,14 +60,14 @@ impl Kernel {
         let folder = guests.join(release);
         let version = folder.join(VERSION);
         let package_version = std::fs::read_to_string(&version).with_context(|| {
-            format!("cannot read {}: remove {} to start anew", version.display(), guests.display())
+            format!("cannot read {}: remove {} to download it again", version.display(), guests.display())
         })?;
         Ok(Self { release: release.to_owned(), package_version: package_version.trim().to_owned(), folder })
     }
 
     fn fetch(guests: &Path) -> Result<Self> {
-        let step = Step::start("fetch the guest's kernel from the Debian archive");
-        let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(guests)?;
+        let step = Step::start("download the guest's kernel from the Debian archive");
+        let work = tempfile::Builder::new().prefix("download-").tempdir_in(guests)?;
         let package = download(work.path())?;
         let tree = work.path().join("tree");
         process::output(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&tree))?;
@@ -77,29 +77,29 @@ impl Kernel {
         let version = process::output(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Version"))?;
         std::fs::write(tree.join(VERSION), &version)?;
 
-        // Two commands may fetch at once. The first one's folder stays; both are complete.
+        // Two commands may download at once. The first one's directory stays; both are complete.
         let folder = guests.join(&release);
         if let Err(error) = std::fs::rename(&tree, &folder)
             && !folder.join(VERSION).is_file()
         {
-            return Err(error).with_context(|| format!("cannot make {}", folder.display()));
+            return Err(error).with_context(|| format!("cannot create {}", folder.display()));
         }
         let pin = work.path().join(PIN);
         std::fs::write(&pin, format!("{release}\n"))?;
-        std::fs::rename(&pin, guests.join(PIN)).context("cannot record which kernel is in use")?;
+        std::fs::rename(&pin, guests.join(PIN)).context("cannot record the kernel in use")?;
         step.done_with(&format!("{release}, version {}", version.trim()));
         Self::open(guests, &release)
     }
 }
 
-/// `guest` in the cache: kernels, and what guests wrote on their consoles.
+/// The directory `guest` in the cache: kernels, and the consoles of guests.
 pub fn guest_folder() -> Result<PathBuf> {
     let folder = places::cache()?.join("guest");
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     Ok(folder)
 }
 
-/// Fetches the newest kernel package into the folder. Refreshes apt's lists when they are missing or too old for that.
+/// Downloads the newest kernel package. Refreshes apt's package lists if that fails.
 fn download(folder: &Path) -> Result<PathBuf> {
     if let Ok(package) = try_download(folder) {
         return Ok(package);
@@ -108,17 +108,22 @@ fn download(folder: &Path) -> Result<PathBuf> {
         process::output(Command::new("apt-get").args(["update", "-q"]))?;
     }
     try_download(folder).with_context(|| {
-        let hint =
-            if process::is_root() { "" } else { ": apt's lists may be old, run `apt-get update` as root" };
-        format!("cannot fetch the package behind {META_PACKAGE}{hint}")
+        let hint = if process::is_root() {
+            ""
+        } else {
+            ": apt's package lists may be outdated, run `apt-get update` as root"
+        };
+        format!("cannot download the kernel package of {META_PACKAGE}{hint}")
     })
 }
 
 fn try_download(folder: &Path) -> Result<PathBuf> {
-    let about = process::output(Command::new("apt-cache").args(["show", "--no-all-versions", META_PACKAGE]))?;
-    let signed = kernel_package(&about)
-        .with_context(|| format!("{META_PACKAGE} depends on no kernel: is this Debian 12 on amd64?"))?;
-    // The unsigned one holds the same kernel; it is there when the signed one is still on its way.
+    let description =
+        process::output(Command::new("apt-cache").args(["show", "--no-all-versions", META_PACKAGE]))?;
+    let signed = kernel_package(&description).with_context(|| {
+        format!("{META_PACKAGE} does not depend on a kernel: is this Debian 12 on amd64?")
+    })?;
+    // The unsigned package contains the same kernel and is sometimes published earlier.
     let mut failure = None;
     for package in [signed.clone(), format!("{signed}-unsigned")] {
         match process::output(Command::new("apt-get").args(["download", "-q", &package]).current_dir(folder))
@@ -127,7 +132,7 @@ fn try_download(folder: &Path) -> Result<PathBuf> {
             Err(error) => failure = failure.or(Some(error)),
         }
     }
-    Err(failure.expect("both packages were tried and neither came"))
+    Err(failure.expect("the loop ran at least once"))
 }
 
 fn downloaded(folder: &Path) -> Result<PathBuf> {
@@ -137,13 +142,13 @@ fn downloaded(folder: &Path) -> Result<PathBuf> {
             return Ok(path);
         }
     }
-    bail!("apt-get download wrote no package into {}", folder.display())
+    bail!("apt-get download did not write a package into {}", folder.display())
 }
 
-/// The real kernel package in what `apt-cache show` says of the meta package.
-fn kernel_package(about: &str) -> Option<String> {
-    let depends = about.lines().find_map(|line| line.strip_prefix("Depends:"))?;
-    let names = depends.split([',', '|']).filter_map(|part| part.split_whitespace().next());
+/// The kernel package in the output of `apt-cache show` for the meta package.
+fn kernel_package(description: &str) -> Option<String> {
+    let depends = description.lines().find_map(|line| line.strip_prefix("Depends:"))?;
+    let names = depends.split([',', '|']).filter_map(|item| item.split_whitespace().next());
     let mut kernels = names.filter(|name| name.starts_with("linux-image-") && name.ends_with("-cloud-amd64"));
     kernels.next().map(str::to_owned)
 }
@@ -164,10 +169,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_real_kernel_is_found_behind_the_meta_package() {
-        let about = "Package: linux-image-cloud-amd64\nVersion: 6.1.190-1\n\
+    fn the_kernel_package_is_found_in_the_meta_package() {
+        let description = "Package: linux-image-cloud-amd64\nVersion: 6.1.190-1\n\
             Depends: linux-image-6.1.0-54-cloud-amd64 (= 6.1.190-1)\nDescription-en: Linux for x86-64 cloud\n";
-        assert_eq!(kernel_package(about).as_deref(), Some("linux-image-6.1.0-54-cloud-amd64"));
+        assert_eq!(kernel_package(description).as_deref(), Some("linux-image-6.1.0-54-cloud-amd64"));
         assert_eq!(kernel_package("Depends: libc6 (>= 2.36)\n"), None);
     }
 }

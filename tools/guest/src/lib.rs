@@ -1,6 +1,6 @@
-//! The guest: a QEMU machine with Debian's cloud kernel, for what this machine's kernel was built without.
+//! The guest: a QEMU machine with Debian's cloud kernel, for features that this machine's kernel lacks.
 //!
-//! `docs/guest-kernel.md` says how to use it and what is inside. [`run`] is what other commands call.
+//! See `docs/guest-kernel.md`. [`run`] is the entry point for other crates.
 
 mod cpio;
 mod elf;
@@ -26,35 +26,35 @@ use self::modules::Presence;
 pub use self::run::run;
 use knit_dev::packages::{self, Purpose};
 
-/// How long a program may take, from the start of the machine, unless told otherwise.
+/// The default time limit, from the start of the machine.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A program to run in a guest, and what it needs there.
+/// A program to run in a guest, and its environment there.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// A static program of this machine.
+    /// A static program of the host.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Its environment, besides `PATH`, `HOME` and `TERM`.
+    /// Its environment in addition to `PATH`, `HOME` and `TERM`.
     pub environment: Vec<(String, OsString)>,
-    /// Files of this machine and their paths in the guest.
+    /// Files of the host and their paths in the guest.
     pub files: Vec<(PathBuf, PathBuf)>,
-    /// Programs of this machine that the guest gets with their libraries, in `/usr/local/bin`.
+    /// Programs of the host that are copied to `/usr/local/bin` with their libraries.
     pub tools: Vec<PathBuf>,
-    /// Modules to load before the program starts; the kernel loads most others when they are needed.
+    /// Modules to load before the program starts; the kernel loads most others on demand.
     pub modules: Vec<String>,
-    /// The limit from the start of the machine to the end of the program.
+    /// The time limit from the start of the machine to the end of the program.
     pub timeout: Duration,
     /// The machine's memory.
     pub memory_mib: u32,
-    /// The machine's processors. More than one makes an emulated guest slower, and finds races.
+    /// The machine's CPUs. More than one slows an emulated guest down, and finds races.
     pub cpus: u32,
-    /// Whether the kernel writes all it has to say, and whether that is printed.
+    /// Whether the kernel logs everything to the console, and whether that is printed.
     pub kernel_log: bool,
-    /// Whether the program's output is passed on as it comes.
+    /// Whether the program's output is passed through while it runs.
     pub show: bool,
-    /// Whether the program's output is kept for the [`Outcome`].
+    /// Whether the program's output is collected for the [`Outcome`].
     pub keep: bool,
 }
 
@@ -77,7 +77,7 @@ impl Guest {
         }
     }
 
-    /// The program's name, for people.
+    /// The program's name, for messages.
     fn name(&self) -> String {
         self.program.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
@@ -86,30 +86,30 @@ impl Guest {
 /// How a program in a guest ended.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Its exit code; 128 and the signal's number when a signal ended it.
+    /// Its exit code; 128 plus the signal number if it was ended by a signal.
     pub code: i32,
-    /// Its standard output, when it was to be kept.
+    /// Its standard output, if it was collected.
     pub stdout: Vec<u8>,
-    /// Its standard error, when it was to be kept.
+    /// Its standard error, if it was collected.
     pub stderr: Vec<u8>,
-    /// How long the kernel took to reach user space, by its own clock.
+    /// How long the kernel took to reach user space, by the guest's clock.
     pub boot: Duration,
-    /// The whole time, from the start of QEMU.
+    /// The total time from the start of QEMU.
     pub took: Duration,
 }
 
 /// `cargo xtask vm ...`
 #[derive(Subcommand)]
 pub enum GuestCommand {
-    /// Run a static program in the guest; its output and exit code are this command's
+    /// Run a static program in the guest and pass on its output and exit code
     Run(RunOptions),
-    /// Open a shell in the guest; `exit` switches it off
+    /// Open a shell in the guest; `exit` powers it off
     Shell(GuestOptions),
-    /// List the modules that the guest carries, and those its kernel lacks
+    /// List the modules in the guest and those that its kernel lacks
     Modules,
 }
 
-/// What a run needs besides the guest.
+/// Arguments of `run`.
 #[derive(Args)]
 pub struct RunOptions {
     #[command(flatten)]
@@ -117,10 +117,10 @@ pub struct RunOptions {
     /// Seconds until the guest is killed
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
-    /// Print the kernel's whole log on standard error when the program has ended
+    /// Print the kernel log to standard error after the program has ended
     #[arg(long)]
     kernel_log: bool,
-    /// Print exit code, output and times as JSON instead of passing them on
+    /// Print exit code, output and times as JSON
     #[arg(long)]
     json: bool,
     /// The program and its arguments
@@ -128,25 +128,25 @@ pub struct RunOptions {
     command: Vec<OsString>,
 }
 
-/// What a guest is made of.
+/// Properties of a guest.
 #[derive(Args)]
 pub struct GuestOptions {
     /// Set an environment variable
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     environment: Vec<(String, OsString)>,
-    /// Bring a file along
+    /// Copy a file
     #[arg(long = "file", value_name = "HOST:GUEST", value_parser = parse_file)]
     files: Vec<(PathBuf, PathBuf)>,
-    /// Bring a program of this machine along, with its libraries, into /usr/local/bin
+    /// Copy a program of the host with its libraries to /usr/local/bin
     #[arg(long = "tool", value_name = "HOST")]
     tools: Vec<PathBuf>,
-    /// Load a module at boot, for those that the kernel does not load when needed
+    /// Load a module at boot that the kernel does not load on demand
     #[arg(long = "module", value_name = "NAME")]
     modules: Vec<String>,
     /// Memory in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
-    /// Processors; more than one is slower
+    /// CPUs; more than one is slower
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     cpus: u32,
 }
@@ -165,15 +165,15 @@ impl GuestOptions {
     }
 }
 
-/// Does what was asked for. A program's exit code other than zero becomes this process's.
-pub fn command(task: GuestCommand) -> Result<()> {
+/// Runs a subcommand. A program's exit code other than zero becomes this process's.
+pub fn command(command: GuestCommand) -> Result<()> {
     packages::ensure(&[Purpose::Vm])?;
-    match task {
+    match command {
         GuestCommand::Run(options) => run_command(options),
         GuestCommand::Shell(options) => {
             let guest = options.guest(PathBuf::from("shell"));
             let kernel = Kernel::ensure()?;
-            let root = root::root(&guest, &root::Task::Shell, &kernel)?;
+            let root = root::build(&guest, &root::BootTask::Shell, &kernel)?;
             machine::boot_on_terminal(&guest, &kernel, &root)
         }
         GuestCommand::Modules => list_modules(),
@@ -181,10 +181,10 @@ pub fn command(task: GuestCommand) -> Result<()> {
 }
 
 fn run_command(options: RunOptions) -> Result<()> {
-    let mut words = options.command.into_iter();
-    let program = words.next().context("no program was given")?;
+    let mut command = options.command.into_iter();
+    let program = command.next().context("no program given")?;
     let guest = Guest {
-        arguments: words.collect(),
+        arguments: command.collect(),
         timeout: Duration::from_secs(options.timeout),
         kernel_log: options.kernel_log,
         show: !options.json,
@@ -193,14 +193,14 @@ fn run_command(options: RunOptions) -> Result<()> {
     };
     let outcome = run(&guest)?;
     if options.json {
-        let about = serde_json::json!({
+        let result = serde_json::json!({
             "code": outcome.code,
             "stdout": String::from_utf8_lossy(&outcome.stdout),
             "stderr": String::from_utf8_lossy(&outcome.stderr),
             "boot_seconds": outcome.boot.as_secs_f64(),
             "seconds": outcome.took.as_secs_f64(),
         });
-        println!("{about}");
+        println!("{result}");
     }
     std::io::stdout().flush()?;
     if outcome.code != 0 {
@@ -214,17 +214,17 @@ fn list_modules() -> Result<()> {
     let index = kernel.index()?;
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["PURPOSE", "WANTED", "STATE"]);
+    table.set_header(["PURPOSE", "MODULE", "STATE"]);
     let mut absent = Vec::new();
-    for (purpose, names) in modules::CARRIED {
+    for (purpose, names) in modules::INCLUDED {
         for name in *names {
             let state = match index.find(name) {
                 Presence::Loadable(found) if found.len() == 1 => "module".to_owned(),
                 Presence::Loadable(found) => format!("{} modules", found.len()),
-                Presence::Builtin => "part of the kernel".to_owned(),
+                Presence::Builtin => "built in".to_owned(),
                 Presence::Absent => {
                     absent.push(*name);
-                    "not in this kernel".to_owned()
+                    "missing".to_owned()
                 }
             };
             table.add_row([*purpose, name, &state]);
@@ -232,10 +232,10 @@ fn list_modules() -> Result<()> {
     }
     println!("{}\n", table.trim_fmt());
     println!("kernel {} (Debian package version {})", kernel.release, kernel.package_version);
-    println!("the guest carries {} modules", index.carried()?.len());
+    println!("the guest contains {} modules", index.included()?.len());
     println!(
-        "not in this kernel: {}",
-        if absent.is_empty() { "nothing".to_owned() } else { absent.join(", ") }
+        "missing in this kernel: {}",
+        if absent.is_empty() { "none".to_owned() } else { absent.join(", ") }
     );
     Ok(())
 }
@@ -248,6 +248,6 @@ fn parse_variable(text: &str) -> Result<(String, OsString)> {
 
 fn parse_file(text: &str) -> Result<(PathBuf, PathBuf)> {
     let (host, guest) = text.rsplit_once(':').context("expected HOST:GUEST, two paths")?;
-    ensure!(guest.starts_with('/'), "expected HOST:GUEST, where the guest's path begins with /");
+    ensure!(guest.starts_with('/'), "expected HOST:GUEST, where the guest's path starts with /");
     Ok((host.into(), guest.into()))
 }

@@ -1,6 +1,6 @@
-//! The machine that the guest runs on: a QEMU process, three ports out of it, and the console's log.
+//! The QEMU process of a guest, three serial ports, and the log of its console.
 //!
-//! No machine outlives its [`Machine`], and none outlives this process: the kernel kills it then.
+//! No QEMU outlives its [`Machine`] or this process: the kernel kills it then.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
@@ -17,29 +17,29 @@ use super::cpio::Archive;
 use super::kernel::{Kernel, guest_folder};
 use knit_dev::process;
 
-/// How many consoles stay in the cache.
-const CONSOLES_KEPT: usize = 20;
+/// How many console logs stay in the cache.
+const MAX_CONSOLE_LOGS: usize = 20;
 /// How long QEMU may take to connect its ports.
-const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The ways out of the guest.
+/// The output channels of the guest.
 pub struct Ports {
     /// The program's standard output.
     pub output: UnixStream,
     /// The program's standard error.
     pub error: UnixStream,
-    /// Lines of the guest's first process.
+    /// Status lines of the guest's init process.
     pub report: UnixStream,
 }
 
 /// A running guest.
 pub struct Machine {
     qemu: Child,
-    /// What QEMU reads while it starts.
+    /// The files that QEMU reads while it starts.
     folder: Option<TempDir>,
-    /// Where QEMU itself complains: a file without a name.
-    complaints: File,
-    /// What the kernel writes.
+    /// QEMU's standard error: an unnamed temporary file.
+    qemu_errors: File,
+    /// The log of the kernel's console.
     pub console: PathBuf,
 }
 
@@ -48,33 +48,34 @@ impl Machine {
     pub fn boot(guest: &Guest, kernel: &Kernel, root: &Archive) -> Result<(Self, Ports)> {
         let folder = run_folder(root)?;
         let console = console_file(&guest.name())?;
-        let complaints = tempfile::tempfile()?;
+        let qemu_errors = tempfile::tempfile()?;
         let names = ["output", "error", "report"];
         let mut listeners = Vec::new();
         let mut command = qemu(guest, kernel, folder.path());
         command.args(["-device", "virtio-serial-pci,max_ports=4"]);
         for (number, name) in (1..).zip(names) {
             let path = folder.path().join(name);
-            listeners
-                .push(UnixListener::bind(&path).with_context(|| format!("cannot make {}", path.display()))?);
+            listeners.push(
+                UnixListener::bind(&path).with_context(|| format!("cannot create {}", path.display()))?,
+            );
             command.arg("-chardev").arg(format!("socket,id={name},path={}", escaped(&path)));
             command.arg("-device").arg(format!("virtserialport,chardev={name},nr={number}"));
         }
         add_nics(&mut command);
         command.arg("-chardev").arg(format!("file,id=console,path={}", escaped(&console)));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(complaints.try_clone()?);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(qemu_errors.try_clone()?);
         let qemu = command.spawn().with_context(|| format!("cannot start `{}`", process::line(&command)))?;
-        let mut machine = Self { qemu, folder: Some(folder), complaints, console };
+        let mut machine = Self { qemu, folder: Some(folder), qemu_errors, console };
         let [output, error, report] = machine.connect(&listeners)?;
         Ok((machine, Ports { output, error, report }))
     }
 
-    /// Removes what QEMU needed to start, once the guest is up.
-    pub fn forget_files(&mut self) {
+    /// Removes the files that QEMU needed to start, once the guest is up.
+    pub fn remove_boot_files(&mut self) {
         self.folder = None;
     }
 
-    /// Switches the machine off and says how QEMU ended.
+    /// Powers the machine off; returns the exit status of QEMU.
     pub fn kill(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.qemu.try_wait()? {
             return Ok(status);
@@ -83,17 +84,17 @@ impl Machine {
         Ok(self.qemu.wait()?)
     }
 
-    /// What QEMU itself complained about.
-    pub fn complaints(&self) -> String {
+    /// QEMU's error output.
+    pub fn qemu_errors(&self) -> String {
         let mut text = Vec::new();
-        let mut file = &self.complaints;
-        // They are a hint on top of another error, which is the one to report.
+        let mut file = &self.qemu_errors;
+        // It only adds detail to another error, so failing to read it is ignored.
         let _ = file.rewind().and_then(|()| file.read_to_end(&mut text));
         String::from_utf8_lossy(&text).into_owned()
     }
 
     fn connect(&mut self, listeners: &[UnixListener]) -> Result<[UnixStream; 3]> {
-        let limit = Instant::now() + CONNECT_LIMIT;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         let mut ports = Vec::new();
         for listener in listeners {
             listener.set_nonblocking(true)?;
@@ -101,13 +102,13 @@ impl Machine {
                 match listener.accept() {
                     Ok((port, _)) => break port,
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error).context("cannot take QEMU's connection"),
+                    Err(error) => return Err(error).context("cannot accept QEMU's connection"),
                 }
                 if let Some(status) = self.qemu.try_wait()? {
-                    bail!("qemu did not start: {status}\n{}", process::tail(&self.complaints()));
+                    bail!("qemu did not start: {status}\n{}", process::tail(&self.qemu_errors()));
                 }
-                if Instant::now() > limit {
-                    bail!("qemu did not connect its ports within {} s", CONNECT_LIMIT.as_secs());
+                if Instant::now() > deadline {
+                    bail!("qemu did not connect its ports within {} s", CONNECT_TIMEOUT.as_secs());
                 }
                 std::thread::sleep(Duration::from_millis(5));
             };
@@ -120,12 +121,12 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Nothing better to do with an error here: the process is gone, or is not ours.
+        // An error is ignored: the process has ended.
         let _ = self.kill();
     }
 }
 
-/// Boots a guest whose console is this terminal, and waits until it switches itself off.
+/// Boots a guest with this terminal as its console, and waits until it powers off.
 pub fn boot_on_terminal(guest: &Guest, kernel: &Kernel, root: &Archive) -> Result<()> {
     let folder = run_folder(root)?;
     let mut command = qemu(guest, kernel, folder.path());
@@ -135,14 +136,14 @@ pub fn boot_on_terminal(guest: &Guest, kernel: &Kernel, root: &Archive) -> Resul
 }
 
 fn qemu(guest: &Guest, kernel: &Kernel, folder: &Path) -> Command {
-    // The kernel's own words cost time on an emulated line, so that only what matters is written unless asked for.
-    // A kernel that is in trouble panics, a panic ends the machine, and the end of the machine is seen here.
+    // Kernel messages are slow on an emulated serial line, so only warnings are written by default.
+    // An oops causes a panic, and a panic ends QEMU, which is detected here.
     let level = if guest.kernel_log { 7 } else { 4 };
-    // On a busy machine an emulated timer may come too late for the kernel's own check of it.
+    // On a busy machine an emulated timer may be too late for the kernel's timer check.
     let arguments = format!(
         "console=ttyS0 loglevel={level} panic=-1 oops=panic mitigations=off random.trust_cpu=on no_timer_check"
     );
-    // setpriv becomes QEMU, which then dies with this process.
+    // setpriv executes QEMU, which is then killed when this process ends.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
     command.args(["-accel", "tcg", "-cpu", "max", "-machine", "q35"]);
@@ -153,7 +154,7 @@ fn qemu(guest: &Guest, kernel: &Kernel, folder: &Path) -> Command {
     command
 }
 
-/// Two NICs, each at one end of a cable. After the ports: those are known by the place of their device.
+/// Two NICs on the two ends of one cable. After the ports, whose device names depend on their PCI slot.
 fn add_nics(command: &mut Command) {
     for number in 0..2 {
         command.arg("-netdev").arg(format!("hubport,id=wire{number},hubid=0"));
@@ -166,18 +167,18 @@ fn initrd(folder: &Path) -> PathBuf {
     folder.join("initrd")
 }
 
-/// A folder with the root file system in it. Its path is short, because those of sockets must be.
+/// A directory with the root file system. Its path is short, because socket paths are limited.
 fn run_folder(root: &Archive) -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("knit-guest-").tempdir()?;
     let path = initrd(folder.path());
     let mut file =
-        BufWriter::new(File::create(&path).with_context(|| format!("cannot make {}", path.display()))?);
+        BufWriter::new(File::create(&path).with_context(|| format!("cannot create {}", path.display()))?);
     root.write(&mut file)?;
     file.flush()?;
     Ok(folder)
 }
 
-/// A new file for a console. The oldest ones go.
+/// A new file for a console log. Removes the oldest ones.
 fn console_file(name: &str) -> Result<PathBuf> {
     let folder = guest_folder()?.join("console");
     std::fs::create_dir_all(&folder)?;
@@ -185,12 +186,12 @@ fn console_file(name: &str) -> Result<PathBuf> {
     for entry in std::fs::read_dir(&folder)? {
         let entry = entry?;
         // Another command may have removed it meanwhile.
-        if let Ok(time) = entry.metadata().and_then(|about| about.modified()) {
+        if let Ok(time) = entry.metadata().and_then(|metadata| metadata.modified()) {
             logs.push((time, entry.path()));
         }
     }
     logs.sort();
-    for (_, path) in logs.iter().take(logs.len().saturating_sub(CONSOLES_KEPT - 1)) {
+    for (_, path) in logs.iter().take(logs.len().saturating_sub(MAX_CONSOLE_LOGS - 1)) {
         let _ = std::fs::remove_file(path);
     }
     let prefix = format!("{name}-");
@@ -199,7 +200,7 @@ fn console_file(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A path as QEMU's options want it: a comma would begin the next option.
+/// A path for a QEMU option, in which a comma separates suboptions.
 fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }

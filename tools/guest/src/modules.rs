@@ -1,18 +1,17 @@
-//! Kernel modules: which ones the guest carries, and the order in which they load.
+//! Kernel modules: which ones the guest contains, and their load order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// Loaded before the program starts: without the first two its output finds no way out, and nothing else loads the driver
-/// of the NICs.
+/// Loaded before the program starts: the first two for its output; nothing loads the driver of the NICs on demand.
 pub const AT_BOOT: &[&str] = &["virtio_pci", "virtio_console", "virtio_net"];
 
-/// What the guest carries, by purpose. The kernel loads each when something asks for it. A `*` stands for anything.
-pub const CARRIED: &[(&str, &[&str])] = &[
+/// The modules in the guest, by purpose. The kernel loads them on demand. A `*` matches anything.
+pub const INCLUDED: &[(&str, &[&str])] = &[
     (
-        "links on a wire",
+        "links on a NIC",
         &["8021q", "ipvlan", "ipvtap", "macvlan", "macvtap", "macsec", "bonding", "team*", "virtio_net"],
     ),
     ("links within a node", &["veth", "dummy", "ifb", "tun", "tap", "nlmon", "vrf"]),
@@ -89,34 +88,34 @@ pub const CARRIED: &[(&str, &[&str])] = &[
         ],
     ),
     ("virtual switches", &["openvswitch", "vport_*", "nsh", "psample"]),
-    ("what others ask for", &["crc32c*", "libcrc32c", "ts_*"]),
+    ("dependencies", &["crc32c*", "libcrc32c", "ts_*"]),
     ("file systems", &["overlay"]),
     ("simulated network cards", &["netdevsim"]),
 ];
 
-/// The modules of one kernel, as its `modules.dep` names them.
+/// The modules of one kernel, from its `modules.dep`.
 pub struct Index {
-    /// Module to its file, relative to the folder of `modules.dep`.
+    /// Module to its file, relative to the directory of `modules.dep`.
     files: BTreeMap<String, String>,
-    /// Module to what must be loaded before it.
-    needs: BTreeMap<String, Vec<String>>,
-    /// What is part of the kernel itself.
+    /// Module to its dependencies.
+    dependencies: BTreeMap<String, Vec<String>>,
+    /// Modules that are built into the kernel.
     builtin: BTreeSet<String>,
 }
 
 /// Where a module is.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// These modules are files.
+    /// In these files.
     Loadable(Vec<String>),
-    /// It is part of the kernel.
+    /// Built into the kernel.
     Builtin,
-    /// This kernel was built without it.
+    /// Not in this kernel.
     Absent,
 }
 
 impl Index {
-    /// Reads what `depmod` wrote into a kernel's module folder.
+    /// Reads the index that `depmod` wrote into a kernel's module directory.
     pub fn read(folder: &Path) -> Result<Self> {
         let text = |name: &str| {
             let path = folder.join(name);
@@ -128,23 +127,23 @@ impl Index {
     fn parse(dependencies: &str, builtin: &str) -> Self {
         let mut index = Self {
             files: BTreeMap::new(),
-            needs: BTreeMap::new(),
+            dependencies: BTreeMap::new(),
             builtin: builtin.lines().map(module_name).collect(),
         };
-        for (file, needs) in dependencies.lines().filter_map(|line| line.split_once(':')) {
+        for (file, required) in dependencies.lines().filter_map(|line| line.split_once(':')) {
             let name = module_name(file);
-            index.needs.insert(name.clone(), needs.split_whitespace().map(module_name).collect());
+            index.dependencies.insert(name.clone(), required.split_whitespace().map(module_name).collect());
             index.files.insert(name, file.to_owned());
         }
         index
     }
 
-    /// The file of a module, relative to the module folder.
+    /// The file of a module, relative to the module directory.
     pub fn file(&self, module: &str) -> Option<&str> {
         self.files.get(module).map(String::as_str)
     }
 
-    /// Which modules a name or pattern of [`CARRIED`] means in this kernel.
+    /// The modules that a name or pattern of [`INCLUDED`] matches in this kernel.
     pub fn find(&self, pattern: &str) -> Presence {
         let found: Vec<String> = self.files.keys().filter(|name| matches(pattern, name)).cloned().collect();
         if !found.is_empty() {
@@ -156,34 +155,34 @@ impl Index {
         }
     }
 
-    /// The modules and everything they need, each after what it needs.
-    /// Fails on a name that this kernel does not have; what is built in is left out.
+    /// The modules and their dependencies, each after its dependencies.
+    /// Fails for a name that this kernel does not have; built-in modules are left out.
     pub fn load_order<'a>(&self, modules: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>> {
         let mut order = Vec::new();
-        let mut seen = BTreeSet::new();
+        let mut visited = BTreeSet::new();
         for module in modules {
-            self.visit(&module.replace('-', "_"), &mut seen, &mut order)?;
+            self.visit(&module.replace('-', "_"), &mut visited, &mut order)?;
         }
         Ok(order)
     }
 
-    fn visit(&self, module: &str, seen: &mut BTreeSet<String>, order: &mut Vec<String>) -> Result<()> {
-        if self.builtin.contains(module) || !seen.insert(module.to_owned()) {
+    fn visit(&self, module: &str, visited: &mut BTreeSet<String>, order: &mut Vec<String>) -> Result<()> {
+        if self.builtin.contains(module) || !visited.insert(module.to_owned()) {
             return Ok(());
         }
-        let Some(needs) = self.needs.get(module) else {
-            bail!("the guest's kernel has no module {module} (`cargo xtask vm modules` lists what it has)");
+        let Some(required) = self.dependencies.get(module) else {
+            bail!("the guest's kernel has no module {module} (see `cargo xtask vm modules`)");
         };
-        for need in needs {
-            self.visit(need, seen, order)?;
+        for dependency in required {
+            self.visit(dependency, visited, order)?;
         }
         order.push(module.to_owned());
         Ok(())
     }
 
-    /// Everything that the guest carries, in an order in which it could be loaded.
-    pub fn carried(&self) -> Result<Vec<String>> {
-        let patterns = CARRIED.iter().flat_map(|(_, names)| *names).chain(AT_BOOT);
+    /// All modules in the guest, in load order.
+    pub fn included(&self) -> Result<Vec<String>> {
+        let patterns = INCLUDED.iter().flat_map(|(_, names)| *names).chain(AT_BOOT);
         let found: Vec<String> = patterns
             .filter_map(|pattern| match self.find(pattern) {
                 Presence::Loadable(names) => Some(names),
@@ -195,7 +194,7 @@ impl Index {
     }
 }
 
-/// A module's name in the kernel: the file's name with underscores.
+/// A module's name in the kernel: the file name with underscores.
 fn module_name(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     name.split(".ko").next().unwrap_or(name).replace('-', "_")
@@ -224,25 +223,25 @@ mod tests {
     }
 
     #[test]
-    fn a_module_comes_after_what_it_needs_and_only_once() {
+    fn a_module_follows_its_dependencies_and_appears_once() {
         let order = index().load_order(["br_netfilter", "bridge", "stp"]).unwrap();
         assert_eq!(order, ["llc", "stp", "bridge", "br_netfilter"]);
     }
 
     #[test]
-    fn names_may_have_dashes_and_builtin_ones_load_nothing() {
+    fn names_may_have_dashes_and_builtin_modules_are_left_out() {
         assert_eq!(index().load_order(["crc32c-intel", "sch_fq_codel"]).unwrap(), ["crc32c_intel"]);
         assert_eq!(index().file("crc32c_intel"), Some("kernel/arch/x86/crypto/crc32c-intel.ko"));
     }
 
     #[test]
-    fn a_module_that_is_not_there_is_named() {
+    fn a_missing_module_is_reported() {
         let error = index().load_order(["netdevsim"]).unwrap_err().to_string();
         assert!(error.starts_with("the guest's kernel has no module netdevsim"), "{error}");
     }
 
     #[test]
-    fn patterns_find_files_before_builtin_ones() {
+    fn patterns_match_files_before_builtin_modules() {
         let index = index();
         assert_eq!(index.find("sch_*"), Presence::Loadable(vec!["sch_fq".into(), "sch_netem".into()]));
         assert_eq!(index.find("sch_fq_codel"), Presence::Builtin);

@@ -1,4 +1,4 @@
-//! The guest's root file system: busybox, a few real tools with their libraries, the modules, and the program.
+//! The guest's root file system: busybox, some full-featured tools with their libraries, modules, and the program.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -14,13 +14,13 @@ use super::kernel::Kernel;
 use super::{elf, modules, tools};
 use knit_dev::process;
 
-/// Where the guest finds programs.
+/// The guest's search path for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The first process.
+/// The init process.
 const INIT: &str = include_str!("init.sh");
 
-/// Small files that programs look for: names of users, hosts, protocols.
+/// Small configuration files: users, hosts, protocols, services.
 const ETC: &[(&str, &str)] = &[
     ("passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
     ("group", "root:x:0:\nnogroup:x:65534:\n"),
@@ -34,16 +34,16 @@ const ETC: &[(&str, &str)] = &[
     ("services", "ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n"),
 ];
 
-/// What the guest does when it is up.
-pub enum Task<'a> {
+/// What the guest does after boot.
+pub enum BootTask<'a> {
     /// Run the guest's program; `end` follows the last byte of each of its streams.
     Program { end: &'a str },
-    /// Give a person a shell on the console.
+    /// Run an interactive shell on the console.
     Shell,
 }
 
-/// Puts the root file system together.
-pub fn root(guest: &Guest, task: &Task, kernel: &Kernel) -> Result<Archive> {
+/// Builds the root file system.
+pub fn build(guest: &Guest, task: &BootTask, kernel: &Kernel) -> Result<Archive> {
     let mut archive = Archive::default();
     add_layout(&mut archive);
     add_busybox(&mut archive)?;
@@ -55,12 +55,12 @@ pub fn root(guest: &Guest, task: &Task, kernel: &Kernel) -> Result<Archive> {
     }
     archive.bytes("init", 0o755, INIT);
     match task {
-        Task::Program { end } => {
+        BootTask::Program { end } => {
             let program = add_program(&mut archive, guest)?;
             archive.bytes("knit/command", 0o644, command(guest, &program)?);
             archive.bytes("knit/end", 0o644, *end);
         }
-        Task::Shell => archive.bytes("knit/shell", 0o644, shell(guest)?),
+        BootTask::Shell => archive.bytes("knit/shell", 0o644, shell(guest)?),
     }
     Ok(archive)
 }
@@ -92,7 +92,7 @@ fn add_busybox(archive: &mut Archive) -> Result<()> {
             archive.symlink(path, "/usr/bin/busybox");
         }
     }
-    // The kernel asks for modules by this path.
+    // The kernel runs modprobe by this path.
     archive.symlink("usr/sbin/modprobe", "/usr/bin/busybox");
     archive.host_file("usr/bin/busybox", 0o755, busybox);
     Ok(())
@@ -100,14 +100,14 @@ fn add_busybox(archive: &mut Archive) -> Result<()> {
 
 fn add_modules(archive: &mut Archive, guest: &Guest, kernel: &Kernel) -> Result<()> {
     let index = kernel.index()?;
-    let wanted = modules::AT_BOOT.iter().copied().chain(guest.modules.iter().map(String::as_str));
-    let at_boot = index.load_order(wanted)?;
-    let carried: BTreeSet<String> = index.carried()?.into_iter().chain(at_boot.iter().cloned()).collect();
+    let modules = modules::AT_BOOT.iter().copied().chain(guest.modules.iter().map(String::as_str));
+    let at_boot = index.load_order(modules)?;
+    let included: BTreeSet<String> = index.included()?.into_iter().chain(at_boot.iter().cloned()).collect();
 
     let host = kernel.modules();
     let folder = Path::new("usr/lib/modules").join(&kernel.release);
     let path = |module: &String| index.file(module).expect("a module in load order has a file");
-    for module in &carried {
+    for module in &included {
         archive.host_file(folder.join(path(module)), 0o644, host.join(path(module)));
     }
     let list: String =
@@ -117,9 +117,9 @@ fn add_modules(archive: &mut Archive, guest: &Guest, kernel: &Kernel) -> Result<
         [("modules.dep", dep_module as fn(&str) -> Option<&str>), ("modules.alias", alias_module)]
     {
         let text = std::fs::read_to_string(host.join(name)).with_context(|| format!("cannot read {name}"))?;
-        let kept = text
-            .lines()
-            .filter(|line| module_of(line).is_some_and(|module| carried.contains(&module.replace('-', "_"))));
+        let kept = text.lines().filter(|line| {
+            module_of(line).is_some_and(|module| included.contains(&module.replace('-', "_")))
+        });
         archive.bytes(folder.join(name), 0o644, kept.map(|line| format!("{line}\n")).collect::<String>());
     }
     for name in ["modules.builtin", "modules.builtin.modinfo", "modules.order"] {
@@ -140,13 +140,13 @@ fn alias_module(line: &str) -> Option<&str> {
 
 fn add_program(archive: &mut Archive, guest: &Guest) -> Result<PathBuf> {
     elf::require_static(&guest.program)?;
-    let name = guest.program.file_name().context("the program has no name")?;
+    let name = guest.program.file_name().context("the program's path has no file name")?;
     let path = Path::new("/knit/program").join(name);
     archive.host_file(&path, 0o755, &guest.program);
     Ok(path)
 }
 
-/// The lines of shell that become the program.
+/// The shell script that executes the program.
 fn command(guest: &Guest, program: &Path) -> Result<Vec<u8>> {
     let mut text = environment(guest)?;
     text.extend(b" ");
@@ -159,8 +159,8 @@ fn command(guest: &Guest, program: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The lines of shell that become a person's shell. busybox's shell has a history and prefers its own applets, so
-/// the real tools need their paths.
+/// The shell script that executes an interactive shell. busybox's shell has a history but prefers its own applets, so the
+/// full-featured tools need aliases with their paths.
 fn shell(guest: &Guest) -> Result<Vec<u8>> {
     let aliases: String = tools::ALWAYS
         .iter()
@@ -172,7 +172,7 @@ fn shell(guest: &Guest) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// `exec env` with the environment that the program gets, and nothing else.
+/// `exec env` with exactly the program's environment.
 fn environment(guest: &Guest) -> Result<Vec<u8>> {
     let mut text = format!("cd /\nexec env -i PATH={PATH} HOME=/root TERM=linux").into_bytes();
     for (name, value) in &guest.environment {
@@ -187,7 +187,7 @@ fn environment(guest: &Guest) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Appends a word so that the shell takes it as it is.
+/// Appends a word, quoted for the shell.
 fn quote(text: &mut Vec<u8>, word: &OsStr) {
     text.push(b'\'');
     for byte in word.as_bytes() {
@@ -199,10 +199,10 @@ fn quote(text: &mut Vec<u8>, word: &OsStr) {
     text.push(b'\'');
 }
 
-/// The path within the archive, where `/bin` and its like are links into `/usr`.
+/// The path within the archive, where `/bin` and similar directories are links into `/usr`.
 pub fn merged(path: &Path) -> Result<PathBuf> {
     let Ok(relative) = path.strip_prefix("/") else {
-        bail!("{} is not a full path: the guest's side begins with /", path.display());
+        bail!("{} is not an absolute path", path.display());
     };
     let linked = ["bin", "sbin", "lib", "lib64"].iter().any(|folder| relative.starts_with(folder));
     Ok(if linked { Path::new("usr").join(relative) } else { relative.to_owned() })
@@ -210,11 +210,11 @@ pub fn merged(path: &Path) -> Result<PathBuf> {
 
 fn mode(host: &Path) -> Result<u32> {
     use std::os::unix::fs::PermissionsExt;
-    let about = std::fs::metadata(host).with_context(|| format!("cannot read {}", host.display()))?;
-    if !about.is_file() {
+    let metadata = std::fs::metadata(host).with_context(|| format!("cannot read {}", host.display()))?;
+    if !metadata.is_file() {
         bail!("{} is not a file", host.display());
     }
-    Ok(about.permissions().mode() & 0o777)
+    Ok(metadata.permissions().mode() & 0o777)
 }
 
 #[cfg(test)]
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_reach_the_program_as_they_were_typed() {
+    fn arguments_are_quoted() {
         let guest = Guest {
             arguments: vec!["it's".into(), "a b".into(), "".into()],
             environment: vec![("WHO".into(), "$HOME".into())],
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_variable_without_a_name_is_refused() {
+    fn an_environment_variable_without_a_name_is_rejected() {
         let guest = Guest { environment: vec![(String::new(), "x".into())], ..Guest::new("/bin/busybox") };
         command(&guest, Path::new("/x")).unwrap_err();
     }
 
     #[test]
-    fn paths_go_where_the_links_of_the_root_point() {
+    fn paths_follow_the_links_of_the_root() {
         assert_eq!(merged(Path::new("/bin/ip")).unwrap(), Path::new("usr/bin/ip"));
         assert_eq!(merged(Path::new("/data/x")).unwrap(), Path::new("data/x"));
         merged(Path::new("data/x")).unwrap_err();

@@ -1,5 +1,5 @@
-//! One run of a program in a guest, from boot to its exit code. It always ends: by itself, by the guest's death, or
-//! by its time limit.
+//! One run of a program in a guest, from boot to its exit code. It always ends: by itself, when the guest goes down, or at
+//! its time limit.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,31 +11,31 @@ use anyhow::{Context, Result, anyhow};
 
 use super::kernel::Kernel;
 use super::machine::{Machine, Ports};
-use super::root::{Task, root};
+use super::root::{self, BootTask};
 use super::stream::{self, Received};
 use super::{Guest, Outcome};
 use knit_dev::process;
 use knit_dev::progress::seconds;
 
-/// How long output may still come after the program ended, from processes that it left behind.
-const GRACE: Duration = Duration::from_secs(2);
+/// How long output may still arrive after the program ended, from processes that it left behind.
+const OUTPUT_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
-/// How the kernel announces the reason of a panic.
+/// The prefix of the kernel's panic message.
 const PANIC: &str = "Kernel panic - not syncing: ";
 
-/// What the guest lets us know.
+/// An event of a running guest.
 enum Event {
     /// User space was reached after this time.
     Up(Duration),
     /// The program ended with this code.
     Exit(i32),
-    /// No more of these lines.
+    /// The report port was closed.
     ReportEnded,
-    /// No more of a stream, and whether that is because it could not be passed on.
+    /// A stream has ended; `stuck` if its output could not be passed on.
     StreamEnded { stuck: bool },
 }
 
-/// What is known of a run.
+/// The state of a run.
 #[derive(Default)]
 struct Progress {
     boot: Option<Duration>,
@@ -46,7 +46,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn note(&mut self, event: &Event) {
+    fn record(&mut self, event: &Event) {
         match event {
             Event::Up(time) => self.boot = Some(*time),
             Event::Exit(code) => self.code = Some(*code),
@@ -66,18 +66,18 @@ impl Progress {
 /// Runs the guest's program and returns its output and exit code.
 pub fn run(guest: &Guest) -> Result<Outcome> {
     let kernel = Kernel::ensure()?;
-    let mark = mark()?;
-    let root = root(guest, &Task::Program { end: &mark }, &kernel)?;
-    let began = Instant::now();
+    let marker = end_marker()?;
+    let root = root::build(guest, &BootTask::Program { end: &marker }, &kernel)?;
+    let start = Instant::now();
     let (mut machine, ports) = Machine::boot(guest, &kernel, &root)?;
     drop(root);
 
     let (sender, events) = channel();
-    let (output, error) = listen(guest, ports, &mark, &sender);
+    let (output, error) = listen(guest, ports, &marker, &sender);
     drop(sender);
-    let progress = follow(&mut machine, &events, began + guest.timeout);
-    let timed_out = began.elapsed() >= guest.timeout;
-    // With the machine gone, every reader comes to an end.
+    let progress = follow(&mut machine, &events, start + guest.timeout);
+    let timed_out = start.elapsed() >= guest.timeout;
+    // Killing the machine ends all readers.
     machine.kill()?;
     let received = |reader: JoinHandle<Result<Received>>| reader.join().expect("a reader does not panic");
     let (output, error) = (received(output)?, received(error)?);
@@ -88,29 +88,29 @@ pub fn run(guest: &Guest) -> Result<Outcome> {
     match progress.code {
         Some(code) => Ok(Outcome {
             code,
-            stdout: output.kept,
-            stderr: error.kept,
+            stdout: output.collected,
+            stderr: error.collected,
             boot: progress.boot.unwrap_or_default(),
-            took: began.elapsed(),
+            took: start.elapsed(),
         }),
-        None => Err(death(guest, &machine, &progress, timed_out, &console, &[output, error])),
+        None => Err(failure(guest, &machine, &progress, timed_out, &console, &[output, error])),
     }
 }
 
-/// Starts a reader for each way out of the guest.
+/// Starts a reader for each output channel of the guest.
 fn listen(
     guest: &Guest,
     ports: Ports,
-    mark: &str,
+    marker: &str,
     events: &Sender<Event>,
 ) -> (JoinHandle<Result<Received>>, JoinHandle<Result<Received>>) {
     let reader = |port: UnixStream, show: Box<dyn Write + Send>| {
-        let (mark, keep, events) = (mark.to_owned(), guest.keep, events.clone());
+        let (marker, keep, events) = (marker.to_owned(), guest.keep, events.clone());
         std::thread::spawn(move || {
-            let received = stream::receive(port, &mark, keep, show);
-            // Nobody listens any more when the time is over.
+            let received = stream::receive(port, &marker, keep, show);
+            // The receiver is gone after the time limit.
             let _ = events.send(Event::StreamEnded { stuck: received.is_err() });
-            received.context("cannot pass the program's output on")
+            received.context("cannot pass on the program's output")
         })
     };
     let (shown, shown_error): (Box<dyn Write + Send>, Box<dyn Write + Send>) = if guest.show {
@@ -128,7 +128,7 @@ fn listen(
 fn read_report(port: UnixStream, events: &Sender<Event>) {
     let lines = BufReader::new(port).lines().map_while(Result::ok);
     for event in lines.filter_map(|line| parse_report(&line)).chain([Event::ReportEnded]) {
-        // Nobody listens any more when the time is over.
+        // The receiver is gone after the time limit.
         let _ = events.send(event);
     }
 }
@@ -141,17 +141,17 @@ fn parse_report(line: &str) -> Option<Event> {
     }
 }
 
-/// Waits until the run is over or its time is.
+/// Waits until the run or its time is over.
 fn follow(machine: &mut Machine, events: &Receiver<Event>, deadline: Instant) -> Progress {
     let mut progress = Progress::default();
     let mut limit = deadline;
     while !progress.is_over() {
         match events.recv_timeout(limit.saturating_duration_since(Instant::now())) {
             Ok(event) => {
-                progress.note(&event);
+                progress.record(&event);
                 match event {
-                    Event::Up(_) => machine.forget_files(),
-                    Event::Exit(_) => limit = deadline.min(Instant::now() + GRACE),
+                    Event::Up(_) => machine.remove_boot_files(),
+                    Event::Exit(_) => limit = deadline.min(Instant::now() + OUTPUT_GRACE_PERIOD),
                     Event::ReportEnded | Event::StreamEnded { .. } => {}
                 }
             }
@@ -161,8 +161,8 @@ fn follow(machine: &mut Machine, events: &Receiver<Event>, deadline: Instant) ->
     progress
 }
 
-/// Why there is no exit code.
-fn death(
+/// The error for a run without an exit code.
+fn failure(
     guest: &Guest,
     machine: &Machine,
     progress: &Progress,
@@ -183,30 +183,31 @@ fn death(
         format!("the guest went down before {name} ended")
     };
     for (title, stream) in ["standard output", "standard error"].iter().zip(streams) {
-        if !guest.show && !stream.kept.is_empty() {
-            let kept = String::from_utf8_lossy(&stream.kept);
-            text += &format!("\nits {title} ended with:\n{}", process::tail(&kept));
+        if !guest.show && !stream.collected.is_empty() {
+            let collected = String::from_utf8_lossy(&stream.collected);
+            text += &format!("\nits {title} ended with:\n{}", process::tail(&collected));
         }
     }
-    let complaints = machine.complaints();
-    let said = [("qemu said", process::tail(&complaints)), ("the console ended with", last_words(console))];
-    for (title, lines) in said {
+    let qemu_errors = machine.qemu_errors();
+    let details =
+        [("qemu printed", process::tail(&qemu_errors)), ("the console ended with", relevant_lines(console))];
+    for (title, lines) in details {
         if !lines.is_empty() {
             text += &format!("\n{title}:\n{lines}");
         }
     }
-    text += &format!("\nthe whole console: {}", machine.console.display());
+    text += &format!("\nconsole log: {}", machine.console.display());
     anyhow!(text)
 }
 
-/// What the kernel gave as the reason of its panic.
+/// The reason in the kernel's panic message.
 fn panic_reason(console: &str) -> Option<&str> {
     let (_, rest) = console.split_once(PANIC)?;
     Some(rest.lines().next().unwrap_or(rest).trim())
 }
 
-/// The console around a panic, whose cause comes before it and whose end is a long trace; otherwise its end.
-fn last_words(console: &str) -> String {
+/// The console lines around a panic, whose cause comes before it and whose trace follows; without a panic, the last lines.
+fn relevant_lines(console: &str) -> String {
     const BEFORE: usize = 10;
     const AFTER: usize = 15;
     let lines: Vec<&str> = console.lines().collect();
@@ -216,15 +217,15 @@ fn last_words(console: &str) -> String {
     }
 }
 
-/// The console's text without carriage returns and terminal commands.
+/// The console log without control characters.
 fn console_text(machine: &Machine) -> String {
     let bytes = std::fs::read(&machine.console).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     text.chars().filter(|letter| *letter == '\n' || *letter == '\t' || !letter.is_control()).collect()
 }
 
-/// A word that no program writes by chance.
-fn mark() -> Result<String> {
+/// A random marker that no program writes by chance.
+fn end_marker() -> Result<String> {
     let mut random = [0; 16];
     let mut source = std::fs::File::open("/dev/urandom").context("cannot open /dev/urandom")?;
     source.read_exact(&mut random)?;
@@ -243,20 +244,20 @@ mod tests {
     }
 
     #[test]
-    fn what_led_to_a_panic_is_shown() {
+    fn the_lines_before_a_panic_are_shown() {
         let line = |number: usize| format!("[ {number}]{}\n", if number == 50 { PANIC } else { "" });
         let console: String = (0..100).map(line).collect();
-        let shown = last_words(&console);
+        let shown = relevant_lines(&console);
         assert_eq!((shown.lines().next(), shown.lines().last()), (Some("[ 40]"), Some("[ 64]")));
-        assert!(last_words("[ 1] calm\n").ends_with("calm"));
+        assert!(relevant_lines("[ 1] calm\n").ends_with("calm"));
     }
 
     #[test]
-    fn a_run_is_over_when_everything_has_come_or_nothing_more_can() {
+    fn a_run_is_over_when_all_output_has_arrived_or_none_can_arrive() {
         let ended = || Event::StreamEnded { stuck: false };
         let over = |events: &[Event]| {
             let mut progress = Progress::default();
-            events.iter().for_each(|event| progress.note(event));
+            events.iter().for_each(|event| progress.record(event));
             progress.is_over()
         };
         assert!(!over(&[Event::Exit(0), ended()]));
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_read_and_noise_is_not() {
+    fn report_lines_are_parsed_and_others_ignored() {
         assert!(matches!(parse_report("exit 7"), Some(Event::Exit(7))));
         assert!(
             matches!(parse_report("up 2.25"), Some(Event::Up(time)) if time == Duration::from_millis(2250))

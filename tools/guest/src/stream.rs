@@ -1,31 +1,32 @@
-//! One of the program's streams on its way out of the guest: it ends where a mark says so, not where the guest dies.
+//! Receives an output stream of the program: a marker ends it, so that a stream that is cut off is detected.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use anyhow::Result;
 
-/// How much of a stream has arrived, and whether that is all of it.
+/// The received part of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// What the program wrote, when it was to be kept.
-    pub kept: Vec<u8>,
-    /// Whether the mark came after it.
+    /// The program's output, if it is collected.
+    pub collected: Vec<u8>,
+    /// Whether the end marker was received.
     pub complete: bool,
 }
 
-/// Reads a stream until its mark or until the guest is gone. Passes bytes on as they come.
-pub fn receive(mut port: UnixStream, mark: &str, keep: bool, mut show: impl Write) -> Result<Received> {
-    let mut cut = Cut::new(mark);
+/// Reads a stream until its marker or until the guest is gone. Passes on bytes as they arrive.
+pub fn receive(mut port: UnixStream, marker: &str, keep: bool, mut show: impl Write) -> Result<Received> {
+    let mut splitter = MarkerSplitter::new(marker);
     let mut received = Received::default();
     let mut buffer = vec![0; 64 * 1024];
     while !received.complete {
         let size = port.read(&mut buffer)?;
-        let (bytes, complete) = if size == 0 { (cut.rest(), false) } else { cut.feed(&buffer[..size]) };
+        let (bytes, complete) =
+            if size == 0 { (splitter.rest(), false) } else { splitter.feed(&buffer[..size]) };
         show.write_all(&bytes)?;
         show.flush()?;
         if keep {
-            received.kept.extend(&bytes);
+            received.collected.extend(&bytes);
         }
         received.complete = complete;
         if size == 0 {
@@ -35,33 +36,34 @@ pub fn receive(mut port: UnixStream, mark: &str, keep: bool, mut show: impl Writ
     Ok(received)
 }
 
-/// Cuts a stream at a mark that may arrive in pieces.
-struct Cut<'a> {
-    mark: &'a [u8],
-    /// Bytes that may be the beginning of the mark.
-    held: Vec<u8>,
+/// Splits a stream at a marker that may arrive in pieces.
+struct MarkerSplitter<'a> {
+    marker: &'a [u8],
+    /// Bytes that may be the beginning of the marker.
+    pending: Vec<u8>,
 }
 
-impl<'a> Cut<'a> {
-    fn new(mark: &'a str) -> Self {
-        Self { mark: mark.as_bytes(), held: Vec::new() }
+impl<'a> MarkerSplitter<'a> {
+    fn new(marker: &'a str) -> Self {
+        Self { marker: marker.as_bytes(), pending: Vec::new() }
     }
 
-    /// What is known to come before the mark, and whether the mark was seen.
+    /// The bytes that are known to precede the marker, and whether the marker was found.
     fn feed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
-        self.held.extend(bytes);
-        if let Some(at) = self.held.windows(self.mark.len()).position(|window| window == self.mark) {
-            self.held.truncate(at);
+        self.pending.extend(bytes);
+        if let Some(at) = self.pending.windows(self.marker.len()).position(|window| window == self.marker) {
+            self.pending.truncate(at);
             return (self.rest(), true);
         }
-        let longest = self.held.len().min(self.mark.len() - 1);
-        let keep = (0..=longest).rev().find(|size| self.held.ends_with(&self.mark[..*size])).unwrap_or(0);
-        let tail = self.held.split_off(self.held.len() - keep);
-        (std::mem::replace(&mut self.held, tail), false)
+        let longest = self.pending.len().min(self.marker.len() - 1);
+        let keep =
+            (0..=longest).rev().find(|size| self.pending.ends_with(&self.marker[..*size])).unwrap_or(0);
+        let tail = self.pending.split_off(self.pending.len() - keep);
+        (std::mem::replace(&mut self.pending, tail), false)
     }
 
     fn rest(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 }
 
@@ -69,7 +71,7 @@ impl<'a> Cut<'a> {
 mod tests {
     use super::*;
 
-    const MARK: &str = "ababc";
+    const MARKER: &str = "ababc";
 
     fn through(pieces: &[&[u8]]) -> (Received, Vec<u8>) {
         let (mut guest, port) = UnixStream::pair().unwrap();
@@ -78,15 +80,15 @@ mod tests {
         }
         drop(guest);
         let mut shown = Vec::new();
-        let received = receive(port, MARK, true, &mut shown).unwrap();
+        let received = receive(port, MARKER, true, &mut shown).unwrap();
         (received, shown)
     }
 
     #[test]
-    fn what_comes_before_the_mark_is_exact() {
+    fn output_before_the_marker_is_exact() {
         for text in ["", "a", "abab", "xababab", "line\nab\n", "\0\u{1}"] {
-            let (received, shown) = through(&[text.as_bytes(), MARK.as_bytes()]);
-            assert_eq!(received, Received { kept: text.into(), complete: true });
+            let (received, shown) = through(&[text.as_bytes(), MARKER.as_bytes()]);
+            assert_eq!(received, Received { collected: text.into(), complete: true });
             assert_eq!(shown, text.as_bytes());
         }
     }
@@ -94,16 +96,16 @@ mod tests {
     #[test]
     fn a_guest_that_dies_leaves_an_incomplete_stream() {
         let (received, shown) = through(&[b"half a line aba"]);
-        assert_eq!(received, Received { kept: b"half a line aba".to_vec(), complete: false });
+        assert_eq!(received, Received { collected: b"half a line aba".to_vec(), complete: false });
         assert_eq!(shown, b"half a line aba");
     }
 
     #[test]
-    fn a_mark_in_pieces_is_found_and_nothing_is_held_back_longer_than_needed() {
-        let mut cut = Cut::new(MARK);
-        assert_eq!(cut.feed(b"1aba"), (b"1".to_vec(), false));
-        assert_eq!(cut.feed(b"b2"), (b"abab2".to_vec(), false));
-        assert_eq!(cut.feed(b"a"), (b"".to_vec(), false));
-        assert_eq!(cut.feed(b"babcafter"), (b"".to_vec(), true));
+    fn a_marker_in_pieces_is_found_and_output_is_not_delayed() {
+        let mut splitter = MarkerSplitter::new(MARKER);
+        assert_eq!(splitter.feed(b"1aba"), (b"1".to_vec(), false));
+        assert_eq!(splitter.feed(b"b2"), (b"abab2".to_vec(), false));
+        assert_eq!(splitter.feed(b"a"), (b"".to_vec(), false));
+        assert_eq!(splitter.feed(b"babcafter"), (b"".to_vec(), true));
     }
 }

@@ -1,4 +1,4 @@
-//! Programs of this machine that the guest gets as well, with the libraries they need.
+//! Programs of the host that are copied into the guest with their libraries.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use super::elf::{self, Linkage};
 use super::root::merged;
 use knit_dev::process;
 
-/// The tools that tests use, where busybox's own are not enough.
+/// Tools that are always copied, because busybox's applets are not enough.
 pub const ALWAYS: &[&str] =
     &["dash", "ip", "tc", "bridge", "ss", "nft", "ping", "nsenter", "unshare", "mount", "umount", "setpriv"];
 
-/// Where Debian puts programs. Some of these are in root's PATH only.
+/// Debian's directories of programs. Some are only in root's PATH.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The full path of a Debian program; the bare name when it is not there.
+/// The absolute path of a Debian program; the bare name if it is not installed.
 pub fn locate(name: &str) -> PathBuf {
     let paths = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
     paths.into_iter().find(|path| path.is_file()).unwrap_or_else(|| name.into())
 }
 
-/// Adds the tools that are always there at their own paths, and others in `/usr/local/bin`.
+/// Adds the standard tools at their own paths, and others in `/usr/local/bin`.
 pub fn add(archive: &mut Archive, others: &[PathBuf]) -> Result<()> {
     let mut dynamic = Vec::new();
     let always = ALWAYS.iter().map(|name| {
@@ -37,31 +37,31 @@ pub fn add(archive: &mut Archive, others: &[PathBuf]) -> Result<()> {
     });
     for (host, guest) in always.chain(others) {
         let bytes = std::fs::read(&host).with_context(|| {
-            format!("cannot read the tool {} (`cargo xtask deps` lists what is missing)", host.display())
+            format!("cannot read the tool {} (`cargo xtask deps` lists missing packages)", host.display())
         })?;
         let linkage =
-            elf::linkage(&bytes).with_context(|| format!("{} is no tool for the guest", host.display()))?;
+            elf::linkage(&bytes).with_context(|| format!("{} cannot run in the guest", host.display()))?;
         archive.bytes(merged(&guest)?, 0o755, bytes);
         if linkage != Linkage::Static {
             dynamic.push(host);
         }
     }
-    let said = process::output(Command::new("ldd").args(dynamic))?;
-    for library in libraries(&said)? {
+    let output = process::output(Command::new("ldd").args(dynamic))?;
+    for library in libraries(&output)? {
         archive.host_file(merged(&library)?, 0o755, &library);
     }
     Ok(())
 }
 
-/// The files in what `ldd` says.
-fn libraries(said: &str) -> Result<BTreeSet<PathBuf>> {
-    if let Some(line) = said.lines().find(|line| line.contains("not found")) {
-        bail!("a tool's library is missing on this machine: {}", line.trim());
+/// The libraries in the output of `ldd`.
+fn libraries(output: &str) -> Result<BTreeSet<PathBuf>> {
+    if let Some(line) = output.lines().find(|line| line.contains("not found")) {
+        bail!("a shared library is missing on this machine: {}", line.trim());
     }
-    // `name => /path (address)`, `/loader (address)`; a tool's own line ends with a colon.
-    let lines = said.lines().filter(|line| !line.ends_with(':'));
-    let words = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-    Ok(words.map(PathBuf::from).collect())
+    // `name => /path (address)`, `/loader (address)`; the line of each tool ends with a colon.
+    let lines = output.lines().filter(|line| !line.ends_with(':'));
+    let paths = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    Ok(paths.map(PathBuf::from).collect())
 }
 
 #[cfg(test)]
@@ -69,10 +69,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_read_from_what_ldd_says() {
-        let said = "/usr/sbin/ip:\n\tlinux-vdso.so.1 (0x00007fff)\n\tlibmnl.so.0 => /lib/x86_64-linux-gnu/libmnl.so.0 (0x7f)\n\
+    fn libraries_are_parsed_from_ldd() {
+        let output = "/usr/sbin/ip:\n\tlinux-vdso.so.1 (0x00007fff)\n\tlibmnl.so.0 => /lib/x86_64-linux-gnu/libmnl.so.0 (0x7f)\n\
             \t/lib64/ld-linux-x86-64.so.2 (0x7f)\n";
-        let found = libraries(said).unwrap();
+        let found = libraries(output).unwrap();
         let expected =
             ["/lib/x86_64-linux-gnu/libmnl.so.0", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
         assert_eq!(found, BTreeSet::from(expected));

@@ -1,6 +1,6 @@
-//! `cargo xtask vm run` from the outside: what a person sees of a program that runs in the guest.
+//! `cargo xtask vm run`: output, exit codes and errors of programs in the guest.
 //!
-//! The guest carries busybox, so that busybox is the program; its shell runs `/usr/sbin/ip` by the full path only.
+//! The program is busybox, which the guest contains; its shell runs `/usr/sbin/ip` only by the full path.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ fn guest(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs lines of shell in the guest. The kernel is fetched before, so that its progress is not in the output.
+/// Runs a shell script in the guest. The kernel is downloaded before, so that its progress is not in the output.
 fn in_guest(options: &[&str], script: &str) -> Output {
     let listed = guest(&["modules"]).output().expect("knit-guest is built with its tests");
     assert!(listed.status.success(), "{}", text(&listed.stderr));
@@ -38,8 +38,8 @@ fn assert_succeeds(output: &Output) {
     );
 }
 
-/// Whether a QEMU runs whose console has this in its command line.
-fn qemu_of(console: &str) -> bool {
+/// Whether a QEMU with this console in its command line runs.
+fn qemu_runs(console: &str) -> bool {
     let processes = std::fs::read_dir("/proc").expect("there is a /proc").filter_map(Result::ok);
     processes.into_iter().any(|process| {
         let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
@@ -51,12 +51,12 @@ fn qemu_of(console: &str) -> bool {
 fn console_path(message: &str) -> &str {
     message
         .lines()
-        .find_map(|line| line.trim().strip_prefix("the whole console: "))
-        .expect("the console is named")
+        .find_map(|line| line.trim().strip_prefix("console log: "))
+        .expect("the error names the console log")
 }
 
 #[test]
-fn output_and_exit_code_come_back_as_they_were() {
+fn output_and_exit_code_are_passed_on_unchanged() {
     let script = "printf 'out \\000\\001\\377 no newline'; printf 'err\\n\\n' >&2; exit 7";
     let output = in_guest(&[], script);
     assert_eq!(output.stdout, b"out \0\x01\xff no newline");
@@ -65,7 +65,7 @@ fn output_and_exit_code_come_back_as_they_were() {
 }
 
 #[test]
-fn much_output_arrives_whole_and_success_is_success() {
+fn large_output_arrives_completely() {
     // About three megabytes on each stream, more than any buffer on the way.
     let script = "seq 1 400000; seq 400000 -1 1 >/dev/stderr";
     let output = in_guest(&[], script);
@@ -77,54 +77,54 @@ fn much_output_arrives_whole_and_success_is_success() {
 }
 
 #[test]
-fn output_is_seen_while_the_program_runs() {
+fn output_is_passed_on_while_the_program_runs() {
     use std::io::Read;
     let script = "echo first; sleep 30";
     assert_succeeds(&guest(&["modules"]).output().unwrap());
     let mut command = guest(&["run", "--timeout", "60", "--", BUSYBOX, "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let began = Instant::now();
+    let start = Instant::now();
     let mut first = [0; 6];
     let read = child.stdout.take().unwrap().read_exact(&mut first);
-    let (took, still_there) = (began.elapsed(), child.try_wait().unwrap().is_none());
+    let (took, still_runs) = (start.elapsed(), child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
     read.unwrap();
     assert_eq!(&first, b"first\n");
-    assert!(still_there, "the command ended before its program");
+    assert!(still_runs, "the command ended before its program");
     assert!(took < Duration::from_secs(25), "the first line took {took:?}");
 }
 
 #[test]
-fn environment_files_and_words_reach_the_program() {
+fn environment_files_and_arguments_reach_the_program() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("word");
+    let file = folder.path().join("text");
     std::fs::write(&file, "from the host").unwrap();
-    let mapping = format!("{}:/data/deep/word", file.display());
-    let script = "echo \"$GREETING\"; cat /data/deep/word; echo; id -u; read line || echo nothing to read";
+    let mapping = format!("{}:/data/deep/text", file.display());
+    let script = "echo \"$GREETING\"; cat /data/deep/text; echo; id -u; read line || echo nothing to read";
     let output = in_guest(&["--env", "GREETING=it's $HOME", "--file", &mapping], script);
     assert_succeeds(&output);
     assert_eq!(text(&output.stdout), "it's $HOME\nfrom the host\n0\nnothing to read\n");
 }
 
 #[test]
-fn a_program_past_its_time_is_found_dead() {
-    let began = Instant::now();
-    let output = in_guest(&["--timeout", "20"], "echo began; sleep 1000");
-    let took = began.elapsed();
+fn a_program_past_its_time_limit_is_killed() {
+    let start = Instant::now();
+    let output = in_guest(&["--timeout", "20"], "echo started; sleep 1000");
+    let took = start.elapsed();
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert_eq!(text(&output.stdout), "began\n");
+    assert_eq!(text(&output.stdout), "started\n");
     assert!(message.contains("busybox did not end within 20.0 s, so the guest was killed"), "{message}");
     assert!(took < Duration::from_secs(60), "it took {took:?}");
-    assert!(!qemu_of(console_path(&message)), "its qemu still runs");
+    assert!(!qemu_runs(console_path(&message)), "its qemu still runs");
 }
 
 #[test]
-fn a_panic_of_the_kernel_is_reported_at_once() {
-    let began = Instant::now();
+fn a_kernel_panic_is_reported_at_once() {
+    let start = Instant::now();
     let output = in_guest(&[], "echo before; sleep 1; echo c >/proc/sysrq-trigger; sleep 1000");
-    let took = began.elapsed();
+    let took = start.elapsed();
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert_eq!(text(&output.stdout), "before\n");
@@ -139,7 +139,7 @@ fn a_panic_of_the_kernel_is_reported_at_once() {
 }
 
 #[test]
-fn a_guest_that_switches_itself_off_is_reported() {
+fn a_guest_that_powers_off_is_reported() {
     let output = in_guest(&[], "poweroff -f; sleep 1000");
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
@@ -155,29 +155,29 @@ fn no_guest_outlives_its_command() {
     let qemu: u32 = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let limit = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     let runs = || text(&std::fs::read(format!("/proc/{qemu}/cmdline")).unwrap_or_default()).contains("qemu");
-    while runs() && Instant::now() < limit {
+    while runs() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert!(!runs(), "qemu {qemu} is still there");
+    assert!(!runs(), "qemu {qemu} still runs");
 }
 
 #[test]
-fn a_signal_gives_the_code_that_a_shell_gives() {
+fn a_signal_gives_the_exit_code_of_a_shell() {
     let output = in_guest(&[], "kill -9 $$");
     assert_eq!(output.status.code(), Some(137), "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_process_left_behind_does_not_hold_the_guest() {
+fn a_background_process_does_not_keep_the_guest_running() {
     let output = in_guest(&["--timeout", "60"], "sleep 1000 & echo done");
     assert_succeeds(&output);
     assert_eq!(text(&output.stdout), "done\n");
 }
 
 #[test]
-fn a_dynamic_program_is_refused() {
+fn a_dynamic_program_is_rejected() {
     let output = guest(&["run", "--", "/usr/bin/env"]).output().unwrap();
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
@@ -186,7 +186,7 @@ fn a_dynamic_program_is_refused() {
 }
 
 #[test]
-fn links_that_this_machine_lacks_can_be_made() {
+fn links_that_the_host_kernel_lacks_can_be_created() {
     let script = "set -e
         PATH=/usr/sbin:/usr/bin; ip=/usr/sbin/ip
         $ip link add d0 type dummy
@@ -215,7 +215,7 @@ fn links_that_this_machine_lacks_can_be_made() {
 }
 
 #[test]
-fn filters_queues_and_namespaces_work_as_on_a_machine() {
+fn nftables_qdiscs_and_namespaces_work() {
     let script = r#"set -e
         /usr/sbin/ip netns add red
         /usr/sbin/ip link add va type veth peer name vb netns red

@@ -1,7 +1,7 @@
-//! Container images as one file, without docker: an OCI image layout that `docker load` also takes.
+//! Writes container images as one file, without docker: an OCI image layout that `docker load` also accepts.
 //!
-//! The same image gives the same bytes: files are sorted and carry no time, JSON keys are sorted, and gzip
-//! headers hold neither time nor name. Layers go through disk, never through memory.
+//! The same image gives the same bytes: files are sorted and have no times, JSON keys are sorted, and gzip headers have
+//! neither time nor name. Layers are buffered on disk, never in memory.
 
 mod digest;
 mod layer;
@@ -16,23 +16,23 @@ use anyhow::{Context, Result, bail};
 use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
 
-use self::digest::Hashing;
+use self::digest::HashingWriter;
 pub use self::layer::Layer;
 
 const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG_TYPE: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
-/// An image is a function of its contents, and the time when it was made is not one of them.
+/// A fixed creation time, so that an image depends on its contents only.
 const CREATED: &str = "1970-01-01T00:00:00Z";
 
-/// An image before it is written. Fields left empty leave the choice to whoever runs it.
+/// An image before it is written. An empty field means the runtime's default.
 #[derive(Default)]
 pub struct Image {
-    /// Every name that the image goes by, each with a tag: `localhost/knit:0.1.0`.
+    /// All names of the image, each with a tag: `localhost/knit:0.1.0`.
     pub references: Vec<String>,
-    /// Go's name of the processor: `amd64`.
+    /// Go's name of the CPU architecture: `amd64`.
     pub architecture: String,
-    /// The program that always runs, and its first arguments.
+    /// The program and its first arguments.
     pub entrypoint: Vec<String>,
     /// The arguments that a pod may replace.
     pub cmd: Vec<String>,
@@ -40,57 +40,57 @@ pub struct Image {
     pub env: BTreeMap<String, String>,
     /// `uid:gid`, or names from the image's `/etc/passwd`.
     pub user: String,
-    /// The folder that the program starts in.
+    /// The working directory.
     pub workdir: String,
-    /// What the image says about itself.
+    /// Labels of the image.
     pub labels: BTreeMap<String, String>,
-    /// The lowest first.
+    /// The lowest layer first.
     pub layers: Vec<Rc<Layer>>,
 }
 
-/// What was written.
-pub struct Written {
-    /// The digest of the (first) image's manifest: what container runtimes call the image's digest.
+/// Digest and size of a written archive.
+pub struct ArchiveInfo {
+    /// The digest of the first image's manifest, which container runtimes call the image's digest.
     pub digest: String,
     /// The size of the file in bytes.
     pub size: u64,
 }
 
-/// A layer on disk, compressed.
+/// A compressed layer on disk.
 #[derive(Clone)]
-struct Packed {
+struct PackedLayer {
     /// The digest of the compressed bytes.
     digest: String,
-    /// The digest of the tar inside.
+    /// The digest of the uncompressed tar.
     diff_id: String,
     size: u64,
 }
 
 impl Image {
-    /// Writes the image into one file. The file is there complete or, after an error, as it was before.
-    pub fn write(&self, output: &Path) -> Result<Written> {
+    /// Writes the image into one file, atomically: after an error an old file is unchanged.
+    pub fn write(&self, output: &Path) -> Result<ArchiveInfo> {
         write_all(std::slice::from_ref(self), output)
     }
 
     fn check(&self) -> Result<()> {
         if self.references.is_empty() {
-            bail!("image: it has no reference, so nothing could name it after it is loaded");
+            bail!("image without a reference");
         }
         let name = &self.references[0];
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.references.iter().find(|reference| !seen.insert(*reference)) {
-            bail!("image {name}: the reference {twice} is there twice");
+            bail!("image {name}: duplicate reference {twice}");
         }
         if self.architecture.is_empty() {
             bail!("image {name}: no architecture");
         }
         if self.layers.is_empty() {
-            bail!("image {name}: no layer, so there is nothing to run");
+            bail!("image {name}: no layer");
         }
         Ok(())
     }
 
-    fn config(&self, packed: &[Packed]) -> Value {
+    fn config(&self, packed: &[PackedLayer]) -> Value {
         let env: Vec<String> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let diff_ids: Vec<&str> = packed.iter().map(|layer| layer.diff_id.as_str()).collect();
         let history: Vec<Value> =
@@ -112,7 +112,7 @@ impl Image {
         })
     }
 
-    /// One descriptor for each reference: containerd makes an image of each.
+    /// One descriptor for each reference: containerd creates an image for each.
     fn descriptors(&self, manifest: &str, manifest_digest: &str) -> Result<Vec<Value>> {
         let mut descriptors = Vec::new();
         for reference in &self.references {
@@ -132,24 +132,24 @@ impl Image {
     }
 }
 
-/// Writes several images into one file. A layer that images share is packed and stored once.
-pub fn write_all(images: &[Image], output: &Path) -> Result<Written> {
+/// Writes several images into one file. A layer that images share is compressed and stored once.
+pub fn write_all(images: &[Image], output: &Path) -> Result<ArchiveInfo> {
     images.iter().try_for_each(Image::check)?;
     let folder = match output.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let desk = tempfile::Builder::new()
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let work = tempfile::Builder::new()
         .prefix(".image-")
         .tempdir_in(folder)
-        .with_context(|| format!("cannot make a folder for unfinished files in {}", folder.display()))?;
+        .with_context(|| format!("cannot create a temporary directory in {}", folder.display()))?;
 
     let mut blobs =
-        Blobs { desk: desk.path(), archive: Layer::default(), there: BTreeSet::new(), packed: Vec::new() };
+        Blobs { work: work.path(), archive: Layer::default(), stored: BTreeSet::new(), packed: Vec::new() };
     let (mut descriptors, mut docker, mut digests) = (Vec::new(), Vec::new(), Vec::new());
     for image in images {
-        let packed: Vec<Packed> =
+        let packed: Vec<PackedLayer> =
             image.layers.iter().map(|layer| blobs.pack(layer)).collect::<Result<_>>()?;
         let config = image.config(&packed).to_string();
         let manifest = manifest(&config, &packed).to_string();
@@ -173,33 +173,33 @@ pub fn write_all(images: &[Image], output: &Path) -> Result<Written> {
     archive.add_file("manifest.json", 0o644, Value::from(docker).to_string())?;
     archive.add_file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string())?;
 
-    let unfinished = desk.path().join("archive");
+    let unfinished = work.path().join("archive");
     let mut file = archive.write_tar(create(&unfinished)?)?;
     file.flush().with_context(|| format!("cannot write {}", unfinished.display()))?;
     let size = file.get_ref().metadata()?.len();
-    std::fs::rename(&unfinished, output).with_context(|| format!("cannot make {}", output.display()))?;
+    std::fs::rename(&unfinished, output).with_context(|| format!("cannot write {}", output.display()))?;
     let digest = digests.into_iter().next().context("an archive needs an image")?;
-    Ok(Written { digest, size })
+    Ok(ArchiveInfo { digest, size })
 }
 
-/// What the archive holds under its digest, each thing once.
+/// The archive's blobs, each stored once under its digest.
 struct Blobs<'a> {
-    /// Where layers are packed.
-    desk: &'a Path,
+    /// The directory for compressed layers.
+    work: &'a Path,
     archive: Layer,
-    there: BTreeSet<String>,
-    /// Layers that were packed already.
-    packed: Vec<(Rc<Layer>, Packed)>,
+    stored: BTreeSet<String>,
+    /// Layers that are already compressed.
+    packed: Vec<(Rc<Layer>, PackedLayer)>,
 }
 
 impl Blobs<'_> {
-    fn pack(&mut self, layer: &Rc<Layer>) -> Result<Packed> {
+    fn pack(&mut self, layer: &Rc<Layer>) -> Result<PackedLayer> {
         if let Some((_, packed)) = self.packed.iter().find(|(other, _)| Rc::ptr_eq(other, layer)) {
             return Ok(packed.clone());
         }
-        let file = self.desk.join(format!("layer-{}", self.packed.len()));
+        let file = self.work.join(format!("layer-{}", self.packed.len()));
         let packed = pack(layer, &file)?;
-        if self.there.insert(packed.digest.clone()) {
+        if self.stored.insert(packed.digest.clone()) {
             self.archive.add_file_from(blob_path(&packed.digest), 0o644, file)?;
         }
         self.packed.push((Rc::clone(layer), packed.clone()));
@@ -208,14 +208,14 @@ impl Blobs<'_> {
 
     fn add(&mut self, text: String) -> Result<String> {
         let digest = digest::of(text.as_bytes());
-        if self.there.insert(digest.clone()) {
+        if self.stored.insert(digest.clone()) {
             self.archive.add_file(blob_path(&digest), 0o644, text)?;
         }
         Ok(digest)
     }
 }
 
-fn manifest(config: &str, packed: &[Packed]) -> Value {
+fn manifest(config: &str, packed: &[PackedLayer]) -> Value {
     let layers: Vec<Value> = packed
         .iter()
         .map(|layer| json!({ "mediaType": LAYER_TYPE, "digest": layer.digest, "size": layer.size }))
@@ -234,7 +234,7 @@ fn tag(reference: &str) -> Result<&str> {
     match last.split_once(':') {
         Some((name, tag)) if !name.is_empty() && !tag.is_empty() && !reference.contains('@') => Ok(tag),
         _ => {
-            bail!("image reference {reference:?}: a name with a tag is needed, such as localhost/knit:0.1.0")
+            bail!("image reference {reference:?}: expected a name with a tag, such as localhost/knit:0.1.0")
         }
     }
 }
@@ -243,21 +243,21 @@ fn blob_path(digest: &str) -> String {
     format!("blobs/{}", digest.replacen(':', "/", 1))
 }
 
-fn pack(layer: &Layer, file: &Path) -> Result<Packed> {
-    // The header's fields are all fixed: no name, no time, and 255 for an unknown system.
+fn pack(layer: &Layer, file: &Path) -> Result<PackedLayer> {
+    // All header fields are fixed: no name, no time, and 255 for an unknown operating system.
     let gzip = GzBuilder::new()
         .mtime(0)
         .operating_system(255)
-        .write(Hashing::new(create(file)?), Compression::default());
-    let (gzip, diff_id, _) = layer.write_tar(Hashing::new(gzip))?.finish();
+        .write(HashingWriter::new(create(file)?), Compression::default());
+    let (gzip, diff_id, _) = layer.write_tar(HashingWriter::new(gzip))?.finish();
     let (mut file, digest, size) = gzip.finish().context("cannot compress a layer")?.finish();
     file.flush().context("cannot write a layer")?;
-    Ok(Packed { digest, diff_id, size })
+    Ok(PackedLayer { digest, diff_id, size })
 }
 
 fn create(file: &Path) -> Result<BufWriter<File>> {
-    let made = File::create(file).with_context(|| format!("cannot make {}", file.display()))?;
-    Ok(BufWriter::with_capacity(1 << 18, made))
+    let created = File::create(file).with_context(|| format!("cannot create {}", file.display()))?;
+    Ok(BufWriter::with_capacity(1 << 18, created))
 }
 
 #[cfg(test)]

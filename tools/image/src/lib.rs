@@ -1,4 +1,4 @@
-//! `cargo xtask image`: the product as a container image in one file, without docker.
+//! `cargo xtask image`: Knit's binaries as a container image in one file, without docker.
 
 pub mod archive;
 mod product;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use self::archive::{Image, Layer, Written};
+use self::archive::{ArchiveInfo, Image, Layer};
 use self::product::Product;
 use knit_dev::places;
 use knit_dev::process;
@@ -18,21 +18,21 @@ use knit_dev::progress::Step;
 
 /// The binary that the image starts.
 const MAIN: &str = "knit";
-/// Where the image keeps its binaries.
+/// The directory of the binaries in the image.
 const BINARIES: &str = "/usr/local/bin";
-/// The people of the image: the agent needs root, everything else can do without.
+/// The users of the image: the agent needs root, everything else does not.
 const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 
-/// What `cargo xtask image` does: builds, writes and says what was made; with `check` also makes the image
-/// once more in another folder and compares.
+/// Runs `cargo xtask image`: builds and writes the image and prints a summary; with `check`, also builds it in another
+/// directory and compares.
 pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
     let checkout = places::workspace();
     let (product, builds) = Product::find(checkout)?;
     let revision = revision::of(checkout)?;
     let binaries = product.build(checkout, &builds)?;
     if revision::of(checkout)? != revision {
-        bail!("the checkout changed while its binaries were built, so no revision would be true: try again");
+        bail!("the checkout changed during the build, so no revision label would be correct: run it again");
     }
 
     let output = output.unwrap_or_else(|| checkout.join(format!("dist/{MAIN}-{}.tar", product.version)));
@@ -41,25 +41,22 @@ pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
     let written = image.write(&output)?;
     step.done();
     if check {
-        check_again(&product, revision.as_deref(), &binaries, &written)?;
+        check_reproducible(&product, revision.as_deref(), &binaries, &written)?;
     }
 
-    let file = pasteable(&output);
+    let file = shell_quoted(&output);
     println!("file      {file} ({:.1} MiB)", written.size as f64 / f64::from(1 << 20));
     println!("image     {}", image.references.join(", "));
     println!("digest    {}", written.digest);
     match &revision {
         Some(revision) => println!("revision  {revision}"),
-        None => println!(
-            "revision  none: {} is no git checkout, so the image has no such label",
-            checkout.display()
-        ),
+        None => println!("revision  none: {} is not a git checkout", checkout.display()),
     }
     println!("load it   cargo xtask cluster load-image {file}");
     Ok(())
 }
 
-/// Writes the image of this checkout as it is, for a cluster of its own: it claims no revision and prints nothing.
+/// Writes the image of this checkout for a test cluster, without a revision label and without output.
 pub fn write(output: &Path) -> Result<()> {
     let checkout = places::workspace();
     let (product, builds) = Product::find(checkout)?;
@@ -68,22 +65,22 @@ pub fn write(output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folder with the binaries that the image has, built.
+/// Builds the image's binaries; returns their directory.
 pub fn binaries() -> Result<PathBuf> {
     let checkout = places::workspace();
     let (product, builds) = Product::find(checkout)?;
     product.build(checkout, &builds)
 }
 
-/// A path as a person may paste it into a shell.
-fn pasteable(path: &Path) -> String {
+/// A path that can be pasted into a shell.
+fn shell_quoted(path: &Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let text = path.strip_prefix(here).unwrap_or(path).display().to_string();
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+".contains(letter);
-    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+".contains(letter);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The image: the binaries and the few files that programs expect of any system.
+/// The image: the binaries, users and groups, and `/tmp`.
 fn compose(product: &Product, revision: Option<&str>, binaries: &Path) -> Result<Image> {
     let mut layer = Layer::default();
     for name in &product.binaries {
@@ -116,38 +113,45 @@ fn compose(product: &Product, revision: Option<&str>, binaries: &Path) -> Result
     })
 }
 
-/// Makes the image from a copy of the sources in a folder with another name, and fails when it differs.
-fn check_again(product: &Product, revision: Option<&str>, binaries: &Path, first: &Written) -> Result<()> {
-    let desk =
-        tempfile::Builder::new().prefix("knit-image-check-").tempdir().context("no temporary folder")?;
-    let copy = desk.path().join("another checkout");
+/// Builds the image from a copy of the sources in another directory, and fails if it differs.
+fn check_reproducible(
+    product: &Product,
+    revision: Option<&str>,
+    binaries: &Path,
+    first: &ArchiveInfo,
+) -> Result<()> {
+    let work = tempfile::Builder::new()
+        .prefix("knit-image-check-")
+        .tempdir()
+        .context("cannot create a temporary directory")?;
+    let copy = work.path().join("another checkout");
     copy_sources(places::workspace(), &copy)?;
-    let again = product.build(&copy, &copy.join("target/image"))?;
-    let second = compose(product, revision, &again)?.write(&desk.path().join("image.tar"))?;
+    let rebuilt = product.build(&copy, &copy.join("target/image"))?;
+    let second = compose(product, revision, &rebuilt)?.write(&work.path().join("image.tar"))?;
     if first.digest == second.digest {
-        println!("a second build in another folder gave the same image");
+        println!("a second build in another directory gave the same image");
         return Ok(());
     }
-    let mut differ = Vec::new();
+    let mut differing = Vec::new();
     for name in &product.binaries {
-        if std::fs::read(binaries.join(name))? != std::fs::read(again.join(name))? {
-            differ.push(name.as_str());
+        if std::fs::read(binaries.join(name))? != std::fs::read(rebuilt.join(name))? {
+            differing.push(name.as_str());
         }
     }
     bail!(
-        "the image is not reproducible: {} in this checkout, {} in another folder; binaries that differ: {}",
+        "the image is not reproducible: {} in this checkout, {} in another directory; differing binaries: {}",
         first.digest,
         second.digest,
-        if differ.is_empty() { "none".to_owned() } else { differ.join(", ") }
+        if differing.is_empty() { "none".to_owned() } else { differing.join(", ") }
     );
 }
 
-/// Copies every file that git knows or would take, as it is now.
+/// Copies all tracked and untracked files that are not ignored.
 fn copy_sources(checkout: &Path, copy: &Path) -> Result<()> {
-    std::fs::create_dir_all(copy).with_context(|| format!("cannot make {}", copy.display()))?;
+    std::fs::create_dir_all(copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let listing = revision::git(checkout, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .context("cannot list the sources: the comparison needs a git checkout")?;
-    // A file that was deleted but is still in the index is no source any more.
+    // A deleted file may still be in the index.
     let files = listing.split('\0').filter(|file| !file.is_empty() && checkout.join(file).exists());
     let mut cp = Command::new("cp");
     process::output(
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_say_what_is_known_and_nothing_else() {
+    fn unknown_values_have_no_label() {
         let labels = |revision| composed(revision).labels;
         let named = labels(Some("abc-dirty"));
         assert_eq!(named["org.opencontainers.image.revision"], "abc-dirty");
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_starts_knit_under_its_version() {
+    fn the_image_is_tagged_with_the_version_and_starts_knit() {
         let image = composed(None);
         assert_eq!(image.references, ["localhost/knit:1.2.3"]);
         assert_eq!(image.entrypoint, ["/usr/local/bin/knit"]);
@@ -190,12 +194,12 @@ mod tests {
 
     #[test]
     fn a_path_with_a_space_is_quoted_for_the_shell() {
-        assert_eq!(pasteable(Path::new("/nowhere/knit-0.1.0.tar")), "/nowhere/knit-0.1.0.tar");
-        assert_eq!(pasteable(Path::new("/no where/it's.tar")), r"'/no where/it'\''s.tar'");
+        assert_eq!(shell_quoted(Path::new("/nowhere/knit-0.1.0.tar")), "/nowhere/knit-0.1.0.tar");
+        assert_eq!(shell_quoted(Path::new("/no where/it's.tar")), r"'/no where/it'\''s.tar'");
     }
 
     #[test]
-    fn a_copy_of_the_sources_holds_new_files_and_no_ignored_or_deleted_ones() {
+    fn a_copy_of_the_sources_has_new_files_and_no_ignored_or_deleted_ones() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         std::fs::create_dir_all(from.join("sub")).unwrap();

@@ -12,7 +12,7 @@ struct Cli {
     /// Write the image to this file [default: dist/knit-<version>.tar in the checkout]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Build a second time in another folder, and fail unless both images are identical
+    /// Build a second time in another directory, and fail unless both images are identical
     #[arg(long)]
     check: bool,
 }

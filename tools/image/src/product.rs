@@ -1,5 +1,4 @@
-//! The product's binaries: which they are, and how they are built so that the folder they were built in
-//! leaves no trace in them.
+//! Knit's binaries: which ones there are, and how they are built so that the build directory leaves no trace in them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,27 +10,26 @@ use knit_dev::packages::{self, Purpose};
 use knit_dev::process;
 use knit_dev::progress::Step;
 
-/// What the binaries run on: Linux, with the C library inside the program.
+/// The target: Linux with a static C library.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// The same processor, as images call it.
+/// The name of the architecture in images.
 pub const ARCHITECTURE: &str = "amd64";
 
-/// Everything that Knit ships.
+/// The binaries that Knit ships, and their metadata.
 #[derive(Debug, PartialEq)]
 pub struct Product {
-    /// The version of the binary `knit`, and so of the image.
+    /// The version of the binary `knit` and of the image.
     pub version: String,
-    /// Its licence.
     pub license: Option<String>,
-    /// Where its sources live.
+    /// The URL of its sources.
     pub repository: Option<String>,
-    /// The cargo packages that hold binaries.
+    /// The cargo packages with binaries.
     pub packages: Vec<String>,
     /// The names of the binaries, sorted.
     pub binaries: Vec<String>,
 }
 
-/// The part of `cargo metadata` that matters here.
+/// The used part of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -56,19 +54,19 @@ struct Target {
 }
 
 impl Product {
-    /// Finds the product of a checkout, and the folder where its builds belong.
+    /// Finds the product of a checkout, and its build directory.
     pub fn find(checkout: &Path) -> Result<(Self, PathBuf)> {
         let mut metadata = cargo(checkout);
         metadata.args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
         let text = process::output(&mut metadata)?;
         let metadata: Metadata =
-            serde_json::from_str(&text).context("cannot understand the answer of `cargo metadata`")?;
+            serde_json::from_str(&text).context("cannot parse the output of `cargo metadata`")?;
         let builds = metadata.target_directory.join("image");
-        Ok((Self::among(metadata)?, builds))
+        Ok((Self::from_metadata(metadata)?, builds))
     }
 
-    /// The product is every binary of the packages below `bins/`; `knit` is the one that an image starts.
-    fn among(metadata: Metadata) -> Result<Self> {
+    /// The product is every binary of the packages below `bins/`; the image starts `knit`.
+    fn from_metadata(metadata: Metadata) -> Result<Self> {
         let home = metadata.workspace_root.join("bins");
         let mut main = None;
         let (mut packages, mut binaries) = (Vec::new(), Vec::new());
@@ -87,13 +85,13 @@ impl Product {
             }
         }
         if binaries.is_empty() {
-            bail!("there is no product binary yet: no package below {} has a `bin` target", home.display());
+            bail!("no product binary: no package below {} has a `bin` target", home.display());
         }
         packages.sort();
         binaries.sort();
         let Some(main) = main else {
             bail!(
-                "the image starts `{}`, but the packages below {} make only: {}",
+                "the image starts `{}`, but the packages below {} build only: {}",
                 super::MAIN,
                 home.display(),
                 binaries.join(", ")
@@ -103,7 +101,7 @@ impl Product {
         Ok(Self { version, license, repository, packages, binaries })
     }
 
-    /// Builds the binaries of a checkout, and answers with the folder that holds them.
+    /// Builds the binaries of a checkout; returns their directory.
     pub fn build(&self, checkout: &Path, builds: &Path) -> Result<PathBuf> {
         packages::ensure(&[Purpose::Build])?;
         let step = Step::start(format!(
@@ -111,17 +109,17 @@ impl Product {
             self.binaries.join(", "),
             checkout.display()
         ));
-        // Dependencies must be unpacked before their folders can be listed.
+        // Dependencies must be unpacked before their directories can be listed.
         process::output(cargo(checkout).args(["fetch", "--locked", "--target", TARGET]))?;
         let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-        flags.extend(without_traces(checkout, builds)?);
+        flags.extend(remap_flags(checkout, builds)?);
         let mut build = cargo(checkout);
         build.args(["build", "--release", "--locked", "--bins", "--target", TARGET]);
         build.arg("--target-dir").arg(builds);
         for package in &self.packages {
             build.args(["--package", package]);
         }
-        // In this form a flag may hold a space, as folders do.
+        // In this encoding a flag may contain a space, as paths do.
         build.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
         process::output(&mut build)?;
         step.done();
@@ -129,25 +127,25 @@ impl Product {
     }
 }
 
-/// Flags that give the folders of this machine fixed names, wherever the compiler writes them down
-/// (panic messages, debug information). The last flag that fits wins.
-fn without_traces(checkout: &Path, builds: &Path) -> Result<Vec<String>> {
+/// Flags that map the directories of this machine to fixed names wherever the compiler embeds paths (panic messages, debug
+/// information). The last matching flag wins.
+fn remap_flags(checkout: &Path, builds: &Path) -> Result<Vec<String>> {
     let cargo_home = match std::env::var_os("CARGO_HOME") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder),
         _ => PathBuf::from(std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?)
             .join(".cargo"),
     };
-    let about = rustc(checkout, &["--verbose", "--version"])?;
-    let commit = about.lines().find_map(|line| line.strip_prefix("commit-hash: ")).unwrap_or("unknown");
+    let version = rustc(checkout, &["--verbose", "--version"])?;
+    let commit = version.lines().find_map(|line| line.strip_prefix("commit-hash: ")).unwrap_or("unknown");
     let sysroot = rustc(checkout, &["--print", "sysroot"])?;
     let mut names = vec![
-        // The standard library carries this name already, unless its sources are installed beside it.
+        // The standard library already has this name, unless its sources are installed.
         (Path::new(sysroot.trim()).join("lib/rustlib/src/rust"), format!("/rustc/{commit}")),
         (cargo_home.clone(), "/cargo".to_owned()),
         (checkout.to_path_buf(), "/knit".to_owned()),
         (builds.to_path_buf(), "/knit/target".to_owned()),
     ];
-    // Below it, one folder for each registry, named after a hash of the address it was reached by.
+    // One directory for each registry, named after a hash of its URL.
     let registries = cargo_home.join("registry/src");
     if registries.exists() {
         let listing = std::fs::read_dir(&registries)
@@ -159,9 +157,9 @@ fn without_traces(checkout: &Path, builds: &Path) -> Result<Vec<String>> {
     names.iter().map(|(folder, name)| remap(folder, name)).collect()
 }
 
-fn rustc(checkout: &Path, words: &[&str]) -> Result<String> {
+fn rustc(checkout: &Path, args: &[&str]) -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    process::output(Command::new(rustc).current_dir(checkout).args(words))
+    process::output(Command::new(rustc).current_dir(checkout).args(args))
 }
 
 fn remap(folder: &Path, name: &str) -> Result<String> {
@@ -169,7 +167,7 @@ fn remap(folder: &Path, name: &str) -> Result<String> {
     Ok(format!("--remap-path-prefix={folder}={name}"))
 }
 
-/// Cargo for this checkout, with nothing from the environment that changes what it makes.
+/// Cargo for this checkout, without environment variables that change its output.
 fn cargo(checkout: &Path) -> Command {
     let mut cargo = process::cargo();
     cargo.current_dir(checkout).env("CARGO_INCREMENTAL", "0");
@@ -207,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_product_is_the_binaries_below_bins_and_nothing_else() {
-        let found = Product::among(workspace(&[
+        let found = Product::from_metadata(workspace(&[
             ("xtask", "xtask", "bin"),
             ("bins/knit-cni", "knit-cni", "bin"),
             ("bins/knit", "knit", "bin"),
@@ -221,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_without_a_product_is_told_in_words() {
-        let error = Product::among(workspace(&[("xtask", "xtask", "bin")])).unwrap_err();
+    fn a_workspace_without_a_product_is_an_error() {
+        let error = Product::from_metadata(workspace(&[("xtask", "xtask", "bin")])).unwrap_err();
         assert!(error.to_string().contains("no product binary"), "{error}");
     }
 
     #[test]
-    fn a_product_without_its_main_binary_is_told_in_words() {
-        let error = Product::among(workspace(&[("bins/knit-cni", "knit-cni", "bin")])).unwrap_err();
-        assert!(error.to_string().contains("make only: knit-cni"), "{error}");
+    fn a_product_without_its_main_binary_is_an_error() {
+        let error = Product::from_metadata(workspace(&[("bins/knit-cni", "knit-cni", "bin")])).unwrap_err();
+        assert!(error.to_string().contains("build only: knit-cni"), "{error}");
     }
 }

@@ -1,47 +1,47 @@
-//! Taking times, and what they say together.
+//! Time measurements and their quantiles.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// Rounds that are run and forgotten before the first that counts.
+/// Rounds that are run and discarded before the first that counts.
 pub const WARM_UP: usize = 20;
 
-/// How long something took, many times over.
-#[derive(Clone, Debug)]
+/// Durations of many rounds of an operation.
+#[derive(Clone, Debug, Default)]
 pub struct Samples {
-    seen: usize,
+    rounds: usize,
     times: Vec<Duration>,
 }
 
 impl Samples {
-    /// None yet.
+    /// No samples yet.
     pub const fn new() -> Self {
-        Self { seen: 0, times: Vec::new() }
+        Self { rounds: 0, times: Vec::new() }
     }
 
-    /// Adds a time; the first ones are the warm-up and do not count.
+    /// Adds a duration; the first ones are the warm-up and do not count.
     pub fn add(&mut self, time: Duration) {
-        self.seen += 1;
-        if self.seen > WARM_UP {
+        self.rounds += 1;
+        if self.rounds > WARM_UP {
             self.times.push(time);
         }
     }
 
-    /// Adds a time that needs no warm-up: one of many that were taken at once.
+    /// Adds a duration that needs no warm-up: one of many concurrent ones.
     pub fn add_warm(&mut self, time: Duration) {
         self.times.push(time);
     }
 
-    /// Runs something and adds the time it took, if it succeeded.
+    /// Runs an operation and adds its duration if it succeeded.
     pub fn time<T, E>(&mut self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        let began = Instant::now();
+        let start = Instant::now();
         let outcome = work()?;
-        self.add(began.elapsed());
+        self.add(start.elapsed());
         Ok(outcome)
     }
 
-    /// The time that this share of the rounds did not exceed (nearest rank): 0.5 is the median.
+    /// The nearest-rank quantile: 0.5 is the median.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let mut sorted = self.times.clone();
         sorted.sort_unstable();
@@ -50,17 +50,17 @@ impl Samples {
     }
 
     /// How many rounds count.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.times.len()
     }
 }
 
-/// The most memory that this process ever had, in MiB.
+/// The peak memory of this process in MiB.
 pub fn peak_memory() -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status").context("cannot read this process's status")?;
-    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes = most.and_then(|text| text.trim().trim_end_matches("kB").trim().parse::<f64>().ok());
-    Ok(kibibytes.context("the kernel does not say how much memory was used")? / 1_024.0)
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = peak.and_then(|text| text.trim().trim_end_matches("kB").trim().parse::<f64>().ok());
+    Ok(kibibytes.context("no VmHWM in /proc/self/status")? / 1_024.0)
 }
 
 #[cfg(test)]
@@ -75,11 +75,11 @@ mod tests {
         }
         assert_eq!(samples.quantile(0.5), None);
         samples.add(Duration::from_secs(1));
-        assert_eq!((samples.len(), samples.quantile(0.99)), (1, Some(Duration::from_secs(1))));
+        assert_eq!((samples.count(), samples.quantile(0.99)), (1, Some(Duration::from_secs(1))));
     }
 
     #[test]
-    fn quantiles_are_of_the_nearest_rank() {
+    fn quantiles_use_the_nearest_rank() {
         let mut samples = Samples::new();
         for milliseconds in (1..=200).rev() {
             samples.add_warm(Duration::from_millis(milliseconds));
@@ -93,6 +93,6 @@ mod tests {
     fn a_failed_round_is_not_a_sample() {
         let mut samples = Samples::new();
         assert!(samples.time(|| Err::<(), _>("no")).is_err());
-        assert_eq!((samples.seen, samples.len()), (0, 0));
+        assert_eq!((samples.rounds, samples.count()), (0, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! What a benchmark says: rows for programs, a table for people.
+//! The results of a benchmark: rows as JSON, or a table.
 
 use std::fmt;
 
@@ -8,41 +8,41 @@ use serde::Serialize;
 
 use super::measure::Samples;
 
-/// The smallest number of rounds that a p99 may rest on.
-const LEAST_ROUNDS: usize = 200;
+/// The minimum number of rounds for a p99.
+const MIN_ROUNDS: usize = 200;
 
-/// The numbers of each measured thing, in this order.
+/// The statistics of each row, in this order.
 const STATISTICS: [&str; 2] = ["p50", "p99"];
 
 /// One number of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The measured operation.
     pub name: String,
-    /// Which number of it: `p50` or `p99`.
+    /// `p50`, `p99` or `once`.
     pub statistic: &'static str,
-    /// The number.
+    /// The measured value.
     pub value: f64,
-    /// Its unit.
+    /// The unit of the value.
     pub unit: &'static str,
     /// The name of the row that it is compared with, of the same run and statistic.
     pub against: Option<String>,
-    /// This value divided by that one's.
+    /// This value divided by that row's.
     pub ratio: Option<f64>,
-    /// What the ratio should be.
+    /// The goal for the ratio or the value.
     pub goal: Option<Goal>,
-    /// Whether it is.
+    /// Whether the goal is met.
     pub met: Option<bool>,
 }
 
 impl Row {
-    /// A number that is not compared yet.
+    /// A value without a comparison.
     fn new(name: &str, statistic: &'static str, value: f64, unit: &'static str) -> Self {
         let (against, ratio, goal, met) = (None, None, None, None);
         Self { name: name.to_owned(), statistic, value, unit, against, ratio, goal, met }
     }
 
-    /// The number as people read it; microseconds go without saying.
+    /// The value as text; the unit of microseconds is in the table's header.
     fn text(&self) -> String {
         match self.unit {
             "µs" => number(self.value),
@@ -52,8 +52,8 @@ impl Row {
         }
     }
 
-    /// A time is faster or slower than another; any other number is so many times as large.
-    fn ratio_in_words(&self, ratio: f64) -> String {
+    /// Durations are faster or slower than others; any other value is a multiple.
+    fn ratio_text(&self, ratio: f64) -> String {
         let digits = |times: f64| if times < 10.0 { format!("{times:.1}") } else { number(times.round()) };
         match self.unit {
             "µs" if ratio <= 1.0 => format!("{}x faster than", digits(1.0 / ratio)),
@@ -64,22 +64,22 @@ impl Row {
     }
 }
 
-/// What a ratio should be.
+/// A goal for a ratio or value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
-    /// No more than this: 1.5 is "at most one and a half times", 0.1 is "ten times faster".
+    /// The ratio is at most this: 1.5 is "at most one and a half times", 0.1 is "ten times faster".
     AtMost(f64),
-    /// No less than this, where more is better: a rate.
+    /// The ratio is at least this, where more is better: a rate.
     AtLeast(f64),
-    /// The number itself, not a ratio, is no more than this.
+    /// The value itself is at most this.
     Limit(f64),
 }
 
 impl Goal {
     fn is_met(self, number: f64) -> bool {
         match self {
-            Self::AtMost(most) | Self::Limit(most) => number <= most,
+            Self::AtMost(limit) | Self::Limit(limit) => number <= limit,
             Self::AtLeast(least) => number >= least,
         }
     }
@@ -100,49 +100,49 @@ impl fmt::Display for Goal {
 #[derive(Debug, Default)]
 pub struct Report {
     rows: Vec<Row>,
-    /// What is measured once, and has no percentiles.
-    once: Vec<Row>,
-    /// What people should know beside the numbers.
+    /// Values without percentiles.
+    single: Vec<Row>,
+    /// Remarks printed with the rows.
     notes: Vec<String>,
 }
 
 impl Report {
-    /// Adds the median and the 99th percentile of some times, in microseconds.
+    /// Adds median and 99th percentile of durations, in microseconds.
     pub fn add(&mut self, name: &str, samples: &Samples) -> Result<()> {
-        if samples.len() < LEAST_ROUNDS {
-            bail!("{name}: {} rounds are too few for a p99", samples.len());
+        if samples.count() < MIN_ROUNDS {
+            bail!("{name}: {} rounds are too few for a p99", samples.count());
         }
         for (statistic, share) in STATISTICS.into_iter().zip([0.5, 0.99]) {
-            let time = samples.quantile(share).context("there are samples")?;
+            let time = samples.quantile(share).context("no samples")?;
             self.rows.push(Row::new(name, statistic, time.as_nanos() as f64 / 1000.0, "µs"));
         }
         Ok(())
     }
 
-    /// Adds the median alone, of something that is too slow for the many rounds that a p99 needs.
+    /// Adds the median only, for an operation that is too slow for the number of rounds that a p99 needs.
     pub fn add_median(&mut self, name: &str, samples: &Samples) -> Result<()> {
-        let time = samples.quantile(0.5).with_context(|| format!("{name}: there are no samples"))?;
+        let time = samples.quantile(0.5).with_context(|| format!("{name}: no samples"))?;
         self.rows.push(Row::new(name, "p50", time.as_nanos() as f64 / 1000.0, "µs"));
         Ok(())
     }
 
-    /// Adds the median, and the 99th percentile where there are rounds enough for one.
+    /// Adds the median, and the 99th percentile if there are enough rounds.
     pub fn add_times(&mut self, name: &str, samples: &Samples) -> Result<()> {
-        if samples.len() < LEAST_ROUNDS { self.add_median(name, samples) } else { self.add(name, samples) }
+        if samples.count() < MIN_ROUNDS { self.add_median(name, samples) } else { self.add(name, samples) }
     }
 
-    /// Says something beside the numbers: what could not be measured, and why.
+    /// Adds a remark, such as why something could not be measured.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// Says what the machine is, and how busy.
+    /// Adds a remark about the machine and its load.
     pub fn note_machine(&mut self, when: &str) -> Result<()> {
         self.note(machine(when)?);
         Ok(())
     }
 
-    /// Adds how many times as large one row is as another: how something grew.
+    /// Adds the ratio of two rows: how an operation grew.
     pub fn add_growth(&mut self, name: &str, from: &str, to: &str) -> Result<()> {
         for statistic in STATISTICS {
             let value =
@@ -152,29 +152,28 @@ impl Report {
         Ok(())
     }
 
-    /// Adds a number that is measured once, and what it should be at most.
-    pub fn add_once(&mut self, name: &str, value: f64, unit: &'static str, most: Option<f64>) {
+    /// Adds a single value with an optional upper limit.
+    pub fn add_value(&mut self, name: &str, value: f64, unit: &'static str, limit: Option<f64>) {
         let mut row = Row::new(name, "once", value, unit);
-        row.goal = most.map(Goal::Limit);
+        row.goal = limit.map(Goal::Limit);
         row.met = row.goal.map(|goal| goal.is_met(value));
-        self.once.push(row);
+        self.single.push(row);
     }
 
-    /// Compares a number that is measured once with another such number of this run. One that is compared already stands
-    /// once more, with the second comparison.
-    pub fn compare_once(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
+    /// Compares a single value with another one of this run. A second comparison of the same value adds a row.
+    pub fn compare_value(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
         let find = |name: &str| {
-            let found = self.once.iter().rposition(|row| row.name == name);
-            found.with_context(|| format!("no row is called {name:?}"))
+            let found = self.single.iter().rposition(|row| row.name == name);
+            found.with_context(|| format!("no row named {name:?}"))
         };
-        let (mut place, other) = (find(name)?, self.once[find(against)?].value);
-        if self.once[place].against.is_some() {
-            let row = &self.once[place];
-            let again = Row::new(name, row.statistic, row.value, row.unit);
-            place += 1;
-            self.once.insert(place, again);
+        let (mut index, other) = (find(name)?, self.single[find(against)?].value);
+        if self.single[index].against.is_some() {
+            let row = &self.single[index];
+            let copy = Row::new(name, row.statistic, row.value, row.unit);
+            index += 1;
+            self.single.insert(index, copy);
         }
-        let row = &mut self.once[place];
+        let row = &mut self.single[index];
         let ratio = row.value / other;
         row.against = Some(against.to_owned());
         row.ratio = Some(ratio);
@@ -183,22 +182,21 @@ impl Report {
         Ok(())
     }
 
-    /// States what the 99th percentile of some times should be at most, in microseconds.
-    pub fn limit_p99(&mut self, name: &str, most: f64) -> Result<()> {
+    /// Sets an upper limit for the 99th percentile of durations, in microseconds.
+    pub fn limit_p99(&mut self, name: &str, limit: f64) -> Result<()> {
         let row = self.find(name, STATISTICS[1])?;
         let row = &mut self.rows[row];
-        row.goal = Some(Goal::Limit(most));
-        row.met = Some(row.value <= most);
+        row.goal = Some(Goal::Limit(limit));
+        row.met = Some(row.value <= limit);
         Ok(())
     }
 
-    /// Compares a row with another of this run; a goal is judged on the median. A row that is compared already stands
-    /// once more, with the second comparison.
+    /// Compares a row with another one of this run; a goal applies to the median. A second comparison of the same row adds rows.
     pub fn compare(&mut self, name: &str, against: &str, goal: Option<Goal>) -> Result<()> {
-        self.stand_once_more(name)?;
+        self.copy_if_compared(name)?;
         self.find(name, STATISTICS[0]).and(self.find(against, STATISTICS[0]))?;
         for statistic in STATISTICS {
-            // A median alone is compared with a median alone.
+            // A row without p99 is compared by its median only.
             let (Ok(row), Ok(other)) = (self.find(name, statistic), self.find(against, statistic)) else {
                 continue;
             };
@@ -215,34 +213,34 @@ impl Report {
         Ok(())
     }
 
-    /// The row to compare: the last of this name.
+    /// The row to compare: the last one of this name.
     fn find(&self, name: &str, statistic: &str) -> Result<usize> {
         let found = self.rows.iter().rposition(|row| row.name == name && row.statistic == statistic);
-        found.with_context(|| format!("no row is called {name:?}"))
+        found.with_context(|| format!("no row named {name:?}"))
     }
 
-    /// Puts a copy behind a row that is compared already.
-    fn stand_once_more(&mut self, name: &str) -> Result<()> {
+    /// Appends a copy of a row that already has a comparison.
+    fn copy_if_compared(&mut self, name: &str) -> Result<()> {
         let last = self.find(name, STATISTICS[1]).or(self.find(name, STATISTICS[0]))?;
         if self.rows[last].against.is_some() {
-            let there = STATISTICS.iter().filter_map(|statistic| self.find(name, statistic).ok());
-            let again: Vec<Row> = there
+            let existing = STATISTICS.iter().filter_map(|statistic| self.find(name, statistic).ok());
+            let copies: Vec<Row> = existing
                 .map(|row| &self.rows[row])
                 .map(|row| Row::new(name, row.statistic, row.value, row.unit))
                 .collect();
-            for (place, row) in again.into_iter().enumerate() {
-                self.rows.insert(last + 1 + place, row);
+            for (offset, row) in copies.into_iter().enumerate() {
+                self.rows.insert(last + 1 + offset, row);
             }
         }
         Ok(())
     }
 
-    /// Prints the rows: JSON for programs, or a table for people.
+    /// Prints the rows as JSON or as a table.
     pub fn print(&self, json: bool) -> Result<()> {
         if json {
-            let all: Vec<&Row> = self.rows.iter().chain(&self.once).collect();
+            let all: Vec<&Row> = self.rows.iter().chain(&self.single).collect();
             println!("{}", serde_json::to_string_pretty(&all)?);
-            // Standard output is the rows alone.
+            // Standard output has the rows only.
             self.notes.iter().for_each(|note| eprintln!("{note}"));
         } else {
             println!("{}", self.table());
@@ -251,22 +249,22 @@ impl Report {
         Ok(())
     }
 
-    /// A line per measured thing, with both of its numbers.
+    /// One line per row with both of its statistics.
     fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(["OPERATION", "P50 µs", "P99 µs", "", "AGAINST", "GOAL", "MET"]);
-        for (place, median) in self.rows.iter().enumerate().filter(|(_, row)| row.statistic == "p50") {
-            let p99 = self.rows.get(place + 1).filter(|row| row.statistic == "p99");
+        for (index, median) in self.rows.iter().enumerate().filter(|(_, row)| row.statistic == "p50") {
+            let p99 = self.rows.get(index + 1).filter(|row| row.statistic == "p99");
             let goal = match (median.goal, p99.and_then(|row| row.goal)) {
-                (None, Some(Goal::Limit(most))) => format!("p99 at most {}", number(most)),
+                (None, Some(Goal::Limit(limit))) => format!("p99 at most {}", number(limit)),
                 (goal, _) => goal.map(|goal| goal.to_string()).unwrap_or_default(),
             };
             table.add_row([
                 median.name.clone(),
                 median.text(),
                 p99.map(Row::text).unwrap_or_default(),
-                median.ratio.map(|ratio| median.ratio_in_words(ratio)).unwrap_or_default(),
+                median.ratio.map(|ratio| median.ratio_text(ratio)).unwrap_or_default(),
                 median.against.clone().unwrap_or_default(),
                 goal,
                 median
@@ -277,14 +275,14 @@ impl Report {
                     .to_owned(),
             ]);
         }
-        for row in &self.once {
+        for row in &self.single {
             table.add_row([
                 row.name.clone(),
                 row.text(),
                 String::new(),
-                row.ratio.map(|ratio| row.ratio_in_words(ratio)).unwrap_or_default(),
+                row.ratio.map(|ratio| row.ratio_text(ratio)).unwrap_or_default(),
                 row.against.clone().unwrap_or_default(),
-                row.goal.map(|goal| in_words(goal, row.unit)).unwrap_or_default(),
+                row.goal.map(|goal| goal_text(goal, row.unit)).unwrap_or_default(),
                 row.met.map(|met| if met { "yes" } else { "NO" }).unwrap_or_default().to_owned(),
             ]);
         }
@@ -297,7 +295,7 @@ impl Report {
     }
 }
 
-/// What the machine is, and how busy.
+/// The machine and its load.
 fn machine(when: &str) -> Result<String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let memory = read("/proc/meminfo");
@@ -313,23 +311,23 @@ fn machine(when: &str) -> Result<String> {
     ))
 }
 
-/// A limit has the unit of its number, a ratio has none.
-fn in_words(goal: Goal, unit: &str) -> String {
+/// A limit has the unit of its value, a ratio has none.
+fn goal_text(goal: Goal, unit: &str) -> String {
     match goal {
         Goal::Limit(_) => format!("{goal} {unit}"),
         Goal::AtMost(_) | Goal::AtLeast(_) => goal.to_string(),
     }
 }
 
-/// As many digits as mean something, thousands apart.
+/// The significant digits, with thousands separators.
 fn number(value: f64) -> String {
     if value < 100.0 && value.fract() != 0.0 {
         return format!("{value:.1}");
     }
     let digits = format!("{value:.0}");
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -343,21 +341,21 @@ mod tests {
 
     use super::*;
 
-    fn of(microseconds: u64) -> Samples {
+    fn samples_of(microseconds: u64) -> Samples {
         let mut samples = Samples::new();
-        (0..LEAST_ROUNDS).for_each(|_| samples.add_warm(Duration::from_micros(microseconds)));
+        (0..MIN_ROUNDS).for_each(|_| samples.add_warm(Duration::from_micros(microseconds)));
         samples
     }
 
     fn report() -> Report {
         let mut report = Report::default();
-        report.add("attach", &of(500)).unwrap();
-        report.add("reference", &of(8805)).unwrap();
+        report.add("attach", &samples_of(500)).unwrap();
+        report.add("reference", &samples_of(8805)).unwrap();
         report
     }
 
     #[test]
-    fn a_goal_is_met_or_not_by_the_median_of_the_same_run() {
+    fn a_goal_applies_to_the_median_of_the_same_run() {
         let mut report = report();
         report.compare("attach", "reference", Some(Goal::AtMost(0.1))).unwrap();
         assert_eq!((report.rows[0].statistic, report.rows[0].met), ("p50", Some(true)));
@@ -368,9 +366,9 @@ mod tests {
     }
 
     #[test]
-    fn a_second_comparison_has_a_line_of_its_own() {
+    fn a_second_comparison_adds_a_row() {
         let mut report = report();
-        report.add("floor", &of(400)).unwrap();
+        report.add("floor", &samples_of(400)).unwrap();
         report.compare("attach", "floor", Some(Goal::AtMost(1.5))).unwrap();
         report.compare("attach", "reference", Some(Goal::AtMost(0.01))).unwrap();
         let lines: Vec<_> = report.rows.iter().filter(|row| row.name == "attach").collect();
@@ -382,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_about_the_slowest_and_says_so() {
+    fn a_limit_applies_to_the_p99() {
         let mut report = report();
         report.limit_p99("attach", 500.0).unwrap();
         report.limit_p99("reference", 8_000.0).unwrap();
@@ -394,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_a_number_that_can_be_compared() {
+    fn growth_can_be_compared() {
         let mut report = report();
         report.add_growth("growth", "attach", "reference").unwrap();
         report.compare("growth", "growth", Some(Goal::AtMost(1.0))).unwrap();
@@ -404,15 +402,15 @@ mod tests {
     }
 
     #[test]
-    fn a_p99_of_few_rounds_is_refused() {
-        let mut samples = of(1);
+    fn a_p99_of_few_rounds_is_rejected() {
+        let mut samples = samples_of(1);
         samples.add_warm(Duration::ZERO);
         assert!(Report::default().add("enough", &samples).is_ok());
         assert!(Report::default().add("none", &Samples::new()).is_err());
     }
 
     #[test]
-    fn a_median_alone_is_compared_and_has_no_p99() {
+    fn a_row_without_p99_can_be_compared() {
         let mut report = report();
         let mut few = Samples::new();
         (1..=3).for_each(|milliseconds| few.add_warm(Duration::from_millis(milliseconds)));
@@ -427,35 +425,35 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_compared_with_another_and_should_be_at_least_so_much() {
+    fn rates_are_compared_with_a_lower_bound() {
         let mut report = Report::default();
-        report.add_once("pods", 1_200.0, "requests/s", None);
-        report.add_once("hosts", 1_500.0, "requests/s", None);
-        report.add_once("other pods", 1_000.0, "requests/s", None);
-        report.compare_once("pods", "other pods", Some(Goal::AtLeast(1.0))).unwrap();
-        report.compare_once("pods", "hosts", Some(Goal::AtLeast(1.0))).unwrap();
+        report.add_value("pods", 1_200.0, "requests/s", None);
+        report.add_value("hosts", 1_500.0, "requests/s", None);
+        report.add_value("other pods", 1_000.0, "requests/s", None);
+        report.compare_value("pods", "other pods", Some(Goal::AtLeast(1.0))).unwrap();
+        report.compare_value("pods", "hosts", Some(Goal::AtLeast(1.0))).unwrap();
         let lines: Vec<_> =
-            report.once.iter().filter_map(|row| Some((row.against.as_deref()?, row.met))).collect();
+            report.single.iter().filter_map(|row| Some((row.against.as_deref()?, row.met))).collect();
         assert_eq!(lines, [("other pods", Some(true)), ("hosts", Some(false))]);
         let table = report.table();
         assert!(table.contains("1.20x the rate of") && table.contains("at least 1x"), "{table}");
-        assert!(report.compare_once("pods", "nothing", None).is_err());
+        assert!(report.compare_value("pods", "nothing", None).is_err());
     }
 
     #[test]
-    fn people_read_a_line_per_operation() {
+    fn the_table_has_a_line_per_operation() {
         let mut report = report();
         report.compare("attach", "reference", Some(Goal::AtMost(0.1))).unwrap();
         let table = report.table();
         let line = table.lines().find(|line| line.contains("attach")).unwrap();
-        let words: Vec<_> = line.split_whitespace().collect();
+        let cells: Vec<_> = line.split_whitespace().collect();
         let expected = "attach 500 500 18x faster than reference at least 10x faster yes";
-        assert_eq!(words.join(" "), expected);
+        assert_eq!(cells.join(" "), expected);
         assert!(table.contains("8,805"));
     }
 
     #[test]
-    fn programs_read_every_number() {
+    fn json_rows_have_every_field() {
         let json = serde_json::to_value(&report().rows).unwrap();
         assert_eq!(json.as_array().unwrap().len(), 4);
         for key in ["name", "value", "unit", "against", "ratio", "goal", "met"] {

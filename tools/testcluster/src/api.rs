@@ -1,28 +1,27 @@
-//! What Kubernetes says about the cluster, read with kubectl.
+//! Reads the state of the cluster with kubectl.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::daemon::{self, Look};
+use super::daemon::{self, Readiness};
 use super::layout::node_name;
 use super::node;
 use super::state::Cluster;
 use knit_dev::process;
 
-/// A node as Kubernetes sees it.
+/// A node as Kubernetes reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeView {
-    /// Its name.
+pub struct NodeSummary {
     pub name: String,
-    /// Whether pods may run there.
+    /// Whether its condition `Ready` is true.
     pub ready: bool,
-    /// Why not, in Kubernetes' words.
+    /// The message of its condition `Ready`.
     pub reason: String,
-    /// Its own addresses.
+    /// Its internal addresses.
     pub addresses: Vec<String>,
-    /// What its pods get addresses from, one range per family.
+    /// Its pod ranges, one per family.
     pub pod_ranges: Vec<String>,
     /// The kubelet's version.
     pub kubelet: String,
@@ -31,21 +30,21 @@ pub struct NodeView {
 }
 
 /// The nodes that have registered.
-pub fn nodes(cluster: &Cluster) -> Result<Vec<NodeView>> {
+pub fn nodes(cluster: &Cluster) -> Result<Vec<NodeSummary>> {
     let mut get = cluster.kubectl()?;
     get.args(["get", "nodes", "--output=json", "--request-timeout=10s"]);
     let list: Value = serde_json::from_str(&process::output(&mut get)?).context("kubectl get nodes")?;
-    Ok(list["items"].as_array().into_iter().flatten().map(view).collect())
+    Ok(list["items"].as_array().into_iter().flatten().map(summarize).collect())
 }
 
-fn view(node: &Value) -> NodeView {
+fn summarize(node: &Value) -> NodeSummary {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let status = &node["status"];
     let ready = list(&status["conditions"]).into_iter().find(|condition| condition["type"] == "Ready");
     let ready = ready.unwrap_or_default();
     let internal = list(&status["addresses"]).into_iter().filter(|address| address["type"] == "InternalIP");
-    NodeView {
+    NodeSummary {
         name: text(&node["metadata"]["name"]),
         ready: ready["status"] == "True",
         reason: text(&ready["message"]),
@@ -56,37 +55,39 @@ fn view(node: &Value) -> NodeView {
     }
 }
 
-/// Waits until every node is there and `good`.
+/// Waits until every node is registered and meets a condition.
 pub fn wait_for_nodes(
     cluster: &Cluster,
     what: &str,
-    limit: Duration,
-    good: impl Fn(&NodeView) -> bool,
-) -> Result<Vec<NodeView>> {
-    let parts: Vec<String> = cluster
+    timeout: Duration,
+    is_good: impl Fn(&NodeSummary) -> bool,
+) -> Result<Vec<NodeSummary>> {
+    let components: Vec<String> = cluster
         .node_numbers()
-        .map(node::kubelet_part)
+        .map(node::kubelet_component)
         .chain(["apiserver".to_owned(), "controller-manager".to_owned()])
         .collect();
-    daemon::wait(cluster, what, limit, &parts, || {
-        let seen = match nodes(cluster) {
-            Ok(seen) => seen,
-            Err(error) => return Ok(Look::NotYet(format!("{error:#}"))),
+    daemon::wait(cluster, what, timeout, &components, || {
+        let registered = match nodes(cluster) {
+            Ok(registered) => registered,
+            Err(error) => return Ok(Readiness::NotYet(format!("{error:#}"))),
         };
         for number in cluster.node_numbers() {
             let name = node_name(number);
-            match seen.iter().find(|node| node.name == name) {
-                None => return Ok(Look::NotYet(format!("{name} has not registered"))),
-                Some(node) if !good(node) => return Ok(Look::NotYet(format!("{name}: {}", node.reason))),
+            match registered.iter().find(|node| node.name == name) {
+                None => return Ok(Readiness::NotYet(format!("{name} has not registered"))),
+                Some(node) if !is_good(node) => {
+                    return Ok(Readiness::NotYet(format!("{name}: {}", node.reason)));
+                }
                 Some(_) => {}
             }
         }
-        Ok(Look::Done(seen))
+        Ok(Readiness::Ready(registered))
     })
 }
 
-/// The state of CoreDNS' pods, in a line for people.
-pub fn pods_of_dns(cluster: &Cluster) -> String {
+/// The state of CoreDNS's pods in one line.
+pub fn dns_pod_status(cluster: &Cluster) -> String {
     let get = || -> Result<String> {
         let mut get = cluster.kubectl()?;
         get.args(["get", "pods", "--namespace=kube-system", "--selector=k8s-app=kube-dns", "--no-headers"]);
@@ -110,10 +111,10 @@ mod tests {
                 "nodeInfo": {"kubeletVersion": "v1.36.4", "containerRuntimeVersion": "containerd://2.4.2"},
             },
         });
-        let node = view(&object);
+        let node = summarize(&object);
         assert!(node.ready);
         assert_eq!(node.addresses, ["172.30.0.11"]);
         assert_eq!(node.pod_ranges.len(), 2);
-        assert!(!view(&serde_json::json!({"metadata": {"name": "new"}})).ready);
+        assert!(!summarize(&serde_json::json!({"metadata": {"name": "new"}})).ready);
     }
 }

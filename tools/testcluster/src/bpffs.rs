@@ -1,4 +1,4 @@
-//! The eBPF file system, where a machine's start did not mount it: Debian's does, a container's often does not.
+//! Mounts bpffs where the system did not: Debian does at boot, a container often has none.
 
 use anyhow::{Context, Result};
 use nix::mount::{MsFlags, mount, umount};
@@ -6,28 +6,28 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::process;
 
-const PLACE: &str = "/sys/fs/bpf";
+const MOUNT_POINT: &str = "/sys/fs/bpf";
 
-/// The file system is there as long as this is.
-pub struct FileSystem {
-    is_ours: bool,
+/// Unmounts bpffs when dropped, if it was mounted here.
+pub struct BpfFs {
+    is_owned: bool,
 }
 
-/// Mounts it if it is not there. Whoever is not root does without.
-pub fn ensure() -> Result<FileSystem> {
-    let is_there = statfs(PLACE).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
-    let is_ours = !is_there && process::is_root();
-    if is_ours {
-        mount(Some("bpf"), PLACE, Some("bpf"), MsFlags::empty(), None::<&str>)
-            .with_context(|| format!("the eBPF file system cannot be mounted at {PLACE}"))?;
+/// Mounts bpffs if it is not mounted yet. Without root it does nothing.
+pub fn ensure() -> Result<BpfFs> {
+    let is_mounted = statfs(MOUNT_POINT).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC);
+    let is_owned = !is_mounted && process::is_root();
+    if is_owned {
+        mount(Some("bpf"), MOUNT_POINT, Some("bpf"), MsFlags::empty(), None::<&str>)
+            .with_context(|| format!("cannot mount bpffs at {MOUNT_POINT}"))?;
     }
-    Ok(FileSystem { is_ours })
+    Ok(BpfFs { is_owned })
 }
 
-impl Drop for FileSystem {
+impl Drop for BpfFs {
     fn drop(&mut self) {
-        if self.is_ours {
-            let _ = umount(PLACE);
+        if self.is_owned {
+            let _ = umount(MOUNT_POINT);
         }
     }
 }

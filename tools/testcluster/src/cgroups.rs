@@ -1,7 +1,7 @@
-//! A cluster's cgroups: a folder of its own in every hierarchy, which holds every process that it ever started.
+//! A cluster's cgroups: one directory in every hierarchy, which holds every process that the cluster ever started.
 //!
-//! `up` moves itself in before it starts anything, so that even a command that outlives a killed `up` is found there.
-//! Only the hierarchy that keeps track of processes is entered; limits that this process is under stay as they are.
+//! `up` moves itself in before it starts anything, so that a child of a killed `up` is found there too.
+//! Only the hierarchy that tracks processes is entered; resource limits of this process stay as they are.
 
 use std::fs;
 use std::io;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Where the control plane's and the nodes' own processes are. Below the cluster's folder and beside the nodes',
-/// because cgroup v2 wants processes in leaves.
+/// The cgroup of the control plane's and the nodes' own processes, a sibling of the nodes' cgroups: cgroup v2 allows
+/// processes only in leaves.
 const PROCESSES: &str = "processes";
 
 /// One mounted hierarchy: a controller of cgroup v1, or cgroup v2.
@@ -29,12 +29,12 @@ impl Hierarchy {
         self.controllers.is_empty()
     }
 
-    /// A cgroup's folder.
+    /// The directory of a cgroup.
     pub fn folder(&self, cgroup: &str) -> PathBuf {
         self.mount.join(cgroup.trim_start_matches('/'))
     }
 
-    /// Where a process is, as in `/a/b`.
+    /// The cgroup of a process in this hierarchy, such as `/a/b`.
     fn of_process(&self, membership: &str) -> Option<String> {
         let path = membership.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -45,7 +45,7 @@ impl Hierarchy {
     }
 }
 
-/// Every hierarchy that is mounted.
+/// Every mounted hierarchy.
 pub fn hierarchies() -> Result<Vec<Hierarchy>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
     let found = parse(&mounts);
@@ -77,7 +77,7 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
     found
 }
 
-/// The mount's options without those that every file system has: `rw,cpu,cpuacct` is `cpu,cpuacct`.
+/// The mount options without the generic ones: `rw,cpu,cpuacct` is `cpu,cpuacct`.
 fn v1_name(options: &str) -> String {
     let general = ["rw", "ro", "xattr", "noprefix", "clone_children"];
     let names: Vec<&str> = options
@@ -87,30 +87,30 @@ fn v1_name(options: &str) -> String {
     names.join(",")
 }
 
-/// Makes the cluster's cgroups and one for each node.
-pub fn make(cluster: &str, nodes: &[String]) -> Result<()> {
+/// Creates the cluster's cgroups and one for each node.
+pub fn create(cluster: &str, nodes: &[String]) -> Result<()> {
     for hierarchy in hierarchies()? {
         let top = hierarchy.folder(cluster);
-        make_one(&hierarchy, &top)?;
+        create_one(&hierarchy, &top)?;
         for below in nodes.iter().map(String::as_str).chain([PROCESSES]) {
-            make_one(&hierarchy, &top.join(below))?;
+            create_one(&hierarchy, &top.join(below))?;
         }
     }
     Ok(())
 }
 
-fn make_one(hierarchy: &Hierarchy, folder: &Path) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the cgroup {}", folder.display()))?;
+fn create_one(hierarchy: &Hierarchy, folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create cgroup {}", folder.display()))?;
     let parent = folder.parent().expect("a cgroup lies below its hierarchy");
     if hierarchy.is_v2() {
-        // What cannot be handed down is reported by the kubelet, which knows what it needs.
+        // Errors are ignored: the kubelet reports the controllers that it misses.
         let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap_or_default();
         for controller in controllers.split_whitespace() {
             let _ = fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
         }
         return Ok(());
     }
-    // A fresh v1 cpuset has neither processors nor memory, and takes no process before it has.
+    // A new v1 cpuset has neither CPUs nor memory nodes and rejects processes until both are set.
     for file in ["cpuset.cpus", "cpuset.mems"] {
         if folder.join(file).exists() && read_trimmed(&folder.join(file))?.is_empty() {
             let value = read_trimmed(&parent.join(file))?;
@@ -126,7 +126,7 @@ fn read_trimmed(path: &Path) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// This process and what it starts belong to the cluster, until this is dropped.
+/// This process and its children belong to the cluster until this is dropped.
 pub struct Membership {
     before: PathBuf,
 }
@@ -146,19 +146,19 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         if let Err(error) = fs::write(&self.before, "0") {
-            eprintln!("cannot go back to {}: {error}", self.before.display());
+            eprintln!("cannot return to cgroup {}: {error}", self.before.display());
         }
     }
 }
 
-/// The hierarchy that nothing but us moves processes out of: v2, or else the named one of v1.
+/// The hierarchy from which nothing else moves processes: v2, or else the named one of v1.
 fn tracking(mut all: Vec<Hierarchy>) -> Hierarchy {
     let best = all.iter().position(Hierarchy::is_v2);
     let best = best.or_else(|| all.iter().position(|one| one.controllers == "name=systemd"));
     all.swap_remove(best.unwrap_or(0))
 }
 
-/// Every process that is in the cluster's cgroups, in any hierarchy, but not this one.
+/// All processes in the cluster's cgroups, in any hierarchy, except this one.
 pub fn processes(cluster: &str) -> Result<Vec<i32>> {
     let own = nix::unistd::getpid().as_raw();
     let mut found = Vec::new();
@@ -178,7 +178,7 @@ pub fn processes(cluster: &str) -> Result<Vec<i32>> {
     Ok(found)
 }
 
-/// The folders of the cluster's cgroups, parents first.
+/// The directories of the cluster's cgroups, parents first.
 pub fn folders(cluster: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for hierarchy in hierarchies()? {
@@ -187,9 +187,9 @@ pub fn folders(cluster: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Removes the cluster's cgroups, deepest first. The kernel needs a moment after the last process has ended.
+/// Removes the cluster's cgroups, deepest first. A cgroup stays busy for a moment after its last process ends.
 pub fn remove(cluster: &str, limit: Duration) -> Result<()> {
-    let began = Instant::now();
+    let start = Instant::now();
     loop {
         let mut busy = None;
         for folder in folders(cluster)?.iter().rev() {
@@ -200,15 +200,15 @@ pub fn remove(cluster: &str, limit: Duration) -> Result<()> {
         }
         match busy {
             None => return Ok(()),
-            Some((folder, error)) if began.elapsed() > limit => {
-                return Err(error).with_context(|| format!("cannot remove the cgroup {}", folder.display()));
+            Some((folder, error)) if start.elapsed() > limit => {
+                return Err(error).with_context(|| format!("cannot remove cgroup {}", folder.display()));
             }
             Some(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
 }
 
-/// Visits a cgroup and everything below it, parents first. What vanishes meanwhile is not visited.
+/// Visits a cgroup and its descendants, parents first. One that vanishes meanwhile is skipped.
 fn walk(folder: &Path, visit: &mut impl FnMut(&Path)) {
     if !folder.is_dir() {
         return;
@@ -231,7 +231,7 @@ mod tests {
 31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
 32 30 0:28 /box /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,xattr,name=systemd
 33 30 0:29 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw
-34 30 0:29 / /elsewhere rw,relatime - cgroup2 cgroup2 rw
+34 30 0:29 / /mnt/cgroup rw,relatime - cgroup2 cgroup2 rw
 ";
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_tracked_where_nobody_else_moves_them() {
+    fn processes_are_tracked_in_v2_or_the_named_v1_hierarchy() {
         assert!(tracking(parse(HYBRID)).is_v2());
         let mut without = parse(HYBRID);
         without.pop();

@@ -20,18 +20,18 @@ use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
 
-/// What a network must pass to call itself conformant.
+/// The network conformance tests.
 pub const DEFAULT_FOCUS: &str = r"\[sig-network\].*\[Conformance\]";
 
-/// What came out of a run.
+/// The results of a run.
 pub struct Results {
-    /// Every spec that ran, and those that found at run time that they cannot, by name.
+    /// Every spec that ran or skipped itself at run time, by name.
     pub specs: Vec<Spec>,
     /// How long the whole run took.
     pub time: Duration,
     /// The JUnit file.
     pub junit: PathBuf,
-    /// Everything that the tests said.
+    /// The output of the tests.
     pub log: PathBuf,
 }
 
@@ -41,13 +41,13 @@ impl Results {
         self.specs.iter().filter(|spec| spec.state == state).count()
     }
 
-    /// The table of pass and fail, and a line that sums it up.
+    /// Prints the result table and a summary.
     pub fn print(&self) {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(["RESULT", "TIME", "SPEC"]);
         for spec in &self.specs {
-            table.add_row([spec.state.word().to_owned(), seconds(spec.time), spec.name.clone()]);
+            table.add_row([spec.state.label().to_owned(), seconds(spec.time), spec.name.clone()]);
         }
         println!("{}\n", table.trim_fmt());
         for spec in self.specs.iter().filter(|spec| spec.state == State::Failed) {
@@ -65,7 +65,7 @@ impl Results {
     }
 }
 
-/// Where reports go unless told otherwise: they outlive the cluster.
+/// The default report directory, which outlives the cluster.
 pub fn default_folder() -> PathBuf {
     places::workspace().join("target/conformance")
 }
@@ -73,27 +73,27 @@ pub fn default_folder() -> PathBuf {
 /// The names of the specs that match. Needs no cluster.
 pub fn list(focus: &str) -> Result<Vec<String>> {
     let tools = go_tools::ensure(&[Tool::E2eTest])?;
-    let folder = tempfile::tempdir().context("cannot make a folder for the list")?;
+    let folder = tempfile::tempdir().context("cannot create a folder for the list")?;
     let report = folder.path().join("report.json");
-    let mut dry = upstream(tools.path(Tool::E2eTest), focus, &report);
-    process::output(dry.arg("--ginkgo.dry-run").current_dir(folder.path()))?;
+    let mut dry_run = upstream(tools.path(Tool::E2eTest), focus, &report);
+    process::output(dry_run.arg("--ginkgo.dry-run").current_dir(folder.path()))?;
     Ok(report::read(&report)?.into_iter().map(|spec| spec.name).collect())
 }
 
 /// Runs the specs that match against the cluster, one after the other.
 pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Results> {
     let tools = go_tools::ensure(&[Tool::E2eTest])?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let folder = fs::canonicalize(folder)?;
     let (report, junit, log) =
         (folder.join("report.json"), folder.join("junit_01.xml"), folder.join("e2e.log"));
     for old in [&report, &junit, &log] {
-        // A report of an earlier run must not be taken for this one's.
+        // A report of an earlier run must not be mistaken for this one.
         if old.exists() {
             fs::remove_file(old).with_context(|| format!("cannot remove {}", old.display()))?;
         }
     }
-    let output = File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    let output = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let mut run = upstream(tools.path(Tool::E2eTest), focus, &report);
     run.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
     run.arg(format!("--kubectl-path={}", cluster.tool(Tool::Kubectl)?.display()));
@@ -101,27 +101,30 @@ pub fn conformance(cluster: &Cluster, focus: &str, folder: &Path) -> Result<Resu
     run.arg(format!("--num-nodes={}", cluster.nodes));
     run.arg(format!("--report-dir={}", folder.display()));
     run.args(["--ginkgo.v", "--ginkgo.timeout=3h"]).current_dir(&folder);
-    let (printed, print) = std::io::pipe().context("cannot make a pipe")?;
+    let (printed, print) = std::io::pipe().context("cannot create a pipe")?;
     run.stdin(Stdio::null()).stdout(print.try_clone()?).stderr(print);
-    let began = Instant::now();
-    // `down` must find the tests too, should they outlive this command.
+    let start = Instant::now();
+    // `down` must find the tests too if they outlive this command.
     let membership = Membership::enter(&cluster.names().cgroup())?;
     let mut child = run.spawn().context("cannot start the upstream tests")?;
     drop(membership);
-    // The command holds the writing end of the pipe: without dropping it the output never ends.
+    // The command holds the write end of the pipe: without dropping it the output never ends.
     drop(run);
     progress::follow(printed, output)?;
     let status = child.wait()?;
-    let time = began.elapsed();
+    let time = start.elapsed();
     if !report.exists() {
-        let said = fs::read(&log).unwrap_or_default();
-        let said = process::tail(&String::from_utf8_lossy(&said));
-        bail!("the upstream tests ended without a report ({status}); the end of {}:\n{said}", log.display());
+        let output = fs::read(&log).unwrap_or_default();
+        let output = process::tail(&String::from_utf8_lossy(&output));
+        bail!(
+            "the upstream tests ended without a report ({status}); the end of {}:\n{output}",
+            log.display()
+        );
     }
     let specs = report::read(&report)?;
     if specs.is_empty() {
         bail!(
-            "no spec matches {focus}: `cargo xtask cluster conformance --list --focus ...` shows what would run"
+            "no spec matches {focus}: `cargo xtask cluster conformance --list --focus ...` lists the specs"
         );
     }
     let results = Results { specs, time, junit, log };

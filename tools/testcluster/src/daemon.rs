@@ -1,7 +1,7 @@
-//! The cluster's long-running parts: starting them in the background, knowing whether they live, waiting for them.
+//! The cluster's long-running processes: starts them in the background, tracks them and waits for them.
 //!
-//! A part writes its own process id and start time before it becomes its program, so that a recycled id is never
-//! mistaken for it. Its parent is the machine's first process from the start: it outlives the command that made it.
+//! Each process writes its PID and start time before it executes its program, so that a recycled PID is never mistaken
+//! for it. It is a child of PID 1 from the start and outlives the command that started it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use super::state::Cluster;
 use knit_dev::process;
 
-/// `$1` is the file for the process id, the rest is the command. Field 22 of `stat` is the start time.
-const BECOME: &str = r#"
+/// `$1` is the PID file, the rest is the command. Field 22 of `stat` is the start time.
+const RECORD_PID_AND_EXEC: &str = r#"
 set -e
 started() { shift 21; echo "$1"; }
 read -r stat < /proc/$$/stat
@@ -28,16 +28,16 @@ exec "$@"
 /// How much of a log is read to show its end.
 const TAIL_BYTES: u64 = 16 * 1024;
 
-/// A process that cannot be confused with a later one of the same number.
+/// A process, identified by PID and start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Running {
+pub struct ProcessHandle {
     /// The process id.
     pub pid: i32,
     started: u64,
 }
 
-impl Running {
-    /// Whether that very process still runs. One that has ended but was not waited for does not.
+impl ProcessHandle {
+    /// Whether this process still runs. A zombie does not.
     pub fn is_alive(self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         parse_stat(&stat)
@@ -45,41 +45,41 @@ impl Running {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // Without its line end the file is still being written.
+        // Without the newline the file is still being written.
         let (pid, started) = text.strip_suffix('\n')?.split_once(' ')?;
         Some(Self { pid: pid.parse().ok()?, started: started.parse().ok()? })
     }
 }
 
-/// State and start time of a process. Its name, in parentheses, may hold anything.
+/// State and start time of a process. Its name, in parentheses, may contain anything.
 pub fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     Some((fields.next()?.chars().next()?, fields.nth(18)?.parse().ok()?))
 }
 
-/// A part that is about to be started.
+/// A component that is about to be started.
 pub struct Daemon {
-    part: String,
-    words: Vec<OsString>,
+    component: String,
+    args: Vec<OsString>,
     environment: Vec<(String, OsString)>,
 }
 
 impl Daemon {
-    /// A program of the root namespace. `part` names its log.
-    pub fn new(part: impl Into<String>, program: impl AsRef<OsStr>) -> Self {
-        Self { part: part.into(), words: vec![program.as_ref().to_owned()], environment: Vec::new() }
+    /// A program in the host's namespaces. `component` names its log.
+    pub fn new(component: impl Into<String>, program: impl AsRef<OsStr>) -> Self {
+        Self { component: component.into(), args: vec![program.as_ref().to_owned()], environment: Vec::new() }
     }
 
     /// Adds an argument.
     pub fn arg(mut self, word: impl AsRef<OsStr>) -> Self {
-        self.words.push(word.as_ref().to_owned());
+        self.args.push(word.as_ref().to_owned());
         self
     }
 
     /// Adds arguments.
-    pub fn args(mut self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
-        self.words.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|word| word.as_ref().to_owned()));
         self
     }
 
@@ -90,95 +90,95 @@ impl Daemon {
         self.arg(word)
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.to_owned(), value.as_ref().to_owned()));
         self
     }
 
     /// Starts it in a node's namespaces.
-    pub fn inside(mut self, holder: Running) -> Self {
-        let enter = enter(holder);
-        let words = std::iter::once(enter.get_program()).chain(enter.get_args()).map(OsStr::to_owned);
-        self.words.splice(0..0, words);
+    pub fn in_node(mut self, init: ProcessHandle) -> Self {
+        let enter = enter(init);
+        let args = std::iter::once(enter.get_program()).chain(enter.get_args()).map(OsStr::to_owned);
+        self.args.splice(0..0, args);
         self
     }
 
-    /// Starts it, and returns once it has written down who it is.
-    pub fn start(self, cluster: &Cluster) -> Result<Running> {
-        let log = log(cluster, &self.part);
-        let file = fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
-        let note = note(cluster, &self.part);
+    /// Starts it, and returns once its PID file is written.
+    pub fn start(self, cluster: &Cluster) -> Result<ProcessHandle> {
+        let log = log(cluster, &self.component);
+        let file = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        let pid_file = pid_file(cluster, &self.component);
         let mut command = Command::new("setsid");
-        command.args(["--fork", "sh", "-c", BECOME, "sh"]).arg(&note).args(&self.words);
+        command.args(["--fork", "sh", "-c", RECORD_PID_AND_EXEC, "sh"]).arg(&pid_file).args(&self.args);
         command.envs(self.environment).current_dir("/");
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        process::run(&mut command).with_context(|| format!("cannot start {}", self.part))?;
-        let began = Instant::now();
+        process::run(&mut command).with_context(|| format!("cannot start {}", self.component))?;
+        let start = Instant::now();
         loop {
-            if let Some(running) = find(cluster, &self.part) {
+            if let Some(running) = find(cluster, &self.component) {
                 return Ok(running);
             }
-            if began.elapsed() > Duration::from_secs(30) {
-                bail!("{} did not start\n{}", self.part, log_tail(cluster, &self.part));
+            if start.elapsed() > Duration::from_secs(30) {
+                bail!("{} did not start\n{}", self.component, log_tail(cluster, &self.component));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// A command that enters the namespaces of a node; what to run there is added to it.
-pub fn enter(holder: Running) -> Command {
+/// A command prefix that enters the namespaces of a node.
+pub fn enter(init: ProcessHandle) -> Command {
     let mut enter = Command::new("nsenter");
-    enter.arg(format!("--target={}", holder.pid)).args(["--mount", "--uts", "--net", "--"]);
+    enter.arg(format!("--target={}", init.pid)).args(["--mount", "--uts", "--net", "--"]);
     enter
 }
 
-/// The same, killed when it takes longer than this.
-pub fn enter_for(holder: Running, limit: Duration) -> Command {
-    let enter = enter(holder);
+/// The same, killed after a timeout.
+pub fn enter_with_timeout(init: ProcessHandle, timeout: Duration) -> Command {
+    let enter = enter(init);
     let mut limited = Command::new("timeout");
     limited
         .arg("--signal=KILL")
-        .arg(limit.as_secs().to_string())
+        .arg(timeout.as_secs().to_string())
         .arg(enter.get_program())
         .args(enter.get_args());
     limited
 }
 
-/// Where a part's output goes.
-pub fn log(cluster: &Cluster, part: &str) -> PathBuf {
-    cluster.folder("logs").join(format!("{part}.log"))
+/// A component's log file.
+pub fn log(cluster: &Cluster, component: &str) -> PathBuf {
+    cluster.folder("logs").join(format!("{component}.log"))
 }
 
-/// Where a part writes down who it is.
-fn note(cluster: &Cluster, part: &str) -> PathBuf {
-    cluster.folder("run").join(format!("{part}.pid"))
+/// A component's PID file.
+fn pid_file(cluster: &Cluster, component: &str) -> PathBuf {
+    cluster.folder("run").join(format!("{component}.pid"))
 }
 
-/// The process of a part, if it was ever started.
-pub fn find(cluster: &Cluster, part: &str) -> Option<Running> {
-    Running::parse(&fs::read_to_string(note(cluster, part)).ok()?)
+/// The process of a component, if it was ever started.
+pub fn find(cluster: &Cluster, component: &str) -> Option<ProcessHandle> {
+    ProcessHandle::parse(&fs::read_to_string(pid_file(cluster, component)).ok()?)
 }
 
-/// Forgets a part that has ended, so that the next of its name is not taken for it.
-pub fn forget(cluster: &Cluster, part: &str) -> Result<()> {
-    let note = note(cluster, part);
-    fs::remove_file(&note).with_context(|| format!("cannot remove {}", note.display()))
+/// Removes the PID file of a component that has ended, so that its successor is not mistaken for it.
+pub fn remove_pid_file(cluster: &Cluster, component: &str) -> Result<()> {
+    let file = pid_file(cluster, component);
+    fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
 }
 
-/// The process of a part that must be running.
-pub fn alive(cluster: &Cluster, part: &str) -> Result<Running> {
-    match find(cluster, part) {
+/// The process of a component; an error if it does not run.
+pub fn running(cluster: &Cluster, component: &str) -> Result<ProcessHandle> {
+    match find(cluster, component) {
         Some(running) if running.is_alive() => Ok(running),
-        Some(_) => bail!("{part} has ended\n{}", log_tail(cluster, part)),
-        None => bail!("{part} was not started: `cargo xtask cluster up` did not get that far"),
+        Some(_) => bail!("{component} has ended\n{}", log_tail(cluster, component)),
+        None => bail!("{component} was not started: `cargo xtask cluster up` did not get that far"),
     }
 }
 
-/// The end of a part's log, below a line that says where the whole is.
-pub fn log_tail(cluster: &Cluster, part: &str) -> String {
-    let path = log(cluster, part);
+/// The end of a component's log, below a line with its path.
+pub fn log_tail(cluster: &Cluster, component: &str) -> String {
+    let path = log(cluster, component);
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = fs::File::open(&path)?;
         let length = file.metadata()?.len();
@@ -191,33 +191,33 @@ pub fn log_tail(cluster: &Cluster, part: &str) -> String {
     format!("--- the end of {}:\n{}", path.display(), process::tail(&String::from_utf8_lossy(&text)))
 }
 
-/// What a look at something that should become true found.
-pub enum Look<T> {
-    /// It is true.
-    Done(T),
-    /// Not yet, and what is missing.
+/// The result of one check of a condition.
+pub enum Readiness<T> {
+    /// The condition holds.
+    Ready(T),
+    /// It does not hold yet; the text says what is missing.
     NotYet(String),
 }
 
-/// Looks until it is true. Fails with the ends of the parts' logs when the time is up, or at once when a part has ended.
+/// Waits until a condition holds. Fails with the ends of the logs after the timeout, or at once when a component has ended.
 pub fn wait<T>(
     cluster: &Cluster,
     what: &str,
     limit: Duration,
-    parts: &[String],
-    mut look: impl FnMut() -> Result<Look<T>>,
+    components: &[String],
+    mut check: impl FnMut() -> Result<Readiness<T>>,
 ) -> Result<T> {
-    let began = Instant::now();
+    let start = Instant::now();
     loop {
-        let missing = match look()? {
-            Look::Done(value) => return Ok(value),
-            Look::NotYet(missing) => missing,
+        let missing = match check()? {
+            Readiness::Ready(value) => return Ok(value),
+            Readiness::NotYet(missing) => missing,
         };
-        for part in parts {
-            alive(cluster, part)?;
+        for component in components {
+            running(cluster, component)?;
         }
-        if began.elapsed() > limit {
-            let logs: Vec<String> = parts.iter().map(|part| log_tail(cluster, part)).collect();
+        if start.elapsed() > limit {
+            let logs: Vec<String> = components.iter().map(|component| log_tail(cluster, component)).collect();
             bail!("{what}: not after {} s: {missing}\n{}", limit.as_secs(), logs.join("\n"));
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -229,20 +229,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_written_note_is_no_process() {
-        assert_eq!(Running::parse("12 345\n"), Some(Running { pid: 12, started: 345 }));
+    fn a_half_written_pid_file_is_ignored() {
+        assert_eq!(ProcessHandle::parse("12 345\n"), Some(ProcessHandle { pid: 12, started: 345 }));
         for bad in ["", "12", "12 345", "12 x\n"] {
-            assert_eq!(Running::parse(bad), None, "{bad:?}");
+            assert_eq!(ProcessHandle::parse(bad), None, "{bad:?}");
         }
     }
 
     #[test]
-    fn this_process_is_alive_and_an_older_one_of_its_number_is_not() {
+    fn this_process_is_alive_and_an_older_one_with_its_pid_is_not() {
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let (_, started) = parse_stat(&stat).unwrap();
         let pid = nix::unistd::getpid().as_raw();
-        assert!(Running { pid, started }.is_alive());
-        assert!(!Running { pid, started: started - 1 }.is_alive());
+        assert!(ProcessHandle { pid, started }.is_alive());
+        assert!(!ProcessHandle { pid, started: started - 1 }.is_alive());
     }
 
     #[test]

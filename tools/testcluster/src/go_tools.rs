@@ -1,8 +1,8 @@
 //! The pinned Go programs that the test cluster runs, built once into the cache.
 //!
-//! `tools/<folder>/go.mod` and `go.sum` say exactly what is built. A program's place in the cache carries a hash of
-//! both and of the flags, so that a new pin never meets an old binary. A file in the cache is always complete: it is
-//! built under another name and renamed.
+//! `tools/go/<module>/go.mod` and `go.sum` pin what is built. A program's path in the cache contains a hash of both and of
+//! the linker flags, so that a new pin never uses an old binary. A file in the cache is always complete: it is built under
+//! another name and renamed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -39,7 +39,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// The file's name.
+    /// The file name.
     pub fn program(self) -> &'static str {
         match self {
             Self::KubeApiserver => "kube-apiserver",
@@ -88,8 +88,8 @@ impl Tool {
     }
 }
 
-/// A folder below `tools/go/`.
-#[allow(missing_docs, reason = "each variant is a folder's name")]
+/// A directory below `tools/go/`.
+#[allow(missing_docs, reason = "each variant is a directory's name")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Module {
     Kubernetes,
@@ -127,7 +127,7 @@ impl Module {
         places::workspace().join("tools/go").join(self.folder())
     }
 
-    /// The version that go.mod pins, as in `v1.36.4`.
+    /// The version that go.mod pins, such as `v1.36.4`.
     pub fn version(self) -> Result<String> {
         let file = self.source().join("go.mod");
         let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -137,7 +137,7 @@ impl Module {
 
     fn linker_flags(self, version: &str) -> String {
         let stamp = match self {
-            // Without its version Kubernetes' components refuse to talk to each other in places.
+            // Some Kubernetes components reject peers without a version.
             Self::Kubernetes => {
                 let at = "k8s.io/component-base/version";
                 let mut parts = version.trim_start_matches('v').split('.');
@@ -151,7 +151,7 @@ impl Module {
         format!("-s -w{stamp}")
     }
 
-    /// Where this module's programs are kept.
+    /// The cache directory of this module's programs.
     fn cached(self) -> Result<PathBuf> {
         let version = self.version()?;
         let mut hash = Sha256::new();
@@ -165,45 +165,45 @@ impl Module {
     }
 }
 
-/// The folder that holds every Go program that was built.
+/// The cache directory of all Go programs.
 pub fn folder() -> Result<PathBuf> {
     Ok(places::cache()?.join("tools"))
 }
 
 fn pinned(gomod: &str, module: &str) -> Option<String> {
     gomod.lines().find_map(|line| {
-        let mut words = line.split_whitespace().skip_while(|word| *word == "require");
-        (words.next() == Some(module)).then(|| words.next()).flatten().map(str::to_owned)
+        let mut fields = line.split_whitespace().skip_while(|field| *field == "require");
+        (fields.next() == Some(module)).then(|| fields.next()).flatten().map(str::to_owned)
     })
 }
 
-/// Programs that are there, and where.
+/// Paths of built programs.
 pub struct Tools(BTreeMap<Tool, PathBuf>);
 
 impl Tools {
-    /// The program's path. Only those that were asked for are known.
+    /// The program's path. The program must have been passed to [`ensure`].
     pub fn path(&self, tool: Tool) -> &Path {
-        self.0.get(&tool).expect("only tools that were asked for are used")
+        self.0.get(&tool).expect("the tool was passed to `ensure`")
     }
 }
 
-/// Builds those of the programs that are not in the cache yet.
+/// Builds the programs that are not in the cache yet.
 pub fn ensure(tools: &[Tool]) -> Result<Tools> {
-    let mut there = BTreeMap::new();
+    let mut paths = BTreeMap::new();
     for &tool in tools {
         let path = tool.module().cached()?.join(tool.program());
         if !path.exists() {
             packages::ensure_go()?;
             build(tool, &path)?;
         }
-        there.insert(tool, path);
+        paths.insert(tool, path);
     }
-    Ok(Tools(there))
+    Ok(Tools(paths))
 }
 
 fn build(tool: Tool, path: &Path) -> Result<()> {
-    let folder = path.parent().expect("a program lies in its module's folder");
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let folder = path.parent().expect("a program's path has a parent");
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let _lock = lock(&folder.join(".lock"))?;
     if path.exists() {
         return Ok(());
@@ -221,19 +221,20 @@ fn build(tool: Tool, path: &Path) -> Result<()> {
     go.args(["-trimpath", "-buildvcs=false", "-ldflags"]).arg(module.linker_flags(&version));
     go.arg("-o").arg(&unfinished).arg(tool.package());
     process::output(&mut go)?;
-    fs::rename(&unfinished, path).with_context(|| format!("cannot put {} in place", path.display()))?;
+    fs::rename(&unfinished, path)
+        .with_context(|| format!("cannot rename the build result to {}", path.display()))?;
     step.done();
     Ok(())
 }
 
-/// One build of a kind at a time: the second run waits and then finds what it needs. The kernel drops the lock when
-/// its holder ends, however that happens.
+/// Locks a file, so that only one process builds: the second one waits and then finds the result. The kernel releases the
+/// lock when its owner ends.
 pub fn lock(path: &Path) -> Result<File> {
     let file = File::create(path).with_context(|| format!("cannot open {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            let step = Step::start("wait for another run that builds the same");
+            let step = Step::start("wait for another process that builds the same");
             file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
             step.done();
         }

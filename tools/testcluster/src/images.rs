@@ -1,4 +1,4 @@
-//! The images that a cluster starts with, made here because there is no registry, and kept in the cache.
+//! The images that a cluster starts with, built here because there is no registry, and cached.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use knit_dev::places;
 use knit_dev::progress::Step;
 use knit_image::archive::{Image, Layer, write_all};
 
-/// What holds a pod's namespaces open.
+/// The sandbox image, which holds a pod's namespaces open.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.2";
-/// The reference network's name server.
+/// CoreDNS.
 pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.12.4";
 /// The image that most tests of Knit run in their pods: agnhost and ordinary tools.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
@@ -23,38 +23,38 @@ const BUSYBOX: &str = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1";
 const DNS_TESTING: &str = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.0.0";
 const NGINX: &str = "registry.k8s.io/e2e-test-images/nginx:1.15-4";
 
-/// Changes when this file or `rootfs.rs` makes something else of the same programs.
+/// Incremented when this file or `rootfs.rs` builds other images from the same programs.
 const EDITION: u32 = 2;
 
-/// The archive of all images, made if it is not in the cache. Needs agnhost and CoreDNS.
+/// The archive of all images, built if it is not in the cache. Needs agnhost and CoreDNS.
 pub fn ensure(tools: &Tools) -> Result<PathBuf> {
     let folder = places::cache()?.join("images");
     let (agnhost, coredns) = (tools.path(Tool::Agnhost), tools.path(Tool::Coredns));
     let mut key = Sha256::new();
-    // The paths hold the programs' versions and a hash of how they were built.
-    for part in [agnhost, coredns] {
-        key.update(part.as_os_str().as_encoded_bytes());
+    // The paths contain the programs' versions and a hash of their build.
+    for component in [agnhost, coredns] {
+        key.update(component.as_os_str().as_encoded_bytes());
     }
     let short: String = key.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     let version = Module::Kubernetes.version()?;
     let archive = folder.join(format!("cluster-{version}-{EDITION}-{short}.tar"));
     if !archive.exists() {
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let _lock = go_tools::lock(&folder.join(".lock"))?;
         if !archive.exists() {
-            make(&folder.join(".unfinished"), agnhost, coredns, &archive)?;
+            build(&folder.join(".unfinished"), agnhost, coredns, &archive)?;
         }
     }
     Ok(archive)
 }
 
-fn make(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<()> {
-    let step = Step::start("make the test images (once)");
-    // What a run that was killed has left.
+fn build(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<()> {
+    let step = Step::start("build the test images (once)");
+    // A killed run may have left it.
     if work.exists() {
         fs::remove_dir_all(work).with_context(|| format!("cannot remove {}", work.display()))?;
     }
-    fs::create_dir(work).with_context(|| format!("cannot make {}", work.display()))?;
+    fs::create_dir(work).with_context(|| format!("cannot create {}", work.display()))?;
     let layer = |name: &str, fill: &dyn Fn(&Path) -> Result<()>| -> Result<Rc<Layer>> {
         let root = work.join(name);
         fs::create_dir(&root)?;
@@ -63,9 +63,9 @@ fn make(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<(
         layer.add_tree("/", &root)?;
         Ok(Rc::new(layer))
     };
-    let tools = layer("tools", &|root| rootfs::make_tools(root, agnhost))?;
-    let pause = layer("pause", &rootfs::make_pause)?;
-    let coredns = layer("coredns", &|root| rootfs::make_coredns(root, coredns))?;
+    let tools = layer("tools", &|root| rootfs::create_tools(root, agnhost))?;
+    let pause = layer("pause", &rootfs::create_pause)?;
+    let coredns = layer("coredns", &|root| rootfs::create_coredns(root, coredns))?;
     let wait = "trap 'exit 0' TERM INT; while :; do /bin/busybox sleep 86400 & wait $!; done";
     let images = [
         image(&[PAUSE], &pause, &["/bin/busybox", "sh", "-c", wait], &[]),
@@ -80,15 +80,15 @@ fn make(work: &Path, agnhost: &Path, coredns: &Path, archive: &Path) -> Result<(
     Ok(())
 }
 
-/// An image of one layer, and how it starts.
+/// An image with one layer.
 fn image(references: &[&str], layer: &Rc<Layer>, entrypoint: &[&str], cmd: &[&str]) -> Image {
-    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect();
+    let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     Image {
-        references: words(references),
+        references: owned(references),
         architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }.to_owned(),
-        entrypoint: words(entrypoint),
-        cmd: words(cmd),
+        entrypoint: owned(entrypoint),
+        cmd: owned(cmd),
         env: [("PATH".to_owned(), path.to_owned())].into(),
         workdir: "/".to_owned(),
         layers: vec![Rc::clone(layer)],

@@ -1,7 +1,7 @@
-//! A picture of the machine, as far as a test cluster could change it: taken before and after, it shows what is left.
+//! A snapshot of the machine, as far as a test cluster could change it: compared before and after, it shows what is left.
 //!
-//! Other things happen on a machine at the same time. So processes, links and cgroups count only when they are that
-//! cluster's, or could have escaped from it; settings, rules and the folders that Kubernetes likes to make count always.
+//! Other things happen on a machine at the same time. So processes, links and cgroups count only when they belong to that
+//! cluster or could have escaped from it; sysctls, rules and the directories that Kubernetes components create always count.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::go_tools::{self, Tool};
-use crate::marks::Marks;
+use crate::ownership::Ownership;
 use knit_dev::process;
 
-/// What the parts of a cluster would make outside of their own folders, if they were let.
+/// Directories that components of a cluster would create on the host without their own mount namespaces.
 const FOLDERS: [&str; 17] = [
     "/etc/cni",
     "/etc/containerd",
@@ -36,8 +36,8 @@ const FOLDERS: [&str; 17] = [
     "/var/log/pods",
 ];
 
-/// What they would set for the whole machine.
-const SETTINGS: [&str; 10] = [
+/// Sysctls that they would set for the whole machine.
+const SYSCTLS: [&str; 10] = [
     "kernel/hostname",
     "kernel/keys/root_maxbytes",
     "kernel/keys/root_maxkeys",
@@ -50,100 +50,100 @@ const SETTINGS: [&str; 10] = [
     "vm/panic_on_oom",
 ];
 
-/// What was told to end may be seen for so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long ending processes may still show up.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One line for each thing that was found, beginning with what kind of thing it is.
+/// One line for each item, which starts with the kind of item.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct HostSnapshot {
     found: BTreeSet<String>,
 }
 
-impl Snapshot {
-    /// Looks at the machine, for what the cluster of that name may have done. Other clusters may come and go.
+impl HostSnapshot {
+    /// Takes a snapshot of what the cluster of that name may have changed; resources of other clusters are left out.
     pub fn take(cluster: &str) -> Result<Self> {
-        let marks = &Marks::of(cluster)?;
+        let ownership = &Ownership::of(cluster)?;
         let mut found = BTreeSet::new();
-        found.extend(processes(marks)?);
-        found.extend(links(marks)?);
+        found.extend(processes(ownership)?);
+        found.extend(links(ownership)?);
         found.extend(named_namespaces());
         found.extend(mounts()?);
-        found.extend(marks.cgroups()?.iter().map(|folder| format!("cgroup {}", folder.display())));
+        found.extend(ownership.cgroups()?.iter().map(|folder| format!("cgroup {}", folder.display())));
         found.extend(tables()?);
-        found.extend(routes(marks)?);
-        found.extend(files(Path::new("/"), &marks.state()));
-        found.extend(settings(Path::new("/proc/sys")));
+        found.extend(routes(ownership)?);
+        found.extend(files(Path::new("/"), &ownership.state()));
+        found.extend(sysctls(Path::new("/proc/sys")));
         Ok(Self { found })
     }
 
-    /// Looks until two looks are the same: what is about to end would be missed in every later picture.
-    pub fn settled(cluster: &str) -> Result<Self> {
-        let began = Instant::now();
+    /// Takes snapshots until two are equal: an item that is about to vanish would be reported as gone later.
+    pub fn take_settled(cluster: &str) -> Result<Self> {
+        let start = Instant::now();
         let mut seen = Self::take(cluster)?;
         loop {
             std::thread::sleep(Duration::from_millis(500));
             let before = std::mem::replace(&mut seen, Self::take(cluster)?);
-            if before == seen || began.elapsed() > PATIENCE {
+            if before == seen || start.elapsed() > SETTLE_TIMEOUT {
                 return Ok(seen);
             }
         }
     }
 
-    /// How the machine differs from this picture, in words. What is about to end gets its moment.
-    pub fn left_since(&self, cluster: &str) -> Result<Vec<String>> {
-        let began = Instant::now();
+    /// How the machine differs from this snapshot, once ending processes had time to end.
+    pub fn leftovers(&self, cluster: &str) -> Result<Vec<String>> {
+        let start = Instant::now();
         loop {
             let left = Self::take(cluster)?.difference(self);
-            if left.is_empty() || began.elapsed() > PATIENCE {
+            if left.is_empty() || start.elapsed() > SETTLE_TIMEOUT {
                 return Ok(left);
             }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// What is here and was not there before, and the reverse, in words.
+    /// Items that were added and items that vanished since another snapshot.
     pub fn difference(&self, before: &Self) -> Vec<String> {
-        let left = self.found.difference(&before.found).map(|thing| format!("left behind: {thing}"));
-        let gone = before.found.difference(&self.found).map(|thing| format!("gone: {thing}"));
+        let left = self.found.difference(&before.found).map(|item| format!("left behind: {item}"));
+        let gone = before.found.difference(&self.found).map(|item| format!("gone: {item}"));
         left.chain(gone).collect()
     }
 }
 
-/// Processes that run one of the clusters' programs, are in a cluster's cgroups, or name its folders. kubectl is a
-/// person's: it may talk to any cluster.
-fn processes(marks: &Marks) -> Result<Vec<String>> {
+/// Processes that run one of the clusters' programs, are in the cluster's cgroups, or mention its state directory.
+/// kubectl does not count: a person may use it with any cluster.
+fn processes(ownership: &Ownership) -> Result<Vec<String>> {
     let tools = go_tools::folder()?;
     let own = std::process::id();
-    let state = format!("{}/", marks.state().display());
+    let state = format!("{}/", ownership.state().display());
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        // A process that ends while it is looked at reads as empty, and is no cluster's.
+        // A process that ends meanwhile reads as empty.
         let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
-        let words = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+        let command_line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
         let runs_tool = fs::read_link(entry.path().join("exe"))
             .is_ok_and(|exe| exe.starts_with(&tools) && !exe.ends_with(Tool::Kubectl.program()));
         let membership = String::from_utf8_lossy(&read("cgroup")).into_owned();
         let ended = String::from_utf8_lossy(&read("stat")).contains(") Z ");
-        if pid == own || ended || marks.is_member_elsewhere(&membership) {
+        if pid == own || ended || ownership.is_of_other_cluster(&membership) {
             continue;
         }
-        if runs_tool || marks.is_member(&membership) || words.contains(&state) {
-            found.push(format!("process {pid} {}", words.chars().take(120).collect::<String>()));
+        if runs_tool || ownership.owns_process(&membership) || command_line.contains(&state) {
+            found.push(format!("process {pid} {}", command_line.chars().take(120).collect::<String>()));
         }
     }
     Ok(found)
 }
 
-fn links(marks: &Marks) -> Result<Vec<String>> {
+fn links(ownership: &Ownership) -> Result<Vec<String>> {
     let entries = fs::read_dir("/sys/class/net").context("cannot read /sys/class/net")?;
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    Ok(names.filter(|name| marks.is_link(name)).map(|name| format!("link {name}")).collect())
+    Ok(names.filter(|name| ownership.owns_link(name)).map(|name| format!("link {name}")).collect())
 }
 
-/// Container runtimes name the namespaces of their pods like this.
+/// Container runtimes give the network namespaces of pods such names.
 fn named_namespaces() -> Vec<String> {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -155,7 +155,7 @@ fn mounts() -> Result<Vec<String>> {
     Ok(parse_mounts(&text))
 }
 
-/// Mounts of tests that run beside are theirs: named namespaces, and whatever lies below a folder for passing things.
+/// Mounts of tests that run at the same time do not count: named namespaces, and everything below temporary directories.
 fn parse_mounts(mountinfo: &str) -> Vec<String> {
     let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
     let foreign =
@@ -168,43 +168,39 @@ fn tables() -> Result<Vec<String>> {
     Ok(listed.lines().map(|line| format!("nftables {line}")).collect())
 }
 
-fn routes(marks: &Marks) -> Result<Vec<String>> {
+fn routes(ownership: &Ownership) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for family in ["-4", "-6"] {
         let rules = process::output(Command::new("ip").args([family, "rule", "show"]))?;
         found.extend(rules.lines().map(|line| format!("rule {family} {}", line.trim())));
         let routes = process::output(Command::new("ip").args([family, "route", "show", "table", "all"]))?;
-        let ours = routes.lines().filter(|line| line.split(' ').any(|word| marks.is_link(word)));
-        found.extend(ours.map(|line| format!("route {family} {}", line.trim())));
+        let own = routes.lines().filter(|line| line.split(' ').any(|word| ownership.owns_link(word)));
+        found.extend(own.map(|line| format!("route {family} {}", line.trim())));
     }
     Ok(found)
 }
 
-/// Each folder with what lies directly in it: a machine may have some of them for reasons of its own.
+/// Each directory with its direct entries: a machine may have some of them for other reasons.
 fn files(root: &Path, state: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube"));
-    for place in FOLDERS.iter().map(PathBuf::from).chain(home).chain([state.to_owned()]) {
-        let path = root.join(place.strip_prefix("/").unwrap_or(&place));
+    for target in FOLDERS.iter().map(PathBuf::from).chain(home).chain([state.to_owned()]) {
+        let path = root.join(target.strip_prefix("/").unwrap_or(&target));
         if !path.exists() {
             continue;
         }
-        found.push(format!("file {}", place.display()));
+        found.push(format!("file {}", target.display()));
         for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
-            found.push(format!("file {}", place.join(entry.file_name()).display()));
+            found.push(format!("file {}", target.join(entry.file_name()).display()));
         }
     }
     found
 }
 
-fn settings(folder: &Path) -> Vec<String> {
+fn sysctls(folder: &Path) -> Vec<String> {
     let read =
         |name: &&str| fs::read_to_string(folder.join(name)).ok().map(|value| (name.to_string(), value));
-    SETTINGS
-        .iter()
-        .filter_map(read)
-        .map(|(name, value)| format!("setting {name} = {}", value.trim()))
-        .collect()
+    SYSCTLS.iter().filter_map(read).map(|(name, value)| format!("sysctl {name} = {}", value.trim())).collect()
 }
 
 #[cfg(test)]
@@ -213,17 +209,18 @@ mod tests {
 
     #[test]
     fn a_difference_names_what_is_left_and_what_is_gone() {
-        let snapshot = |things: &[&str]| Snapshot { found: things.iter().map(ToString::to_string).collect() };
-        let before = snapshot(&["link a", "setting x = 1"]);
+        let snapshot =
+            |items: &[&str]| HostSnapshot { found: items.iter().map(ToString::to_string).collect() };
+        let before = snapshot(&["link a", "sysctl x = 1"]);
         assert!(before.difference(&before).is_empty());
         assert_eq!(
             snapshot(&["link a", "link b"]).difference(&before),
-            ["left behind: link b", "gone: setting x = 1"]
+            ["left behind: link b", "gone: sysctl x = 1"]
         );
     }
 
     #[test]
-    fn a_folder_that_a_kubelet_made_is_seen() {
+    fn a_directory_that_a_kubelet_created_is_found() {
         let root = tempfile::tempdir().unwrap();
         let before = files(root.path(), Path::new("/state"));
         fs::create_dir_all(root.path().join("var/lib/kubelet/pki")).unwrap();

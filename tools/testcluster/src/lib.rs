@@ -1,31 +1,31 @@
-//! `cargo xtask cluster`: a real Kubernetes on this machine, and nothing left of it afterwards.
+//! `cargo xtask cluster`: a real Kubernetes cluster on this machine, which `down` removes without a trace.
 //!
-//! [`up`], [`down`] and the [`Cluster`] they speak of are plain functions and data, so that tests can use them too.
+//! [`up`], [`down`] and [`Cluster`] are plain functions and data, so that tests can use them too.
 
+mod agents;
 mod api;
-pub mod bare;
+pub mod binaries;
 pub mod bpffs;
 mod cgroups;
 pub mod conformance;
-mod control;
+mod control_plane;
 mod daemon;
 mod down;
 pub mod go_tools;
 mod images;
-mod keys;
-mod killtest;
-mod knit_cni;
+mod inspect;
+mod interrupt_test;
 mod layout;
 pub mod leftovers;
 mod links;
-mod look;
-pub mod marks;
 mod node;
+pub mod ownership;
+mod pki;
 mod primary;
-pub mod programs;
 mod reference;
 mod restart;
 mod rootfs;
+pub mod runtime_nodes;
 mod state;
 mod up;
 
@@ -38,7 +38,7 @@ use clap::{Args, Subcommand};
 pub use down::{Outcome, down};
 pub use layout::node_name;
 pub use node::containerd_socket;
-pub use restart::leave_to_runtimes;
+pub use restart::stop_kubelets;
 pub use state::{Cluster, Network};
 pub use up::{Options, load_images, up};
 
@@ -46,33 +46,33 @@ use knit_dev::process;
 use knit_dev::progress::Step;
 use layout::Names;
 
-/// Which of the clusters on this machine.
+/// Selects a cluster on this machine.
 #[derive(Args)]
-pub struct Which {
-    /// The cluster's name; clusters with different names do not meet
+pub struct ClusterArgs {
+    /// The cluster's name; clusters with different names are isolated from each other
     #[arg(long, default_value = "knit", global = true)]
     name: String,
 }
 
-/// What can be done with a cluster.
+/// The subcommands of `cargo xtask cluster`.
 #[derive(Subcommand)]
-pub enum Task {
-    /// Bring a Kubernetes cluster up
+pub enum ClusterCommand {
+    /// Start a Kubernetes cluster
     Up {
-        /// How many nodes
+        /// Number of nodes
         #[arg(long, default_value_t = 2)]
         nodes: u8,
-        /// Who connects pods
+        /// The pod network
         #[arg(long, value_enum, default_value = "none")]
         network: Network,
     },
-    /// Show its parts and nodes; fails when something is not well
+    /// Show components and nodes; fails if something is unhealthy
     Status,
-    /// Show the log of a part: apiserver, kubelet-node1, ...
+    /// Show the log of a component: apiserver, kubelet-node1, ...
     Logs {
-        /// The part; an unknown one lists them all
-        part: String,
-        /// Go on showing what is added
+        /// The component; an unknown one lists them all
+        component: String,
+        /// Follow the log
         #[arg(short, long)]
         follow: bool,
     },
@@ -80,7 +80,7 @@ pub enum Task {
     Shell {
         /// The node: node1, ...
         node: String,
-        /// What to run instead of a shell
+        /// The command to run instead of a shell
         #[arg(last = true)]
         command: Vec<String>,
     },
@@ -91,100 +91,97 @@ pub enum Task {
     },
     /// Run kubectl as the cluster's admin
     Kubectl {
-        /// What to hand to kubectl
+        /// Arguments for kubectl
         #[arg(last = true)]
-        words: Vec<String>,
+        args: Vec<String>,
     },
-    /// Run the upstream end-to-end tests against it
+    /// Run the upstream end-to-end tests
     Conformance {
-        /// Which specs: a regular expression on their names
+        /// A regular expression on the names of the specs
         #[arg(long, default_value = conformance::DEFAULT_FOCUS)]
         focus: String,
-        /// List the specs that match, and run none; needs no cluster
+        /// List the matching specs without running them; needs no cluster
         #[arg(long)]
         list: bool,
-        /// Where the JUnit file and the log go [default: target/conformance]
+        /// Directory of the JUnit file and the log [default: target/conformance]
         #[arg(long)]
         report_dir: Option<PathBuf>,
     },
-    /// Kill a containerd or a kubelet and start it again: containerd-node1, ...
+    /// Kill and restart a containerd or kubelet: containerd-node1, ...
     Restart {
-        /// The part
-        part: String,
+        /// The component
+        component: String,
     },
-    /// Have a node reboot: everything on it ends, and it comes up again with the same disk
+    /// Reboot a node: end everything on it and start it again with the same disk
     Reboot {
         /// The node: node1, ...
         node: String,
     },
-    /// Take it all away
+    /// Remove the cluster
     Down,
-    /// Kill `up` at many moments and check that `down` leaves nothing
+    /// Kill `up` at many points in time and check that `down` leaves nothing
     #[command(hide = true)]
-    Killtest {
-        /// How many moments, spread over the time that a whole up takes
+    InterruptTest {
+        /// Number of interruptions, spread over the duration of a complete `up`
         #[arg(long, default_value_t = 10)]
-        moments: u32,
+        interruptions: u32,
     },
 }
 
 impl Cluster {
-    /// The cluster of that name, or an error that says how to get one.
+    /// The cluster of that name, or an error that says how to create it.
     pub fn named(name: &str) -> Result<Self> {
         Self::open(&Names::new(name)?)
     }
 }
 
-/// A command that enters the namespaces of a node; what to run there is added to it.
+/// A command prefix that enters the namespaces of a node.
 pub fn enter(cluster: &Cluster, node: u8) -> Result<Command> {
-    Ok(daemon::enter(node::holder(cluster, node)?))
+    Ok(daemon::enter(node::init(cluster, node)?))
 }
 
-/// The process whose namespaces are a node's.
+/// The PID of the process whose namespaces are a node's.
 pub fn node_process(cluster: &Cluster, node: u8) -> Result<i32> {
-    Ok(node::holder(cluster, node)?.pid)
+    Ok(node::init(cluster, node)?.pid)
 }
 
-/// All processes of a cluster, those in pods too.
+/// All processes of a cluster, including those in pods.
 pub fn processes(cluster: &Cluster) -> Result<Vec<i32>> {
     cgroups::processes(&cluster.names().cgroup())
 }
 
-/// What `cargo xtask cluster` does.
-pub fn command(which: &Which, task: Task) -> Result<ExitCode> {
+/// Runs `cargo xtask cluster`.
+pub fn command(args: &ClusterArgs, command: ClusterCommand) -> Result<ExitCode> {
     let open = || {
-        process::require_root("looking into a cluster")?;
-        Cluster::open(&Names::new(&which.name)?)
+        process::require_root("inspecting a cluster")?;
+        Cluster::open(&Names::new(&args.name)?)
     };
-    match task {
-        Task::Up { nodes, network } => {
-            let cluster = up(&Options { name: which.name.clone(), nodes, network })?;
+    match command {
+        ClusterCommand::Up { nodes, network } => {
+            let cluster = up(&Options { name: args.name.clone(), nodes, network })?;
             if network == Network::None {
-                println!(
-                    "cluster {} is up; its nodes stay NotReady until a network is installed",
-                    which.name
-                );
+                println!("cluster {} is up; its nodes stay NotReady until a network is installed", args.name);
             } else {
-                println!("cluster {} is up", which.name);
+                println!("cluster {} is up", args.name);
             }
             println!("export KUBECONFIG={}", cluster.kubeconfig().display());
         }
-        Task::Status => return look::status(&open()?),
-        Task::Logs { part, follow } => look::logs(&open()?, &part, follow)?,
-        Task::Shell { node, command } => return look::shell(&open()?, &node, &command),
-        Task::LoadImage { tar } => {
+        ClusterCommand::Status => return inspect::status(&open()?),
+        ClusterCommand::Logs { component, follow } => inspect::logs(&open()?, &component, follow)?,
+        ClusterCommand::Shell { node, command } => return inspect::shell(&open()?, &node, &command),
+        ClusterCommand::LoadImage { tar } => {
             let cluster = open()?;
             let step = Step::start(format!("load {} into every node", tar.display()));
             load_images(&cluster, &tar)?;
             step.done();
         }
-        Task::Kubectl { words } => return look::kubectl(&open()?, &words),
-        Task::Conformance { focus, list: true, .. } => {
+        ClusterCommand::Kubectl { args } => return inspect::kubectl(&open()?, &args),
+        ClusterCommand::Conformance { focus, list: true, .. } => {
             let specs = conformance::list(&focus)?;
             specs.iter().for_each(|spec| println!("{spec}"));
             eprintln!("{} specs", specs.len());
         }
-        Task::Conformance { focus, report_dir, .. } => {
+        ClusterCommand::Conformance { focus, report_dir, .. } => {
             let folder = report_dir.unwrap_or_else(conformance::default_folder);
             let results = conformance::conformance(&open()?, &focus, &folder)?;
             results.print();
@@ -192,23 +189,23 @@ pub fn command(which: &Which, task: Task) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Task::Killtest { moments } => {
-            let wrong = killtest::killtest(&which.name, moments)?;
-            wrong.iter().for_each(|line| println!("{line}"));
-            println!("{moments} moments, {} things left behind", wrong.len());
-            if !wrong.is_empty() {
+        ClusterCommand::InterruptTest { interruptions } => {
+            let problems = interrupt_test::interrupt_test(&args.name, interruptions)?;
+            problems.iter().for_each(|line| println!("{line}"));
+            println!("{interruptions} interruptions, {} items left behind", problems.len());
+            if !problems.is_empty() {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Task::Restart { part } => restart::restart(&open()?, &part)?,
-        Task::Reboot { node } => {
+        ClusterCommand::Restart { component } => restart::restart(&open()?, &component)?,
+        ClusterCommand::Reboot { node } => {
             let cluster = open()?;
             let number = cluster.node_numbers().find(|number| node_name(*number) == node);
             restart::reboot(&cluster, number.with_context(|| format!("there is no node {node}"))?)?;
         }
-        Task::Down => match down(&which.name)? {
-            Outcome::Removed => println!("cluster {} is gone, nothing is left of it", which.name),
-            Outcome::NothingThere => println!("there is nothing of a cluster {}", which.name),
+        ClusterCommand::Down => match down(&args.name)? {
+            Outcome::Removed => println!("cluster {} is removed, nothing is left of it", args.name),
+            Outcome::NotFound => println!("there is no cluster {}", args.name),
         },
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! A cluster's links in the machine's own namespace, found by their names.
+//! A cluster's links in the host's network namespace, found by their names.
 
 use std::fs;
 use std::process::Command;
@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use super::layout::Names;
 use knit_dev::process;
 
-/// The links that are the cluster's.
-pub fn of(names: &Names) -> Result<Vec<String>> {
+/// The cluster's links.
+pub fn list(names: &Names) -> Result<Vec<String>> {
     let entries = fs::read_dir("/sys/class/net").context("cannot read /sys/class/net")?;
     let mut found = Vec::new();
     for entry in entries {
@@ -23,20 +23,20 @@ pub fn of(names: &Names) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Removes them, and waits until they are gone. Those whose far end was in a node go by themselves, a moment after
-/// its last process.
+/// Deletes the links and waits until they are gone. Those with a peer in a node vanish by themselves, a moment after the
+/// node's last process.
 pub fn remove(names: &Names, limit: Duration) -> Result<()> {
-    let began = Instant::now();
+    let start = Instant::now();
     loop {
-        let left = of(names)?;
+        let left = list(names)?;
         if left.is_empty() {
             return Ok(());
         }
-        if began.elapsed() > limit {
-            bail!("cluster {}: links do not go away: {}", names.name(), left.join(" "));
+        if start.elapsed() > limit {
+            bail!("cluster {}: links are not deleted: {}", names.name(), left.join(" "));
         }
         for link in left {
-            // It may have gone by itself since it was listed; whatever else is wrong shows in the next round.
+            // It may have vanished since it was listed; any other problem shows in the next round.
             let _ = process::output(Command::new("ip").args(["link", "delete", &link]));
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! A node: a process tree in its own network, mount and host name namespaces, with containerd and a kubelet.
+//! A node: a process tree in its own network, mount and UTS namespaces, with containerd and a kubelet.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::daemon::{self, Daemon, Look, Running};
+use super::daemon::{self, Daemon, ProcessHandle, Readiness};
 use super::images::PAUSE;
-use super::keys;
 use super::layout::{DNS_SERVICE, DOMAIN, node_name};
+use super::pki;
 use super::state::Cluster;
 use crate::go_tools::{self, Tool};
 use knit_dev::process;
 
-const ARRANGE: &str = include_str!("holder.sh");
+/// The script of a node's first process.
+const INIT_SCRIPT: &str = include_str!("node_init.sh");
 
-/// What a kubelet wants the machine to be set to.
-const WANTED_SYSCTLS: [(&str, &str); 6] = [
+/// The sysctl values that a kubelet expects.
+const KUBELET_SYSCTLS: [(&str, &str); 6] = [
     ("vm.overcommit_memory", "1"),
     ("vm.panic_on_oom", "0"),
     ("kernel.panic", "10"),
@@ -28,59 +29,63 @@ const WANTED_SYSCTLS: [(&str, &str); 6] = [
     ("kernel.keys.root_maxbytes", "25000000"),
 ];
 
-/// The part that holds a node's namespaces open.
-pub fn holder_part(node: u8) -> String {
-    format!("holder-{}", node_name(node))
+/// The component that holds a node's namespaces open.
+pub fn init_component(node: u8) -> String {
+    format!("init-{}", node_name(node))
 }
 
-/// The part that runs a node's containers.
-pub fn containerd_part(node: u8) -> String {
+/// The component name of a node's containerd.
+pub fn containerd_component(node: u8) -> String {
     format!("containerd-{}", node_name(node))
 }
 
-/// The part that Kubernetes talks to on a node.
-pub fn kubelet_part(node: u8) -> String {
+/// The component name of a node's kubelet.
+pub fn kubelet_component(node: u8) -> String {
     format!("kubelet-{}", node_name(node))
 }
 
 /// The process whose namespaces are the node's.
-pub fn holder(cluster: &Cluster, node: u8) -> Result<Running> {
-    daemon::alive(cluster, &holder_part(node))
+pub fn init(cluster: &Cluster, node: u8) -> Result<ProcessHandle> {
+    daemon::running(cluster, &init_component(node))
 }
 
-/// Makes the node's namespaces and connects them to the wire.
-pub fn make(cluster: &Cluster, node: u8) -> Result<()> {
-    let holder = arrange(cluster, node)?;
-    connect(cluster, node, holder)
+/// Creates the node's namespaces and connects them to the cluster's bridge.
+pub fn create(cluster: &Cluster, node: u8) -> Result<()> {
+    let init = create_namespaces(cluster, node)?;
+    connect(cluster, node, init)
 }
 
-/// Makes the node's namespaces: no link leads out of them.
-pub fn arrange(cluster: &Cluster, node: u8) -> Result<Running> {
+/// Creates the node's namespaces, without a link out of them.
+pub fn create_namespaces(cluster: &Cluster, node: u8) -> Result<ProcessHandle> {
     let folder = cluster.node_folder(node, "");
     let sysctls = folder.join("sysctl");
-    fs::create_dir_all(&sysctls).with_context(|| format!("cannot make {}", sysctls.display()))?;
-    for (name, value) in WANTED_SYSCTLS {
+    fs::create_dir_all(&sysctls).with_context(|| format!("cannot create {}", sysctls.display()))?;
+    for (name, value) in KUBELET_SYSCTLS {
         fs::write(sysctls.join(name), format!("{value}\n"))?;
     }
-    let holder = Daemon::new(holder_part(node), "unshare")
-        .args(["--mount", "--uts", "--net", "sh", "-c", ARRANGE, "sh"])
+    let init = Daemon::new(init_component(node), "unshare")
+        .args(["--mount", "--uts", "--net", "sh", "-c", INIT_SCRIPT, "sh"])
         .arg(cluster.folder(""))
         .arg(go_tools::folder()?)
         .arg(&folder)
         .arg(node_name(node))
         .start(cluster)?;
-    let arranged = folder.join("arranged");
-    let parts = [holder_part(node)];
-    daemon::wait(cluster, "the node's namespaces are arranged", Duration::from_secs(60), &parts, || {
-        Ok(if arranged.exists() { Look::Done(()) } else { Look::NotYet("the holder is still at it".into()) })
+    let ready = folder.join("ready");
+    let components = [init_component(node)];
+    daemon::wait(cluster, "the node's namespaces are ready", Duration::from_secs(60), &components, || {
+        Ok(if ready.exists() {
+            Readiness::Ready(())
+        } else {
+            Readiness::NotYet(format!("no {}", ready.display()))
+        })
     })?;
-    Ok(holder)
+    Ok(init)
 }
 
-fn connect(cluster: &Cluster, node: u8, holder: Running) -> Result<()> {
+fn connect(cluster: &Cluster, node: u8, init: ProcessHandle) -> Result<()> {
     let (bridge, port) = (cluster.names().bridge(), cluster.names().port(node));
-    let pid = holder.pid.to_string();
-    // The far end is born where it lives: moving a link takes far longer.
+    let pid = init.pid.to_string();
+    // The peer is created in the node's namespace: moving a link takes much longer.
     process::output(
         Command::new("ip")
             .args(["link", "add", &port, "type", "veth"])
@@ -89,14 +94,14 @@ fn connect(cluster: &Cluster, node: u8, holder: Running) -> Result<()> {
     process::output(Command::new("ip").args(["link", "set", &port, "master", &bridge, "up"]))?;
     let addresses = cluster.addresses();
     let (v4, v6) = (format!("{}/24", addresses.node(node)), format!("{}/64", addresses.node_v6(node)));
-    for words in [
+    for args in [
         vec!["link", "set", "eth0", "up"],
         vec!["addr", "add", &v4, "dev", "eth0"],
         vec!["addr", "add", &v6, "dev", "eth0", "nodad"],
-        vec!["route", "add", "default", "via", &addresses.control().to_string()],
-        vec!["-6", "route", "add", "default", "via", &addresses.control_v6().to_string()],
+        vec!["route", "add", "default", "via", &addresses.control_plane().to_string()],
+        vec!["-6", "route", "add", "default", "via", &addresses.control_plane_v6().to_string()],
     ] {
-        process::output(daemon::enter(holder).arg("ip").args(&words))?;
+        process::output(daemon::enter(init).arg("ip").args(&args))?;
     }
     Ok(())
 }
@@ -106,21 +111,21 @@ pub fn start_containerd(cluster: &Cluster, node: u8) -> Result<()> {
     let config = cluster.node_folder(node, "containerd.toml");
     fs::write(&config, containerd_config()).with_context(|| format!("cannot write {}", config.display()))?;
     let program = cluster.tool(Tool::Containerd)?;
-    // The shim is found beside containerd, runc and the plugins' iptables in the usual places.
-    let beside = program.parent().unwrap_or(Path::new("/"));
-    Daemon::new(containerd_part(node), program)
+    // The shim is in containerd's directory; runc and the plugins' iptables are in the standard path.
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    Daemon::new(containerd_component(node), program)
         .flag("config", &config)
         .env(
             "PATH",
-            format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", beside.display()),
+            format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", folder.display()),
         )
-        .inside(holder(cluster, node)?)
+        .in_node(init(cluster, node)?)
         .start(cluster)?;
     Ok(())
 }
 
-/// The defaults but for what this ground needs: no registry, no AppArmor, perhaps no right to lower an OOM score.
-/// NRI is on by default.
+/// The defaults, except for what this environment needs: no registry, no AppArmor, possibly no privilege to lower an OOM
+/// score. NRI is enabled by default.
 fn containerd_config() -> String {
     format!(
         r#"version = 3
@@ -142,20 +147,20 @@ no_sync = true
     )
 }
 
-/// Where the node's containerd listens, as seen from outside.
+/// The socket of the node's containerd, on the host.
 pub fn containerd_socket(cluster: &Cluster, node: u8) -> PathBuf {
     cluster.node_folder(node, "run/containerd/containerd.sock")
 }
 
-/// Waits until the node's containerd answers as a kubelet asks it: its other services answer some moments earlier.
+/// Waits until the CRI service of the node's containerd answers: its other services answer slightly earlier.
 fn wait_for_containerd(cluster: &Cluster, node: u8) -> Result<()> {
     let socket = containerd_socket(cluster, node);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let parts = [containerd_part(node)];
-    daemon::wait(cluster, "containerd answers", Duration::from_secs(60), &parts, || {
+    let components = [containerd_component(node)];
+    daemon::wait(cluster, "containerd answers", Duration::from_secs(60), &components, || {
         Ok(match runtime.block_on(knit_cri::RuntimeClient::connect(&socket)) {
-            Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(_) => Readiness::Ready(()),
+            Err(error) => Readiness::NotYet(error.to_string()),
         })
     })
 }
@@ -163,41 +168,41 @@ fn wait_for_containerd(cluster: &Cluster, node: u8) -> Result<()> {
 /// Loads an image archive into the node.
 pub fn load_images(cluster: &Cluster, node: u8, archive: &Path) -> Result<()> {
     wait_for_containerd(cluster, node)?;
-    let holder = holder(cluster, node)?;
+    let init = init(cluster, node)?;
     let ctr = cluster.tool(Tool::Ctr)?;
-    // By standard input: the archive may lie where the node sees something else.
+    // Through standard input: the node may see another file at the archive's path.
     let file = fs::File::open(archive).with_context(|| format!("cannot open {}", archive.display()))?;
-    let mut import = daemon::enter_for(holder, Duration::from_secs(300));
+    let mut import = daemon::enter_with_timeout(init, Duration::from_secs(300));
     import.arg(ctr).args(["--namespace=k8s.io", "images", "import", "--local", "-"]).stdin(file);
     let done = import.output().context("cannot start ctr")?;
-    let said = String::from_utf8_lossy(&done.stderr);
+    let output = String::from_utf8_lossy(&done.stderr);
     ensure!(
         done.status.success(),
         "{}: cannot load {} (is it a docker or OCI archive?): {} (more: `cargo xtask cluster logs {}`)",
         node_name(node),
         archive.display(),
-        said.lines().last().unwrap_or_default(),
-        containerd_part(node)
+        output.lines().last().unwrap_or_default(),
+        containerd_component(node)
     );
     Ok(())
 }
 
-/// Starts the node's kubelet, without waiting for it. It would end at once if its containerd did not answer.
+/// Starts the node's kubelet, without waiting for it. It would end at once if containerd did not answer.
 pub fn start_kubelet(cluster: &Cluster, node: u8) -> Result<()> {
     wait_for_containerd(cluster, node)?;
     let resolv = cluster.node_folder(node, "resolv.conf");
-    fs::write(&resolv, "# no name server: nothing outside the cluster is reached\n")?;
+    fs::write(&resolv, "# no name server: external networks are not reachable\n")?;
     let config = cluster.node_folder(node, "kubelet.json");
     let settings = serde_json::to_vec_pretty(&kubelet_config(cluster, node))?;
     fs::write(&config, settings).with_context(|| format!("cannot write {}", config.display()))?;
     let addresses = cluster.addresses();
-    Daemon::new(kubelet_part(node), cluster.tool(Tool::Kubelet)?)
+    Daemon::new(kubelet_component(node), cluster.tool(Tool::Kubelet)?)
         .flag("config", &config)
-        .flag("kubeconfig", keys::kubeconfig(cluster, &keys::node_user(node)))
+        .flag("kubeconfig", pki::kubeconfig(cluster, &pki::node_user(node)))
         .flag("hostname-override", node_name(node))
         .flag("node-ip", format!("{},{}", addresses.node(node), addresses.node_v6(node)))
         .flag("cert-dir", "/var/lib/kubelet/pki")
-        .inside(holder(cluster, node)?)
+        .in_node(init(cluster, node)?)
         .start(cluster)?;
     Ok(())
 }
@@ -209,7 +214,7 @@ fn kubelet_config(cluster: &Cluster, node: u8) -> serde_json::Value {
         "authentication": {
             "anonymous": {"enabled": false},
             "webhook": {"enabled": true},
-            "x509": {"clientCAFile": keys::file(cluster, "ca.crt")},
+            "x509": {"clientCAFile": pki::file(cluster, "ca.crt")},
         },
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
@@ -222,7 +227,7 @@ fn kubelet_config(cluster: &Cluster, node: u8) -> serde_json::Value {
         "enforceNodeAllocatable": [],
         "failSwapOn": false,
         "localStorageCapacityIsolation": false,
-        // The machine's disk is shared with everything else: its filling up says nothing about the node.
+        // The disk is shared with the rest of the machine: its usage is unrelated to the node.
         "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
         "imageGCHighThresholdPercent": 100,
         "oomScoreAdj": 0,

@@ -1,4 +1,4 @@
-//! Knit as the cluster's network, installed as people do: its image on every node, and `deploy/primary`.
+//! Knit as the cluster's network: its image on every node, installed from `deploy/primary`.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -6,68 +6,69 @@ use std::process::Stdio;
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::api::NodeView;
+use super::api::NodeSummary;
 use super::reference;
 use super::state::Cluster;
 use knit_dev::places;
 use knit_dev::process;
 
-/// Where Knit's own pods are.
+/// The namespace of Knit's pods.
 const OPERATOR: &str = "pod-network-operator";
-/// What has to run, in the order in which it comes: the controller is a pod of the network that the agents make.
-const PARTS: [&str; 2] = ["daemonset/knit-agent", "deployment/knit-controller"];
+/// Knit's workloads in start order: the controller's pods need the network that the agents provide.
+const WORKLOADS: [&str; 2] = ["daemonset/knit-agent", "deployment/knit-controller"];
 
-/// The image of this checkout, in a file that goes with it.
+/// The image of this checkout, in a temporary file.
 pub struct Image {
     folder: TempDir,
 }
 
 impl Image {
-    /// Builds it.
+    /// Builds the image.
     pub fn build() -> Result<Self> {
-        let image = Self { folder: tempfile::tempdir().context("no temporary folder")? };
+        let image = Self { folder: tempfile::tempdir().context("cannot create a temporary directory")? };
         knit_image::write(&image.archive())?;
         Ok(image)
     }
 
-    /// The file.
+    /// The archive file.
     pub fn archive(&self) -> PathBuf {
         self.folder.path().join("knit.tar")
     }
 }
 
-/// Hands Knit to the cluster, without waiting for it, and everything that a cluster has beside.
-pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
+/// Installs Knit and kube-proxy, without waiting for them.
+pub fn install(cluster: &Cluster, nodes: &[NodeSummary]) -> Result<()> {
     let deploy = places::workspace().join("deploy");
     apply(cluster, &["-f"], &deploy.join("beside/namespace.yaml"))?;
-    // Nothing turns the address of the API server's service into its own for the agents, and nothing has to.
-    let address = cluster.addresses().control();
-    let mut tell = cluster.kubectl()?;
-    tell.args(["-n", OPERATOR, "create", "configmap", "knit-api-server"])
+    // Agents start before kube-proxy: they need the API server's own address instead of its Service address.
+    let address = cluster.addresses().control_plane();
+    let mut create = cluster.kubectl()?;
+    create
+        .args(["-n", OPERATOR, "create", "configmap", "knit-api-server"])
         .arg(format!("--from-literal=KUBERNETES_SERVICE_HOST={address}"))
         .arg("--from-literal=KUBERNETES_SERVICE_PORT=6443")
         .stdout(Stdio::null());
-    process::output(&mut tell).context("cannot tell the agents where the API server is")?;
+    process::output(&mut create).context("cannot create the ConfigMap knit-api-server")?;
     apply(cluster, &["--server-side", "-k"], &deploy.join("primary"))?;
-    reference::install_services(cluster, nodes)
+    reference::install_routes_and_proxy(cluster, nodes)
 }
 
-fn apply(cluster: &Cluster, how: &[&str], what: &Path) -> Result<()> {
+fn apply(cluster: &Cluster, flags: &[&str], manifest: &Path) -> Result<()> {
     let mut apply = cluster.kubectl()?;
-    apply.arg("apply").args(how).arg(what).stdout(Stdio::null());
-    process::output(&mut apply).with_context(|| format!("cannot apply {}", what.display()))?;
+    apply.arg("apply").args(flags).arg(manifest).stdout(Stdio::null());
+    process::output(&mut apply).with_context(|| format!("cannot apply {}", manifest.display()))?;
     Ok(())
 }
 
 /// Waits until the agents and the controller run.
 pub fn wait(cluster: &Cluster) -> Result<()> {
-    for part in PARTS {
+    for workload in WORKLOADS {
         let mut rollout = cluster.kubectl()?;
-        rollout.args(["-n", OPERATOR, "rollout", "status", part, "--timeout=120s"]);
-        if let Err(why) = process::output(&mut rollout) {
+        rollout.args(["-n", OPERATOR, "rollout", "status", workload, "--timeout=120s"]);
+        if let Err(error) = process::output(&mut rollout) {
             let mut pods = cluster.kubectl()?;
             let pods = process::output(pods.args(["-n", OPERATOR, "get", "pods", "-o", "wide"]));
-            return Err(why.context(format!("{part} does not come up:\n{}", pods.unwrap_or_default())));
+            return Err(error.context(format!("{workload} is not ready:\n{}", pods.unwrap_or_default())));
         }
     }
     Ok(())

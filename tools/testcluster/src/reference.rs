@@ -9,46 +9,46 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::api::{self, NodeView};
-use super::daemon::{self, Daemon, Look};
+use super::api::{self, NodeSummary};
+use super::daemon::{self, Daemon, Readiness};
 use super::images::COREDNS;
 use super::layout::{DNS_SERVICE, DNS_SERVICE_V6, DOMAIN, node_name};
 use super::state::{Cluster, Network};
-use super::{keys, node};
+use super::{node, pki};
 use crate::go_tools::Tool;
 use knit_dev::process;
 
-/// Where Debian keeps the reference plugins, and which of them are used.
+/// Debian's directory of CNI plugins, and the plugins that are used.
 const PLUGINS: &str = "/usr/lib/cni";
 const USED_PLUGINS: [&str; 3] = ["bridge", "host-local", "portmap"];
 
-/// The part that turns Services into rules on a node.
-pub fn proxy_part(node: u8) -> String {
+/// The component name of a node's kube-proxy.
+pub fn proxy_component(node: u8) -> String {
     format!("kube-proxy-{}", node_name(node))
 }
 
-/// Connects pods: plugins and their settings on each node, routes to every node's pods from everywhere else.
-pub fn install(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
+/// Installs plugins and their configuration on each node, routes between the nodes' pod ranges, and kube-proxy.
+pub fn install(cluster: &Cluster, nodes: &[NodeSummary]) -> Result<()> {
     for number in cluster.node_numbers() {
         install_plugins(cluster, number, pod_ranges(nodes, number)?)?;
     }
-    install_services(cluster, nodes)
+    install_routes_and_proxy(cluster, nodes)
 }
 
-/// Routes to every node's pods from everywhere else, unless Knit makes those of the nodes, and kube-proxy.
-pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
+/// Adds routes to each node's pods on the host and, unless Knit manages node routes, on the other nodes; starts kube-proxy.
+pub fn install_routes_and_proxy(cluster: &Cluster, nodes: &[NodeSummary]) -> Result<()> {
     for number in cluster.node_numbers() {
         let ranges = pod_ranges(nodes, number)?;
         let addresses = cluster.addresses();
-        for (range, by) in
+        for (range, next_hop) in
             ranges.iter().zip([addresses.node(number).to_string(), addresses.node_v6(number).to_string()])
         {
-            // The API server reaches pods too.
-            process::output(Command::new("ip").args(["route", "add", range, "via", &by]))?;
+            // The API server connects to pods too.
+            process::output(Command::new("ip").args(["route", "add", range, "via", &next_hop]))?;
             let others = cluster.node_numbers().filter(|other| *other != number);
             for other in others.filter(|_| cluster.network != Network::Knit) {
-                let mut enter = daemon::enter(node::holder(cluster, other)?);
-                process::output(enter.args(["ip", "route", "add", range, "via", &by]))?;
+                let mut enter = daemon::enter(node::init(cluster, other)?);
+                process::output(enter.args(["ip", "route", "add", range, "via", &next_hop]))?;
             }
         }
         start_proxy(cluster, number)?;
@@ -56,22 +56,22 @@ pub fn install_services(cluster: &Cluster, nodes: &[NodeView]) -> Result<()> {
     Ok(())
 }
 
-/// Routes from a node that has rebooted to the pods of all others, unless Knit makes them, and its kube-proxy.
-pub fn connect_again(cluster: &Cluster, nodes: &[NodeView], number: u8) -> Result<()> {
+/// Restores the routes of a rebooted node to the pods of the others, unless Knit manages node routes, and its kube-proxy.
+pub fn reconnect_node(cluster: &Cluster, nodes: &[NodeSummary], number: u8) -> Result<()> {
     let addresses = cluster.addresses();
     let others = cluster.node_numbers().filter(|other| *other != number);
     for other in others.filter(|_| cluster.network != Network::Knit) {
-        let by = [addresses.node(other).to_string(), addresses.node_v6(other).to_string()];
-        for (range, by) in pod_ranges(nodes, other)?.iter().zip(by) {
-            let mut enter = daemon::enter(node::holder(cluster, number)?);
-            process::output(enter.args(["ip", "route", "add", range, "via", &by]))?;
+        let next_hops = [addresses.node(other).to_string(), addresses.node_v6(other).to_string()];
+        for (range, next_hop) in pod_ranges(nodes, other)?.iter().zip(next_hops) {
+            let mut enter = daemon::enter(node::init(cluster, number)?);
+            process::output(enter.args(["ip", "route", "add", range, "via", &next_hop]))?;
         }
     }
     start_proxy(cluster, number)
 }
 
-/// The ranges that a node gives its pods addresses from.
-pub fn pod_ranges(nodes: &[NodeView], number: u8) -> Result<&[String]> {
+/// The pod ranges of a node.
+pub fn pod_ranges(nodes: &[NodeSummary], number: u8) -> Result<&[String]> {
     let name = node_name(number);
     let view =
         nodes.iter().find(|node| node.name == name).with_context(|| format!("{name} is not registered"))?;
@@ -83,7 +83,7 @@ pub fn pod_ranges(nodes: &[NodeView], number: u8) -> Result<&[String]> {
     Ok(&view.pod_ranges)
 }
 
-/// Gives a node the plugins and their settings.
+/// Installs the plugins and their configuration on a node.
 pub fn install_plugins(cluster: &Cluster, number: u8, ranges: &[String]) -> Result<()> {
     let programs = cluster.node_folder(number, "opt/cni/bin");
     fs::create_dir_all(&programs)?;
@@ -108,7 +108,7 @@ pub fn install_plugins(cluster: &Cluster, number: u8, ranges: &[String]) -> Resu
             {"type": "portmap", "capabilities": {"portMappings": true}, "snat": true},
         ],
     });
-    // The runtime watches the folder: it must never see half a file.
+    // The runtime watches the directory: it must never read a partial file.
     let unfinished = folder.join(".reference");
     fs::write(&unfinished, serde_json::to_vec_pretty(&list)?)?;
     fs::rename(unfinished, folder.join("10-reference.conflist"))?;
@@ -122,22 +122,22 @@ fn start_proxy(cluster: &Cluster, number: u8) -> Result<()> {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "mode": "nftables",
-        "clientConnection": {"kubeconfig": keys::kubeconfig(cluster, keys::PROXY)},
+        "clientConnection": {"kubeconfig": pki::kubeconfig(cluster, pki::PROXY)},
         "hostnameOverride": node_name(number),
         "clusterCIDR": format!("{v4},{v6}"),
-        // The limit of connections is the machine's, not the node's.
+        // The conntrack limit is global to the machine.
         "conntrack": {"maxPerCore": 0, "min": 0},
         "oomScoreAdj": 0,
     });
     fs::write(&config, serde_json::to_vec_pretty(&settings)?)?;
-    Daemon::new(proxy_part(number), cluster.tool(Tool::KubeProxy)?)
+    Daemon::new(proxy_component(number), cluster.tool(Tool::KubeProxy)?)
         .flag("config", &config)
-        .inside(node::holder(cluster, number)?)
+        .in_node(node::init(cluster, number)?)
         .start(cluster)?;
     Ok(())
 }
 
-/// Hands CoreDNS to the cluster, without waiting for it.
+/// Installs CoreDNS, without waiting for it.
 pub fn install_dns(cluster: &Cluster) -> Result<()> {
     let file = cluster.folder("coredns.yaml");
     let manifest = include_str!("coredns.yaml")
@@ -152,22 +152,22 @@ pub fn install_dns(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every node gets an answer from the DNS Service, over both families.
+/// Waits until the DNS Service answers every node, in both families.
 pub fn wait_for_dns(cluster: &Cluster) -> Result<()> {
     let name = format!("kubernetes.default.svc.{DOMAIN}");
     for number in cluster.node_numbers() {
-        let holder = node::holder(cluster, number)?;
-        let parts = [proxy_part(number), node::kubelet_part(number)];
+        let init = node::init(cluster, number)?;
+        let components = [proxy_component(number), node::kubelet_component(number)];
         for server in [DNS_SERVICE.to_string(), DNS_SERVICE_V6.to_string()] {
             let what = format!("CoreDNS answers {} at {server}", node_name(number));
-            daemon::wait(cluster, &what, Duration::from_secs(120), &parts, || {
-                let mut dig = daemon::enter(holder);
+            daemon::wait(cluster, &what, Duration::from_secs(120), &components, || {
+                let mut dig = daemon::enter(init);
                 dig.args(["dig", "+short", "+time=1", "+tries=1", &format!("@{server}"), &name]);
                 let answer = process::output(&mut dig).unwrap_or_default();
                 Ok(if answer.trim().parse::<std::net::Ipv4Addr>().is_ok() {
-                    Look::Done(())
+                    Readiness::Ready(())
                 } else {
-                    Look::NotYet(format!("no answer for {name}; pods: {}", api::pods_of_dns(cluster)))
+                    Readiness::NotYet(format!("no answer for {name}; pods: {}", api::dns_pod_status(cluster)))
                 })
             })?;
         }

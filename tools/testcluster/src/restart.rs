@@ -1,4 +1,4 @@
-//! What happens to nodes in their lives: a part that ends and comes again, and a node that reboots.
+//! Restarts components and reboots nodes.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,18 +10,18 @@ use nix::unistd::Pid;
 use super::cgroups::{self, Membership};
 use super::layout::node_name;
 use super::state::{Cluster, Network};
-use super::{api, control, daemon, links, node, reference};
+use super::{api, control_plane, daemon, links, node, reference};
 use knit_dev::progress::Step;
 
-/// What was told to end has this long.
-const LIMIT: Duration = Duration::from_secs(30);
+/// How long processes may take to end, and links and cgroups to vanish.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Ends a containerd or a kubelet, as a crash would, and starts it again. Containers live on without them.
-pub fn restart(cluster: &Cluster, part: &str) -> Result<()> {
+/// Kills a containerd or a kubelet and starts it again. Containers keep running.
+pub fn restart(cluster: &Cluster, component: &str) -> Result<()> {
     let start = cluster.node_numbers().find_map(|number| {
-        let start: fn(&Cluster, u8) -> Result<()> = if node::containerd_part(number) == part {
+        let start: fn(&Cluster, u8) -> Result<()> = if node::containerd_component(number) == component {
             node::start_containerd
-        } else if node::kubelet_part(number) == part {
+        } else if node::kubelet_component(number) == component {
             node::start_kubelet
         } else {
             return None;
@@ -29,82 +29,86 @@ pub fn restart(cluster: &Cluster, part: &str) -> Result<()> {
         Some((number, start))
     });
     let (number, start) =
-        start.with_context(|| format!("{part} is no containerd and no kubelet of this cluster"))?;
-    stop(cluster, part)?;
+        start.with_context(|| format!("{component} is not a containerd or kubelet of this cluster"))?;
+    stop(cluster, component)?;
     let _membership = Membership::enter(&cluster.names().cgroup())?;
     start(cluster, number)
 }
 
-/// Ends a part of a cluster, as a crash would.
-fn stop(cluster: &Cluster, part: &str) -> Result<()> {
-    let pid = daemon::alive(cluster, part)?.pid;
+/// Kills a component.
+fn stop(cluster: &Cluster, component: &str) -> Result<()> {
+    let pid = daemon::running(cluster, component)?.pid;
     end(&mut || {
-        Ok(if daemon::find(cluster, part).is_some_and(|one| one.is_alive()) { vec![pid] } else { vec![] })
+        Ok(if daemon::find(cluster, component).is_some_and(|one| one.is_alive()) {
+            vec![pid]
+        } else {
+            vec![]
+        })
     })?;
-    daemon::forget(cluster, part)
+    daemon::remove_pid_file(cluster, component)
 }
 
-/// Ends whoever would take pods away that only a container runtime knows: the kubelets; and the controllers, which would
-/// otherwise tell everybody that the nodes have gone.
-pub fn leave_to_runtimes(cluster: &Cluster) -> Result<()> {
-    stop(cluster, control::CONTROLLERS)?;
-    cluster.node_numbers().try_for_each(|number| stop(cluster, &node::kubelet_part(number)))
+/// Stops the kubelets, which would delete pods that only the container runtime has, and the controller manager, which would
+/// mark the nodes as unreachable.
+pub fn stop_kubelets(cluster: &Cluster) -> Result<()> {
+    stop(cluster, control_plane::CONTROLLER_MANAGER)?;
+    cluster.node_numbers().try_for_each(|number| stop(cluster, &node::kubelet_component(number)))
 }
 
-/// Has a node reboot: all that runs there ends at once, its namespaces and links go, and what lies in `/run`. Then it comes up
-/// again, with the same disk, the same addresses and another boot id.
+/// Reboots a node: kills all its processes, which removes its namespaces and links, and clears its `/run`. Then starts it
+/// again with the same disk, the same addresses and a new boot id.
 pub fn reboot(cluster: &Cluster, number: u8) -> Result<()> {
     let can_reboot = matches!(cluster.network, Network::Reference | Network::Knit);
-    ensure!(can_reboot, "only a node on the reference network, or with Knit as its network, can reboot");
-    let step = Step::start(format!("{} goes down", node_name(number)));
-    let seen = api::nodes(cluster)?;
-    let holder = node::holder(cluster, number)?;
-    let space = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-    let home = space(holder.pid).context("the node has no namespaces")?;
+    ensure!(can_reboot, "only nodes of the networks `reference` and `knit` can reboot");
+    let step = Step::start(format!("stop {}", node_name(number)));
+    let nodes = api::nodes(cluster)?;
+    let init = node::init(cluster, number)?;
+    let mount_namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let node_namespace = mount_namespace(init.pid).context("the node has no namespaces")?;
     let cgroup = cluster.names().cgroup();
-    let inside = format!("{cgroup}/{}", node_name(number));
+    let pods_cgroup = format!("{cgroup}/{}", node_name(number));
     end(&mut || {
         let mut found = cgroups::processes(&cgroup)?;
-        found.retain(|pid| space(*pid).as_ref() == Some(&home));
-        found.extend(cgroups::processes(&inside)?);
+        found.retain(|pid| mount_namespace(*pid).as_ref() == Some(&node_namespace));
+        found.extend(cgroups::processes(&pods_cgroup)?);
         Ok(found)
     })?;
-    let parts = [
-        node::holder_part(number),
-        node::containerd_part(number),
-        node::kubelet_part(number),
-        reference::proxy_part(number),
+    let components = [
+        node::init_component(number),
+        node::containerd_component(number),
+        node::kubelet_component(number),
+        reference::proxy_component(number),
     ];
-    parts.iter().try_for_each(|part| daemon::forget(cluster, part))?;
-    for gone in ["run", "arranged"] {
-        let path = cluster.node_folder(number, gone);
+    components.iter().try_for_each(|component| daemon::remove_pid_file(cluster, component))?;
+    for name in ["run", "ready"] {
+        let path = cluster.node_folder(number, name);
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         removed.with_context(|| format!("cannot remove {}", path.display()))?;
     }
     wait_for_port(cluster, number)?;
     // The kubelet would wait for each container that it finds here.
-    cgroups::remove(&format!("{inside}/kubepods"), LIMIT)?;
+    cgroups::remove(&format!("{pods_cgroup}/kubepods"), TIMEOUT)?;
     step.done();
 
-    let step = Step::start(format!("{} comes up", node_name(number)));
+    let step = Step::start(format!("start {}", node_name(number)));
     let _membership = Membership::enter(&cgroup)?;
-    node::make(cluster, number)?;
+    node::create(cluster, number)?;
     node::start_containerd(cluster, number)?;
-    reference::connect_again(cluster, &seen, number)?;
+    reference::reconnect_node(cluster, &nodes, number)?;
     node::start_kubelet(cluster, number)?;
     step.done();
     Ok(())
 }
 
-/// Kills what is found, until nothing is.
+/// Kills the processes that `find` returns until it returns none.
 fn end(find: &mut dyn FnMut() -> Result<Vec<i32>>) -> Result<()> {
-    let began = Instant::now();
+    let start = Instant::now();
     loop {
         let found = find()?;
         if found.is_empty() {
             return Ok(());
         }
-        if began.elapsed() > LIMIT {
+        if start.elapsed() > TIMEOUT {
             bail!("processes do not end: {found:?}");
         }
         for pid in found {
@@ -117,11 +121,11 @@ fn end(find: &mut dyn FnMut() -> Result<Vec<i32>>) -> Result<()> {
     }
 }
 
-/// The kernel takes the far end of a namespace's link away a moment after the namespace.
+/// The kernel deletes the peer of a veth a moment after the namespace of its other end.
 fn wait_for_port(cluster: &Cluster, number: u8) -> Result<()> {
-    let (port, began) = (cluster.names().port(number), Instant::now());
-    while links::of(&cluster.names())?.contains(&port) {
-        ensure!(began.elapsed() < LIMIT, "link {port} does not go");
+    let (port, start) = (cluster.names().port(number), Instant::now());
+    while links::list(&cluster.names())?.contains(&port) {
+        ensure!(start.elapsed() < TIMEOUT, "link {port} is not deleted");
         std::thread::sleep(Duration::from_millis(50));
     }
     Ok(())

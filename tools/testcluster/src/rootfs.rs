@@ -1,4 +1,4 @@
-//! The file system inside test images: ordinary tools of this Debian with the libraries they need, and agnhost.
+//! The root file system of test images: ordinary Debian tools with their libraries, and agnhost.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use knit_dev::process;
 
 const BUSYBOX: &str = "/bin/busybox";
-/// What the upstream tests run in their pods, by its name in the image and on this machine. busybox-static stands in
-/// for the rest. Its own shell would run its own `nc`, and its wget crashes in the image, so these are the real ones.
+/// Programs that the upstream tests run in their pods, by name in the image and path on this machine. busybox-static provides
+/// the rest. Its shell would run its own `nc`, and its wget crashes in the image, so these are the real ones.
 const PROGRAMS: [(&str, &str); 9] = [
     ("sh", "/bin/dash"),
     ("curl", "/usr/bin/curl"),
@@ -31,15 +31,15 @@ const FILES: [(&str, &str); 4] = [
     ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
 ];
 
-/// Fills the folder with the tools of the test images.
-pub fn make_tools(root: &Path, agnhost: &Path) -> Result<()> {
-    make_folders(root)?;
-    make_busybox(root)?;
+/// Fills the directory with the tools of the test images.
+pub fn create_tools(root: &Path, agnhost: &Path) -> Result<()> {
+    create_folders(root)?;
+    create_busybox(root)?;
     for (name, program) in PROGRAMS {
-        let place = root.join("bin").join(name);
-        // busybox has left a link of that name.
-        let _ = fs::remove_file(&place);
-        copy(Path::new(program), &place)?;
+        let target = root.join("bin").join(name);
+        // busybox has a link of that name.
+        let _ = fs::remove_file(&target);
+        copy(Path::new(program), &target)?;
     }
     for library in libraries()? {
         copy(&library, &root.join(library.strip_prefix("/").unwrap_or(&library)))?;
@@ -48,21 +48,21 @@ pub fn make_tools(root: &Path, agnhost: &Path) -> Result<()> {
     for (name, contents) in FILES {
         write(&root.join(name), contents)?;
     }
-    make_certificate(root)
+    create_certificate(root)
 }
 
-/// Fills the folder with what a pause image needs: something that waits.
-pub fn make_pause(root: &Path) -> Result<()> {
+/// Fills the directory with the contents of a pause image: a program that waits.
+pub fn create_pause(root: &Path) -> Result<()> {
     copy(Path::new(BUSYBOX), &root.join("bin/busybox"))
 }
 
-/// Fills the folder with CoreDNS.
-pub fn make_coredns(root: &Path, coredns: &Path) -> Result<()> {
+/// Fills the directory with CoreDNS.
+pub fn create_coredns(root: &Path, coredns: &Path) -> Result<()> {
     copy(coredns, &root.join("coredns"))?;
     write(&root.join("etc/passwd"), FILES[0].1)
 }
 
-fn make_folders(root: &Path) -> Result<()> {
+fn create_folders(root: &Path) -> Result<()> {
     for name in ["bin", "etc", "root", "home", "var/run", "var/log", "proc", "sys", "dev", "run", "mnt"] {
         fs::create_dir_all(root.join(name))?;
     }
@@ -71,14 +71,14 @@ fn make_folders(root: &Path) -> Result<()> {
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o1777))?;
     }
     for name in ["sbin", "usr/bin", "usr/sbin", "usr/local/bin"] {
-        let place = root.join(name);
-        fs::create_dir_all(place.parent().unwrap_or(root))?;
-        symlink("/bin", place)?;
+        let target = root.join(name);
+        fs::create_dir_all(target.parent().unwrap_or(root))?;
+        symlink("/bin", target)?;
     }
     Ok(())
 }
 
-fn make_busybox(root: &Path) -> Result<()> {
+fn create_busybox(root: &Path) -> Result<()> {
     copy(Path::new(BUSYBOX), &root.join("bin/busybox"))?;
     for applet in process::output(Command::new(BUSYBOX).arg("--list"))?.lines() {
         if applet != "busybox" {
@@ -88,7 +88,7 @@ fn make_busybox(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every library that the programs are linked with, and the loader.
+/// All libraries that the programs are linked with, and the loader.
 fn libraries() -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     for (_, program) in PROGRAMS {
@@ -107,14 +107,14 @@ fn parse_ldd(listed: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// agnhost serves HTTPS with any certificate that it finds at these paths.
-fn make_certificate(root: &Path) -> Result<()> {
-    let mut make = Command::new("openssl");
-    make.args(["req", "-x509", "-batch", "-nodes", "-days", "3650", "-newkey", "ec", "-pkeyopt"]);
-    make.args(["ec_paramgen_curve:prime256v1", "-subj", "/CN=localhost"]);
-    make.args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1"]);
-    make.arg("-keyout").arg(root.join("localhost.key")).arg("-out").arg(root.join("localhost.crt"));
-    process::output(&mut make)?;
+/// The certificate for agnhost's HTTPS server, at the paths where it looks for one.
+fn create_certificate(root: &Path) -> Result<()> {
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-batch", "-nodes", "-days", "3650", "-newkey", "ec", "-pkeyopt"]);
+    openssl.args(["ec_paramgen_curve:prime256v1", "-subj", "/CN=localhost"]);
+    openssl.args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1"]);
+    openssl.arg("-keyout").arg(root.join("localhost.key")).arg("-out").arg(root.join("localhost.crt"));
+    process::output(&mut openssl)?;
     Ok(())
 }
 

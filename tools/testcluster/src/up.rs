@@ -1,5 +1,5 @@
-//! Bringing a cluster up. Whatever is made is found again by `down`: it is recorded, or named after the cluster, or in
-//! its cgroup, before it exists.
+//! Starts a cluster. `down` finds everything that is created here: it is recorded, named after the cluster, or in its
+//! cgroup, before it exists.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::cgroups::{self, Membership};
-use super::layout::{MOST_NODES, Names, node_name};
+use super::layout::{MAX_NODES, Names, node_name};
 use super::state::{Cluster, Network};
-use super::{api, control, images, keys, knit_cni, node, primary, reference};
+use super::{agents, api, control_plane, images, node, pki, primary, reference};
 use crate::go_tools::{self, Tool};
 use knit_dev::packages::{self, Purpose};
 use knit_dev::process;
 use knit_dev::progress::Step;
 
-/// What every cluster runs.
+/// The programs of every cluster.
 const TOOLS: [Tool; 12] = [
     Tool::KubeApiserver,
     Tool::KubeControllerManager,
@@ -33,40 +33,40 @@ const TOOLS: [Tool; 12] = [
     Tool::Cnitool,
 ];
 
-/// What kind of cluster is wanted.
+/// The cluster to create.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Tells clusters on one machine apart.
+    /// Distinguishes clusters on one machine.
     pub name: String,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u8,
-    /// Who connects pods.
+    /// The pod network.
     pub network: Network,
 }
 
-/// Brings a cluster up and returns once it can be used.
+/// Starts a cluster and returns once it is usable.
 pub fn up(options: &Options) -> Result<Cluster> {
     process::require_root("a cluster")?;
     let names = Names::new(&options.name)?;
-    if !(1..=MOST_NODES).contains(&options.nodes) {
-        bail!("{} nodes: a cluster has 1 to {MOST_NODES}", options.nodes);
+    if !(1..=MAX_NODES).contains(&options.nodes) {
+        bail!("{} nodes: a cluster has 1 to {MAX_NODES}", options.nodes);
     }
     packages::ensure(&[Purpose::Cluster])?;
     let tools = go_tools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
-    let built = options.network.has_agents().then(knit_cni::build).transpose()?;
+    let built = options.network.has_agents().then(agents::build).transpose()?;
     let image = (options.network == Network::Knit).then(primary::Image::build).transpose()?;
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 
-    let (mut cluster, _claim) = Cluster::claim(&names, options.nodes, options.network, programs)?;
-    let copied = built.iter().try_for_each(|built| knit_cni::copy(&cluster, built));
-    let own = image.as_ref().map(primary::Image::archive);
-    let archives: Vec<_> = [Some(archive), own].into_iter().flatten().collect();
-    copied.and_then(|()| make(&cluster, &archives)).and_then(|()| cluster.set_complete()).with_context(|| {
+    let (mut cluster, _lock) = Cluster::create(&names, options.nodes, options.network, programs)?;
+    let copy = built.iter().try_for_each(|built| agents::copy(&cluster, built));
+    let knit_image = image.as_ref().map(primary::Image::archive);
+    let archives: Vec<_> = [Some(archive), knit_image].into_iter().flatten().collect();
+    copy.and_then(|()| create(&cluster, &archives)).and_then(|()| cluster.set_complete()).with_context(|| {
         format!(
-            "cluster {name} did not come up; its logs are in {}; `cargo xtask cluster down --name {name}` takes away what \
-             was made",
+            "cluster {name} did not start; its logs are in {}; `cargo xtask cluster down --name {name}` removes what \
+             was created",
             cluster.folder("logs").display(),
             name = names.name()
         )
@@ -74,46 +74,47 @@ pub fn up(options: &Options) -> Result<Cluster> {
     Ok(cluster)
 }
 
-fn make(cluster: &Cluster, archives: &[PathBuf]) -> Result<()> {
+fn create(cluster: &Cluster, archives: &[PathBuf]) -> Result<()> {
     for folder in ["logs", "run", "nodes", "kubectl-cache"] {
         fs::create_dir_all(cluster.folder(folder))?;
     }
     let nodes: Vec<String> = cluster.node_numbers().map(node_name).collect();
     let cgroup = cluster.names().cgroup();
-    cgroups::make(&cgroup, &nodes)?;
+    cgroups::create(&cgroup, &nodes)?;
     let _membership = Membership::enter(&cgroup)?;
 
     let step = Step::start("start etcd and the API server");
-    keys::make(cluster)?;
-    control::make_wire(cluster)?;
-    control::start_api(cluster)?;
+    pki::create(cluster)?;
+    control_plane::create_bridge(cluster)?;
+    control_plane::start_api(cluster)?;
     step.done();
 
-    // The API server needs some seconds of its own: meanwhile the nodes are made.
-    let step = Step::start(format!("make {} with containerd", nodes.join(", ")));
+    // The API server needs some seconds to start: meanwhile the nodes are created.
+    let step = Step::start(format!("start {} with containerd", nodes.join(", ")));
     for number in cluster.node_numbers() {
-        node::make(cluster, number)?;
+        node::create(cluster, number)?;
         node::start_containerd(cluster, number)?;
     }
     step.done();
-    let step = Step::start("load the images into the nodes");
+    let step = Step::start("load the images");
     archives.iter().try_for_each(|archive| load_images(cluster, archive))?;
     step.done();
 
     let step = Step::start("wait for the API server");
-    control::wait_for_api(cluster)?;
+    control_plane::wait_for_api(cluster)?;
     step.done();
-    let step = Step::start("start the controllers and the kubelets, wait for the nodes to register");
-    control::start_controllers(cluster)?;
+    let step = Step::start("start the controllers and the kubelets, wait until the nodes register");
+    control_plane::start_controllers(cluster)?;
     for number in cluster.node_numbers() {
         node::start_kubelet(cluster, number)?;
     }
     let limit = Duration::from_secs(120);
-    let seen = api::wait_for_nodes(cluster, "the nodes register", limit, |node| node.pod_ranges.len() == 2)?;
+    let registered =
+        api::wait_for_nodes(cluster, "the nodes register", limit, |node| node.pod_ranges.len() == 2)?;
     step.done();
     if cluster.network == Network::Reference {
         let step = Step::start("install the reference network and CoreDNS, wait for Ready");
-        reference::install(cluster, &seen)?;
+        reference::install(cluster, &registered)?;
         reference::install_dns(cluster)?;
         api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
         reference::wait_for_dns(cluster)?;
@@ -121,15 +122,15 @@ fn make(cluster: &Cluster, archives: &[PathBuf]) -> Result<()> {
     }
     if cluster.network.has_agents() {
         let step = Step::start("start Knit's agents, install its CNI shim and CoreDNS, wait for Ready");
-        knit_cni::install(cluster, &seen)?;
+        agents::install(cluster, &registered)?;
         reference::install_dns(cluster)?;
         api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
         reference::wait_for_dns(cluster)?;
         step.done();
     }
     if cluster.network == Network::Knit {
-        let step = Step::start("install Knit by deploy/primary, and CoreDNS, wait for Ready");
-        primary::install(cluster, &seen)?;
+        let step = Step::start("install Knit from deploy/primary, and CoreDNS, wait for Ready");
+        primary::install(cluster, &registered)?;
         reference::install_dns(cluster)?;
         api::wait_for_nodes(cluster, "the nodes are Ready", limit, |node| node.ready)?;
         primary::wait(cluster)?;
@@ -139,7 +140,7 @@ fn make(cluster: &Cluster, archives: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Loads an image archive into every node, all at once.
+/// Loads an image archive into all nodes in parallel.
 pub fn load_images(cluster: &Cluster, archive: &Path) -> Result<()> {
     std::thread::scope(|scope| {
         let loads: Vec<_> = cluster

@@ -1,5 +1,5 @@
-//! What the API server refuses beyond the definitions of the kinds: ranges of the cluster, closed uplinks, quotas, and
-//! whatever is another namespace's. Tenants are real ServiceAccounts with their own tokens.
+//! What the API server rejects beyond the schemas of the CRDs: cluster ranges, closed uplinks, quotas, and access to other
+//! namespaces. Tenants are real ServiceAccounts with their own tokens.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use support::kubectl::{Namespace, feed, install_kinds, kubectl, run, text};
 
-/// Policies hold for the whole cluster: one test at a time.
+/// Policies apply to the whole cluster: one test at a time.
 static POLICIES: Mutex<()> = Mutex::new(());
 
-/// The policies, with these ranges; all of it goes with the value.
+/// The admission policies with these cluster ranges, removed when dropped.
 struct Admission;
 
 impl Admission {
@@ -27,8 +27,8 @@ impl Admission {
         kubectl(&["apply", "-k", folder]);
         let name = "crd/clusterranges.podnetwork.opdev.io";
         kubectl(&["wait", "--for=condition=Established", "--timeout=60s", name]);
-        let (accepted, said) = set_ranges(ranges);
-        assert!(accepted, "{said}");
+        let (accepted, output) = set_ranges(ranges);
+        assert!(accepted, "{output}");
         this
     }
 }
@@ -49,20 +49,20 @@ fn object(kind: &str, name: &str, spec: &str) -> String {
     format!("apiVersion: {group}.opdev.io/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {spec}\n")
 }
 
-/// A policy works a moment after it was made: asks until the answer has these words.
-fn until(words: &str, ask: impl Fn() -> (bool, String)) -> (bool, String) {
+/// Policies take effect a moment after they are created: retries until the output contains this text.
+fn retry_until(expected: &str, attempt: impl Fn() -> (bool, String)) -> (bool, String) {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
-        let (accepted, said) = ask();
-        if said.contains(words) || Instant::now() > end {
-            assert!(said.contains(words), "expected `{words}`: {said}");
-            return (accepted, said);
+        let (accepted, output) = attempt();
+        if output.contains(expected) || Instant::now() > end {
+            assert!(output.contains(expected), "expected `{expected}`: {output}");
+            return (accepted, output);
         }
         std::thread::sleep(Duration::from_millis(500));
     }
 }
 
-/// A ServiceAccount that may do everything with these kinds in its namespace, and nothing else.
+/// The token of a ServiceAccount with all rights on these kinds in its namespace, and no others.
 fn tenant(namespace: &Namespace, kinds: &str) -> String {
     namespace.kubectl(&["create", "serviceaccount", "tenant"]);
     let verbs = "--verb=get,list,create,update,patch,delete";
@@ -75,7 +75,7 @@ fn tenant(namespace: &Namespace, kinds: &str) -> String {
 const RANGES: &str = "{pods: [10.224.0.0/16, 'fd00:e0::/48'], services: [10.96.0.0/16, 'fd00:96::/112'], nodes: [172.30.0.0/24]}";
 
 #[test]
-fn ranges_of_the_cluster_are_refused_to_every_kind_and_nothing_that_stands_is_stuck() {
+fn cluster_ranges_are_rejected_in_every_kind_and_existing_objects_can_be_deleted() {
     let _one = POLICIES.lock().unwrap_or_else(|broken| broken.into_inner());
     let admission = Admission::install("{}");
     let namespace = Namespace::new("ranges");
@@ -83,9 +83,9 @@ fn ranges_of_the_cluster_are_refused_to_every_kind_and_nothing_that_stands_is_st
     namespace.apply(&old);
     assert!(set_ranges(RANGES).0);
 
-    let try_it = |object: String| namespace.feed(&["create", "--dry-run=server", "-f", "-"], &object);
-    let (accepted, _) = until("10.224.7.0/24 must not overlap the ranges of the cluster's pods", || {
-        try_it(object("Bridge", "b", "{name: br0, cidr: 10.224.7.0/24}"))
+    let dry_run = |object: String| namespace.feed(&["create", "--dry-run=server", "-f", "-"], &object);
+    let (accepted, _) = retry_until("10.224.7.0/24 must not overlap the ranges of the cluster's pods", || {
+        dry_run(object("Bridge", "b", "{name: br0, cidr: 10.224.7.0/24}"))
     });
     assert!(!accepted);
     let bad = [
@@ -123,9 +123,9 @@ fn ranges_of_the_cluster_are_refused_to_every_kind_and_nothing_that_stands_is_st
             "10.96.0.0/24 overlaps",
         ),
     ];
-    for (kind, spec, words) in bad {
-        let (accepted, said) = until(words, || try_it(object(kind, "bad", spec)));
-        assert!(!accepted, "{kind} {spec}: {said}");
+    for (kind, spec, expected) in bad {
+        let (accepted, output) = retry_until(expected, || dry_run(object(kind, "bad", spec)));
+        assert!(!accepted, "{kind} {spec}: {output}");
     }
     let good = [
         ("Bridge", "{name: br0, cidr: '192.168.100.0/24,fd00:97::/112'}"),
@@ -135,39 +135,39 @@ fn ranges_of_the_cluster_are_refused_to_every_kind_and_nothing_that_stands_is_st
         ("PrimaryNetwork", "{mtu: 1400}"),
     ];
     for (kind, spec) in good {
-        let (accepted, said) = try_it(object(kind, "good", spec));
-        assert!(accepted, "{kind} {spec}: {said}");
+        let (accepted, output) = dry_run(object(kind, "good", spec));
+        assert!(accepted, "{kind} {spec}: {output}");
     }
 
-    // What stood before the ranges were known can be labelled, and can go; a change of it is held to them.
+    // An object that is older than the ranges can be labelled and deleted; a change of its spec is checked.
     namespace.kubectl(&["label", "bridges.podnetwork.opdev.io", "old", "still=there"]);
-    let (accepted, said) = namespace.try_apply(&old.replace("cidr:", "mtu: 1400, cidr:"));
-    assert!(!accepted && said.contains("overlaps"), "{said}");
+    let (accepted, output) = namespace.try_apply(&old.replace("cidr:", "mtu: 1400, cidr:"));
+    assert!(!accepted && output.contains("overlaps"), "{output}");
     namespace.kubectl(&["delete", "bridges.podnetwork.opdev.io", "old"]);
     drop(admission);
 }
 
 #[test]
-fn a_mistake_in_the_clusters_ranges_is_named() {
+fn invalid_cluster_ranges_are_rejected() {
     let _one = POLICIES.lock().unwrap_or_else(|broken| broken.into_inner());
     let admission = Admission::install(RANGES);
-    for (spec, field, words) in [
+    for (spec, field, expected) in [
         ("{pods: ['10.224.0.0/16,fd00:e0::/48']}", "spec.pods[0]", "must be a subnet"),
         ("{nodes: [172.30.0.11/24]}", "spec.nodes[0]", "no host bits"),
         ("{services: ['::/0']}", "spec.services[0]", "prefix length of at least 1"),
         ("{pod: [10.224.0.0/16]}", "spec.pod", "unknown field"),
     ] {
-        let (accepted, said) = set_ranges(spec);
-        assert!(!accepted && said.contains(field) && said.contains(words), "{spec}: {said}");
+        let (accepted, output) = set_ranges(spec);
+        assert!(!accepted && output.contains(field) && output.contains(expected), "{spec}: {output}");
     }
     let other = object("ClusterRanges", "mine", "{pods: [10.224.0.0/16]}");
-    let (accepted, said) = feed(&["apply", "-f", "-"], &other);
-    assert!(!accepted && said.contains("it is called `cluster`"), "{said}");
+    let (accepted, output) = feed(&["apply", "-f", "-"], &other);
+    assert!(!accepted && output.contains("it is called `cluster`"), "{output}");
     drop(admission);
 }
 
 #[test]
-fn a_closed_uplink_is_denied_to_host_devices_and_told_to_others() {
+fn a_closed_uplink_is_denied_to_host_devices_and_a_warning_to_others() {
     let _one = POLICIES.lock().unwrap_or_else(|broken| broken.into_inner());
     let admission = Admission::install("{}");
     let (shop, lab) = (Namespace::new("shop"), Namespace::new("lab"));
@@ -176,41 +176,41 @@ fn a_closed_uplink_is_denied_to_host_devices_and_told_to_others() {
         "{{link: eno1, namespaces: [{}], kinds: [macvlan, host-device, vlan], vlans: ['100-199']}}",
         shop.name
     );
-    let (accepted, said) = feed(&["apply", "-f", "-"], &object("Uplink", &uplink, &spec));
-    assert!(accepted, "{said}");
+    let (accepted, output) = feed(&["apply", "-f", "-"], &object("Uplink", &uplink, &spec));
+    assert!(accepted, "{output}");
     let kinds = "hostdevices.podnetwork.opdev.io,macvlans.podnetwork.opdev.io,vlans.podnetwork.opdev.io";
     let (of_shop, of_lab) = (tenant(&shop, kinds), tenant(&lab, kinds));
-    let ask = |namespace: &Namespace, token: &str, object: &str| {
+    let create = |namespace: &Namespace, token: &str, object: &str| {
         namespace.feed(&[token, "create", "--dry-run=server", "-f", "-"], object)
     };
 
     let device = object("HostDevice", "d", &format!("{{interfaceName: n1, parent: {uplink}}}"));
     let closed = format!("uplink {uplink} is not open to namespace {}", lab.name);
-    let (accepted, _) = until(&closed, || ask(&lab, &of_lab, &device));
+    let (accepted, _) = retry_until(&closed, || create(&lab, &of_lab, &device));
     assert!(!accepted);
-    let (accepted, said) = ask(&shop, &of_shop, &device);
-    assert!(accepted, "{said}");
+    let (accepted, output) = create(&shop, &of_shop, &device);
+    assert!(accepted, "{output}");
 
     let link = object("Macvlan", "m", &format!("{{interfaceName: n1, parent: {uplink}}}"));
-    let (accepted, _) = until(&closed, || ask(&lab, &of_lab, &link));
-    assert!(accepted, "an interface of the pod may have the name: the agent decides");
-    assert!(!ask(&shop, &of_shop, &link).1.contains("Warning"));
+    let (accepted, _) = retry_until(&closed, || create(&lab, &of_lab, &link));
+    assert!(accepted, "an interface of the pod may have this name, so the agent decides");
+    assert!(!create(&shop, &of_shop, &link).1.contains("Warning"));
     let vlan = |id: u16| object("Vlan", "v", &format!("{{interfaceName: n1, parent: {uplink}, id: {id}}}"));
-    until("is not open to VLAN 200", || ask(&shop, &of_shop, &vlan(200)));
-    assert!(!ask(&shop, &of_shop, &vlan(199)).1.contains("Warning"));
+    retry_until("is not open to VLAN 200", || create(&shop, &of_shop, &vlan(200)));
+    assert!(!create(&shop, &of_shop, &vlan(199)).1.contains("Warning"));
 
-    // Neither may the tenant open an uplink, nor use a kind that was not granted.
-    let (accepted, said) =
+    // The tenant can neither create an Uplink nor use a kind that was not granted.
+    let (accepted, output) =
         feed(&[&of_lab, "create", "-f", "-"], &object("Uplink", "mine", "{link: eno1, namespaces: ['*']}"));
-    assert!(!accepted && said.contains("uplinks.podnetwork.opdev.io is forbidden"), "{said}");
-    let (accepted, said) = ask(&lab, &of_lab, &object("Bridge", "b", "{name: br0}"));
-    assert!(!accepted && said.contains("cannot create resource \"bridges\""), "{said}");
+    assert!(!accepted && output.contains("uplinks.podnetwork.opdev.io is forbidden"), "{output}");
+    let (accepted, output) = create(&lab, &of_lab, &object("Bridge", "b", "{name: br0}"));
+    assert!(!accepted && output.contains("cannot create resource \"bridges\""), "{output}");
     kubectl(&["delete", "uplinks.podnetwork.opdev.io", &uplink]);
     drop(admission);
 }
 
 #[test]
-fn nothing_of_another_namespace_can_be_named_or_made() {
+fn objects_of_another_namespace_can_be_neither_referenced_nor_created() {
     install_kinds();
     let (shop, lab) = (Namespace::new("theirs"), Namespace::new("ours"));
     shop.apply(&object("VirtualNetwork", "blue", "{subnets: [192.168.7.0/24]}"));
@@ -218,7 +218,7 @@ fn nothing_of_another_namespace_can_be_named_or_made() {
         &lab,
         "veths.podnetwork.opdev.io,wireguards.podnetwork.opdev.io,virtualnetworks.podnetwork.opdev.io",
     );
-    // A reference is a name in the object's own namespace: there are no words for another's.
+    // A reference is a name in the object's own namespace: other namespaces cannot be expressed.
     for (kind, spec, field) in [
         ("Veth", format!("{{interfaceName: n1, network: {}/blue}}", shop.name), "spec.network"),
         (
@@ -227,17 +227,17 @@ fn nothing_of_another_namespace_can_be_named_or_made() {
             "spec.privateKeySecret.name",
         ),
     ] {
-        // The API server follows a new binding a moment later.
-        let (accepted, said) = until("must consist of lower case letters", || {
+        // A new role binding takes effect a moment later.
+        let (accepted, output) = retry_until("must consist of lower case letters", || {
             lab.feed(&[&token, "create", "--dry-run=server", "-f", "-"], &object(kind, "x", &spec))
         });
-        assert!(!accepted && said.contains(field), "{said}");
+        assert!(!accepted && output.contains(field), "{output}");
     }
-    let (accepted, said) =
+    let (accepted, output) =
         shop.feed(&[&token, "create", "-f", "-"], &object("Veth", "x", "{interfaceName: n1, network: blue}"));
-    assert!(!accepted && said.contains("is forbidden"), "{said}");
-    let words = ["-n", &shop.name, &token, "get", "virtualnetworks.podnetwork.opdev.io", "blue"];
-    assert!(text(&run(&words)).contains("is forbidden"));
+    assert!(!accepted && output.contains("is forbidden"), "{output}");
+    let args = ["-n", &shop.name, &token, "get", "virtualnetworks.podnetwork.opdev.io", "blue"];
+    assert!(text(&run(&args)).contains("is forbidden"));
 }
 
 #[test]
@@ -250,21 +250,21 @@ fn a_resource_quota_counts_the_objects_of_each_kind() {
         "bridges.podnetwork.opdev.io,veths.podnetwork.opdev.io,macvlans.podnetwork.opdev.io",
     );
     let create = |object: &str| namespace.feed(&[&token, "create", "-f", "-"], object);
-    // The controller manager finds new kinds twice a minute and looks at a quota when it is made, then every five minutes:
-    // one that is older than its kinds are known is made anew.
-    until("exceeded quota: knit", || {
+    // The controller manager discovers new kinds twice a minute and evaluates a quota when it is created, then every five
+    // minutes: a quota from before the discovery is created again.
+    retry_until("exceeded quota: knit", || {
         namespace.kubectl(&["delete", "resourcequota", "knit", "--ignore-not-found"]);
         namespace.apply(quota);
         std::thread::sleep(Duration::from_secs(3));
         create(&object("Veth", "v", "{interfaceName: n1, master: br0}"))
     });
     assert!(create(&object("Bridge", "one", "{name: br0}")).0);
-    let (accepted, said) = create(&object("Bridge", "two", "{name: br1}"));
+    let (accepted, output) = create(&object("Bridge", "two", "{name: br1}"));
     assert!(
         !accepted
-            && said.contains("exceeded quota: knit")
-            && said.contains("count/bridges.podnetwork.opdev.io=1"),
-        "{said}"
+            && output.contains("exceeded quota: knit")
+            && output.contains("count/bridges.podnetwork.opdev.io=1"),
+        "{output}"
     );
     assert!(
         create(&object("Macvlan", "free", "{interfaceName: n1, parent: up}")).0,

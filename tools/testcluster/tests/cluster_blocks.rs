@@ -1,15 +1,15 @@
-//! A range that nodes share, on a real cluster: each node gives addresses of its own blocks.
+//! A range that nodes share, on a real cluster: each node allocates addresses from its own blocks.
 //!
-//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_blocks`.
+//! Run by `cargo xtask test cluster`, which loads the image; manually against a cluster with the image:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_blocks`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use std::collections::BTreeSet;
@@ -17,8 +17,8 @@ use std::collections::BTreeSet;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::beside::{IMAGE, eventually, folder, installed, on_node};
 use support::kubectl::{Namespace, feed, kubectl, run};
+use support::operator::{IMAGE, eventually, folder, installed, on_node};
 
 fn object(bridge: &str, range: &str) -> String {
     format!(
@@ -46,31 +46,31 @@ spec:
     )
 }
 
-fn get(words: &[&str]) -> Value {
-    serde_json::from_str(&kubectl(&[words, &["-o", "json"]].concat())).unwrap()
+fn get(args: &[&str]) -> Value {
+    serde_json::from_str(&kubectl(&[args, &["-o", "json"]].concat())).unwrap()
 }
 
-/// How many pods have all of the object.
+/// How many pods are ready.
 fn ready(namespace: &Namespace) -> u64 {
     let object = get(&["-n", &namespace.name, "get", "veth", "net"]);
     object["status"]["readyPods"].as_u64().unwrap_or_default()
 }
 
-/// The addresses that a pod has of the object; none while nothing is said about the pod.
+/// The addresses of a pod; empty before its PodNetworkState exists.
 fn addresses(namespace: &Namespace, pod: &str) -> Vec<String> {
-    let said = run(&["-n", &namespace.name, "get", "podnetworkstate", pod, "-o", "json"]);
-    let state: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    let output = run(&["-n", &namespace.name, "get", "podnetworkstate", pod, "-o", "json"]);
+    let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let addresses = state["status"]["objects"][0]["interfaces"][0]["addresses"].as_array().cloned();
     addresses.unwrap_or_default().iter().map(|address| address.as_str().unwrap().to_owned()).collect()
 }
 
-/// Node and addresses of the blocks of a namespace's networks.
+/// Node and range of the blocks of a namespace's networks.
 fn blocks(namespace: &Namespace) -> BTreeSet<(String, String)> {
     let all = get(&["get", "podaddressblocks"]);
-    let word = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
-    let of_it = all["items"].as_array().unwrap().iter();
-    let of_it = of_it.filter(|block| word(block, "pool").starts_with(&format!("{}/", namespace.name)));
-    of_it.map(|block| (word(block, "node"), word(block, "cidr"))).collect()
+    let text = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
+    let own = all["items"].as_array().unwrap().iter();
+    let own = own.filter(|block| text(block, "pool").starts_with(&format!("{}/", namespace.name)));
+    own.map(|block| (text(block, "node"), text(block, "cidr"))).collect()
 }
 
 fn held(pairs: &[(&str, &str)]) -> BTreeSet<(String, String)> {
@@ -78,8 +78,8 @@ fn held(pairs: &[(&str, &str)]) -> BTreeSet<(String, String)> {
 }
 
 #[test]
-fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_the_object() {
-    let _turn = installed();
+fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_are_released_with_the_object() {
+    let _exclusive = installed();
     let namespace = Namespace::new("blocks");
     let both = object("blkbr0", "'192.168.140.0/24,fd00:140::/64'");
     namespace.apply(&format!("{both}{}{}", pod("a", "node1"), pod("b", "node1")));
@@ -106,19 +106,19 @@ fn pods_of_one_object_on_two_nodes_have_different_addresses_and_blocks_go_with_t
     let row = format!("{}/blkbr0/192.168.140.0/24", namespace.name);
     assert!(listed.contains("NODE") && listed.contains("BLOCK") && listed.contains(&row), "{listed}");
 
-    // A block is what it is.
+    // A block is immutable.
     let name = format!("{}.blkbr0.192.168.140.0-24-1", namespace.name);
     let patch = r#"{"spec":{"node":"node1"}}"#;
-    let (accepted, said) = feed(&["patch", "podaddressblock", &name, "--type=merge", "-p", patch], "");
-    assert!(!accepted && said.contains("spec is immutable"), "{said}");
+    let (accepted, output) = feed(&["patch", "podaddressblock", &name, "--type=merge", "-p", patch], "");
+    assert!(!accepted && output.contains("spec is immutable"), "{output}");
 
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
-    eventually("blocks go back", || blocks(&namespace), BTreeSet::is_empty);
+    eventually("blocks are released", || blocks(&namespace), BTreeSet::is_empty);
 }
 
 #[test]
-fn a_range_that_the_other_node_holds_is_said_in_words_and_served_when_it_is_free() {
-    let _turn = installed();
+fn a_range_that_the_other_node_holds_is_reported_and_allocated_when_it_is_free() {
+    let _exclusive = installed();
     let namespace = Namespace::new("blockfull");
     namespace.apply(&format!("{}{}", object("blfbr0", "192.168.141.0/30"), pod("a", "node1")));
     eventually("the only address", || ready(&namespace), |ready| *ready == 1);
@@ -127,8 +127,8 @@ fn a_range_that_the_other_node_holds_is_said_in_words_and_served_when_it_is_free
         let object = get(&["-n", &namespace.name, "get", "veth", "net"]);
         object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
     };
-    eventually("the other node says why not", message, |said| {
-        said.contains("192.168.141.0/30 is exhausted: other nodes hold all of its 1 blocks")
+    eventually("the other node reports why not", message, |output| {
+        output.contains("192.168.141.0/30 is exhausted: other nodes hold all of its 1 blocks")
     });
     namespace.kubectl(&["delete", "pod", "a"]);
     eventually(
@@ -141,12 +141,12 @@ fn a_range_that_the_other_node_holds_is_said_in_words_and_served_when_it_is_free
         || addresses(&namespace, "b"),
         |addresses| *addresses == ["192.168.141.2/30"],
     );
-    eventually("and it is said", || ready(&namespace), |ready| *ready == 1);
+    eventually("and the status reports it", || ready(&namespace), |ready| *ready == 1);
 }
 
 #[test]
-fn a_block_that_someone_deletes_is_claimed_again() {
-    let _turn = installed();
+fn a_block_that_is_deleted_manually_is_reclaimed() {
+    let _exclusive = installed();
     let namespace = Namespace::new("blocklost");
     namespace.apply(&format!("{}{}", object("bllbr0", "192.168.142.0/24"), pod("a", "node1")));
     eventually("the pod", || ready(&namespace), |ready| *ready == 1);
@@ -161,21 +161,21 @@ fn a_block_that_someone_deletes_is_claimed_again() {
     };
     let before = uid().unwrap();
     kubectl(&["delete", "podaddressblock", &name]);
-    eventually("it is the node's again", uid, |uid| uid.as_ref().is_some_and(|uid| *uid != before));
+    eventually("the node has claimed it again", uid, |uid| uid.as_ref().is_some_and(|uid| *uid != before));
     assert_eq!(addresses(&namespace, "a"), ["192.168.142.2/24"]);
     assert_eq!(blocks(&namespace), held(&[("node1", "192.168.142.0/28")]));
 }
 
-/// A process that does not run, until this goes.
-struct Stopped(Pid);
+/// A stopped process, continued when dropped.
+struct StoppedProcess(Pid);
 
-impl Drop for Stopped {
+impl Drop for StoppedProcess {
     fn drop(&mut self) {
         let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 
-/// The ports of a bridge; none where the bridge is not there.
+/// The ports of a bridge; empty without the bridge.
 fn ports(bridge: &str) -> BTreeSet<String> {
     let links: Value = serde_json::from_str(&on_node("node1", &["ip", "-j", "link"])).unwrap();
     let ports = links.as_array().unwrap().iter().filter(|link| link["master"] == bridge);
@@ -183,8 +183,8 @@ fn ports(bridge: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_pod_gets_an_address_while_the_api_server_is_away_if_its_node_has_room() {
-    let _turn = installed();
+fn a_pod_gets_an_address_while_the_api_server_is_unavailable_if_its_node_has_a_block() {
+    let _exclusive = installed();
     let namespace = Namespace::new("blockaway");
     namespace.apply(&format!("{}{}", object("blabr0", "192.168.143.0/24"), pod("a", "node1")));
     eventually("the pod", || ready(&namespace), |ready| *ready == 1);
@@ -193,22 +193,26 @@ fn a_pod_gets_an_address_while_the_api_server_is_away_if_its_node_has_room() {
     let uid = namespace.kubectl(&["get", "pod", "a", "-o", "jsonpath={.metadata.uid}"]);
     let sandbox = get(&["-n", &namespace.name, "get", "podnetworkstate", "a"]);
     let sandbox = sandbox["status"]["sandbox"].as_str().unwrap().to_owned();
-    // The process that holds the pod's namespaces, as the runtime has it.
+    // The process that holds the pod's namespaces, from the runtime.
     let task = format!("cat /run/containerd/io.containerd.runtime.v2.task/k8s.io/{sandbox}/init.pid");
-    let holder: i32 = on_node("node1", &["sh", "-c", &task]).trim().parse().unwrap();
+    let pause: i32 = on_node("node1", &["sh", "-c", &task]).trim().parse().unwrap();
 
     let api = std::fs::read_to_string(folder().join("run/apiserver.pid")).unwrap();
     let api = Pid::from_raw(api.split_whitespace().next().unwrap().parse().unwrap());
     kill(api, Signal::SIGSTOP).unwrap();
-    let stopped = Stopped(api);
-    kill(Pid::from_raw(holder), Signal::SIGKILL).unwrap();
+    let stopped = StoppedProcess(api);
+    kill(Pid::from_raw(pause), Signal::SIGKILL).unwrap();
     eventually(
-        "the pod's next life is attached",
+        "the pod's new sandbox is attached",
         || ports("blabr0"),
         |ports| ports.len() == 1 && *ports != before,
     );
     drop(stopped);
-    eventually("it is told", || addresses(&namespace, "a"), |addresses| addresses == &["192.168.143.3/24"]);
+    eventually(
+        "the new address is reported",
+        || addresses(&namespace, "a"),
+        |addresses| addresses == &["192.168.143.3/24"],
+    );
     assert_eq!(blocks(&namespace), held(&[("node1", "192.168.143.0/28")]));
     assert_eq!(namespace.kubectl(&["get", "pod", "a", "-o", "jsonpath={.metadata.uid}"]), uid);
 }

@@ -1,6 +1,6 @@
-//! The chart: linted, rendered, refused with bad values, installed and uninstalled by the real helm on a real cluster.
+//! The Helm chart: linted, rendered, rejected with bad values, installed and uninstalled by helm on a real cluster.
 //!
-//! Knit's pods are kept off the nodes here: what runs in them is tested elsewhere.
+//! A node selector keeps Knit's pods off the nodes: other tests cover them.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -18,22 +18,22 @@ use serde_json::Value;
 use support::kubectl::{Namespace, feed, kubectl, run, text};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/knit");
-const NOWHERE: &str = "{knit.test/nowhere: 'true'}";
+const NO_NODE: &str = "{knit.test/no-such-node: 'true'}";
 
-/// Runs helm, with these values on its standard input.
-fn helm(words: &[&str], values: &str) -> (bool, String) {
+/// Runs helm with these values on its standard input.
+fn helm(args: &[&str], values: &str) -> (bool, String) {
     let program =
         std::env::var("KNIT_TEST_HELM").expect("KNIT_TEST_HELM names helm: run `cargo xtask test cluster`");
     let home = tempfile::tempdir().unwrap();
     let mut child = Command::new(program)
-        .args(words)
+        .args(args)
         .envs(["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|name| (name, home.path())))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Not every command reads it.
+    // Not every command reads its standard input.
     let _ = child.stdin.take().unwrap().write_all(values.as_bytes());
     let output = child.wait_with_output().unwrap();
     (output.status.success(), text(&output))
@@ -43,11 +43,11 @@ fn template(values: &str) -> (bool, String) {
     helm(&["template", "knit", CHART, "--kube-version", "1.36", "-f", "-"], values)
 }
 
-/// The objects of a stream but for definitions, which are the same files; each by what it is. Whose they are is left out, and so is what differs without meaning: where
-/// lines are broken, and the order of what has a name or a place.
+/// The objects of a YAML stream except CRDs, which are the same files, by kind and name. Labels of the release are removed, and
+/// so are meaningless differences: line breaks in strings, and the order of named or mounted items.
 fn objects(text: &str) -> BTreeMap<String, Value> {
-    let parts = text.split("\n---\n").map(|part| serde_saphyr::from_str::<Value>(part).unwrap());
-    let named = parts
+    let documents = text.split("\n---\n").map(|document| serde_saphyr::from_str::<Value>(document).unwrap());
+    let named = documents
         .filter(|object| object["kind"].is_string() && object["kind"] != "CustomResourceDefinition")
         .map(|mut object| {
             if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
@@ -56,7 +56,7 @@ fn objects(text: &str) -> BTreeMap<String, Value> {
                     object["metadata"].as_object_mut().unwrap().remove("labels");
                 }
             }
-            plain(&mut object);
+            normalize(&mut object);
             (
                 format!(
                     "{} {}/{}",
@@ -68,12 +68,12 @@ fn objects(text: &str) -> BTreeMap<String, Value> {
     named.collect()
 }
 
-fn plain(value: &mut Value) {
+fn normalize(value: &mut Value) {
     match value {
         Value::String(text) => *text = text.split_whitespace().collect::<Vec<_>>().join(" "),
-        Value::Object(fields) => fields.values_mut().for_each(plain),
+        Value::Object(fields) => fields.values_mut().for_each(normalize),
         Value::Array(all) => {
-            all.iter_mut().for_each(plain);
+            all.iter_mut().for_each(normalize);
             let key = |one: &Value| one["mountPath"].as_str().or(one["name"].as_str()).map(str::to_owned);
             all.sort_by_key(key);
         }
@@ -85,7 +85,7 @@ fn object(kind: &str, spec: &str) -> String {
     format!("apiVersion: podnetwork.opdev.io/v1alpha1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n")
 }
 
-/// A release; it goes with the value, also when a test fails.
+/// A Helm release, removed when dropped.
 struct Release;
 
 impl Drop for Release {
@@ -95,17 +95,17 @@ impl Drop for Release {
     }
 }
 
-/// Everything of the release that the cluster has.
-fn left() -> String {
+/// All objects of the release in the cluster.
+fn release_objects() -> String {
     let kinds = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,namespaces,\
                  uplinks.podnetwork.opdev.io,clusterranges.podnetwork.opdev.io,resourcequotas,daemonsets,deployments,serviceaccounts,roles,rolebindings";
     kubectl(&["get", kinds, "-A", "-l", "app.kubernetes.io/instance=knit", "-o", "name"])
 }
 
 #[test]
-fn the_chart_is_linted_and_says_what_the_values_say() {
-    let (good, said) = helm(&["lint", "--strict", CHART], "");
-    assert!(good, "{said}");
+fn the_chart_passes_lint_and_renders_its_values() {
+    let (good, output) = helm(&["lint", "--strict", CHART], "");
+    assert!(good, "{output}");
     let (good, text) = template("{}");
     assert!(good, "{text}");
     assert!(
@@ -121,7 +121,7 @@ fn the_chart_is_linted_and_says_what_the_values_say() {
         assert!(!text.contains(object), "{object}");
     }
 
-    let values = "image: {repository: registry.example/knit, tag: v7, pullPolicy: Never}\nnamespace: {name: elsewhere}\n\
+    let values = "image: {repository: registry.example/knit, tag: v7, pullPolicy: Never}\nnamespace: {name: other}\n\
                   controller: {replicas: 3}\nagent: {resources: {limits: {memory: 99Mi}}, metricsAddress: '0.0.0.0:9475'}\n\
                   admission: {enabled: false}\nalerts: {enabled: true, labels: {release: prometheus}}\n\
                   quotas: {shop: {podconfigs: 3, bridges: 4}}\n";
@@ -136,7 +136,7 @@ fn the_chart_is_linted_and_says_what_the_values_say() {
         "kind: PrometheusRule",
         "release: prometheus",
         "alert: KnitProblems",
-        "namespace: elsewhere",
+        "namespace: other",
         "count/podconfigs.podconfig.opdev.io: \"3\"",
         "count/bridges.podnetwork.opdev.io: \"4\"",
     ] {
@@ -154,7 +154,7 @@ fn helm_and_kustomize_install_the_same() {
         let (mut by_helm, by_kustomize) = (objects(&by_helm), objects(&kubectl(&["kustomize", &folder])));
         let agent = by_helm.get_mut(r#""DaemonSet" "pod-network-operator"/"knit-agent""#).unwrap();
         let env = agent["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut().unwrap();
-        // A value of the chart, which the manifest leaves to the agent; it is the agent's own.
+        // The chart sets the agent's default, which the manifest omits.
         let metrics = env.iter().position(|one| one["name"] == "KNIT_METRICS_ADDR").unwrap();
         assert_eq!(env.remove(metrics)["value"], "127.0.0.1:9475");
         for (name, object) in &by_kustomize {
@@ -166,7 +166,7 @@ fn helm_and_kustomize_install_the_same() {
 }
 
 #[test]
-fn as_the_clusters_network_the_agent_is_told_what_the_values_say() {
+fn with_the_primary_profile_the_values_reach_the_agents_configuration() {
     let (good, text) = template(
         "profile: primary\nprimary: {apiServer: {host: 192.0.2.1}, config: {logLevel: debug, clusterNetwork: {mtu: 1400}}}\n",
     );
@@ -177,16 +177,16 @@ fn as_the_clusters_network_the_agent_is_told_what_the_values_say() {
         serde_json::json!({"KUBERNETES_SERVICE_HOST": "192.0.2.1", "KUBERNETES_SERVICE_PORT": "6443"});
     assert_eq!(*data("knit-api-server"), expected);
     let config = data("knit-agent")["agent.yaml"].as_str().unwrap();
-    for word in ["install: true", "masquerade: true", "mtu: 1400", "logLevel: debug"] {
-        assert!(config.contains(word), "{word} is not in {config}");
+    for line in ["install: true", "masquerade: true", "mtu: 1400", "logLevel: debug"] {
+        assert!(config.contains(line), "{line} is not in {config}");
     }
     let (_, text) = template("primary: {apiServer: {host: 192.0.2.1}}\n");
-    assert!(!text.contains("knit-api-server"), "beside another network it is not meant");
+    assert!(!text.contains("knit-api-server"), "only the primary profile uses it");
 }
 
 #[test]
-fn bad_values_are_refused() {
-    for (values, words) in [
+fn bad_values_are_rejected() {
+    for (values, expected) in [
         ("imag: {}", "imag"),
         ("image: {pullPolicy: Sometimes}", "pullPolicy"),
         ("profile: secondary", "profile"),
@@ -196,26 +196,26 @@ fn bad_values_are_refused() {
         ("quotas: {shop: {bridges: many}}", "bridges"),
         ("agent: {metricsAddress: everywhere}", "metricsAddress"),
     ] {
-        let (good, said) = template(values);
-        assert!(!good && said.contains(words), "{values}: {said}");
+        let (good, output) = template(values);
+        assert!(!good && output.contains(expected), "{values}: {output}");
     }
 }
 
 #[test]
 fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
     let shop = Namespace::new("chart");
-    // What was installed here without helm is not helm's to change.
+    // helm does not adopt objects that were installed without it.
     let kinds = "namespaces,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings";
     run(&["delete", kinds, "-l", "app.kubernetes.io/part-of=knit", "--timeout=180s"]);
     let release = Release;
     let values = format!(
-        "agent: {{nodeSelector: {NOWHERE}}}\ncontroller: {{nodeSelector: {NOWHERE}}}\n\
+        "agent: {{nodeSelector: {NO_NODE}}}\ncontroller: {{nodeSelector: {NO_NODE}}}\n\
          clusterRanges: {{services: [10.96.0.0/16]}}\nuplinks: {{chart-nic: {{link: eno2, namespaces: [{name}], kinds: [vlan], vlans: ['100-199']}}}}\n\
          quotas: {{{name}: {{bridges: 1}}}}\n",
         name = shop.name
     );
-    let (good, said) = helm(&["install", "knit", CHART, "-n", "default", "-f", "-"], &values);
-    assert!(good && said.contains("comes up in namespace pod-network-operator"), "{said}");
+    let (good, output) = helm(&["install", "knit", CHART, "-n", "default", "-f", "-"], &values);
+    assert!(good && output.contains("comes up in namespace pod-network-operator"), "{output}");
     let label = "-o=jsonpath={.metadata.labels.pod-security\\.kubernetes\\.io/enforce}";
     assert_eq!(kubectl(&["get", "namespace", "pod-network-operator", label]), "privileged");
     let desired = "-o=jsonpath={.status.desiredNumberScheduled}";
@@ -227,11 +227,11 @@ fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
         kubectl(&["get", "uplinks.podnetwork.opdev.io", "chart-nic", "-o", "name"]).contains("chart-nic")
     );
 
-    // The ranges hold, and a tenant may do what its role says and no more.
+    // The ranges are enforced, and a tenant has only the rights of its role.
     let end = Instant::now() + Duration::from_secs(120);
     let bad = object("Bridge", "{name: br0, cidr: 10.96.1.0/24}");
     while shop.feed(&["create", "--dry-run=server", "-f", "-"], &bad).0 {
-        assert!(Instant::now() < end, "the policy of ranges does not hold");
+        assert!(Instant::now() < end, "the range policy is not enforced");
         std::thread::sleep(Duration::from_millis(500));
     }
     shop.kubectl(&["create", "serviceaccount", "tenant"]);
@@ -239,27 +239,27 @@ fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
     shop.kubectl(&["create", "rolebinding", "vlans", "--clusterrole=knit-vlan-editor", &account]);
     let token = format!("--token={}", shop.kubectl(&["create", "token", "tenant"]).trim());
     let create = |object: &str| shop.feed(&[&token, "create", "--dry-run=server", "-f", "-"], object);
-    // The API server follows a new binding a moment later.
+    // A new role binding takes effect a moment later.
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        let (good, said) = create(&object("Vlan", "{interfaceName: v0, parent: chart-nic, id: 100}"));
+        let (good, output) = create(&object("Vlan", "{interfaceName: v0, parent: chart-nic, id: 100}"));
         if good {
             break;
         }
-        assert!(Instant::now() < end, "{said}");
+        assert!(Instant::now() < end, "{output}");
         std::thread::sleep(Duration::from_millis(200));
     }
-    let (good, said) = create(&object("Bridge", "{name: br0}"));
-    assert!(!good && said.contains("cannot create resource \"bridges\""), "{said}");
-    let (good, said) = feed(&[&token, "create", "-f", "-"], &object("Uplink", "{link: eno1}"));
-    assert!(!good && said.contains("forbidden"), "{said}");
+    let (good, output) = create(&object("Bridge", "{name: br0}"));
+    assert!(!good && output.contains("cannot create resource \"bridges\""), "{output}");
+    let (good, output) = feed(&[&token, "create", "-f", "-"], &object("Uplink", "{link: eno1}"));
+    assert!(!good && output.contains("forbidden"), "{output}");
 
-    assert!(left().contains("knit-agent"));
-    let (good, said) = helm(&["uninstall", "knit", "-n", "default", "--wait", "--timeout", "180s"], "");
-    assert!(good, "{said}");
+    assert!(release_objects().contains("knit-agent"));
+    let (good, output) = helm(&["uninstall", "knit", "-n", "default", "--wait", "--timeout", "180s"], "");
+    assert!(good, "{output}");
     let end = Instant::now() + Duration::from_secs(180);
-    while !left().is_empty() {
-        assert!(Instant::now() < end, "left behind: {}", left());
+    while !release_objects().is_empty() {
+        assert!(Instant::now() < end, "left behind: {}", release_objects());
         std::thread::sleep(Duration::from_secs(1));
     }
     assert!(kubectl(&["get", "crd", "bridges.podnetwork.opdev.io", "-o", "name"]).contains("bridges"));

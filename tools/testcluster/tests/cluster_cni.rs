@@ -1,7 +1,7 @@
-//! A node whose pods Knit connects, asked by containerd through the CNI shim alone.
+//! A node whose pods Knit connects, called by containerd through the CNI shim only.
 //!
-//! Run by `cargo xtask test cluster`; by hand against a cluster that is up (`cargo xtask cluster up --network knit-cni`):
-//! `KNIT_TEST_CLUSTER=knit KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_cni`.
+//! Run by `cargo xtask test cluster`; manually against a running cluster (`cargo xtask cluster up --network knit-cni`):
+//! `KNIT_TEST_CLUSTER=knit KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_cni`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -20,51 +20,51 @@ use support::kubectl::{Namespace, kubectl, text};
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.63.0";
 
 /// Runs a command on the node.
-fn on_node(words: &[&str]) -> Output {
+fn on_node(args: &[&str]) -> Output {
     let cluster = std::env::var("KNIT_TEST_CLUSTER").expect("KNIT_TEST_CLUSTER names the cluster");
     let mut shell = Command::new(env!("CARGO_BIN_EXE_knit-testcluster"));
-    shell.args(["--name", &cluster, "shell", "node1", "--"]).args(words);
+    shell.args(["--name", &cluster, "shell", "node1", "--"]).args(args);
     shell.stdin(Stdio::null()).output().unwrap()
 }
 
-/// The cluster's folder.
+/// The cluster's state directory.
 fn folder() -> String {
     let cluster = std::env::var("KNIT_TEST_CLUSTER").expect("KNIT_TEST_CLUSTER names the cluster");
     format!("/var/lib/knit-cluster/{cluster}")
 }
 
-fn said(words: &[&str]) -> String {
-    let output = on_node(words);
-    assert!(output.status.success(), "{}: {}", words.join(" "), text(&output));
+fn node_output(args: &[&str]) -> String {
+    let output = on_node(args);
+    assert!(output.status.success(), "{}: {}", args.join(" "), text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// One test has the agent hang, and all of them ask it: one works at a time.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// One test stops the agent that all of them use: one runs at a time.
+fn exclusive() -> MutexGuard<'static, ()> {
+    static RUNNING_TEST: Mutex<()> = Mutex::new(());
+    RUNNING_TEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A pod is ready a moment before the program in it listens.
-const PATIENT: [&str; 8] =
+/// Flags with retries: a pod is ready a moment before its server listens.
+const CURL_WITH_RETRIES: [&str; 8] =
     ["-sS", "--max-time", "10", "--retry", "20", "--retry-delay", "1", "--retry-all-errors"];
 
-fn eventually(what: &str, seconds: u64, mut look: impl FnMut() -> Result<(), String>) {
+fn eventually(what: &str, seconds: u64, mut check: impl FnMut() -> Result<(), String>) {
     let end = Instant::now() + Duration::from_secs(seconds);
-    while let Err(why) = look() {
-        assert!(Instant::now() < end, "{what}: not after {seconds} s: {why}");
+    while let Err(missing) = check() {
+        assert!(Instant::now() < end, "{what}: not after {seconds} s: {missing}");
         std::thread::sleep(Duration::from_millis(500));
     }
 }
 
-fn pod(name: &str, more: &str, ports: &str) -> String {
+fn pod(name: &str, annotations: &str, ports: &str) -> String {
     format!(
         r#"
 apiVersion: v1
 kind: Pod
 metadata:
   name: {name}
-  annotations: {{{more}}}
+  annotations: {{{annotations}}}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
@@ -79,7 +79,7 @@ spec:
 
 #[test]
 fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
-    let _turn = turn();
+    let _exclusive = exclusive();
     let namespace = Namespace::new("cni");
     let limits = r#"kubernetes.io/ingress-bandwidth: "20M", kubernetes.io/egress-bandwidth: "10M""#;
     let ports = "{containerPort: 8080, hostPort: 31080}";
@@ -97,11 +97,12 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
             true => format!("http://[{address}]:8080/hostname"),
             false => format!("http://{address}:8080/hostname"),
         };
-        let answer = namespace.kubectl(&[&["exec", "b", "--", "curl", "-g", &url][..], &PATIENT].concat());
+        let answer =
+            namespace.kubectl(&[&["exec", "b", "--", "curl", "-g", &url][..], &CURL_WITH_RETRIES].concat());
         assert_eq!(answer, "a", "{url}");
     }
 
-    // The node's own address, from another machine's point of view: the control plane.
+    // The host port, from outside the node: this machine.
     let node = kubectl(&[
         "get",
         "node",
@@ -112,17 +113,17 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
     let node = node.split_whitespace().next().unwrap().to_owned();
     let url = format!("http://{node}:31080/hostname");
     let mut curl = Command::new("curl");
-    let answer = curl.args(PATIENT).arg(&url).output().unwrap();
+    let answer = curl.args(CURL_WITH_RETRIES).arg(&url).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&answer.stdout), "a", "{url}: {}", text(&answer));
 
-    // What Knit knows of it, told by the agent.
+    // The agent's view of the pod.
     let pods: Value = serde_json::from_str(&knit(&["pods", "-o", "json"])).unwrap();
-    let of = |name: &str| {
+    let find = |name: &str| {
         let all = pods["pods"].as_array().unwrap().iter();
-        let mut mine = all.filter(|pod| pod["name"] == name && pod["namespace"] == namespace.name.as_str());
-        mine.next().unwrap_or_else(|| panic!("no pod {name} in {pods}")).clone()
+        let mut own = all.filter(|pod| pod["name"] == name && pod["namespace"] == namespace.name.as_str());
+        own.next().unwrap_or_else(|| panic!("no pod {name} in {pods}")).clone()
     };
-    let interface = &of("a")["interfaces"][0];
+    let interface = &find("a")["interfaces"][0];
     assert_eq!(interface["provenance"]["dialect"], "cni");
     assert_eq!(interface["addresses"][0]["address"], a[0].as_str());
     assert_eq!(interface["bandwidth"]["egressBits"], 10_000_000, "{interface}");
@@ -135,65 +136,70 @@ fn the_kubelets_pods_get_addresses_host_ports_and_limits_from_knit() {
     });
 }
 
-/// The agent's own command line, on the node.
-fn knit(words: &[&str]) -> String {
+/// Runs the `knit` command line on the node.
+fn knit(args: &[&str]) -> String {
     let program = format!("{}/bin/knit", folder());
     let mut all = vec![program.as_str()];
-    all.extend(words);
-    said(&all)
+    all.extend(args);
+    node_output(&all)
 }
 
 #[test]
-fn the_nodes_readiness_follows_status() {
-    let _turn = turn();
+fn the_nodes_readiness_follows_cni_status() {
+    let _exclusive = exclusive();
     let ready = || {
         let path = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status}"#;
         kubectl(&["get", "node", "node1", "-o", path])
     };
     eventually("the node is ready", 60, || if ready() == "True" { Ok(()) } else { Err(ready()) });
-    // An agent that hangs is the same to the runtime as one that is away.
-    let note = std::fs::read_to_string(format!("{}/run/knit-agent-node1.pid", folder())).unwrap();
-    let agent = note.split_whitespace().next().unwrap().to_owned();
-    said(&["kill", "-STOP", &agent]);
-    let away = std::panic::catch_unwind(|| {
+    // The runtime treats an agent that hangs like one that is gone.
+    let pid_file = std::fs::read_to_string(format!("{}/run/knit-agent-node1.pid", folder())).unwrap();
+    let agent = pid_file.split_whitespace().next().unwrap().to_owned();
+    node_output(&["kill", "-STOP", &agent]);
+    let not_ready = std::panic::catch_unwind(|| {
         eventually("the node is not ready", 60, || if ready() == "True" { Err(ready()) } else { Ok(()) });
     });
-    said(&["kill", "-CONT", &agent]);
+    node_output(&["kill", "-CONT", &agent]);
     eventually("the node is ready again", 60, || if ready() == "True" { Ok(()) } else { Err(ready()) });
-    away.unwrap();
+    not_ready.unwrap();
 }
 
 #[test]
 fn cnitool_adds_checks_collects_and_deletes() {
-    let _turn = turn();
-    // A network of its own, so that its garbage is not the cluster's pods.
-    let arrange = r#"mkdir -p /run/cnitool && ip netns add cnitool
+    let _exclusive = exclusive();
+    // A separate network, so that GC does not affect the cluster's pods.
+    let setup = r#"mkdir -p /run/cnitool && ip netns add cnitool
         sed 's/"name": "knit"/"name": "tool"/' /etc/cni/net.d/10-knit.conflist > /run/cnitool/tool.conflist"#;
-    said(&["sh", "-c", arrange]);
+    node_output(&["sh", "-c", setup]);
     let run = |verb: &str| {
         let tool = "NETCONFPATH=/run/cnitool CNI_PATH=/opt/cni/bin CNI_IFNAME=eth0 cnitool";
         on_node(&["sh", "-c", &format!("{tool} {verb} tool /run/netns/cnitool")])
     };
-    let there = || said(&["ip", "-n", "cnitool", "-o", "addr"]);
-    let (status, added, checked, again) = (run("status"), run("add"), run("check"), run("add"));
-    let with = there();
-    let (deleted, twice) = (run("del"), run("del"));
-    let without = there();
-    let (anew, gc) = (run("add"), run("gc"));
-    let collected = there();
-    said(&["sh", "-c", "ip netns del cnitool; rm -r /run/cnitool"]);
+    let addresses = || node_output(&["ip", "-n", "cnitool", "-o", "addr"]);
+    let (status, added, checked, added_twice) = (run("status"), run("add"), run("check"), run("add"));
+    let with = addresses();
+    let (deleted, deleted_twice) = (run("del"), run("del"));
+    let without = addresses();
+    let (readded, gc) = (run("add"), run("gc"));
+    let collected = addresses();
+    node_output(&["sh", "-c", "ip netns del cnitool; rm -r /run/cnitool"]);
 
     assert!(status.status.success(), "{}", text(&status));
     assert!(added.status.success(), "{}", text(&added));
     let result: Value = serde_json::from_slice(&added.stdout).unwrap();
     assert_eq!(result["cniVersion"], "1.1.0");
-    let addresses = result["ips"].as_array().unwrap();
-    assert_eq!(addresses.len(), 2, "{result}");
-    assert!(addresses.iter().all(|one| with.contains(one["address"].as_str().unwrap())), "{result} {with}");
+    let ips = result["ips"].as_array().unwrap();
+    assert_eq!(ips.len(), 2, "{result}");
+    assert!(ips.iter().all(|one| with.contains(one["address"].as_str().unwrap())), "{result} {with}");
     assert!(checked.status.success(), "{}", text(&checked));
-    assert!(text(&again).contains("attached already"), "{}", text(&again));
-    assert!(deleted.status.success() && twice.status.success(), "{}{}", text(&deleted), text(&twice));
+    assert!(text(&added_twice).contains("attached already"), "{}", text(&added_twice));
+    assert!(
+        deleted.status.success() && deleted_twice.status.success(),
+        "{}{}",
+        text(&deleted),
+        text(&deleted_twice)
+    );
     assert!(!without.contains("eth0"), "{without}");
-    assert!(anew.status.success() && gc.status.success(), "{}{}", text(&anew), text(&gc));
+    assert!(readded.status.success() && gc.status.success(), "{}{}", text(&readded), text(&gc));
     assert!(!collected.contains("eth0"), "{collected}");
 }

@@ -1,4 +1,4 @@
-//! The kinds as a real API server sees them: accepted, explained, and refusing what cannot be, in words.
+//! The CRDs on a real API server: accepted, explained, and rejecting invalid values with a message.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 
 use support::kubectl::{Namespace, install_kinds, kubectl};
 
-/// A kind and a spec in each line; the same list is refused in files by the tests of knit-crds.
+/// A kind and a spec in each line; the tests of knit-crds check the same list.
 const BAD: &str = include_str!("../../../crates/knit-crds/tests/samples/bad.txt");
-/// Lines below this one are for the agent to refuse.
-const AGENT_ALONE: &str = "# Checked by the agent only";
-/// Everything that a person is shown.
+/// Lines below this one are rejected by the agent only.
+const AGENT_ONLY: &str = "# Checked by the agent only";
+/// All documented objects.
 const GOOD: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/standalone"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/knit-crds/tests/samples"),
@@ -33,17 +33,17 @@ fn podconfig(name: &str, entry: &str) -> String {
 }
 
 #[test]
-fn the_api_server_takes_the_kinds_and_explains_them() {
+fn the_api_server_accepts_the_crds_and_explains_them() {
     install_kinds();
     let namespace = Namespace::new("crds");
     let good = "{name: pc0, linkType: veth, master: pcbr0, parent: pc0, cidr: 192.168.100.0/24}";
-    let (accepted, said) = namespace.try_apply(&podconfig("good", good));
-    assert!(accepted, "{said}");
+    let (accepted, output) = namespace.try_apply(&podconfig("good", good));
+    assert!(accepted, "{output}");
     assert!(namespace.kubectl(&["get", "knit"]).contains("good"));
     assert!(kubectl(&["explain", "podconfig.spec.networkAttachments.cidr"]).contains("DESCRIPTION"));
 }
 
-/// The text with this namespace wherever it names one.
+/// The text with every namespace replaced by this one.
 fn in_namespace(text: &str, namespace: &str) -> String {
     let mut parts = text.split("namespace: ");
     let first = parts.next().unwrap().to_owned();
@@ -54,30 +54,35 @@ fn in_namespace(text: &str, namespace: &str) -> String {
 }
 
 #[test]
-fn the_api_server_takes_every_object_that_the_pages_show() {
+fn the_api_server_accepts_every_documented_object() {
     install_kinds();
     let namespace = Namespace::new("good");
     for file in GOOD.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "yaml") {
             let text = in_namespace(&std::fs::read_to_string(&path).unwrap(), &namespace.name);
-            let (accepted, said) = namespace.feed(&["create", "--dry-run=server", "-f", "-"], &text);
-            assert!(accepted, "{}: {said}", path.display());
+            let (accepted, output) = namespace.feed(&["create", "--dry-run=server", "-f", "-"], &text);
+            assert!(accepted, "{}: {output}", path.display());
         }
     }
 }
 
 #[test]
-fn the_api_server_refuses_every_bad_value_in_words() {
+fn the_api_server_rejects_every_bad_value_with_a_message() {
     install_kinds();
     let namespace = Namespace::new("bad");
-    let (for_all, for_agent) = BAD.split_once(AGENT_ALONE).unwrap();
+    let (for_all, for_agent) = BAD.split_once(AGENT_ONLY).unwrap();
     let lines = |text: &'static str| -> Vec<&str> {
         text.lines().filter(|line| line.contains(" {") && !line.starts_with('#')).collect()
     };
-    let (refused, taken) = (lines(for_all), lines(for_agent));
-    assert!(refused.len() > 150 && !taken.is_empty(), "{} and {}", refused.len(), taken.len());
-    let all: Vec<&str> = refused.iter().chain(&taken).copied().collect();
+    let (rejected, accepted_by_api) = (lines(for_all), lines(for_agent));
+    assert!(
+        rejected.len() > 150 && !accepted_by_api.is_empty(),
+        "{} and {}",
+        rejected.len(),
+        accepted_by_api.len()
+    );
+    let all: Vec<&str> = rejected.iter().chain(&accepted_by_api).copied().collect();
     let objects: String = all
         .iter()
         .enumerate()
@@ -86,27 +91,27 @@ fn the_api_server_refuses_every_bad_value_in_words() {
             object(kind, &format!("bad{number}"), spec)
         })
         .collect();
-    // kubectl goes on after an object that was refused, and says something of each.
-    let (_, said) = namespace.feed(&["create", "--dry-run=server", "-f", "-"], &objects);
+    // kubectl continues after a rejected object and reports each.
+    let (_, output) = namespace.feed(&["create", "--dry-run=server", "-f", "-"], &objects);
     let accepted: BTreeSet<&str> = all
         .iter()
         .enumerate()
-        .filter(|(number, _)| said.contains(&format!("/bad{number} created")))
+        .filter(|(number, _)| output.contains(&format!("/bad{number} created")))
         .map(|(_, line)| *line)
         .collect();
-    assert_eq!(accepted, taken.into_iter().collect(), "{said}");
-    let sentences = said.lines().filter(|line| line.contains("is invalid: ")).count();
-    assert_eq!(sentences, refused.len(), "{said}");
-    // A rule that fails by itself is no sentence.
+    assert_eq!(accepted, accepted_by_api.into_iter().collect(), "{output}");
+    let messages = output.lines().filter(|line| line.contains("is invalid: ")).count();
+    assert_eq!(messages, rejected.len(), "{output}");
+    // A validation rule that fails to evaluate is a bug.
     for mistake in ["rule evaluation error", "failed rule", "no such overload"] {
-        assert!(!said.contains(mistake), "{mistake}: {said}");
+        assert!(!output.contains(mistake), "{mistake}: {output}");
     }
 }
 
 #[test]
-fn a_bad_value_is_named_with_its_field_and_its_sentence() {
+fn a_bad_value_is_reported_with_its_field_and_a_message() {
     install_kinds();
-    let namespace = Namespace::new("words");
+    let namespace = Namespace::new("messages");
     let spec = |count: usize| {
         let entries: Vec<String> = (0..count).map(|n| format!("{{name: n{n}, master: br0}}")).collect();
         format!("{{networkAttachments: [{}]}}", entries.join(", "))
@@ -132,21 +137,21 @@ fn a_bad_value_is_named_with_its_field_and_its_sentence() {
         (podconfig("x", "{name: a, master: b}, {name: a, master: c}"), "networkAttachments[1]", "Duplicate"),
         (object("PodConfig", "x", &spec(33)), "spec.networkAttachments", "at most 32 items"),
     ];
-    for (manifest, field, words) in cases {
-        let (accepted, said) = namespace.try_apply(&manifest);
+    for (manifest, field, expected) in cases {
+        let (accepted, output) = namespace.try_apply(&manifest);
         assert!(!accepted, "{manifest} was accepted");
-        assert!(said.contains(field) && said.contains(words), "{manifest}: {said}");
+        assert!(output.contains(field) && output.contains(expected), "{manifest}: {output}");
     }
     assert!(namespace.try_apply(&object("PodConfig", "most", &spec(32))).0);
 }
 
 #[test]
-fn a_bridge_keeps_its_name_and_changes_the_rest() {
+fn a_bridges_name_is_immutable_and_its_other_fields_are_not() {
     install_kinds();
     let namespace = Namespace::new("change");
     namespace.apply(&object("Bridge", "b", "{name: br0, mtu: 1400}"));
-    let (accepted, said) = namespace.try_apply(&object("Bridge", "b", "{name: br0, mtu: 1300}"));
-    assert!(accepted, "{said}");
-    let (accepted, said) = namespace.try_apply(&object("Bridge", "b", "{name: br1, mtu: 1300}"));
-    assert!(!accepted && said.contains("name is immutable"), "{said}");
+    let (accepted, output) = namespace.try_apply(&object("Bridge", "b", "{name: br0, mtu: 1300}"));
+    assert!(accepted, "{output}");
+    let (accepted, output) = namespace.try_apply(&object("Bridge", "b", "{name: br1, mtu: 1300}"));
+    assert!(!accepted && output.contains("name is immutable"), "{output}");
 }

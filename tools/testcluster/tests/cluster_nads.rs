@@ -1,48 +1,48 @@
-//! NetworkAttachmentDefinitions on a real cluster, without Multus: docs/migrate-from-multus.md, with its own manifests.
+//! NetworkAttachmentDefinitions on a real cluster, without Multus: docs/migrate-from-multus.md, with the manifests of that page.
 //!
-//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_nads`.
+//! Run by `cargo xtask test cluster`, which loads the image; manually against a cluster with the image:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_nads`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use support::beside::{eventually, installed, on_node};
 use support::kubectl::{Namespace, feed, kubectl, run, text};
+use support::operator::{eventually, installed, on_node};
 
 const NODES: [&str; 2] = ["node1", "node2"];
-const OPERATOR: &str = "pod-network-operator";
+const OPERATOR_NAMESPACE: &str = "pod-network-operator";
 const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 const PAGE: &str = include_str!("../../../docs/migrate-from-multus.md");
 
-/// A file that the page shows, by the name in its first line.
+/// A file of the page, by the name in its first line.
 fn file(name: &str) -> String {
     let start = format!("```yaml\n# {name}\n");
     let (_, rest) = PAGE.split_once(&start).unwrap_or_else(|| panic!("the page shows no {name}"));
     rest.split_once("\n```").expect("a block has an end").0.to_owned() + "\n"
 }
 
-/// Knit as the page installs it, with the plugins that it names; it is as other tests have it when the guard goes.
-struct Reading;
+/// Knit as the page installs it, with the plugins that it uses; the installation of other tests is restored when dropped.
+struct NadSupport;
 
-impl Reading {
+impl NadSupport {
     fn new() -> Self {
         let deploy = |path: &str| format!("{}/../../deploy/{path}", env!("CARGO_MANIFEST_DIR"));
         kubectl(&["apply", "-f", &deploy("nads.yaml")]);
         let crd = "crd/network-attachment-definitions.k8s.cni.cncf.io";
         kubectl(&["wait", "--for=condition=Established", "--timeout=60s", crd]);
-        let reading = Self;
+        let support = Self;
         kubectl(&["apply", "-k", &deploy("attachments")]);
-        // Debian's plugins need a C library, which the image has not.
+        // Debian's plugins need a C library, which the image does not contain.
         let folders = [
             ("plugins", "/usr/lib/cni"),
             ("libraries", "/usr/lib/x86_64-linux-gnu"),
@@ -61,59 +61,59 @@ impl Reading {
             json!({"name": "KNIT_NETWORK_ATTACHMENTS_PLUGINS", "value": "bridge,host-local,tuning"});
         let container = json!({"name": "agent", "env": [plugins], "volumeMounts": mounts});
         let patch = json!({"spec": {"template": {"spec": {"volumes": volumes, "containers": [container]}}}});
-        kubectl(&["-n", OPERATOR, "patch", "daemonset", "knit-agent", "-p", &patch.to_string()]);
-        kubectl(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
-        reading
+        kubectl(&["-n", OPERATOR_NAMESPACE, "patch", "daemonset", "knit-agent", "-p", &patch.to_string()]);
+        kubectl(&["-n", OPERATOR_NAMESPACE, "rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
+        support
     }
 }
 
-impl Drop for Reading {
+impl Drop for NadSupport {
     fn drop(&mut self) {
         let deploy = |path: &str| format!("{}/../../deploy/{path}", env!("CARGO_MANIFEST_DIR"));
         run(&["delete", "uplink", "fabric", "--ignore-not-found"]);
         run(&["delete", "-f", &deploy("attachments/attachments.yaml"), "--ignore-not-found"]);
-        run(&["-n", OPERATOR, "delete", "daemonset", "knit-agent", "--ignore-not-found"]);
+        run(&["-n", OPERATOR_NAMESPACE, "delete", "daemonset", "knit-agent", "--ignore-not-found"]);
         run(&["apply", "-k", &deploy("beside")]);
-        run(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
+        run(&["-n", OPERATOR_NAMESPACE, "rollout", "status", "daemonset/knit-agent", "--timeout=180s"]);
         run(&["delete", "-f", &deploy("nads.yaml"), "--ignore-not-found"]);
         for node in NODES {
-            // What plugins made on nodes is theirs.
+            // A bridge that a plugin created.
             on_node(node, &["sh", "-c", "ip link delete tuned0 2> /dev/null || true"]);
         }
     }
 }
 
-fn get(namespace: &Namespace, words: &[&str]) -> Value {
-    serde_json::from_str(&namespace.kubectl(&[&["get"], words, &["-o", "json"]].concat())).unwrap()
+fn get(namespace: &Namespace, args: &[&str]) -> Value {
+    serde_json::from_str(&namespace.kubectl(&[&["get"], args, &["-o", "json"]].concat())).unwrap()
 }
 
-/// The pods of the deployment that are not about to go, by node.
+/// The pods of the deployment that are not being deleted, by node.
 fn pods(namespace: &Namespace) -> Vec<(String, String)> {
     let all = get(namespace, &["pods", "-l", "app=web"]);
     let living =
         all["items"].as_array().unwrap().iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut pods: Vec<(String, String)> =
-        living.map(|pod| (word(&pod["spec"]["nodeName"]), word(&pod["metadata"]["name"]))).collect();
+        living.map(|pod| (text(&pod["spec"]["nodeName"]), text(&pod["metadata"]["name"]))).collect();
     pods.sort();
     pods
 }
 
-/// What a pod says that it has.
+/// A pod's network status annotation.
 fn status(namespace: &Namespace, pod: &str) -> Vec<Value> {
     let pod = get(namespace, &["pod", pod]);
-    let said = pod["metadata"]["annotations"][STATUS].as_str().unwrap_or("[]");
-    serde_json::from_str(said).unwrap()
+    let annotation = pod["metadata"]["annotations"][STATUS].as_str().unwrap_or("[]");
+    serde_json::from_str(annotation).unwrap()
 }
 
-/// Waits until a pod says that it has these interfaces, in this order; returns the first address of each.
-fn has(namespace: &Namespace, pod: &str, interfaces: &[&str]) -> Vec<String> {
-    let is_it = |said: &Vec<Value>| said.iter().map(|one| &one["interface"]).eq(interfaces.iter());
-    let said = eventually(&format!("{pod} has {interfaces:?}"), || status(namespace, pod), is_it);
-    said.iter().map(|one| one["ips"][0].as_str().unwrap_or_default().to_owned()).collect()
+/// Waits until a pod's status lists these interfaces in this order; returns the first address of each.
+fn wait_interfaces(namespace: &Namespace, pod: &str, interfaces: &[&str]) -> Vec<String> {
+    let is_expected = |output: &Vec<Value>| output.iter().map(|one| &one["interface"]).eq(interfaces.iter());
+    let output = eventually(&format!("{pod} has {interfaces:?}"), || status(namespace, pod), is_expected);
+    output.iter().map(|one| one["ips"][0].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// A link of a pod as `ip -j` shows it, if it is there.
+/// A link of a pod from `ip -j`, if it exists.
 fn link(namespace: &Namespace, pod: &str, name: &str) -> Option<Value> {
     let shown = namespace.kubectl(&["exec", pod, "--", "ip", "-j", "addr"]);
     let all: Value = serde_json::from_str(&shown).unwrap();
@@ -122,10 +122,10 @@ fn link(namespace: &Namespace, pod: &str, name: &str) -> Option<Value> {
 
 fn reaches(namespace: &Namespace, from: &str, to: &str) {
     let ping = || run(&["-n", &namespace.name, "exec", from, "--", "ping", "-c", "1", "-W", "2", to]);
-    eventually(&format!("{from} to {to}"), || text(&ping()), |said| said.contains(" 0% packet loss"));
+    eventually(&format!("{from} to {to}"), || text(&ping()), |output| output.contains(" 0% packet loss"));
 }
 
-fn name_networks(namespace: &Namespace, pod: &str, networks: &str) {
+fn select_networks(namespace: &Namespace, pod: &str, networks: &str) {
     namespace.kubectl(&["annotate", "pod", pod, "--overwrite", &format!("{NETWORKS}={networks}")]);
 }
 
@@ -133,66 +133,70 @@ fn node_links(node: &str) -> String {
     on_node(node, &["ip", "-br", "link"])
 }
 
-/// The namespace that the page's manifests name.
+/// The namespace of the page's manifests.
 fn shop() -> Namespace {
     let namespace = Namespace { name: "shop".to_owned() };
-    let make = || text(&run(&["create", "namespace", "shop"]));
-    eventually("there is a namespace shop", make, |said| said.contains("created"));
+    let create = || text(&run(&["create", "namespace", "shop"]));
+    eventually("there is a namespace shop", create, |output| output.contains("created"));
     namespace.kubectl(&["wait", "--for=create", "serviceaccount/default", "--timeout=60s"]);
     namespace
 }
 
 #[test]
-fn a_deployment_with_definitions_moves_to_knit_as_it_is() {
-    let _turn = installed();
-    let _reading = Reading::new();
+fn a_deployment_with_network_attachment_definitions_works_unchanged() {
+    let _exclusive = installed();
+    let _nads = NadSupport::new();
     let shop = shop();
     let apply = |name: &str| {
-        let (accepted, said) = feed(&["apply", "-f", "-"], &file(name));
-        assert!(accepted, "{name}: {said}");
+        let (accepted, output) = feed(&["apply", "-f", "-"], &file(name));
+        assert!(accepted, "{name}: {output}");
     };
     apply("shop.yaml");
     shop.kubectl(&["rollout", "status", "deployment/web", "--timeout=120s"]);
     let all = pods(&shop);
     assert_eq!(all.len(), 4, "{all:?}");
 
-    // The NIC is not open yet: that is said, and the other network is there.
+    // The NIC is not open yet: an Event reports it, and the other network works.
     let (_, first) = &all[0];
-    has(&shop, first, &["eth0", "net1"]);
+    wait_interfaces(&shop, first, &["eth0", "net1"]);
     let events =
         || shop.kubectl(&["get", "events", "--field-selector", &format!("involvedObject.name={first}")]);
-    eventually("the closed NIC is told", events, |said| {
-        said.contains("NIC eth0 is not open to macvlan links of namespace shop")
+    eventually("the closed NIC is reported", events, |output| {
+        output.contains("NIC eth0 is not open to macvlan links of namespace shop")
     });
     apply("uplink.yaml");
-    let mut of_fabric = BTreeSet::new();
-    let mut told = Vec::new();
+    let mut fabric_addresses = BTreeSet::new();
+    let mut configured = Vec::new();
     for (node, pod) in &all {
-        let ips = has(&shop, pod, &["eth0", "net1", "fab0"]);
-        let said = status(&shop, pod);
+        let ips = wait_interfaces(&shop, pod, &["eth0", "net1", "fab0"]);
+        let output = status(&shop, pod);
         assert_eq!(
-            (&said[0]["default"], &said[1]["name"]),
+            (&output[0]["default"], &output[1]["name"]),
             (&json!(true), &json!("shop/storage")),
-            "{said:?}"
+            "{output:?}"
         );
-        assert_eq!((&said[1]["mtu"], &said[2]["name"]), (&json!(1400), &json!("shop/fabric")), "{said:?}");
-        let inside = link(&shop, pod, "net1").unwrap();
-        assert_eq!((&inside["mtu"], &inside["address"]), (&json!(1400), &said[1]["mac"]));
-        assert!(inside["addr_info"].as_array().unwrap().iter().any(|one| one["local"] == ips[1].as_str()));
+        assert_eq!(
+            (&output[1]["mtu"], &output[2]["name"]),
+            (&json!(1400), &json!("shop/fabric")),
+            "{output:?}"
+        );
+        let in_pod = link(&shop, pod, "net1").unwrap();
+        assert_eq!((&in_pod["mtu"], &in_pod["address"]), (&json!(1400), &output[1]["mac"]));
+        assert!(in_pod["addr_info"].as_array().unwrap().iter().any(|one| one["local"] == ips[1].as_str()));
         let last: u8 = ips[1].strip_prefix("10.56.217.").unwrap().parse().unwrap();
         assert!((131..=190).contains(&last), "{ips:?}");
         let last: u8 = ips[2].strip_prefix("10.57.0.").unwrap().parse().unwrap();
         assert!(last >= 16, "{ips:?}");
-        of_fabric.insert(ips[2].clone());
+        fabric_addresses.insert(ips[2].clone());
         let routes = shop.kubectl(&["exec", pod, "--", "ip", "route"]);
         assert!(routes.contains("10.56.218.0/24 via 10.56.217.1 dev net1"), "{routes}");
         reaches(&shop, pod, "10.56.217.1");
-        told.push((node.clone(), pod.clone(), ips));
+        configured.push((node.clone(), pod.clone(), ips));
     }
-    assert_eq!(of_fabric.len(), 4, "no two nodes gave one address: {of_fabric:?}");
-    // On one node over the bridge, between nodes over the NIC.
-    for (node, pod, _) in &told {
-        for (other_node, other, ips) in told.iter().filter(|(_, other, _)| other != pod) {
+    assert_eq!(fabric_addresses.len(), 4, "no two nodes allocated the same address: {fabric_addresses:?}");
+    // On the same node over the bridge, between nodes over the NIC.
+    for (node, pod, _) in &configured {
+        for (other_node, other, ips) in configured.iter().filter(|(_, other, _)| other != pod) {
             if node == other_node {
                 reaches(&shop, pod, &ips[1]);
             } else {
@@ -202,73 +206,73 @@ fn a_deployment_with_definitions_moves_to_knit_as_it_is() {
         }
     }
 
-    // A running pod: one network goes, comes back, and the other never noticed.
+    // A running pod: one network is removed and added again without affecting the other.
     let before = link(&shop, first, "net1").unwrap()["ifindex"].clone();
-    name_networks(&shop, first, "storage");
-    has(&shop, first, &["eth0", "net1"]);
+    select_networks(&shop, first, "storage");
+    wait_interfaces(&shop, first, &["eth0", "net1"]);
     eventually("fab0 is gone", || link(&shop, first, "fab0"), Option::is_none);
-    name_networks(
+    select_networks(
         &shop,
         first,
         r#"[{"name": "storage"}, {"name": "fabric", "interface": "fab0", "mac": "02:00:00:00:00:99"}]"#,
     );
-    has(&shop, first, &["eth0", "net1", "fab0"]);
+    wait_interfaces(&shop, first, &["eth0", "net1", "fab0"]);
     assert_eq!(link(&shop, first, "fab0").unwrap()["address"], "02:00:00:00:00:99");
     assert_eq!(link(&shop, first, "net1").unwrap()["ifindex"], before);
 
-    // A definition that is edited, and one that is deleted.
+    // A definition is edited, another one deleted.
     let edited = file("shop.yaml").replace("\"mtu\": 1400", "\"mtu\": 1380");
-    let (accepted, said) = feed(&["apply", "-f", "-"], &edited);
-    assert!(accepted, "{said}");
+    let (accepted, output) = feed(&["apply", "-f", "-"], &edited);
+    assert!(accepted, "{output}");
     let mtu = || link(&shop, first, "net1").unwrap()["mtu"].clone();
     eventually("the running pod follows", mtu, |mtu| *mtu == 1380);
     assert_eq!(link(&shop, first, "net1").unwrap()["ifindex"], before, "in place");
     shop.kubectl(&["delete", "net-attach-def", "storage"]);
-    name_networks(&shop, first, "storage");
-    has(&shop, first, &["eth0", "net1"]);
-    assert_eq!(link(&shop, first, "net1").unwrap()["ifindex"], before, "who is on it stays");
+    select_networks(&shop, first, "storage");
+    wait_interfaces(&shop, first, &["eth0", "net1"]);
+    assert_eq!(link(&shop, first, "net1").unwrap()["ifindex"], before, "attached pods keep it");
 
-    // Plugins, with what they answered.
+    // Plugins with their results.
     apply("tuned.yaml");
-    name_networks(&shop, first, "storage, tuned@tun0");
-    let ips = has(&shop, first, &["eth0", "net1", "tun0"]);
+    select_networks(&shop, first, "storage, tuned@tun0");
+    let ips = wait_interfaces(&shop, first, &["eth0", "net1", "tun0"]);
     assert!(ips[2].starts_with("10.58.0."), "{ips:?}");
     assert_eq!(link(&shop, first, "tun0").unwrap()["mtu"], 1300);
     assert!(node_links(&all[0].0).contains("tuned0"));
-    // Nobody asks for anything any more.
-    name_networks(&shop, first, "");
-    has(&shop, first, &["eth0"]);
+    // All networks are removed.
+    select_networks(&shop, first, "");
+    wait_interfaces(&shop, first, &["eth0"]);
     for gone in ["net1", "fab0", "tun0"] {
         eventually(&format!("{gone} is gone"), || link(&shop, first, gone), Option::is_none);
     }
 
-    // With the deployment everything of Knit's goes from the nodes.
+    // Deleting the deployment removes everything of Knit from the nodes.
     shop.kubectl(&["delete", "deployment", "web", "--timeout=120s"]);
     for node in NODES {
         eventually("the bridge is gone", || node_links(node), |links| !links.contains("storage0"));
     }
     let blocks = || kubectl(&["get", "podaddressblocks", "-o", "name"]);
-    eventually("the blocks went back", blocks, |names| !names.contains("networkattachmentdefinition"));
+    eventually("the blocks are released", blocks, |names| !names.contains("networkattachmentdefinition"));
 }
 
 #[test]
-fn an_agent_changes_nothing_of_pods_but_what_it_says_of_its_own_nodes() {
-    let _turn = installed();
-    let _reading = Reading::new();
-    let namespace = Namespace::new("saying");
+fn an_agent_may_change_only_the_network_status_of_its_own_pods() {
+    let _exclusive = installed();
+    let _nads = NadSupport::new();
+    let namespace = Namespace::new("status");
     for node in NODES {
         namespace.apply(&format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: on-{node}, labels: {{a: b}}, annotations: {{mine: yes-it-is}}}}\n\
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: on-{node}, labels: {{a: b}}, annotations: {{mine: 'yes'}}}}\n\
              spec:\n  nodeName: {node}\n  terminationGracePeriodSeconds: 0\n  containers:\n  \
              - {{name: main, image: {}, imagePullPolicy: Never, args: [pause]}}\n",
-            support::beside::IMAGE
+            support::operator::IMAGE
         ));
     }
     let bound = ["--bound-object-kind=Node", "--bound-object-name=node1"];
-    let token = kubectl(&[&["-n", OPERATOR, "create", "token", "knit-agent"][..], &bound].concat());
+    let token = kubectl(&[&["-n", OPERATOR_NAMESPACE, "create", "token", "knit-agent"][..], &bound].concat());
     let token = format!("--token={}", token.trim());
     let patch = |pod: &str, patch: &str| {
-        let words = [
+        let args = [
             "-n",
             &namespace.name,
             &token,
@@ -280,11 +284,11 @@ fn an_agent_changes_nothing_of_pods_but_what_it_says_of_its_own_nodes() {
             "-p",
             patch,
         ];
-        let output = run(&words);
+        let output = run(&args);
         (output.status.success(), text(&output))
     };
     let annotation = |key: &str| format!(r#"{{"metadata":{{"annotations":{{"{key}":"x"}}}}}}"#);
-    for (pod, change, words) in [
+    for (pod, change, expected) in [
         ("on-node2", annotation(STATUS), "may not change a pod of another node"),
         ("on-node1", annotation(NETWORKS), "nothing else"),
         ("on-node1", annotation("mine"), "nothing else"),
@@ -293,11 +297,11 @@ fn an_agent_changes_nothing_of_pods_but_what_it_says_of_its_own_nodes() {
         ("on-node1", r#"{"metadata":{"finalizers":["example.org/held"]}}"#.to_owned(), "nothing else"),
         ("on-node1", r#"{"spec":{"activeDeadlineSeconds":1}}"#.to_owned(), "nothing else"),
     ] {
-        // A policy works a moment after it was made.
-        eventually(&change, || patch(pod, &change), |(good, said)| !good && said.contains(words));
+        // A policy takes effect a moment after it is created.
+        eventually(&change, || patch(pod, &change), |(good, output)| !good && output.contains(expected));
     }
     for change in [annotation(STATUS), annotation(STATUS).replace("\"x\"", "null")] {
-        let (good, said) = patch("on-node1", &change);
-        assert!(good, "{change}: {said}");
+        let (good, output) = patch("on-node1", &change);
+        assert!(good, "{change}: {output}");
     }
 }

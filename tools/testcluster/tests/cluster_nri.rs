@@ -1,21 +1,21 @@
-//! Networks that are there before a pod's first container, on a real cluster: the container runtime tells the agent of each pod
+//! Networks that are configured before a pod's first container starts: the container runtime notifies the agent of each pod
 //! (NRI) and waits. And the readiness gate, for pods that must not be ready before.
 //!
-//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_nri`.
+//! Run by `cargo xtask test cluster`, which loads the image; manually against a cluster with the image:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_nri`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use serde_json::{Value, json};
-use support::beside::{IMAGE, eventually, installed};
 use support::kubectl::{Namespace, kubectl, run, text};
+use support::operator::{IMAGE, eventually, installed};
 
 const OBJECT: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
@@ -26,7 +26,7 @@ spec: {interfaceName: store0, master: storebr0, cidr: 192.168.130.0/24}
 ";
 const LABEL: &str = "podnetwork.opdev.io/veth: storage";
 
-/// A pod that never restarts, so that what its first container finds is all there is. Its init container runs this.
+/// A pod that never restarts, so that its first container runs once. Its init container runs this command.
 fn pod(name: &str, labels: &str, gates: &str, init: &str) -> String {
     format!(
         "apiVersion: v1
@@ -55,28 +55,28 @@ spec:
     )
 }
 
-/// An object as the API server has it.
+/// An object from the API server.
 fn get(namespace: &Namespace, kind: &str, name: &str) -> Value {
     serde_json::from_str(&namespace.kubectl(&["get", kind, name, "-o", "json"])).unwrap()
 }
 
-/// When each pod got what the object asks for, as the object says.
+/// When each pod was attached, from the object's status.
 fn attached(namespace: &Namespace) -> Vec<(String, String)> {
     let status = get(namespace, "veth", "storage")["status"].clone();
     let pods = status["podConfigurations"].as_array().cloned().unwrap_or_default();
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    pods.iter().map(|pod| (word(&pod["podName"]), word(&pod["attached"]))).collect()
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    pods.iter().map(|pod| (text(&pod["podName"]), text(&pod["attached"]))).collect()
 }
 
 fn wait_ready(namespace: &Namespace, object: &str) {
     namespace.kubectl(&["wait", "--for=condition=Ready", object, "--timeout=60s"]);
 }
 
-/// The agents are plugins of their runtimes: they say so in their log.
-fn agents_are_told() {
+/// Waits until the agents are NRI plugins of their runtimes, which they log.
+fn wait_nri_registered() {
     let log =
         || kubectl(&["-n", "pod-network-operator", "logs", "-l", "app=knit-agent", "--tail=-1", "--prefix"]);
-    eventually("both agents are told of pods", log, |log| {
+    eventually("both agents are registered", log, |log| {
         log.lines().filter(|line| line.contains("containers wait for their pod\'s networks")).count() >= 2
     });
 }
@@ -88,57 +88,58 @@ fn gate(namespace: &Namespace, pod: &str) -> Value {
 }
 
 #[test]
-fn an_init_container_finds_the_networks_and_the_object_says_how_each_pod_got_them() {
-    let _turn = installed();
-    agents_are_told();
+fn an_init_container_finds_the_networks_and_the_status_reports_when_each_pod_was_attached() {
+    let _exclusive = installed();
+    wait_nri_registered();
     let namespace = Namespace::new("nri-init");
-    // This one runs before the object is there.
+    // This pod runs before the object exists.
     namespace.apply(&pod("early", LABEL, "", "true"));
     wait_ready(&namespace, "pod/early");
     namespace.apply(OBJECT);
     wait_ready(&namespace, "veth/storage");
-    // The first process of a pod fails unless the interface is there, up and with its address. It is not tried again.
-    let find = "ip -o link show store0 | grep -q UP && ip -o addr show store0 | grep -q 192.168.130.";
+    // The init container fails, without a retry, unless the interface exists, is up and has its address.
+    let check = "ip -o link show store0 | grep -q UP && ip -o addr show store0 | grep -q 192.168.130.";
     for name in ["one", "two", "three"] {
-        namespace.apply(&pod(name, LABEL, "", find));
+        namespace.apply(&pod(name, LABEL, "", check));
         wait_ready(&namespace, &format!("pod/{name}"));
     }
     let before = |name: &str| (name.to_owned(), "BeforeContainers".to_owned());
-    let said =
+    let expected =
         [("early".to_owned(), "WhileRunning".to_owned()), before("one"), before("three"), before("two")];
-    eventually("the object says so", || attached(&namespace), |seen| seen[..] == said);
+    eventually("the status reports it", || attached(&namespace), |seen| seen[..] == expected);
     let state = get(&namespace, "podnetworkstate", "one");
     assert_eq!(state["status"]["objects"][0]["attached"], json!("BeforeContainers"), "{state}");
-    // Without the network the same pod fails: the test would notice.
-    namespace.apply(&pod("none", "app: none", "", find));
+    // Without the network the same pod fails, which proves the check.
+    namespace.apply(&pod("none", "app: none", "", check));
     namespace.kubectl(&["wait", "--for=jsonpath={.status.phase}=Failed", "pod/none", "--timeout=60s"]);
-    // A pod on the node's own network is left alone, and starts.
+    // A host network pod is left alone and starts.
     let host = pod("host", LABEL, "", "true").replace("  nodeName:", "  hostNetwork: true\n  nodeName:");
     namespace.apply(&host);
     wait_ready(&namespace, "pod/host");
     let late = namespace.kubectl(&["get", "events", "--field-selector", "reason=NetworksLate", "-o", "name"]);
-    assert_eq!(late, "", "nobody had to go on without its networks");
+    assert_eq!(late, "", "no pod started without its networks");
 }
 
 #[test]
 fn a_pod_with_the_gate_is_ready_once_its_networks_are_there() {
-    let _turn = installed();
+    let _exclusive = installed();
     let namespace = Namespace::new("nri-gate");
-    let ours = "{conditionType: knit.opdev.io/networks}";
-    // Nobody asks for anything: the gate is open.
-    namespace.apply(&pod("free", "app: free", ours, "true"));
+    let gates = "{conditionType: knit.opdev.io/networks}";
+    // Without a matching object the gate is open.
+    namespace.apply(&pod("free", "app: free", gates, "true"));
     wait_ready(&namespace, "pod/free");
     assert_eq!(gate(&namespace, "free")["reason"], "NothingAsked");
-    // What the object asks for cannot be there: nobody has said what the network is.
+    // The object cannot be realized: its network does not exist.
     namespace.apply(&OBJECT.replace("master: storebr0, cidr: 192.168.130.0/24", "network: blue"));
-    namespace.apply(&pod("held", LABEL, ours, "true"));
-    let said = eventually("the gate is shut", || gate(&namespace, "held"), |gate| gate["status"] == "False");
+    namespace.apply(&pod("held", LABEL, gates, "true"));
+    let output =
+        eventually("the gate is closed", || gate(&namespace, "held"), |gate| gate["status"] == "False");
     eventually(
-        "it says why",
+        "it has a reason",
         || gate(&namespace, "held"),
         |gate| !["NoSandbox", "Configuring"].contains(&gate["reason"].as_str().unwrap_or("NoSandbox")),
     );
-    assert!(said["message"].is_string(), "{said}");
+    assert!(output["message"].is_string(), "{output}");
     let status = get(&namespace, "pod", "held")["status"].clone();
     let is_ready =
         status["conditions"].as_array().unwrap().iter().find(|one| one["type"] == "Ready").unwrap();
@@ -156,31 +157,31 @@ spec: {subnets: [10.60.0.0/24]}
 }
 
 #[test]
-fn an_agent_may_write_the_gate_of_its_own_pods_and_nothing_else() {
-    let _turn = installed();
+fn an_agent_may_write_only_the_readiness_gate_of_its_own_pods() {
+    let _exclusive = installed();
     let namespace = Namespace::new("nri-own");
     namespace.apply(&pod("mine", "app: mine", "{conditionType: knit.opdev.io/networks}", "true"));
     wait_ready(&namespace, "pod/mine");
     let patch = |node: &str, patch: &str| {
         let agent = "--as=system:serviceaccount:pod-network-operator:knit-agent";
         let on = format!("--as-user-extra=authentication.kubernetes.io/node-name={node}");
-        let words = ["-n", &namespace.name, "patch", "pod", "mine", "--subresource=status"];
-        let said = run(&[&words[..], &["--type=strategic", "-p", patch, agent, &on]].concat());
-        (said.status.success(), text(&said))
+        let args = ["-n", &namespace.name, "patch", "pod", "mine", "--subresource=status"];
+        let output = run(&[&args[..], &["--type=strategic", "-p", patch, agent, &on]].concat());
+        (output.status.success(), text(&output))
     };
-    let ours =
+    let own_gate =
         r#"{"status":{"conditions":[{"type":"knit.opdev.io/networks","status":"False","reason":"Test"}]}}"#;
     let other =
         r#"{"status":{"conditions":[{"type":"Ready","status":"True"},{"type":"x/y","status":"True"}]}}"#;
     let phase = r#"{"status":{"phase":"Failed"}}"#;
-    let (done, said) = patch("node2", ours);
-    assert!(!done && said.contains("of another node"), "{said}");
+    let (done, output) = patch("node2", own_gate);
+    assert!(!done && output.contains("of another node"), "{output}");
     for wrong in [other, phase] {
-        let (done, said) = patch("node1", wrong);
-        assert!(!done && said.contains("may change only"), "{said}");
+        let (done, output) = patch("node1", wrong);
+        assert!(!done && output.contains("and nothing else"), "{output}");
     }
-    let (done, said) = patch("node1", ours);
-    assert!(done, "{said}");
-    // The agent says what is so, whoever wrote there.
-    eventually("it is put right", || gate(&namespace, "mine"), |gate| gate["status"] == "True");
+    let (done, output) = patch("node1", own_gate);
+    assert!(done, "{output}");
+    // The agent reconciles the gate.
+    eventually("the gate is reconciled", || gate(&namespace, "mine"), |gate| gate["status"] == "True");
 }

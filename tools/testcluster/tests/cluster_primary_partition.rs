@@ -1,16 +1,16 @@
-//! A node that cannot reach the API server, with Knit as the cluster's network: its pods keep talking, and more come and go
-//! while addresses last.
+//! A node that cannot reach the API server, with Knit as the cluster's network: its pods stay connected, and pods can be
+//! attached and detached while it has addresses.
 //!
-//! Run by `cargo xtask test cluster`; by hand against a cluster that is up (`cargo xtask cluster up --network knit`):
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_primary_partition`.
+//! Run by `cargo xtask test cluster`; manually against a running cluster (`cargo xtask cluster up --network knit`):
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_primary_partition`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
     #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod web;
 }
@@ -18,46 +18,46 @@ mod support {
 use std::net::IpAddr;
 
 use serde_json::Value;
-use support::beside::{eventually, on_node};
 use support::kubectl::{Namespace, kubectl};
-use support::web::{addresses, ask, pod};
+use support::operator::{eventually, on_node};
+use support::web::{addresses, pod, request};
 
 const NODE: &str = "node2";
-/// A namespace that no kubelet knows.
-const LATE: &str = "knit-partition";
+/// The name of a network namespace without a pod.
+const NETNS: &str = "knit-partition";
 
-/// A node without the API server, until this is dropped.
-struct Cut;
+/// Cuts a node off from the API server until dropped.
+struct Partition;
 
-impl Cut {
+impl Partition {
     fn new() -> Self {
         let path = "jsonpath={.subsets[0].addresses[0].ip} {.subsets[0].ports[0].port}";
         let server = kubectl(&["-n", "default", "get", "endpoints", "kubernetes", "-o", path]);
         let (address, port) = server.split_once(' ').unwrap();
-        // Behind the translation of Services: whichever address of the server is meant.
+        // After the translation of Service addresses, so that it matches every address of the server.
         let table = format!(
             "table inet partition {{ chain out {{ type filter hook output priority 0; tcp dport {port} drop; }}; }}"
         );
         on_node(NODE, &["nft", &table]);
-        let cut = Self;
-        on_node(NODE, &["ip", "netns", "add", LATE]);
+        let partition = Self;
+        on_node(NODE, &["ip", "netns", "add", NETNS]);
         let line = format!("timeout 1 bash -c 'exec 3<>/dev/tcp/{address}/{port}' || echo cut");
         assert_eq!(on_node(NODE, &["bash", "-c", &line]).trim(), "cut");
-        cut
+        partition
     }
 }
 
-impl Drop for Cut {
+impl Drop for Partition {
     fn drop(&mut self) {
         on_node(
             NODE,
-            &["bash", "-c", &format!("nft delete table inet partition; ip netns delete {LATE}; true")],
+            &["bash", "-c", &format!("nft delete table inet partition; ip netns delete {NETNS}; true")],
         );
     }
 }
 
-/// What a pod's page says, asked for in a network namespace of the node: no API server is needed for that.
-fn asked_in(netns: &str, to: IpAddr) -> String {
+/// The response of a pod's server to a request from a network namespace of the node, which needs no API server.
+fn request_from(netns: &str, to: IpAddr) -> String {
     let line = format!(
         "exec 3<>/dev/tcp/{to}/8080 && printf 'GET /hostname HTTP/1.0\\r\\n\\r\\n' >&3 && timeout 5 cat <&3 | tail -n 1"
     );
@@ -74,7 +74,7 @@ fn netns_of(address: IpAddr) -> String {
     found.lines().next().unwrap_or_else(|| panic!("no namespace has {address}")).to_owned()
 }
 
-/// Has the runtime's part in a pod's life, by the shim on the node.
+/// Calls the CNI shim on the node like a container runtime.
 fn cni(command: &str) -> String {
     let list = on_node(NODE, &["bash", "-c", "cat /etc/cni/net.d/*knit*.conflist"]);
     let list: Value = serde_json::from_str(&list).unwrap();
@@ -84,7 +84,7 @@ fn cni(command: &str) -> String {
     }
     let shim = format!("/opt/cni/bin/{}", config["type"].as_str().unwrap());
     let line = format!(
-        "export CNI_COMMAND={command} CNI_CONTAINERID={LATE} CNI_NETNS=/var/run/netns/{LATE} CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin
+        "export CNI_COMMAND={command} CNI_CONTAINERID={NETNS} CNI_NETNS=/var/run/netns/{NETNS} CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin
          printf %s '{config}' | {shim}"
     );
     on_node(NODE, &["bash", "-c", &line])
@@ -104,28 +104,28 @@ fn a_node_without_the_api_server_keeps_its_pods_connected_and_attaches_more() {
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=120s"]);
     let [far, near, own] = ["far", "near", "own"].map(|pod| addresses(&namespace, pod));
     let netns = netns_of(own[0]);
-    let cut = Cut::new();
-    let talks = |netns: &str| {
+    let partition = Partition::new();
+    let assert_connected = |netns: &str| {
         for (to, name) in far.iter().map(|to| (to, "far")).chain(near.iter().map(|to| (to, "near"))) {
-            assert_eq!(asked_in(netns, *to), name, "{to}");
+            assert_eq!(request_from(netns, *to), name, "{to}");
         }
     };
-    talks(&netns);
+    assert_connected(&netns);
     for to in &own {
-        assert_eq!(ask(&namespace, "far", *to, 8080, "hostname").as_deref(), Some("own"), "{to}");
+        assert_eq!(request(&namespace, "far", *to, 8080, "hostname").as_deref(), Some("own"), "{to}");
     }
     let result: Value = serde_json::from_str(&cni("ADD")).unwrap();
-    let given: Vec<&str> =
+    let assigned: Vec<&str> =
         result["ips"].as_array().unwrap().iter().filter_map(|ip| ip["address"].as_str()).collect();
-    assert_eq!(given.len(), 2, "both families: {result}");
-    talks(LATE);
+    assert_eq!(assigned.len(), 2, "both families: {result}");
+    assert_connected(NETNS);
     cni("DEL");
-    let left = on_node(NODE, &["ip", "-n", LATE, "-o", "link", "show"]);
+    let left = on_node(NODE, &["ip", "-n", NETNS, "-o", "link", "show"]);
     assert!(!left.contains("eth0"), "{left}");
-    talks(&netns);
-    drop(cut);
+    assert_connected(&netns);
+    drop(partition);
 
-    eventually("the node is back", is_ready, |ready| *ready);
+    eventually("the node is Ready", is_ready, |ready| *ready);
     namespace.apply(&pod("late", NODE, 8080, false));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/late", "--timeout=120s"]);
 }

@@ -1,7 +1,7 @@
-//! What a cluster with the reference network must be able to do before anything is tested on it.
+//! Requirements of a cluster with the reference network that all other tests rely on.
 //!
-//! Run by `cargo xtask test cluster`, which brings the cluster up; by hand against one that is up:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_reference`.
+//! Run by `cargo xtask test cluster`, which brings the cluster up; manually against a running one:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_reference`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -46,13 +46,13 @@ spec:
     )
 }
 
-/// Asks for a pod's name over HTTP from inside another pod. A Service's rules follow its endpoints by a moment.
-fn who_answers(namespace: &Namespace, from: &str, family: &str, url: &str) -> Result<String, String> {
+/// The name of the pod that answers a request from inside another pod. kube-proxy follows endpoints with a delay.
+fn responder(namespace: &Namespace, from: &str, family: &str, url: &str) -> Result<String, String> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        let words =
+        let args =
             ["-n", &namespace.name, "exec", from, "--", "curl", "-sS", family, "-g", "--max-time", "5", url];
-        let output = run(&words);
+        let output = run(&args);
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
@@ -87,11 +87,11 @@ fn pods_on_two_nodes_reach_each_other_by_address_by_service_and_by_name_in_both_
         urls.extend(services.iter().map(|address| format!("http://{}/hostname", literal(address))));
         for url in &urls {
             let family = if url.contains('[') { "-6" } else { "-4" };
-            expect(to, who_answers(&namespace, from, family, url), url, &mut wrong);
+            expect(to, responder(&namespace, from, family, url), url, &mut wrong);
         }
         for family in ["-4", "-6"] {
             let url = format!("http://{to}.{}.svc.cluster.local/hostname", namespace.name);
-            expect(to, who_answers(&namespace, from, family, &url), &format!("{url} {family}"), &mut wrong);
+            expect(to, responder(&namespace, from, family, &url), &format!("{url} {family}"), &mut wrong);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -101,12 +101,12 @@ fn expect(to: &str, answer: Result<String, String>, what: &str, wrong: &mut Vec<
     match answer {
         Ok(name) if name == to => {}
         Ok(other) => wrong.push(format!("{what}: `{other}` answered instead of `{to}`")),
-        Err(why) => wrong.push(format!("{what}: {why}")),
+        Err(error) => wrong.push(format!("{what}: {error}")),
     }
 }
 
 #[test]
-fn a_service_account_may_do_what_rbac_grants_and_nothing_else() {
+fn a_service_account_has_only_the_rights_that_rbac_grants() {
     let namespace = Namespace::new("rbac");
     namespace.kubectl(&["create", "serviceaccount", "tenant"]);
     namespace.kubectl(&["create", "role", "reader", "--verb=get,list", "--resource=pods"]);
@@ -120,16 +120,16 @@ fn a_service_account_may_do_what_rbac_grants_and_nothing_else() {
     ]);
     let token = namespace.kubectl(&["create", "token", "tenant"]);
     let may = |verb: &str, what: &str| {
-        let words = ["-n", &namespace.name, "--token", token.trim(), "auth", "can-i", verb, what];
-        // The admin's own client certificate or token must not win over the tenant's.
-        text(&command(&words).stdin(Stdio::null()).output().unwrap())
+        let args = ["-n", &namespace.name, "--token", token.trim(), "auth", "can-i", verb, what];
+        // The tenant's token must override the admin's credentials.
+        text(&command(&args).stdin(Stdio::null()).output().unwrap())
             .trim()
             .lines()
             .last()
             .unwrap_or_default()
             .to_owned()
     };
-    // The API server follows a new binding a moment later.
+    // A new role binding takes effect a moment later.
     let end = Instant::now() + Duration::from_secs(60);
     while may("list", "pods") != "yes" {
         assert!(Instant::now() < end, "the tenant may not list pods: {}", may("list", "pods"));

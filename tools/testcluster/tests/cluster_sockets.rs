@@ -1,5 +1,5 @@
-//! Sockets for pods without privileges, on a real cluster: a namespace under `restricted` pod security, a tenant that may write
-//! PodSockets and one that may not, and a DHCP server on port 67 in a pod that has no capability.
+//! Sockets for unprivileged pods, on a real cluster: a namespace with `restricted` pod security, a tenant with and one without the
+//! right to create PodSockets, and a DHCP server on port 67 in a pod without capabilities.
 //!
 //! Run by `cargo xtask test cluster`, which loads the image and has built the example `dhcp-responder`.
 
@@ -7,17 +7,17 @@
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::beside::{IMAGE, eventually, installed};
 use support::kubectl::{Namespace, command, kubectl, run, text};
+use support::operator::{IMAGE, eventually, installed};
 
 const DHCP: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
@@ -35,7 +35,7 @@ spec:
   sockets: [{name: ping, type: raw, protocol: icmp}]
 ";
 
-/// As `restricted` has it, with a folder to put a program into.
+/// A pod that meets the `restricted` level, with a directory for a program.
 fn pod(name: &str) -> String {
     format!(
         "apiVersion: v1
@@ -57,7 +57,7 @@ spec:
     )
 }
 
-/// A ServiceAccount that may do everything with one kind in its namespace; its token.
+/// The token of a ServiceAccount with all rights on one kind in its namespace.
 fn tenant(namespace: &Namespace, name: &str, kind: &str) -> String {
     namespace.kubectl(&["create", "serviceaccount", name]);
     let verbs = "--verb=get,list,create,update,patch,delete";
@@ -67,7 +67,7 @@ fn tenant(namespace: &Namespace, name: &str, kind: &str) -> String {
     format!("--token={}", namespace.kubectl(&["create", "token", name]).trim())
 }
 
-/// The files that the example needs in a pod: itself, and libraries that the test images may not have.
+/// The files that the example needs in a pod: the program, and libraries that the test images may not contain.
 fn program() -> Vec<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_knit-testcluster")).with_file_name("dhcp-responder");
     assert!(program.exists(), "{} is missing: cargo build -p dhcp-responder", program.display());
@@ -78,37 +78,40 @@ fn program() -> Vec<PathBuf> {
     libraries.filter(|library| library.exists()).chain([program.clone()]).collect()
 }
 
-/// Copies a file into the pod's own folder, as the pod's own user.
+/// Copies a file into the pod, as the pod's user.
 fn copy(namespace: &Namespace, pod: &str, file: &Path) {
     let name = file.file_name().unwrap().to_str().unwrap();
     let script = format!("cat > /data/{name} && chmod 755 /data/{name}");
-    let words = ["-n", &namespace.name, "exec", "-i", pod, "--", "sh", "-c", &script];
-    let copied = command(&words).stdin(File::open(file).unwrap()).output().unwrap();
+    let args = ["-n", &namespace.name, "exec", "-i", pod, "--", "sh", "-c", &script];
+    let copied = command(&args).stdin(File::open(file).unwrap()).output().unwrap();
     assert!(copied.status.success(), "{}", text(&copied));
 }
 
-/// Runs a script in a pod; what it says, good or bad.
+/// Runs a script in a pod; returns its output.
 fn script(namespace: &Namespace, pod: &str, script: &str) -> String {
     text(&run(&["-n", &namespace.name, "exec", pod, "--", "sh", "-c", script]))
 }
 
 #[test]
-fn a_restricted_pod_serves_port_67_and_only_whoever_was_granted_may_ask() {
-    let _turn = installed();
+fn a_restricted_pod_serves_port_67_and_only_with_a_grant() {
+    let _exclusive = installed();
     let namespace = Namespace::new("sockets");
     let restricted = "pod-security.kubernetes.io/enforce=restricted";
     kubectl(&["label", "namespace", &namespace.name, restricted]);
     let granted = tenant(&namespace, "granted", "podsockets.podnetwork.opdev.io");
     let other = tenant(&namespace, "other", "veths.podnetwork.opdev.io");
 
-    // Without the grant it is refused in words.
+    // Without the grant it is rejected.
     let apply = |token: &str, object: &str| namespace.feed(&[token, "create", "-f", "-"], object);
-    let (accepted, said) = apply(&other, DHCP);
-    assert!(!accepted && said.contains("cannot create resource \"podsockets\""), "{said}");
-    let refused = "raw and packet sockets are not granted to namespace";
-    let said =
-        eventually("raw sockets are refused", || apply(&granted, RAW).1, |said| said.contains(refused));
-    assert!(said.contains("podnetwork.opdev.io/raw-sockets=allowed"), "{said}");
+    let (accepted, output) = apply(&other, DHCP);
+    assert!(!accepted && output.contains("cannot create resource \"podsockets\""), "{output}");
+    let rejection = "raw and packet sockets are not granted to namespace";
+    let output = eventually(
+        "raw sockets are rejected",
+        || apply(&granted, RAW).1,
+        |output| output.contains(rejection),
+    );
+    assert!(output.contains("podnetwork.opdev.io/raw-sockets=allowed"), "{output}");
 
     namespace.apply(&pod("server"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/server", "--timeout=120s"]);
@@ -118,35 +121,35 @@ fn a_restricted_pod_serves_port_67_and_only_whoever_was_granted_may_ask() {
     let start = |wait: u32| {
         format!("LD_LIBRARY_PATH=/data /data/dhcp-responder --wait {wait} dhcp server 10.67.0.2 10.67.0.9")
     };
-    let said = script(&namespace, "server", &start(0));
-    assert!(said.contains("no sockets are offered at @knit/sockets/dhcp"), "{said}");
+    let output = script(&namespace, "server", &start(0));
+    assert!(output.contains("no sockets are offered at @knit/sockets/dhcp"), "{output}");
 
-    let (accepted, said) = apply(&granted, DHCP);
-    assert!(accepted, "{said}");
+    let (accepted, output) = apply(&granted, DHCP);
+    assert!(accepted, "{output}");
     namespace.kubectl(&["wait", "--for=condition=Ready", "podsocket/dhcp", "--timeout=60s"]);
     let shown = namespace.kubectl(&["get", "podsocket", "dhcp", "-o", "json"]);
     assert!(shown.contains("{socket:server udp 0.0.0.0:67 on eth0}"), "{shown}");
     script(&namespace, "server", &format!("{} > /data/log 2>&1 &", start(30)));
     let log = || script(&namespace, "server", "cat /data/log");
-    eventually("it has port 67", log, |said| said.contains("listening on 0.0.0.0:67"));
+    eventually("it listens on port 67", log, |output| output.contains("listening on 0.0.0.0:67"));
     assert!(
         script(&namespace, "server", "grep CapEff /proc/$(pidof dhcp-responder)/status")
             .contains("0000000000000000")
     );
 
-    // A question to all, from the pod itself: the fields up to the cookie are zero but for the first three.
-    let question = "{ printf '\\001\\001\\006'; head -c 233 /dev/zero; printf '\\143\\202\\123\\143\\065\\001\\001\\377'; }";
+    // A broadcast request from the pod itself: the fields up to the cookie are zero except for the first three.
+    let discover = "{ printf '\\001\\001\\006'; head -c 233 /dev/zero; printf '\\143\\202\\123\\143\\065\\001\\001\\377'; }";
     let address = namespace.kubectl(&["get", "pod", "server", "-o", "jsonpath={.status.podIP}"]);
-    let ask =
-        || script(&namespace, "server", &format!("{question} | nc -u -w 1 {address} 67; cat /data/log"));
-    eventually("it leases an address", ask, |said| said.contains("leased 10.67.0.9"));
+    let request =
+        || script(&namespace, "server", &format!("{discover} | nc -u -w 1 {address} 67; cat /data/log"));
+    eventually("it leases an address", request, |output| output.contains("leased 10.67.0.9"));
 
-    // The next one is told that the port is taken; with the object the name goes, and the server goes on.
-    let said = script(&namespace, "server", &start(0));
-    assert!(said.contains("address in use by an earlier client"), "{said}");
+    // A second server gets an error for the used port; deleting the object removes the name, and the server keeps running.
+    let output = script(&namespace, "server", &start(0));
+    assert!(output.contains("address in use by an earlier client"), "{output}");
     namespace.kubectl(&["delete", "podsocket", "dhcp", "--timeout=60s"]);
-    let again = || script(&namespace, "server", &start(0));
-    eventually("nobody offers it", again, |said| said.contains("no sockets are offered"));
+    let restart = || script(&namespace, "server", &start(0));
+    eventually("the socket is not offered", restart, |output| output.contains("no sockets are offered"));
     assert!(!script(&namespace, "server", "pidof dhcp-responder").is_empty());
 
     // An admin grants raw sockets to the namespace.

@@ -1,20 +1,20 @@
-//! What Knit says about pods, nodes and itself on a real cluster, and keys that come from Secrets.
+//! The status that Knit reports about pods, nodes and itself on a real cluster, and keys from Secrets.
 //!
-//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_states`.
+//! Run by `cargo xtask test cluster`, which loads the image; manually against a cluster with the image:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_states`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use serde_json::{Value, json};
-use support::beside::{IMAGE, eventually, installed, on_node};
 use support::kubectl::{Namespace, feed, kubectl, run, text};
+use support::operator::{IMAGE, eventually, installed, on_node};
 
 fn pod(name: &str, node: &str, labels: &str) -> String {
     format!(
@@ -40,22 +40,22 @@ fn node_state(node: &str) -> Value {
     serde_json::from_str::<Value>(&text).unwrap()["status"].clone()
 }
 
-/// An Uplink on the nodes' own NIC; it goes when the test ends, also when it fails.
-struct Opened(String);
+/// An Uplink for the nodes' NIC, deleted when dropped.
+struct TestUplink(String);
 
-impl Opened {
+impl TestUplink {
     fn new() -> Self {
         let name = format!("states-{}", std::process::id());
         let manifest = format!(
             "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Uplink\nmetadata: {{name: {name}}}\nspec: {{link: eth0}}\n"
         );
-        let (accepted, said) = feed(&["apply", "-f", "-"], &manifest);
-        assert!(accepted, "{said}");
+        let (accepted, output) = feed(&["apply", "-f", "-"], &manifest);
+        assert!(accepted, "{output}");
         Self(name)
     }
 }
 
-impl Drop for Opened {
+impl Drop for TestUplink {
     fn drop(&mut self) {
         run(&["delete", "uplink", &self.0]);
     }
@@ -69,8 +69,8 @@ fn ready(namespace: &Namespace, kind: &str, name: &str) -> (String, String) {
 }
 
 #[test]
-fn states_say_what_went_through_interfaces_and_what_a_node_offers() {
-    let _turn = installed();
+fn states_report_interface_counters_and_node_capabilities() {
+    let _exclusive = installed();
     let namespace = Namespace::new("states");
     namespace.apply(&pod("a", "node1", "podnetwork.opdev.io/veth: counted"));
     namespace.apply(
@@ -87,14 +87,14 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     namespace.kubectl(&["wait", "--for=condition=Ready", "veth/counted", "--timeout=60s"]);
     let interface =
         || get(&namespace, "podnetworkstate", "a")["status"]["objects"][0]["interfaces"][0].clone();
-    eventually("it is counted", interface, |interface| interface["counters"]["rx"]["errors"] == 0);
+    eventually("it has counters", interface, |interface| interface["counters"]["rx"]["errors"] == 0);
     namespace.kubectl(&["exec", "a", "--", "ping", "-c", "20", "-i", "0.01", "-s", "1000", "192.168.77.1"]);
-    // Nothing is written for their sake so soon; the next change takes them along.
+    // Counters alone do not cause an early update; the next change includes them.
     let version = get(&namespace, "podnetworkstate", "a")["metadata"]["resourceVersion"].clone();
     namespace.kubectl(&["patch", "veth", "counted", "--type=merge", "-p", r#"{"spec":{"mtu":1400}}"#]);
     let counted = eventually("the change is written", interface, |interface| interface["mtu"] == 1400);
-    for way in ["rx", "tx"] {
-        let counted = &counted["counters"][way];
+    for direction in ["rx", "tx"] {
+        let counted = &counted["counters"][direction];
         assert!(counted["bytes"].as_u64() > Some(20_000), "{counted}");
         assert!(counted["packets"].as_u64() >= Some(20), "{counted}");
     }
@@ -102,14 +102,14 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     assert_ne!(state["metadata"]["resourceVersion"], version);
     assert!(state["status"]["countedAt"].is_string(), "{state}");
 
-    let uplink = Opened::new();
+    let uplink = TestUplink::new();
     let bridge = json!({"namespace": namespace.name, "asked": "countbr0", "name": "countbr0", "addresses": ["192.168.77.1/24"]});
-    let is_told = |state: &Value| {
+    let is_reported = |state: &Value| {
         let bridges = state["bridges"].as_array();
         state["uplinks"][0]["openedBy"] == uplink.0
             && bridges.is_some_and(|bridges| bridges.contains(&bridge))
     };
-    let state = eventually("the uplink and the bridge are told", || node_state("node1"), is_told);
+    let state = eventually("the uplink and the bridge are reported", || node_state("node1"), is_reported);
     let eth0 = &state["uplinks"][0];
     assert_eq!((&eth0["name"], &eth0["up"], &eth0["mtu"]), (&json!("eth0"), &json!(true), &json!(1500)));
     assert!(eth0["hardwareAddr"].is_string());
@@ -122,7 +122,7 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
             .unwrap_or_else(|| panic!("{name} in {links:?}"))
     };
     assert_eq!(kind("veth"), json!({"kind": "veth", "present": true}));
-    // What the agent says is what `knit doctor` says on the same kernel.
+    // The agent reports the same as `knit doctor` on the same kernel.
     let has_wireguard = std::path::Path::new("/sys/module/wireguard").exists();
     assert_eq!(kind("wireguard")["present"], has_wireguard);
     assert_eq!(kind("wireguard")["why"].is_null(), has_wireguard);
@@ -132,18 +132,18 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
 
     drop(uplink);
     let is_closed = |state: &Value| state["uplinks"].as_array().is_none_or(Vec::is_empty);
-    eventually("a closed link that software made is no NIC", || node_state("node1"), is_closed);
+    eventually("a closed virtual link is not listed as a NIC", || node_state("node1"), is_closed);
 }
 
 #[test]
-fn a_controller_that_works_and_one_that_waits_are_both_ready() {
-    let _turn = installed();
+fn the_leader_and_the_standby_controller_are_both_ready() {
+    let _exclusive = installed();
     let pods = || {
-        let words = ["-n", "pod-network-operator", "get", "pods", "-l", "app=knit-controller", "-o", "json"];
-        let pods: Value = serde_json::from_str(&kubectl(&words)).unwrap();
+        let args = ["-n", "pod-network-operator", "get", "pods", "-l", "app=knit-controller", "-o", "json"];
+        let pods: Value = serde_json::from_str(&kubectl(&args)).unwrap();
         pods["items"].as_array().unwrap().clone()
     };
-    // One that another test has ended goes a moment later.
+    // A replica of another test may still be terminating.
     let is_ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
     let pods = eventually("both are ready", pods, |pods| pods.len() == 2 && pods.iter().all(is_ready));
     for pod in &pods {
@@ -151,20 +151,20 @@ fn a_controller_that_works_and_one_that_waits_are_both_ready() {
         assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
         assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/livez");
         let address = pod["status"]["podIP"].as_str().unwrap();
-        let ask = |path: &str| {
+        let request = |path: &str| {
             let url = format!("http://{address}:9477{path}");
-            // One that does not answer is asked again.
+            // Without an answer the request is retried.
             on_node("node1", &["sh", "-c", &format!("curl -s --max-time 5 {url} || true")])
         };
         for path in ["/readyz", "/livez"] {
-            eventually(path, || ask(path), |said| said == "ok\n");
+            eventually(path, || request(path), |output| output == "ok\n");
         }
     }
 }
 
 #[test]
-fn a_key_comes_from_a_secret_that_was_granted_and_whatever_is_in_the_way_is_told() {
-    let _turn = installed();
+fn a_key_is_read_from_a_granted_secret_and_every_error_is_reported() {
+    let _exclusive = installed();
     let namespace = Namespace::new("keys");
     namespace.apply(&pod("a", "node1", "podnetwork.opdev.io/wireguard: tunnel"));
     namespace.apply(
@@ -175,16 +175,16 @@ metadata: {name: tunnel}
 spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: tunnel, key: private}}
 ",
     );
-    let told = |what: &str, reason: &str, words: &str| {
+    let wait_condition = |what: &str, reason: &str, expected: &str| {
         let seen = || ready(&namespace, "wireguard", "tunnel");
-        eventually(what, seen, |seen| seen.0 == reason && seen.1.contains(words));
+        eventually(what, seen, |seen| seen.0 == reason && seen.1.contains(expected));
     };
-    told("the agent has no right", "NotAllowed", "key private of Secret tunnel in namespace keys-");
+    wait_condition("the agent has no right", "NotAllowed", "key private of Secret tunnel in namespace keys-");
     let account = "pod-network-operator:knit-agent";
     let may = |verb: &str, what: &str| {
         let user = format!("--as=system:serviceaccount:{account}");
-        let words = ["-n", &namespace.name, "auth", "can-i", verb, what, &user];
-        String::from_utf8(run(&words).stdout).unwrap().trim().to_owned()
+        let args = ["-n", &namespace.name, "auth", "can-i", verb, what, &user];
+        String::from_utf8(run(&args).stdout).unwrap().trim().to_owned()
     };
     assert_eq!(may("get", "secrets/tunnel"), "no");
 
@@ -198,9 +198,9 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
     ]);
     let to = format!("--serviceaccount={account}");
     namespace.kubectl(&["create", "rolebinding", "tunnel-key", "--role=tunnel-key", &to]);
-    eventually("the grant holds", || may("get", "secrets/tunnel"), |may| may == "yes");
+    eventually("the grant is effective", || may("get", "secrets/tunnel"), |may| may == "yes");
     assert_eq!(may("get", "secrets/other"), "no");
-    told("it is granted and not there", "NotFound", "key private of Secret tunnel");
+    wait_condition("it is granted and missing", "NotFound", "key private of Secret tunnel");
 
     let secret = |value: &str| {
         let manifest = format!(
@@ -209,7 +209,7 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
         namespace.apply(&manifest);
     };
     secret("not so secret");
-    told("it is no key", "InvalidValue", "must be a key of 32 bytes in base64");
+    wait_condition("it is not a key", "InvalidValue", "must be a key of 32 bytes in base64");
     assert!(!ready(&namespace, "wireguard", "tunnel").1.contains("not so secret"));
 
     secret("dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=");
@@ -220,24 +220,24 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
         secret("yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=");
         eventually("it has another key", public, |state| state.contains("publicKey") && *state != first);
         namespace.kubectl(&["delete", "secret", "tunnel"]);
-        told("it is gone, and the tunnel stays", "NotFound", "key private of Secret tunnel");
+        wait_condition("it is deleted, and the tunnel stays", "NotFound", "key private of Secret tunnel");
     } else {
-        told("the key is there, and the kernel lacks the rest", "KernelUnsupported", "CONFIG_WIREGUARD");
+        wait_condition("the key is valid, and the kernel lacks WireGuard", "KernelUnsupported", "CONFIG_WIREGUARD");
     }
     let events = || namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
-    let events = eventually("an Event says so", events, |events| {
+    let events = eventually("an Event reports it", events, |events| {
         events.contains("the agent may not read this Secret")
     });
-    assert!(!events.contains("waiting for the API server"), "a key that is being read is no problem: {events}");
+    assert!(!events.contains("waiting for the API server"), "reading a key is not a problem: {events}");
 }
 
 #[test]
-fn a_quota_holds_for_all_nodes_together_and_takes_nothing_away() {
-    let _turn = installed();
+fn a_quota_applies_to_all_nodes_together_and_removes_nothing() {
+    let _exclusive = installed();
     let namespace = Namespace::new("quota");
-    let quota = |most: u32| {
+    let quota = |limit: u32| {
         namespace.apply(&format!(
-            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: NetworkQuota\nmetadata: {{name: most}}\nspec: {{interfaces: {most}, addresses: 20, bridges: 2}}\n"
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: NetworkQuota\nmetadata: {{name: most}}\nspec: {{interfaces: {limit}, addresses: 20, bridges: 2}}\n"
         ));
     };
     quota(3);
@@ -253,22 +253,22 @@ metadata: {name: many}
 spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.78.0/24}
 ",
     );
-    // What is in the kernel, not what is said about it.
-    let made = || {
+    // Counted in the kernel, not in the status.
+    let configured = || {
         let has =
             |pod: &str| namespace.kubectl(&["exec", pod, "--", "ls", "/sys/class/net"]).contains("net1");
         pods.iter().filter(|(pod, _)| has(pod)).count()
     };
     let used = || get(&namespace, "networkquota", "most")["status"]["used"].clone();
-    let told = |reason: &str| {
+    let wait_reason = |reason: &str| {
         eventually(reason, || ready(&namespace, "veth", "many"), |seen| seen.0 == reason);
     };
-    told("QuotaExceeded");
-    eventually("three are made", made, |made| *made == 3);
-    // A claim is for what is asked for, too: of addresses there would be room.
+    wait_reason("QuotaExceeded");
+    eventually("three are configured", configured, |count| *count == 3);
+    // A claim covers everything that is requested, though the quota of addresses would allow more.
     eventually("it is claimed", used, |used| used["interfaces"] == 3 && used["bridges"] == 2);
     eventually(
-        "it says why",
+        "it has a message",
         || ready(&namespace, "veth", "many"),
         |seen| seen.1.contains("may have 3 interfaces on all nodes (networkquota most)"),
     );
@@ -276,30 +276,30 @@ spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.78.0/24}
     let of = |node: &str| claims[node]["interfaces"].as_u64().unwrap();
     assert_eq!(of("node1") + of("node2"), 3, "{claims}");
     let events = || namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"]);
-    eventually("an Event says so", events, |events| events.contains("QuotaExceeded"));
+    eventually("an Event reports it", events, |events| events.contains("QuotaExceeded"));
     let messages = namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
-    assert!(!messages.contains("2 bridges"), "what is being claimed is no problem: {messages}");
+    assert!(!messages.contains("2 bridges"), "a pending claim is not a problem: {messages}");
     let shown = namespace.kubectl(&["get", "networkquota", "most"]);
     assert!(shown.contains("MAX-INTERFACES"), "{shown}");
 
     quota(4);
     namespace.kubectl(&["wait", "--for=condition=Ready", "veth/many", "--timeout=60s"]);
-    eventually("four are made", made, |made| *made == 4);
+    eventually("four are configured", configured, |count| *count == 4);
     quota(1);
     namespace.kubectl(&["patch", "veth", "many", "--type=merge", "-p", r#"{"spec":{"mtu":1400}}"#]);
     eventually(
-        "the change is everywhere",
+        "the change is applied on all nodes",
         || get(&namespace, "veth", "many")["status"].clone(),
         |status| status["observedGeneration"] == 2 && status["readyPods"] == 4,
     );
-    assert_eq!(made(), 4);
+    assert_eq!(configured(), 4);
     eventually("all four count", used, |used| used["interfaces"] == 4);
     namespace.kubectl(&["delete", "pod", "a", "b"]);
-    eventually("what is gone is free", used, |used| {
+    eventually("deleted interfaces do not count", used, |used| {
         *used == json!({"interfaces": 2, "addresses": 2, "bridges": 1})
     });
 
-    // Whoever has all that tenants can have does not have this, and an agent claims for its own node only.
+    // A tenant with all grantable rights cannot change quotas, and an agent claims for its own node only.
     namespace.kubectl(&["create", "serviceaccount", "tenant"]);
     let account = format!("--serviceaccount={}:tenant", namespace.name);
     namespace.kubectl(&["create", "rolebinding", "all", "--clusterrole=knit-tenant", &account]);
@@ -314,10 +314,10 @@ spec: {interfaceName: net1, master: quotabr0, cidr: 192.168.78.0/24}
             format!(r#"{{"status":{{"claims":{{"{node}":{{"interfaces":0,"addresses":0,"bridges":0}}}}}}}}"#);
         let agent = "--as=system:serviceaccount:pod-network-operator:knit-agent";
         let on = "--as-user-extra=authentication.kubernetes.io/node-name=node1";
-        let words = ["-n", &namespace.name, "patch", "networkquota", "most", "--subresource=status"];
-        text(&run(&[&words[..], &["--type=merge", "-p", &patch, agent, on]].concat()))
+        let args = ["-n", &namespace.name, "patch", "networkquota", "most", "--subresource=status"];
+        text(&run(&[&args[..], &["--type=merge", "-p", &patch, agent, on]].concat()))
     };
-    let said = claim("node2");
-    assert!(said.contains("the agent of node1 may not change what another node has claimed"), "{said}");
+    let output = claim("node2");
+    assert!(output.contains("the agent of node1 may not change what another node has claimed"), "{output}");
     assert!(claim("node1").contains("patched"));
 }

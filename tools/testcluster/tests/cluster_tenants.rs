@@ -1,5 +1,5 @@
-//! A tenant without privileges, on a real cluster: a namespace under `restricted` pod security, and a ServiceAccount that may
-//! write exactly two of Knit's kinds, Veth and PodSocket. It does what these allow, on running pods, and nothing else.
+//! An unprivileged tenant, on a real cluster: a namespace with `restricted` pod security, and a ServiceAccount with rights on
+//! exactly two of Knit's kinds, Veth and PodSocket. It can do what these allow, on running pods, and nothing else.
 //!
 //! Run by `cargo xtask test cluster`, which loads the image.
 
@@ -7,26 +7,26 @@
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use serde_json::{Value, json};
-use support::beside::{IMAGE, assert_others_have, eventually, installed, others_at_rest};
 use support::kubectl::{Namespace, kubectl, run, text};
+use support::operator::{IMAGE, assert_foreign_state, eventually, installed, stable_foreign_state};
 
 const NODES: [&str; 2] = ["node1", "node2"];
 const GRANTED: &str = "veths.podnetwork.opdev.io,podsockets.podnetwork.opdev.io";
 
-/// Someone with a token, in a namespace.
+/// A user with a token, in a namespace.
 struct Tenant<'a> {
     namespace: &'a Namespace,
     token: String,
 }
 
 impl<'a> Tenant<'a> {
-    /// A ServiceAccount that may write pods and the two kinds, and look at what came of it.
+    /// A ServiceAccount that may write pods and the two kinds, and read their state.
     fn new(namespace: &'a Namespace) -> Self {
         namespace.kubectl(&["create", "serviceaccount", "tenant"]);
         let all = "--verb=get,list,create,patch,delete";
@@ -40,12 +40,12 @@ impl<'a> Tenant<'a> {
         namespace.kubectl(&[
             "create",
             "role",
-            "looks",
+            "state-reader",
             "--verb=get,list",
             "--resource=podnetworkstates.podnetwork.opdev.io",
         ]);
         let account = format!("--serviceaccount={}:tenant", namespace.name);
-        for role in ["tenant", "looks"] {
+        for role in ["tenant", "state-reader"] {
             namespace.kubectl(&["create", "rolebinding", role, &format!("--role={role}"), &account]);
         }
         let token = format!("--token={}", namespace.kubectl(&["create", "token", "tenant"]).trim());
@@ -57,20 +57,20 @@ impl<'a> Tenant<'a> {
     }
 
     #[track_caller]
-    fn creates(&self, object: &Value) {
-        let (accepted, said) = self.create(object);
-        assert!(accepted, "{said}");
+    fn assert_creates(&self, object: &Value) {
+        let (accepted, output) = self.create(object);
+        assert!(accepted, "{output}");
     }
 
     #[track_caller]
-    fn is_refused(&self, object: &Value, why: &str) {
-        let (accepted, said) = self.create(object);
-        assert!(!accepted && said.contains(why), "{said}");
+    fn assert_rejected(&self, object: &Value, reason: &str) {
+        let (accepted, output) = self.create(object);
+        assert!(!accepted && output.contains(reason), "{output}");
     }
 
-    /// What a command prints, good or bad.
-    fn says(&self, words: &[&str]) -> String {
-        text(&run(&[&[self.token.as_str(), "-n", &self.namespace.name], words].concat()))
+    /// Runs kubectl as the tenant; returns its output.
+    fn kubectl(&self, args: &[&str]) -> String {
+        text(&run(&[&[self.token.as_str(), "-n", &self.namespace.name], args].concat()))
     }
 }
 
@@ -105,26 +105,26 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 }
 
 #[test]
-fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
-    let _turn = installed();
+fn a_restricted_tenant_can_do_what_two_kinds_allow_and_nothing_else() {
+    let _exclusive = installed();
     let namespace = Namespace::new("tenant");
     let neighbour = Namespace::new("neighbour");
     kubectl(&["label", "namespace", &namespace.name, "pod-security.kubernetes.io/enforce=restricted"]);
     let tenant = Tenant::new(&namespace);
-    let (accepted, said) = neighbour.feed(&["create", "-f", "-"], &pod("theirs", "node1").to_string());
-    assert!(accepted, "{said}");
+    let (accepted, output) = neighbour.feed(&["create", "-f", "-"], &pod("theirs", "node1").to_string());
+    assert!(accepted, "{output}");
     for name in ["one", "two"] {
-        tenant.creates(&pod(name, "node1"));
+        tenant.assert_creates(&pod(name, "node1"));
     }
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/one", "pod/two", "--timeout=120s"]);
     neighbour.kubectl(&["wait", "--for=condition=Ready", "pod/theirs", "--timeout=120s"]);
-    let before = others_at_rest(&NODES);
+    let before = stable_foreign_state(&NODES);
 
-    // A network on pods that run.
+    // A network for running pods.
     let lan = json!({"interfaceName": "lan0", "master": "tenantbr", "cidr": "10.90.0.0/24", "mtu": 1400});
-    tenant.creates(&object("Veth", "lan", lan));
+    tenant.assert_creates(&object("Veth", "lan", lan));
     let address = |pod: &str| {
-        let shown = tenant.says(&["exec", pod, "--", "ip", "-4", "-o", "addr", "show", "dev", "lan0"]);
+        let shown = tenant.kubectl(&["exec", pod, "--", "ip", "-4", "-o", "addr", "show", "dev", "lan0"]);
         shown.split("inet ").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned)
     };
     let seen = eventually(
@@ -133,28 +133,28 @@ fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
         |seen| seen.iter().all(Option::is_some),
     );
     let other = seen[1].clone().unwrap();
-    let ping = || tenant.says(&["exec", "one", "--", "ping", "-c", "1", "-W", "2", &other]);
-    eventually("they reach each other", ping, |said| said.contains(" 0% packet loss"));
+    let ping = || tenant.kubectl(&["exec", "one", "--", "ping", "-c", "1", "-W", "2", &other]);
+    eventually("they reach each other", ping, |output| output.contains(" 0% packet loss"));
     let theirs = neighbour.kubectl(&["exec", "theirs", "--", "ip", "-o", "link"]);
-    assert!(!theirs.contains("lan0"), "a label is of its namespace: {theirs}");
-    let capabilities = tenant.says(&["exec", "one", "--", "grep", "CapEff", "/proc/1/status"]);
+    assert!(!theirs.contains("lan0"), "labels select within their namespace: {theirs}");
+    let capabilities = tenant.kubectl(&["exec", "one", "--", "grep", "CapEff", "/proc/1/status"]);
     assert!(capabilities.contains("0000000000000000"), "{capabilities}");
 
-    // A change on the living interface, and a look at what stands.
-    tenant.says(&["patch", "veth", "lan", "--type=merge", "-p", "{\"spec\":{\"mtu\":1300}}"]);
-    let mtu = || tenant.says(&["exec", "one", "--", "ip", "-o", "link", "show", "dev", "lan0"]);
-    eventually("the MTU is another", mtu, |said| said.contains("mtu 1300"));
-    let state = tenant.says(&["get", "podnetworkstates", "one", "-o", "jsonpath={.status.interfaces}"]);
+    // A change of the existing interface, and its state.
+    tenant.kubectl(&["patch", "veth", "lan", "--type=merge", "-p", "{\"spec\":{\"mtu\":1300}}"]);
+    let mtu = || tenant.kubectl(&["exec", "one", "--", "ip", "-o", "link", "show", "dev", "lan0"]);
+    eventually("the MTU is changed", mtu, |output| output.contains("mtu 1300"));
+    let state = tenant.kubectl(&["get", "podnetworkstates", "one", "-o", "jsonpath={.status.interfaces}"]);
     assert_eq!(state, "1");
 
-    // A low port, without a capability.
+    // A privileged port without a capability.
     let web =
         json!({"uid": 65532, "sockets": [{"name": "http", "type": "tcp", "address": "0.0.0.0", "port": 80}]});
-    tenant.creates(&object("PodSocket", "web", web));
-    let listens = || tenant.says(&["exec", "one", "--", "cat", "/proc/net/unix"]);
-    eventually("the socket is offered", listens, |said| said.contains("@knit/sockets/web"));
+    tenant.assert_creates(&object("PodSocket", "web", web));
+    let listens = || tenant.kubectl(&["exec", "one", "--", "cat", "/proc/net/unix"]);
+    eventually("the socket is offered", listens, |output| output.contains("@knit/sockets/web"));
 
-    // Nothing else: no other kind, nothing of the cluster's, no privilege, nobody else's pods.
+    // Nothing else: no other kind, no cluster resources, no privileges, no pods of others.
     for (kind, plural, spec) in [
         ("Bridge", "bridges", json!({"name": "tenantbr2"})),
         ("Macvlan", "macvlans", json!({"interfaceName": "m0", "parent": "eth0"})),
@@ -163,11 +163,13 @@ fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
         ("Uplink", "uplinks", json!({"link": "eth0", "namespaces": ["*"]})),
         ("PodAddressPool", "podaddresspools", json!({"cidr": "10.93.0.0/16"})),
     ] {
-        tenant.is_refused(&object(kind, "more", spec), &format!("cannot create resource \"{plural}\""));
+        tenant.assert_rejected(&object(kind, "more", spec), &format!("cannot create resource \"{plural}\""));
     }
     let raw = json!({"sockets": [{"name": "ping", "type": "raw", "protocol": "icmp"}]});
-    tenant
-        .is_refused(&object("PodSocket", "raw", raw), "raw and packet sockets are not granted to namespace");
+    tenant.assert_rejected(
+        &object("PodSocket", "raw", raw),
+        "raw and packet sockets are not granted to namespace",
+    );
     for (field, value) in [
         ("/spec/hostNetwork", json!(true)),
         ("/spec/containers/0/securityContext/capabilities", json!({"add": ["NET_ADMIN"]})),
@@ -176,17 +178,18 @@ fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
         let mut greedy = pod("greedy", "node1");
         let (parent, last) = field.rsplit_once('/').unwrap();
         greedy.pointer_mut(parent).unwrap()[last] = value;
-        tenant.is_refused(&greedy, "violates PodSecurity");
+        tenant.assert_rejected(&greedy, "violates PodSecurity");
     }
-    let elsewhere = text(&run(&[&tenant.token, "-n", &neighbour.name, "get", "veths.podnetwork.opdev.io"]));
-    assert!(elsewhere.contains("forbidden"), "{elsewhere}");
-    let node = tenant.says(&["label", "node", "node1", "mine=true"]);
+    let other_namespace =
+        text(&run(&[&tenant.token, "-n", &neighbour.name, "get", "veths.podnetwork.opdev.io"]));
+    assert!(other_namespace.contains("forbidden"), "{other_namespace}");
+    let node = tenant.kubectl(&["label", "node", "node1", "mine=true"]);
     assert!(node.contains("forbidden"), "{node}");
-    let written = tenant.says(&["delete", "podnetworkstates", "one"]);
-    assert!(written.contains("forbidden"), "what Knit says is Knit's: {written}");
+    let written = tenant.kubectl(&["delete", "podnetworkstates", "one"]);
+    assert!(written.contains("forbidden"), "only Knit writes states: {written}");
 
-    // It names what is the node's, and gets something of its own: the bridge of the main CNI plugin is not touched.
-    tenant.creates(&object(
+    // The main CNI plugin's bridge is not usable as a master.
+    tenant.assert_creates(&object(
         "Veth",
         "sly",
         json!({
@@ -195,16 +198,17 @@ fn a_restricted_tenant_does_what_two_kinds_allow_and_nothing_else() {
             "master": "cni0",
         }),
     ));
-    let problem = || tenant.says(&["get", "veth", "sly", "-o", "jsonpath={.status.conditions[0].message}"]);
-    eventually("it is said", problem, |said| said.contains("cni0"));
-    let links = tenant.says(&["exec", "one", "--", "ip", "-o", "link"]);
+    let problem =
+        || tenant.kubectl(&["get", "veth", "sly", "-o", "jsonpath={.status.conditions[0].message}"]);
+    eventually("the conflict is reported", problem, |output| output.contains("cni0"));
+    let links = tenant.kubectl(&["exec", "one", "--", "ip", "-o", "link"]);
     assert!(!links.contains("sly0"), "{links}");
 
-    // Everything goes with its objects; what others have is as before.
-    tenant.says(&["delete", "veth", "--all"]);
-    tenant.says(&["delete", "podsocket", "--all"]);
-    let links = || tenant.says(&["exec", "one", "--", "ip", "-o", "link"]);
-    eventually("the pod is as it was", links, |said| !said.contains("lan0") && said.contains("eth0"));
-    eventually("no socket is offered", listens, |said| !said.contains("@knit/sockets/"));
-    assert_others_have(&before, &NODES);
+    // Deleting the objects removes everything; foreign state is unchanged.
+    tenant.kubectl(&["delete", "veth", "--all"]);
+    tenant.kubectl(&["delete", "podsocket", "--all"]);
+    let links = || tenant.kubectl(&["exec", "one", "--", "ip", "-o", "link"]);
+    eventually("the pod is restored", links, |output| !output.contains("lan0") && output.contains("eth0"));
+    eventually("no socket is offered", listens, |output| !output.contains("@knit/sockets/"));
+    assert_foreign_state(&before, &NODES);
 }

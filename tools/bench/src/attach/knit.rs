@@ -1,4 +1,4 @@
-//! Knit as a node runs it, and pods for it.
+//! Knit as it runs on a node, and pods for it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -12,7 +12,7 @@ use knit_kernel::{Netns, Socket};
 use knit_model::sandbox::SandboxInstance;
 use knit_model::{Sandbox, SandboxId};
 
-/// What people would write for what the bare messages do: an address, a default route, a port on a bridge.
+/// Objects with the same result as the bare messages: an address, a default route, a port on a bridge.
 const OBJECTS: &str = r#"
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: Bridge
@@ -32,11 +32,11 @@ spec:
 /// A node whose host is the calling thread's namespace.
 pub struct Knit {
     node: Standalone,
-    /// How many sandboxes there have been.
+    /// The number of sandboxes so far.
     count: u32,
 }
 
-/// A namespace in use, and which life of a sandbox it is.
+/// A network namespace, and the sandbox instance that it represents.
 pub struct Pod {
     netns: Netns,
     instance: SandboxInstance,
@@ -69,11 +69,11 @@ impl Knit {
         Ok(Self { node, count: 0 })
     }
 
-    /// A sandbox that was never seen before, in a pod's namespace.
+    /// A new sandbox in a pod's namespace.
     pub fn sandbox(&mut self, pod: &Pod) -> Result<Sandbox> {
         self.count += 1;
         let name = format!("pod-{}", self.count);
-        // The descriptor's own path in /proc: no mount to make, none to leave behind.
+        // The descriptor's path in /proc, which needs no mount.
         let netns = format!("/proc/{}/fd/{}", std::process::id(), pod.netns.as_fd().as_raw_fd());
         Ok(Sandbox {
             id: SandboxId(format!("bench/{name}")),
@@ -89,7 +89,7 @@ impl Knit {
         })
     }
 
-    /// Tells the node of a sandbox; when this returns its interface is verified.
+    /// Reports a sandbox to the node; its interface is verified when this returns.
     pub fn attach(&mut self, sandbox: Sandbox) -> Result<()> {
         self.node.node().handle(Event::SandboxUpdated(sandbox))?;
         Ok(())
@@ -108,14 +108,14 @@ impl Knit {
         bail!("{unit} has no interface with an address")
     }
 
-    /// Tells the node that a sandbox is gone; when this returns it is cut off and its address is free.
+    /// Reports that a sandbox is gone; its interface is disconnected and its address free when this returns.
     pub fn detach(&mut self, id: SandboxId) -> Result<()> {
         self.node.node().handle(Event::SandboxRemoved(id))?;
         Ok(())
     }
 
-    /// What a node does when nobody waits: deletes what was cut off.
-    pub fn tidy(&mut self) -> Result<()> {
+    /// Deletes the links whose deletion was deferred, as a node does when it is idle.
+    pub fn delete_deferred(&mut self) -> Result<()> {
         Ok(self.node.node().clean_up()?)
     }
 }

@@ -1,4 +1,4 @@
-//! What one extension adds to an attach: the same attach of a pod that it means and of one that it does not, in turn.
+//! The cost of an extension: attaches of a pod that it selects and of one that it does not, alternately.
 
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -12,13 +12,13 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-use crate::attach::{Pod, in_turn};
+use crate::attach::{Pod, alternate};
 use crate::kni::agent::Agent;
 use knit_report::Report;
 use knit_report::Samples;
 
-/// The namespace whose pods the extension means.
-const MEANT: &str = "meshed";
+/// The namespace whose pods the extension selects.
+const SELECTED: &str = "meshed";
 /// The namespace of the others.
 const OTHER: &str = "bench";
 
@@ -28,27 +28,27 @@ const WITH: &str = "KNI: attach with an extension";
 /// Registers an extension and measures.
 pub fn run(report: &mut Report, folder: &Path, agent: &Agent, pods: &[Pod], rounds: usize) -> Result<()> {
     let socket = folder.join("extension.sock");
-    let server = Prompt::listen(&socket)?;
+    let server = ExtensionThread::listen(&socket)?;
     agent.register(v1::ExtensionSpec {
         name: "bench".to_owned(),
         socket: socket.display().to_string(),
         phases: [v1::ExtensionPhase::BeforeAttach, v1::ExtensionPhase::AfterAttach].map(Into::into).to_vec(),
-        namespaces: vec![MEANT.to_owned()],
+        namespaces: vec![SELECTED.to_owned()],
         ..Default::default()
     })?;
     let [mut without, mut with] = [const { Samples::new() }; 2];
-    let (meant, other) = pods.split_at(pods.len() / 2);
+    let (selected, other) = pods.split_at(pods.len() / 2);
     let mut attached: Vec<String> = Vec::new();
     for round in 0..rounds {
-        let pod = round % meant.len();
+        let pod = round % selected.len();
         let ids = [format!("plain-{round}"), format!("meshed-{round}")];
-        in_turn(
+        alternate(
             round,
             || without.time(|| agent.attach_in(OTHER, &ids[0], &other[pod])),
-            || with.time(|| agent.attach_in(MEANT, &ids[1], &meant[pod])),
+            || with.time(|| agent.attach_in(SELECTED, &ids[1], &selected[pod])),
         )?;
         attached.extend(ids);
-        if pod == meant.len() - 1 || round == rounds - 1 {
+        if pod == selected.len() - 1 || round == rounds - 1 {
             attached.drain(..).try_for_each(|id| agent.delete(&id))?;
             agent.settle()?;
         }
@@ -56,8 +56,8 @@ pub fn run(report: &mut Report, folder: &Path, agent: &Agent, pods: &[Pod], roun
     report.add(WITHOUT, &without)?;
     report.add(WITH, &with)?;
     let median = |samples: &Samples| samples.quantile(0.5).unwrap_or_default().as_nanos() as f64 / 1e3;
-    report.add_once(
-        "an extension's cost, called before and after",
+    report.add_value(
+        "extension: own cost, called before and after",
         median(&with) - median(&without),
         "µs",
         None,
@@ -66,23 +66,23 @@ pub fn run(report: &mut Report, folder: &Path, agent: &Agent, pods: &[Pod], roun
     server.end()
 }
 
-/// An extension that has nothing to do, on a thread of its own.
-struct Prompt {
+/// An extension that does nothing, on its own thread.
+struct ExtensionThread {
     end: oneshot::Sender<()>,
     thread: JoinHandle<Result<()>>,
 }
 
-impl Prompt {
+impl ExtensionThread {
     fn listen(socket: &Path) -> Result<Self> {
         let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
-            let _inside = runtime.enter();
+            let _guard = runtime.enter();
             UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?
         };
         let server = async move {
-            let service = Server::builder().add_service(ExtensionServer::new(Nothing));
-            // Gone without a word is an end, too.
+            let service = Server::builder().add_service(ExtensionServer::new(EmptyExtension));
+            // A dropped sender ends it too.
             let ended = async { ended.await.unwrap_or_default() };
             service.serve_with_incoming_shutdown(UnixListenerStream::new(listener), ended).await
         };
@@ -91,16 +91,16 @@ impl Prompt {
     }
 
     fn end(self) -> Result<()> {
-        // It may have ended by itself: then it says why.
+        // It may have ended already: then joining returns the error.
         let _ = self.end.send(());
         self.thread.join().map_err(|_| anyhow::anyhow!("the extension panicked"))?
     }
 }
 
-struct Nothing;
+struct EmptyExtension;
 
 #[tonic::async_trait]
-impl Extension for Nothing {
+impl Extension for EmptyExtension {
     async fn before_attach(
         &self,
         _: Request<v1::BeforeAttachRequest>,

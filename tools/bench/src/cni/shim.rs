@@ -1,4 +1,4 @@
-//! What the shim is measured with: a program that does nothing, and an agent that answers at once.
+//! Counterparts for measuring the shim: an empty program, and an agent that replies immediately.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -11,14 +11,14 @@ use serde_json::json;
 
 use knit_dev::process;
 
-/// A configuration that names an agent's socket.
+/// A configuration with an agent's socket.
 pub fn config(socket: &Path) -> String {
     json!({ "cniVersion": "1.0.0", "name": "bench", "type": "knit-cni", "socket": socket }).to_string()
 }
 
-/// Builds a program that does nothing, as the shim is built.
-pub fn nothing(folder: &Path) -> Result<PathBuf> {
-    let (source, program) = (folder.join("nothing.rs"), folder.join("nothing"));
+/// Builds an empty program with the same flags as the shim.
+pub fn empty_program(folder: &Path) -> Result<PathBuf> {
+    let (source, program) = (folder.join("empty.rs"), folder.join("empty"));
     std::fs::write(&source, "fn main() {}\n")?;
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut build = Command::new(rustc);
@@ -27,32 +27,32 @@ pub fn nothing(folder: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// An agent that answers every ADD at once, with the same.
-pub struct Instant {
+/// An agent that replies to every ADD immediately, with the same result.
+pub struct ImmediateAgent {
     socket: PathBuf,
 }
 
-impl Instant {
-    /// Listens until this program ends.
+impl ImmediateAgent {
+    /// Listens until this process ends.
     pub fn start(socket: &Path) -> Result<Self> {
         let listener =
             UnixListener::bind(socket).with_context(|| format!("cannot listen on {}", socket.display()))?;
-        let answer = frame::encode(&v1::FramedReply {
+        let reply = frame::encode(&v1::FramedReply {
             response: prost::Message::encode_to_vec(&attached()),
             ..Default::default()
         });
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let mut header = [0; frame::HEADER_LEN];
-                let mut answer_one = || {
+                let mut respond = || {
                     stream.read_exact(&mut header)?;
                     let length = frame::payload_len(header, 1 << 20).unwrap_or_default();
                     let mut call = vec![0; length];
                     stream.read_exact(&mut call)?;
-                    stream.write_all(&answer)
+                    stream.write_all(&reply)
                 };
-                // A shim that went away is measured as a failure over there.
-                let _: std::io::Result<()> = answer_one();
+                // A shim that closes the connection fails on its own side.
+                let _: std::io::Result<()> = respond();
             }
         });
         Ok(Self { socket: socket.to_owned() })
@@ -63,7 +63,7 @@ impl Instant {
     }
 }
 
-/// What the agent says of a pod with one interface.
+/// The reply for a pod with one interface.
 fn attached() -> v1::AttachResponse {
     let address = |address: &str, prefix_length, gateway: &str| v1::Address {
         address: address.to_owned(),

@@ -1,4 +1,4 @@
-//! The same additional networks in both languages: objects of Knit, and delegates of Multus.
+//! The same additional networks as objects of Knit and as delegates of Multus.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use knit_testcluster::bare::Bare;
 use knit_testcluster::go_tools::{self, Tool};
+use knit_testcluster::runtime_nodes::RuntimeNodes;
 
 /// The label of a pod that Knit adds interfaces to; its value is the object's name.
 pub const LABEL: &str = "podconfig";
 
-/// The object that asks for so many interfaces.
+/// The name of the object with this many interfaces.
 pub fn name(number: usize) -> String {
     format!("many-{number}")
 }
 
-/// A bridge and a range of its own for each interface.
+/// A bridge and a range for each interface.
 fn networks(number: usize) -> impl Iterator<Item = (String, String)> {
     (0..number).map(move |index| (format!("x{number}br{index}"), format!("10.{}.{index}.0/24", 100 + number)))
 }
@@ -48,8 +48,8 @@ pub fn multus() -> Result<PathBuf> {
     Ok(go_tools::ensure(&[Tool::Multus])?.path(Tool::Multus).to_owned())
 }
 
-/// Has Multus connect the pods of a node: the first delegate is the main network, each further one an additional network.
-pub fn delegate(nodes: &Bare, node: u8, multus: &Path, number: usize) -> Result<()> {
+/// Configures Multus on a node: the first delegate is the main network, each further one an additional network.
+pub fn delegate(nodes: &RuntimeNodes, node: u8, multus: &Path, number: usize) -> Result<()> {
     let installed = nodes.folder(node, "opt/cni/bin").join("multus");
     if !installed.exists() {
         symlink(multus, &installed).with_context(|| format!("cannot install {}", installed.display()))?;
@@ -69,7 +69,7 @@ pub fn delegate(nodes: &Bare, node: u8, multus: &Path, number: usize) -> Result<
     }));
     let plugin = json!({"type": "multus", "name": "multus", "delegates": delegates});
     let list = json!({"cniVersion": "1.0.0", "name": "multus", "plugins": [plugin]});
-    // The runtime watches the folder: it must never see half a file. It takes the first in the order of names.
+    // The runtime watches the directory: it must never read a partial file. It uses the first file by name.
     let unfinished = folder.join(".multus");
     fs::write(&unfinished, serde_json::to_vec_pretty(&list)?)?;
     fs::rename(unfinished, folder.join("00-multus.conflist"))?;

@@ -1,4 +1,4 @@
-//! Knit's own eBPF program between two pods. It is compiled here: this workshop has to build where there is no clang yet.
+//! Knit's eBPF program between two pods. It is compiled at run time, so that this crate builds without clang.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -11,16 +11,16 @@ use knit_model::Mac;
 use knit_dev::places;
 use knit_dev::process;
 
-/// The program at two ports. What it pinned goes with this.
-pub struct Attached {
+/// The program at two ports. Its pinned objects are removed when dropped.
+pub struct AttachedProgram {
     host: Netns,
     redirect: Redirect,
 }
 
-impl Attached {
-    /// Has it at these links of the host, whose other ends are in these pods.
+impl AttachedProgram {
+    /// Attaches it to these links of the host, whose peers are in these pods.
     pub fn new(host: &Netns, links: [&str; 2], pods: &[Netns; 2], addresses: [Ipv4Addr; 2]) -> Result<Self> {
-        // As long as this program runs, as an agent's is.
+        // The program bytes live until the process ends, as in an agent.
         let new = Self { host: host.clone(), redirect: Redirect::new(Some(compile()?.leak())) };
         let mut ports = Vec::new();
         for ((link, pod), address) in links.into_iter().zip(pods).zip(addresses) {
@@ -31,23 +31,23 @@ impl Attached {
         Ok(new)
     }
 
-    /// Whether it has taken packets.
+    /// Checks that it has redirected packets.
     pub fn check(&self) -> Result<()> {
         match self.redirect.mode() {
             DatapathMode::Redirect { packets: 1.., .. } => Ok(()),
-            other => bail!("Knit's eBPF program took no packets: {other:?}"),
+            other => bail!("Knit's eBPF program redirected no packets: {other:?}"),
         }
     }
 }
 
-impl Drop for Attached {
+impl Drop for AttachedProgram {
     fn drop(&mut self) {
         let _ = self.redirect.apply(&self.host, &RedirectSpec::default());
     }
 }
 
 fn compile() -> Result<Vec<u8>> {
-    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let object = folder.path().join("redirect.o");
     let mut clang = Command::new("clang");
     clang.args(["-target", "bpf", "-O2", "-ffreestanding", "-c"]);
@@ -60,6 +60,6 @@ fn mac(pod: &Netns) -> Result<Mac> {
     let mut ip = Command::new("ip");
     ip.args(["-json", "link", "show", "dev", "eth0"]);
     let shown: serde_json::Value = serde_json::from_str(&pod.enter(|| process::output(&mut ip))??)?;
-    let text = shown[0]["address"].as_str().context("a pod's link has no hardware address")?;
-    text.parse().context("a pod's hardware address")
+    let text = shown[0]["address"].as_str().context("a pod's link has no MAC address")?;
+    text.parse().context("a pod's MAC address")
 }

@@ -1,4 +1,4 @@
-//! How long until an IPv6 address can be used: until a socket can be bound to it.
+//! The time until an IPv6 address is usable: until a socket can be bound to it.
 
 use std::net::{Ipv6Addr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -7,35 +7,35 @@ use anyhow::{Result, bail};
 use knit_kernel::Socket;
 use knit_kernel::netlink::constants::IFA_F_NODAD;
 
-use crate::ground::{Ground, index_of};
 use crate::messages;
+use crate::netlink_host::{NetlinkHost, index_of};
 use knit_report::{Samples, WARM_UP};
 
-/// Duplicate detection waits up to a second, asks, and waits a second more.
-const LIMIT: Duration = Duration::from_secs(10);
+/// Duplicate address detection waits up to a second, probes, and waits another second.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Many addresses at once, each with its own random delay: one after the other would take minutes.
-pub fn with_detection(ground: &mut Ground, rounds: usize) -> Result<Samples> {
+/// Many concurrent addresses, each with its own random delay: a sequence would take minutes.
+pub fn with_detection(host: &mut NetlinkHost, rounds: usize) -> Result<Samples> {
     let rounds = rounds - WARM_UP;
-    let (mut socket, index) = link(ground, 0)?;
-    ground.pod(0).clone().enter(|| {
+    let (mut socket, index) = link(host, 0)?;
+    host.pod(0).clone().enter(|| {
         let mut samples = Samples::new();
         let mut waiting = Vec::new();
         for number in 0..rounds {
             let address = address(1, number);
-            let began = Instant::now();
+            let start = Instant::now();
             socket.request(messages::address(index, address.into(), 64, 0))?;
-            waiting.push((address, began));
+            waiting.push((address, start));
         }
-        let limit = Instant::now() + LIMIT;
+        let deadline = Instant::now() + TIMEOUT;
         while !waiting.is_empty() {
-            if Instant::now() > limit {
-                bail!("{} IPv6 addresses were still not usable after {LIMIT:?}", waiting.len());
+            if Instant::now() > deadline {
+                bail!("{} IPv6 addresses not usable after {TIMEOUT:?}", waiting.len());
             }
-            waiting.retain(|(address, began)| {
+            waiting.retain(|(address, start)| {
                 let usable = is_usable(*address);
                 if usable {
-                    samples.add_warm(began.elapsed());
+                    samples.add_warm(start.elapsed());
                 }
                 !usable
             });
@@ -45,19 +45,19 @@ pub fn with_detection(ground: &mut Ground, rounds: usize) -> Result<Samples> {
     })?
 }
 
-/// One address after the other: there is no wait to share.
-pub fn without_detection(ground: &mut Ground, rounds: usize) -> Result<Samples> {
-    let (mut socket, index) = link(ground, 1)?;
-    ground.pod(1).clone().enter(|| {
+/// One address after the other, because there is no delay to share.
+pub fn without_detection(host: &mut NetlinkHost, rounds: usize) -> Result<Samples> {
+    let (mut socket, index) = link(host, 1)?;
+    host.pod(1).clone().enter(|| {
         let mut samples = Samples::new();
         for number in 0..rounds {
             let address = address(2, number);
             samples.time(|| -> Result<()> {
-                let began = Instant::now();
+                let start = Instant::now();
                 socket.request(messages::address(index, address.into(), 64, IFA_F_NODAD))?;
                 while !is_usable(address) {
-                    if began.elapsed() > LIMIT {
-                        bail!("the IPv6 address {address} was still not usable after {LIMIT:?}");
+                    if start.elapsed() > TIMEOUT {
+                        bail!("IPv6 address {address} not usable after {TIMEOUT:?}");
                     }
                 }
                 Ok(())
@@ -67,10 +67,10 @@ pub fn without_detection(ground: &mut Ground, rounds: usize) -> Result<Samples> 
     })?
 }
 
-/// A pod whose `eth0` has a carrier: without one, duplicate detection does not even begin.
-fn link(ground: &mut Ground, pod: usize) -> Result<(Socket, i32)> {
-    ground.attach(pod)?;
-    let mut socket = ground.pod_socket(pod)?;
+/// A pod whose `eth0` has a carrier: without one, duplicate address detection does not start.
+fn link(host: &mut NetlinkHost, pod: usize) -> Result<(Socket, i32)> {
+    host.attach(pod)?;
+    let mut socket = host.pod_socket(pod)?;
     let index = index_of(&mut socket, "eth0")?;
     Ok((socket, index))
 }

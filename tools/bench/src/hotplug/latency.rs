@@ -1,7 +1,7 @@
-//! From an object to interfaces that can be used, as the pods' own kernels tell it.
+//! From an object to usable interfaces, observed by the pods' kernels.
 //!
-//! An interface can be used when it is up, has a carrier and has its address. Each pod's namespace is listened to by a socket
-//! of its own: nothing is asked while the time runs.
+//! An interface is usable when it is up, has a carrier and has its address. A netlink socket per pod receives notifications;
+//! nothing is polled during the measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,126 +22,126 @@ use knit_kube::kube::api::{DeleteParams, DynamicObject, PostParams};
 use knit_kube::kube::runtime::watcher;
 use serde_json::json;
 
-use super::{Beside, NAMESPACE, Report, Running, label};
+use super::{KnitCluster, NAMESPACE, Report, RunningPod, label};
 use knit_report::Samples;
-use knit_soak::harness::object;
+use knit_soak::harness::parse_object;
 
-/// What interfaces of this benchmark are called at first.
+/// The name prefix of the benchmark's interfaces.
 const PREFIX: &str = "hot";
-/// The address of the node on each object's bridge: what a pod can reach.
+/// The address of the node on the object's bridge, for the reachability check.
 const GATEWAY: &str = "10.77.0.1";
-/// An object has this long to be done on all pods.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Rounds that are run and forgotten.
+/// How long an object may take until it is realized on all pods.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Rounds that do not count.
 const WARM_UP: usize = 5;
-/// So many rounds with all pods are enough: each is a hundred samples.
-const ROUNDS_OF_ALL: usize = 20;
-/// What Knit may take at ten pods, in microseconds.
-const GOAL: f64 = 100_000.0;
+/// Fewer rounds with all pods: each gives a hundred samples.
+const ROUNDS_WITH_ALL_PODS: usize = 20;
+/// The goal for Knit's latency with ten pods, in microseconds.
+const MAX_LATENCY_US: f64 = 100_000.0;
 
-/// Pods that are listened to, and objects for them.
-pub struct Hot<'a> {
-    pub beside: &'a Beside,
-    pods: Vec<Running>,
-    heard: Receiver<Heard>,
+/// Observed pods, and objects for them.
+pub struct Hotplug<'a> {
+    pub knit: &'a KnitCluster,
+    pods: Vec<RunningPod>,
+    interfaces: Receiver<InterfaceEvent>,
     listeners: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    watched: Receiver<(Instant, Watched)>,
+    objects: Receiver<(Instant, ObjectEvent)>,
     watch: tokio::task::JoinHandle<()>,
 }
 
-/// What a pod's kernel tells.
-struct Heard {
+/// An interface of a pod became usable or was removed.
+struct InterfaceEvent {
     pod: usize,
     at: Instant,
-    is_there: bool,
+    is_usable: bool,
 }
 
-/// What the benchmark's own watch tells of an object.
+/// An event of the benchmark's own watch.
 #[derive(Debug, PartialEq, Eq)]
-enum Watched {
-    Seen { ready: u64 },
-    Gone,
+enum ObjectEvent {
+    Applied { ready_pods: u64 },
+    Deleted,
 }
 
-impl<'a> Hot<'a> {
-    /// Begins to listen in all pods and to watch.
-    pub fn start(beside: &'a Beside, pods: Vec<Running>) -> Result<Self> {
-        let (tell, heard) = channel();
+impl<'a> Hotplug<'a> {
+    /// Starts listening in all pods, and the watch.
+    pub fn start(knit: &'a KnitCluster, pods: Vec<RunningPod>) -> Result<Self> {
+        let (sender, interfaces) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let mut listeners = Vec::new();
         for (number, pod) in pods.iter().enumerate() {
             let socket = Socket::open_in(&pod.netns, Protocol::Route)?;
             socket.subscribe(RTNLGRP_LINK)?;
             socket.subscribe(RTNLGRP_IPV4_IFADDR)?;
-            let (tell, stop) = (tell.clone(), Arc::clone(&stop));
-            listeners.push(std::thread::spawn(move || listen(number, socket, &tell, &stop)));
+            let (sender, stop) = (sender.clone(), Arc::clone(&stop));
+            listeners.push(std::thread::spawn(move || listen(number, socket, &sender, &stop)));
         }
-        let (tell, watched) = channel();
-        let api = beside.objects("podconfig", NAMESPACE)?;
-        let watch = beside.runtime().spawn(async move {
-            knit_kube::watch("podconfigs", api, watcher::Config::default(), |seen| {
-                let news = match seen {
-                    WatchUpdate::Applied(found) => Watched::Seen { ready: ready_pods(&found) },
-                    WatchUpdate::Deleted(_) => Watched::Gone,
+        let (sender, objects) = channel();
+        let api = knit.objects("podconfig", NAMESPACE)?;
+        let watch = knit.runtime().spawn(async move {
+            knit_kube::watch("podconfigs", api, watcher::Config::default(), |event| {
+                let event = match event {
+                    WatchUpdate::Applied(found) => ObjectEvent::Applied { ready_pods: ready_pods(&found) },
+                    WatchUpdate::Deleted(_) => ObjectEvent::Deleted,
                     WatchUpdate::Listed(_) => return,
                 };
-                // Whoever waited for it may have given up.
-                let _ = tell.send((Instant::now(), news));
+                // The receiver may have timed out.
+                let _ = sender.send((Instant::now(), event));
             })
             .await;
         });
-        Ok(Self { beside, pods, heard, listeners, stop, watched, watch })
+        Ok(Self { knit, pods, interfaces, listeners, stop, objects, watch })
     }
 
-    /// Writes and deletes an object for so many pods, over and over. Returns how many attachments that made.
+    /// Creates and deletes an object for this many pods repeatedly. Returns the number of attachments.
     pub fn measure(&mut self, report: &mut Report, size: usize, rounds: usize) -> Result<usize> {
-        let rounds = if size >= 100 { ROUNDS_OF_ALL } else { rounds };
-        let [mut watch, mut whole, mut beyond, mut last, mut gone] = [const { Samples::new() }; 5];
+        let rounds = if size >= 100 { ROUNDS_WITH_ALL_PODS } else { rounds };
+        let [mut watch, mut total, mut after_event, mut last, mut removed] = [const { Samples::new() }; 5];
         for round in 0..rounds + WARM_UP {
-            let Times { began, told, usable } = self.attach(size)?;
+            let Times { start, notified, usable } = self.attach(size)?;
             if round == 0 {
                 self.check(size)?;
             }
-            let away = self.detach(size)?;
+            let removals = self.detach(size)?;
             if round < WARM_UP {
                 continue;
             }
-            watch.add_warm(told - began);
+            watch.add_warm(notified - start);
             for at in &usable {
-                whole.add_warm(*at - began);
-                beyond.add_warm(at.saturating_duration_since(told));
+                total.add_warm(*at - start);
+                after_event.add_warm(at.saturating_duration_since(notified));
             }
             last.add_warm(
-                usable.iter().max().map_or(Duration::ZERO, |at| at.saturating_duration_since(told)),
+                usable.iter().max().map_or(Duration::ZERO, |at| at.saturating_duration_since(notified)),
             );
-            away.iter().for_each(|time| gone.add_warm(*time));
+            removals.iter().for_each(|time| removed.add_warm(*time));
         }
         let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
         let name = |what: &str| format!("{pods}: {what}");
         if size < 100 {
-            report.add(&name("the API server's own watch"), &watch)?;
+            report.add(&name("API server watch latency"), &watch)?;
         }
-        report.add(&name("apply to usable"), &whole)?;
-        report.add(&name("beyond the watch"), &beyond)?;
+        report.add(&name("apply to usable"), &total)?;
+        report.add(&name("after the watch event"), &after_event)?;
         if size < 100 {
-            report.compare(&name("beyond the watch"), &name("the API server's own watch"), None)?;
+            report.compare(&name("after the watch event"), &name("API server watch latency"), None)?;
             if size > 1 {
-                report.add(&name("beyond the watch, the last of them"), &last)?;
+                report.add(&name("after the watch event, last pod"), &last)?;
             }
         }
         if size == 10 {
-            report.limit_p99(&name("beyond the watch"), GOAL)?;
-            report.limit_p99(&name("beyond the watch, the last of them"), GOAL)?;
+            report.limit_p99(&name("after the watch event"), MAX_LATENCY_US)?;
+            report.limit_p99(&name("after the watch event, last pod"), MAX_LATENCY_US)?;
         }
-        report.add(&name("delete to gone"), &gone)?;
+        report.add(&name("delete to removed"), &removed)?;
         Ok((rounds + WARM_UP) * size)
     }
 
-    /// Writes an object for so many pods, and waits until all of them have their interface.
+    /// Creates an object for this many pods, and waits until all of them have their interface.
     pub fn attach(&mut self, size: usize) -> Result<Times> {
-        let api = self.beside.objects("podconfig", NAMESPACE)?;
-        let manifest = object(json!({
+        let api = self.knit.objects("podconfig", NAMESPACE)?;
+        let manifest = parse_object(json!({
             "apiVersion": "podconfig.opdev.io/v1alpha1",
             "kind": "PodConfig",
             "metadata": {"name": format!("for-{size}"), "namespace": NAMESPACE},
@@ -150,57 +150,57 @@ impl<'a> Hot<'a> {
                 "networkAttachments": [{"name": PREFIX, "master": "hotbr0", "cidr": "10.77.0.0/16"}],
             },
         }))?;
-        let began = Instant::now();
-        self.beside.wait(api.create(&PostParams::default(), &manifest))?;
-        let usable = self.all(size, true)?;
-        let (told, _) = self.watched.recv_timeout(LIMIT).context("the watch tells nothing")?;
-        Ok(Times { began, told, usable })
+        let start = Instant::now();
+        self.knit.block_on(api.create(&PostParams::default(), &manifest))?;
+        let usable = self.wait_interfaces(size, true)?;
+        let (notified, _) = self.objects.recv_timeout(TIMEOUT).context("no watch event arrives")?;
+        Ok(Times { start, notified, usable })
     }
 
-    /// Waits until the object's status counts so many pods. The object was written before.
+    /// Waits until the object's status counts this many pods. The object was created before.
     pub fn wait_for_status(&mut self, size: usize) -> Result<()> {
-        let until = Instant::now() + LIMIT;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let wait = until.saturating_duration_since(Instant::now());
-            let (_, news) = self.watched.recv_timeout(wait).context("the status does not come")?;
-            if news == (Watched::Seen { ready: size as u64 }) {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let (_, event) = self.objects.recv_timeout(wait).context("the status is not updated")?;
+            if event == (ObjectEvent::Applied { ready_pods: size as u64 }) {
                 return Ok(());
             }
         }
     }
 
-    /// Deletes the object, and waits until pods and the API server have nothing of it. Says how long each pod took.
+    /// Deletes the object, and waits until pods and API server have nothing of it. Returns how long each pod took.
     pub fn detach(&mut self, size: usize) -> Result<Vec<Duration>> {
-        let api = self.beside.objects("podconfig", NAMESPACE)?;
-        let began = Instant::now();
-        self.beside.wait(api.delete(&format!("for-{size}"), &DeleteParams::default()))?;
-        let gone = self.all(size, false)?;
+        let api = self.knit.objects("podconfig", NAMESPACE)?;
+        let start = Instant::now();
+        self.knit.block_on(api.delete(&format!("for-{size}"), &DeleteParams::default()))?;
+        let removed = self.wait_interfaces(size, false)?;
         loop {
-            let (_, news) = self.watched.recv_timeout(LIMIT).context("the object does not go")?;
-            if news == Watched::Gone {
-                return Ok(gone.into_iter().map(|at| at - began).collect());
+            let (_, event) = self.objects.recv_timeout(TIMEOUT).context("the object is not deleted")?;
+            if event == ObjectEvent::Deleted {
+                return Ok(removed.into_iter().map(|at| at - start).collect());
             }
         }
     }
 
-    /// When each of so many pods had, or had no more, its interface.
-    fn all(&self, size: usize, is_there: bool) -> Result<Vec<Instant>> {
-        let until = Instant::now() + LIMIT;
+    /// When the interface of each pod became usable, or was removed.
+    fn wait_interfaces(&self, size: usize, is_usable: bool) -> Result<Vec<Instant>> {
+        let deadline = Instant::now() + TIMEOUT;
         let mut times = vec![None; size];
         while times.iter().any(Option::is_none) {
-            let wait = until.saturating_duration_since(Instant::now());
-            let Ok(heard) = self.heard.recv_timeout(wait) else {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            let Ok(event) = self.interfaces.recv_timeout(wait) else {
                 let missing = times.iter().filter(|time| time.is_none()).count();
-                bail!("{missing} of {size} pods did not change within {} s", LIMIT.as_secs());
+                bail!("{missing} of {size} pods did not change within {} s", TIMEOUT.as_secs());
             };
-            if let Some(time) = times.get_mut(heard.pod).filter(|_| heard.is_there == is_there) {
-                *time = Some(heard.at);
+            if let Some(time) = times.get_mut(event.pod).filter(|_| event.is_usable == is_usable) {
+                *time = Some(event.at);
             }
         }
         Ok(times.into_iter().flatten().collect())
     }
 
-    /// What can be used is used: a packet goes there and back.
+    /// Checks that usable interfaces carry packets.
     fn check(&self, size: usize) -> Result<()> {
         for pod in self.pods.iter().take(size) {
             let mut ping = std::process::Command::new("ping");
@@ -212,21 +212,21 @@ impl<'a> Hot<'a> {
     }
 }
 
-impl Drop for Hot<'_> {
+impl Drop for Hotplug<'_> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.watch.abort();
         for listener in self.listeners.drain(..) {
-            // One that panicked has said so.
+            // A listener that panicked has printed why.
             let _ = listener.join();
         }
     }
 }
 
-/// When what happened with one object.
+/// The times of one object.
 pub struct Times {
-    began: Instant,
-    told: Instant,
+    start: Instant,
+    notified: Instant,
     usable: Vec<Instant>,
 }
 
@@ -237,17 +237,17 @@ fn ready_pods(found: &DynamicObject) -> u64 {
     found.data["status"]["readyPods"].as_u64().unwrap_or(0)
 }
 
-fn listen(pod: usize, mut socket: Socket, tell: &Sender<Heard>, stop: &AtomicBool) {
-    let mut link = Link::default();
+fn listen(pod: usize, mut socket: Socket, sender: &Sender<InterfaceEvent>, stop: &AtomicBool) {
+    let mut link = InterfaceState::default();
     while !stop.load(Ordering::Relaxed) {
-        // It is looked at the flag once in a while; a hundred of these must not disturb what is measured.
-        let heard = socket.recv_notification(Duration::from_secs(2), |kind, body| {
-            if let Some(is_there) = link.hear(kind, body) {
-                // Whoever listened may have ended.
-                let _ = tell.send(Heard { pod, at: Instant::now(), is_there });
+        // The flag is checked rarely: a hundred of these threads must not disturb the measurement.
+        let received = socket.recv_notification(Duration::from_secs(2), |kind, body| {
+            if let Some(is_usable) = link.on_message(kind, body) {
+                // The receiver may have ended.
+                let _ = sender.send(InterfaceEvent { pod, at: Instant::now(), is_usable });
             }
         });
-        if heard.is_err() {
+        if received.is_err() {
             return;
         }
     }
@@ -255,22 +255,22 @@ fn listen(pod: usize, mut socket: Socket, tell: &Sender<Heard>, stop: &AtomicBoo
 
 /// The interface in one pod.
 #[derive(Default)]
-struct Link {
-    /// Zero while there is none.
+struct InterfaceState {
+    /// Zero while it does not exist.
     index: i32,
     is_up: bool,
     has_address: bool,
 }
 
-impl Link {
-    /// Says when it can be used, and when it is gone.
-    fn hear(&mut self, kind: u16, body: &[u8]) -> Option<bool> {
-        let could = self.is_up && self.has_address;
+impl InterfaceState {
+    /// Returns `true` when the interface becomes usable and `false` when it is removed.
+    fn on_message(&mut self, kind: u16, body: &[u8]) -> Option<bool> {
+        let was_usable = self.is_up && self.has_address;
         match kind {
             RTM_NEWLINK | RTM_DELLINK => {
                 let (header, attributes) = LinkHeader::split(body)?;
                 let is_named = attributes.first(IFLA_IFNAME)?.str()?.starts_with(PREFIX);
-                // What is cut off loses its name first, and is deleted a moment later together with others.
+                // A disconnected link is renamed first; its deletion is deferred.
                 if (kind == RTM_DELLINK || !is_named) && header.index == self.index {
                     *self = Self::default();
                     return Some(false);
@@ -287,6 +287,6 @@ impl Link {
             }
             _ => {}
         }
-        (!could && self.is_up && self.has_address).then_some(true)
+        (!was_usable && self.is_up && self.has_address).then_some(true)
     }
 }

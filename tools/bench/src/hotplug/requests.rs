@@ -1,58 +1,59 @@
-//! What Knit asks of the API server for one attachment, counted by the API server itself.
+//! Knit's API requests for one attachment, counted by the API server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::latency::Hot;
-use super::{Beside, Report};
-use knit_soak::harness::until;
+use super::latency::Hotplug;
+use super::{KnitCluster, Report};
+use knit_soak::harness::wait_until;
 
-/// What changes something.
+/// The verbs that change something.
 const WRITES: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
-/// At most so many writes for one pod and object.
-const GOAL: f64 = 3.0;
+/// The goal for the number of writes per pod and object.
+const MAX_WRITES: f64 = 3.0;
 
-/// How often each thing was asked, by group and verb.
+/// The number of requests by group and verb.
 type Counts = BTreeMap<(String, String), f64>;
 
-/// Counts what one object for so many pods costs until its status is whole, and until it is gone.
-pub fn measure(report: &mut Report, hot: &mut Hot<'_>, size: usize) -> Result<()> {
-    let before = settled(hot.beside)?;
+/// Counts the requests for one object with this many pods until its status is complete, and until it is deleted.
+pub fn measure(report: &mut Report, hot: &mut Hotplug<'_>, size: usize) -> Result<()> {
+    let before = settled(hot.knit)?;
     hot.attach(size)?;
     hot.wait_for_status(size)?;
-    let between = settled(hot.beside)?;
+    let between = settled(hot.knit)?;
     hot.detach(size)?;
-    let after = settled(hot.beside)?;
+    let after = settled(hot.knit)?;
     let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
-    // The object's author makes one request each time.
+    // The benchmark's own create and delete are one request each.
     let (attach, detach) = (writes(&before, &between) - 1.0, writes(&between, &after) - 1.0);
     let each = |number: f64| number / size as f64;
-    report.add_once(&format!("{pods}: API writes per attach"), each(attach), "writes", Some(GOAL));
-    report.add_once(&format!("{pods}: API writes per detach"), each(detach), "writes", Some(GOAL));
+    report.add_value(&format!("{pods}: API writes per attach"), each(attach), "writes", Some(MAX_WRITES));
+    report.add_value(&format!("{pods}: API writes per detach"), each(detach), "writes", Some(MAX_WRITES));
     let other = requests(&before, &after) - attach - detach - 2.0;
-    report.add_once(&format!("{pods}: API reads per attach and detach"), each(other), "reads", None);
+    report.add_value(&format!("{pods}: API reads per attach and detach"), each(other), "reads", None);
     let events = of_group(&before, &after, |group| group == "events.k8s.io");
-    report.add_once(&format!("{pods}: Events per attach and detach"), each(events), "writes", None);
+    report.add_value(&format!("{pods}: Events per attach and detach"), each(events), "writes", None);
     Ok(())
 }
 
 /// The counts, once nothing is written any more.
-fn settled(beside: &Beside) -> Result<Counts> {
-    let mut last = counts(beside)?;
-    until("the API server is left alone", Duration::from_secs(30), || {
+fn settled(knit: &KnitCluster) -> Result<Counts> {
+    let mut last = counts(knit)?;
+    wait_until("no API writes happen", Duration::from_secs(30), || {
         std::thread::sleep(Duration::from_millis(1_500));
-        let now = counts(beside)?;
+        let now = counts(knit)?;
         let is_same = writes(&last, &now) == 0.0;
         last = now.clone();
-        Ok(if is_same { Ok(now) } else { Err("something is still written".to_owned()) })
+        Ok(if is_same { Ok(now) } else { Err("there are still writes".to_owned()) })
     })
 }
 
-fn counts(beside: &Beside) -> Result<Counts> {
+fn counts(knit: &KnitCluster) -> Result<Counts> {
     let request = http::Request::get("/metrics").body(Vec::new())?;
-    let text = beside.wait(beside.client().request_text(request)).context("the API server's metrics")?;
+    let text =
+        knit.block_on(knit.client().request_text(request)).context("cannot read the API server's metrics")?;
     Ok(parse(&text))
 }
 
@@ -82,13 +83,13 @@ fn requests(before: &Counts, after: &Counts) -> f64 {
     of_group(before, after, is_knit)
 }
 
-fn of_group(before: &Counts, after: &Counts, is_meant: fn(&str) -> bool) -> f64 {
-    difference(before, after, |group, _| is_meant(group))
+fn of_group(before: &Counts, after: &Counts, matches: fn(&str) -> bool) -> f64 {
+    difference(before, after, |group, _| matches(group))
 }
 
-fn difference(before: &Counts, after: &Counts, is_meant: impl Fn(&str, &str) -> bool) -> f64 {
-    let meant = after.iter().filter(|((group, verb), _)| is_meant(group, verb));
-    meant.map(|(what, number)| number - before.get(what).unwrap_or(&0.0)).sum()
+fn difference(before: &Counts, after: &Counts, matches: impl Fn(&str, &str) -> bool) -> f64 {
+    let matching = after.iter().filter(|((group, verb), _)| matches(group, verb));
+    matching.map(|(what, number)| number - before.get(what).unwrap_or(&0.0)).sum()
 }
 
 #[cfg(test)]
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_of_knits_groups_are_told_from_all_else() {
+    fn only_writes_of_knits_groups_count() {
         let line = |group: &str, verb: &str, number: u32| {
             format!(
                 "apiserver_request_total{{code=\"200\",group=\"{group}\",resource=\"x\",verb=\"{verb}\"}} {number}\n"

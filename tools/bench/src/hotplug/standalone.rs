@@ -16,7 +16,7 @@ const INTERFACES: usize = 16;
 
 /// Measures inside the calling thread's network namespace, which is the host.
 pub fn measure(report: &mut Report) -> Result<()> {
-    let folder = tempfile::tempdir().context("cannot make a folder for Knit's state")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
     let mut node = Standalone::open(&folder.path().join("state"))?;
     let pods = (0..SANDBOXES).map(|_| Netns::unnamed()).collect::<Result<Vec<_>, _>>()?;
     for (number, pod) in pods.iter().enumerate() {
@@ -25,27 +25,27 @@ pub fn measure(report: &mut Report) -> Result<()> {
     let manifest = folder.path().join("objects.yaml");
     std::fs::write(&manifest, objects(0..INTERFACES)).context("cannot write the objects")?;
     let all = standalone::read_objects(&manifest)?;
-    let began = Instant::now();
+    let start = Instant::now();
     let changes = node.apply(all, "bench")?;
-    let whole = began.elapsed();
+    let total = start.elapsed();
     let keys: Vec<_> = changes.into_iter().map(|change| change.key).collect();
     check(&node, SANDBOXES * INTERFACES)?;
-    let one = (SANDBOXES * INTERFACES) as f64;
+    let count = (SANDBOXES * INTERFACES) as f64;
     let all = format!("{SANDBOXES} sandboxes x {INTERFACES} interfaces");
-    report.add_once(&format!("{all}: made"), milliseconds(whole), "ms", None);
-    report.add_once(&format!("{all}: made, each"), milliseconds(whole) * 1e3 / one, "µs", None);
+    report.add_value(&format!("{all}: created"), milliseconds(total), "ms", None);
+    report.add_value(&format!("{all}: created, each"), milliseconds(total) * 1e3 / count, "µs", None);
 
     std::fs::write(&manifest, objects(INTERFACES..INTERFACES + 1)).context("cannot write the object")?;
     let more = standalone::read_objects(&manifest)?;
-    let began = Instant::now();
+    let start = Instant::now();
     node.apply(more, "bench")?;
-    let added = began.elapsed();
+    let added = start.elapsed();
     check(&node, SANDBOXES * (INTERFACES + 1))?;
-    report.add_once(&format!("one more interface on each of {SANDBOXES}"), milliseconds(added), "ms", None);
+    report.add_value(&format!("one more interface on each of {SANDBOXES}"), milliseconds(added), "ms", None);
 
-    let began = Instant::now();
+    let start = Instant::now();
     node.delete(&keys, "bench")?;
-    report.add_once(&format!("{all}: removed"), milliseconds(began.elapsed()), "ms", None);
+    report.add_value(&format!("{all}: removed"), milliseconds(start.elapsed()), "ms", None);
     check(&node, SANDBOXES)
 }
 
@@ -53,7 +53,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Each with a bridge of its own: one takes at most 1,023 ports.
+/// Each object has its own bridge: a bridge has at most 1,023 ports.
 fn objects(numbers: std::ops::Range<usize>) -> String {
     let object = |number: usize| {
         format!(
@@ -82,13 +82,13 @@ fn sandbox(number: usize, pod: &Netns) -> Result<Sandbox> {
     })
 }
 
-/// Fails unless so many interfaces stand.
+/// Fails unless this many interfaces are ready.
 fn check(node: &Standalone, number: usize) -> Result<()> {
     let state = node.state();
     let ready = state.units.values().flat_map(|made| &made.interfaces).filter(|(_, link)| link.ready).count();
     if ready != number {
         let problem = state.problems.values().flatten().next().map(|(_, problem)| problem.to_string());
-        bail!("{ready} of {number} interfaces stand: {}", problem.unwrap_or_default());
+        bail!("{ready} of {number} interfaces are ready: {}", problem.unwrap_or_default());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Knit as a node runs it, with a pod whose label says which link it has.
+//! Knit as it runs on a node, with a pod whose label selects its link.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use knit_engine::{Event, Unit};
 use knit_kernel::Netns;
 use knit_model::{Sandbox, SandboxId};
 
-use super::bare::{LINK, MTU, OTHER_MTU, path_of, pod};
+use super::netlink::{LINK, MTU, OTHER_MTU, path_of, pod};
 use super::{Case, expect};
 
-/// The label that says which link.
+/// The label that selects the link.
 const LABEL: &str = "link";
 
 /// A node whose host is the calling thread's namespace, and one pod.
@@ -22,7 +22,7 @@ pub struct Knit {
 }
 
 impl Knit {
-    /// Opens a node that has two objects of each kind: the same link with two MTUs.
+    /// Opens a node with two objects of each kind: the same link with two MTUs.
     pub fn open(folder: &Path, cases: &[&Case]) -> Result<Self> {
         let mut node = Standalone::open(&folder.join("state"))?;
         let manifest = folder.join("objects.yaml");
@@ -57,22 +57,22 @@ impl Knit {
         Ok(Self { node, sandbox, _pod: pod })
     }
 
-    /// The label asks for the link.
-    pub fn make(&mut self, case: &Case) -> Result<()> {
-        self.ask(Some(label(case, MTU)))
+    /// Selects the link by the label.
+    pub fn create(&mut self, case: &Case) -> Result<()> {
+        self.set_label(Some(label(case, MTU)))
     }
 
-    /// The label asks for the same link with another MTU.
+    /// Selects the same link with another MTU.
     pub fn change(&mut self, case: &Case) -> Result<()> {
-        self.ask(Some(label(case, OTHER_MTU)))
+        self.set_label(Some(label(case, OTHER_MTU)))
     }
 
-    /// The label goes; when this returns the link is cut off.
+    /// Removes the label; the link is disconnected when this returns.
     pub fn remove(&mut self) -> Result<()> {
-        self.ask(None)
+        self.set_label(None)
     }
 
-    fn ask(&mut self, value: Option<String>) -> Result<()> {
+    fn set_label(&mut self, value: Option<String>) -> Result<()> {
         let labels = value.map(|value| (LABEL.to_owned(), value)).into_iter().collect();
         let sandbox = Sandbox { labels, ..self.sandbox.clone() };
         self.node.node().handle(Event::SandboxUpdated(sandbox))?;
@@ -85,13 +85,13 @@ impl Knit {
         let problems = state.problems.get(&unit).into_iter().flatten();
         let problems: Vec<String> = problems.map(|(_, problem)| problem.to_string()).collect();
         let made = state.units.get(&unit).into_iter().flat_map(|made| &made.interfaces);
-        let there =
+        let is_ready =
             made.clone().any(|(_, link)| link.ready && link.kind == case.name && link.mtu == Some(mtu));
-        expect(there && problems.is_empty(), || format!("no {} with MTU {mtu}: {problems:?}", case.name))
+        expect(is_ready && problems.is_empty(), || format!("no {} with MTU {mtu}: {problems:?}", case.name))
     }
 
-    /// What a node does when nobody waits: deletes what was cut off.
-    pub fn tidy(&mut self) -> Result<()> {
+    /// Deletes the links whose deletion was deferred, as a node does when it is idle.
+    pub fn delete_deferred(&mut self) -> Result<()> {
         Ok(self.node.node().clean_up()?)
     }
 }

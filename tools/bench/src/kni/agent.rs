@@ -1,4 +1,4 @@
-//! The agent as people run it, and a client of it.
+//! A running agent, and a client for it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,12 +12,12 @@ use super::{Pod, path_of};
 use knit_dev::places;
 use knit_dev::process;
 
-/// The namespace of pods that no other is said for.
+/// The default namespace of pods.
 const NAMESPACE: &str = "bench";
-/// The agent has this long to be there.
-const START: Duration = Duration::from_secs(30);
+/// How long the agent may take to become ready.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running agent with a client that is connected.
+/// A running agent with a connected client.
 pub struct Agent {
     program: PathBuf,
     folder: PathBuf,
@@ -26,7 +26,7 @@ pub struct Agent {
     client: Client,
 }
 
-/// What the agent and its node have.
+/// The resources of the agent and its node.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint {
     /// Anonymous memory, in MiB.
@@ -41,7 +41,7 @@ pub struct Footprint {
     pub leases: u64,
 }
 
-/// Builds the program that people run, optimised, and says where it is.
+/// Builds the release binary `knit`; returns its path.
 pub fn build() -> Result<PathBuf> {
     let mut cargo = knit_dev::process::cargo();
     cargo.current_dir(places::workspace()).args([
@@ -58,34 +58,34 @@ pub fn build() -> Result<PathBuf> {
 }
 
 impl Agent {
-    /// Starts an agent on the calling thread's namespace, and waits until it answers.
+    /// Starts an agent in the calling thread's namespace, and waits until it is ready.
     pub fn start(program: &Path, folder: &Path) -> Result<Self> {
         let (child, _) = spawn(program, folder)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (program, folder) = (program.to_owned(), folder.to_owned());
         let client = match connect(&runtime, &folder) {
             Ok(client) => client,
-            Err(why) => {
-                end(child);
-                return Err(why);
+            Err(error) => {
+                kill(child);
+                return Err(error);
             }
         };
         Ok(Self { program, folder, child: Some(child), runtime, client })
     }
 
-    /// Ends it and starts another, with the same state. Says how long that one took to answer for all its pods.
+    /// Restarts the agent with the same state. Returns how long the new one took until it listed all its pods.
     pub fn restart(mut self) -> Result<(Self, Duration)> {
         let pods = self.pods()?;
         if let Some(child) = self.child.take() {
-            end(child);
+            kill(child);
         }
-        let (child, began) = spawn(&self.program, &self.folder)?;
+        let (child, start) = spawn(&self.program, &self.folder)?;
         self.child = Some(child);
         self.client = connect(&self.runtime, &self.folder)?;
         if self.pods()? != pods {
-            bail!("after the restart the agent knows other pods");
+            bail!("the agent has other pods after the restart");
         }
-        Ok((self, began.elapsed()))
+        Ok((self, start.elapsed()))
     }
 
     fn pods(&self) -> Result<usize> {
@@ -120,14 +120,14 @@ impl Agent {
         Ok(())
     }
 
-    /// Attaches all at once. Says how long each took, and all of them.
+    /// Attaches pods concurrently. Returns the duration of each, and the total.
     pub fn attach_all(&self, pods: &[Pod]) -> Result<(Vec<Duration>, Duration)> {
-        let began = Instant::now();
+        let start = Instant::now();
         let times = self.runtime.block_on(async {
             let calls = pods.iter().enumerate().map(|(number, pod)| {
                 let (mut client, request) =
                     (self.client.clone(), request(NAMESPACE, &format!("many-{number}"), pod));
-                tokio::spawn(async move { client.attach(request).await.map(|_| began.elapsed()) })
+                tokio::spawn(async move { client.attach(request).await.map(|_| start.elapsed()) })
             });
             let mut times = Vec::new();
             for call in calls.collect::<Vec<_>>() {
@@ -135,14 +135,14 @@ impl Agent {
             }
             anyhow::Ok(times)
         })?;
-        Ok((times, began.elapsed()))
+        Ok((times, start.elapsed()))
     }
 
-    /// Waits until links that were cut off are deleted.
+    /// Waits until deferred deletions of links are done.
     pub fn settle(&self) -> Result<()> {
-        let until = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         while self.footprint()?.links > 2 {
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 bail!("links are left on the host");
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -151,11 +151,19 @@ impl Agent {
     }
 
     pub fn footprint(&self) -> Result<Footprint> {
-        let pid = self.child.as_ref().map(Child::id).context("the agent runs")?;
+        let pid = self.child.as_ref().map(Child::id).context("the agent does not run")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let memory = |key: &str| -> Result<f64> {
-            let line = status.lines().find(|line| line.starts_with(key)).context("no such line")?;
-            Ok(line.split_whitespace().nth(1).context("no number")?.parse::<f64>()? / 1024.0)
+            let line = status
+                .lines()
+                .find(|line| line.starts_with(key))
+                .context("missing line in /proc/<pid>/status")?;
+            Ok(line
+                .split_whitespace()
+                .nth(1)
+                .context("missing number in /proc/<pid>/status")?
+                .parse::<f64>()?
+                / 1024.0)
         };
         let mut client = self.client.clone();
         let capacity = self.runtime.block_on(async move { client.get_capacity(Default::default()).await })?;
@@ -172,14 +180,14 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            end(child);
+            kill(child);
         }
     }
 }
 
 fn spawn(program: &Path, folder: &Path) -> Result<(Child, Instant)> {
     let log = std::fs::File::create(folder.join("log"))?;
-    // However this program ends, the agent ends with it.
+    // The agent is killed when this process ends.
     let mut command = Command::new("setpriv");
     command
         .args(["--pdeathsig", "KILL"])
@@ -194,12 +202,12 @@ fn spawn(program: &Path, folder: &Path) -> Result<(Child, Instant)> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log);
-    let began = Instant::now();
-    Ok((command.spawn().context("cannot start the agent")?, began))
+    let start = Instant::now();
+    Ok((command.spawn().context("cannot start the agent")?, start))
 }
 
 fn connect(runtime: &Runtime, folder: &Path) -> Result<Client> {
-    let (socket, until) = (folder.join("kni.sock"), Instant::now() + START);
+    let (socket, deadline) = (folder.join("kni.sock"), Instant::now() + START_TIMEOUT);
     loop {
         let connected = runtime.block_on(async {
             let mut client = Client::connect(&socket).await?;
@@ -208,15 +216,17 @@ fn connect(runtime: &Runtime, folder: &Path) -> Result<Client> {
         });
         match connected {
             Ok(Some(client)) => return Ok(client),
-            Err(why) if Instant::now() > until => return Err(why).context("the agent does not answer"),
-            Ok(None) if Instant::now() > until => bail!("the node does not become ready"),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error).context("the agent does not answer");
+            }
+            Ok(None) if Instant::now() > deadline => bail!("the node does not become ready"),
             _ => std::thread::sleep(Duration::from_millis(5)),
         }
     }
 }
 
-fn end(mut child: Child) {
-    // It may have ended by itself.
+fn kill(mut child: Child) {
+    // It may have ended already.
     let _ = child.kill();
     let _ = child.wait();
 }

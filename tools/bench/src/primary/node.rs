@@ -1,4 +1,4 @@
-//! A node of a cluster, as its container runtime sees it.
+//! A node of a cluster, and its container runtime.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ use super::conflist::Conflist;
 use crate::cri::{Cri, Sandbox};
 use knit_testcluster::{self, Cluster, containerd_socket, node_name};
 
-/// Links that were cut off have this long to be gone.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long deferred deletions of links may take.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A node.
+/// A node of a running cluster.
 pub struct Node {
     /// Its container runtime.
     pub cri: Cri,
-    /// The list of plugins that the runtime calls.
+    /// The conflist of the runtime.
     pub plugins: Conflist,
     /// Its address.
     pub address: IpAddr,
@@ -30,7 +30,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node of a cluster that is up.
+    /// Opens a node of a running cluster.
     pub fn open(cluster: &Cluster, number: u8) -> Result<Self> {
         let socket = containerd_socket(cluster, number);
         let cgroup = format!("/{}/{}", cluster.names().cgroup(), node_name(number));
@@ -43,35 +43,35 @@ impl Node {
         })
     }
 
-    /// Runs a closure in the node's mount and network namespaces, on a thread of its own that ends with it.
-    pub fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    /// Runs a closure in the node's mount and network namespaces, on a separate thread.
+    pub fn run_in<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 self.enter()?;
                 work()
             });
-            worker.join().expect("what is measured does not panic")
+            worker.join().expect("the closure does not panic")
         })
     }
 
-    /// Moves the calling thread into the node, for good.
+    /// Moves the calling thread into the node permanently.
     pub fn enter(&self) -> Result<()> {
-        // A thread that shares its working folder with others cannot move to other mounts.
-        unshare(CloneFlags::CLONE_FS).context("cannot leave this program's folder")?;
+        // A thread that shares its file system attributes with others cannot enter another mount namespace.
+        unshare(CloneFlags::CLONE_FS).context("cannot unshare the file system attributes")?;
         for (kind, flag) in [("mnt", CloneFlags::CLONE_NEWNS), ("net", CloneFlags::CLONE_NEWNET)] {
             let path = format!("/proc/{}/ns/{kind}", self.process);
-            let space = File::open(&path).with_context(|| format!("the node is gone: no {path}"))?;
-            setns(&space, flag).with_context(|| format!("cannot enter {path}"))?;
+            let namespace = File::open(&path).with_context(|| format!("the node does not run: no {path}"))?;
+            setns(&namespace, flag).with_context(|| format!("cannot enter {path}"))?;
         }
         Ok(())
     }
 
-    /// The node's own network.
+    /// The node's network namespace.
     pub fn netns(&self) -> Result<Netns> {
         Ok(Netns::open(Path::new(&format!("/proc/{}/ns/net", self.process)))?)
     }
 
-    /// The network of a pod.
+    /// The network namespace of a pod.
     pub fn netns_of(&self, pod: &Sandbox) -> Result<Netns> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let found = runtime.block_on(async {
@@ -82,18 +82,18 @@ impl Node {
         Ok(Netns::of_process(pid)?)
     }
 
-    /// How many links the node has.
+    /// The number of links of the node.
     pub fn links(&self) -> Result<usize> {
-        let lines = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
+        let lines = self.run_in(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
         Ok(lines.lines().count().saturating_sub(2))
     }
 
-    /// Waits until the node has no more links than this: some are deleted a moment after they were cut off.
+    /// Waits until the node has no more links than this: their deletion is deferred.
     pub fn settle(&self, links: usize) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
         while self.links()? > links {
-            if Instant::now() > until {
-                bail!("{} links are on the node, {links} should be", self.links()?);
+            if Instant::now() > deadline {
+                bail!("the node has {} links, expected {links}", self.links()?);
             }
             std::thread::sleep(Duration::from_millis(10));
         }

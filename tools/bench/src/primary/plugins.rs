@@ -1,4 +1,4 @@
-//! What of a pod's start is its network: the plugins that a container runtime calls, called as it calls them.
+//! The network's share of a pod's start: the CNI plugins, called like by a container runtime.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -8,110 +8,113 @@ use knit_kernel::Netns;
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::Value;
 
-use super::side::Side;
-use super::{Extent, Sides};
-use crate::attach::in_turn;
+use super::cluster::BenchCluster;
+use super::{Clusters, Scale};
+use crate::attach::alternate;
 use crate::kni::path_of;
 use knit_report::Samples;
 use knit_report::{Goal, Report};
 use knit_soak::harness::programs;
 
-/// What the rows are called.
+/// The names of the rows.
 pub const ADD: &str = "CNI ADD";
 const DEL: &str = "CNI DEL";
-/// So many pods come before the first of them goes.
+/// The number of pods that are added before the first one is deleted.
 const BATCH: usize = 10;
-/// Knit's part of a pod's start against the reference's: five times faster.
+/// The goal for Knit compared with the reference: five times faster.
 const GOAL: Goal = Goal::AtMost(0.2);
 
-/// Measures calls one by one, then many at once.
-pub fn run(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
-    one_by_one(report, sides, extent.rounds, "")?;
-    at_once(report, sides, extent)
+/// Measures sequential calls, then concurrent ones.
+pub fn run(report: &mut Report, clusters: &Clusters, scale: Scale) -> Result<()> {
+    sequential(report, clusters, scale.rounds, "")?;
+    concurrent(report, clusters, scale)
 }
 
-/// Calls one by one, on both sides in turn. `with` says how the nodes are.
-pub fn one_by_one(report: &mut Report, sides: &Sides, rounds: usize, with: &str) -> Result<()> {
-    let (mut knit, mut reference) = (Pods::new(&sides.knit, BATCH)?, Pods::new(&sides.reference, BATCH)?);
-    let before = agent_cpu(&sides.knit)?;
+/// Sequential calls, alternating between the clusters. `with` describes the state of the nodes.
+pub fn sequential(report: &mut Report, clusters: &Clusters, rounds: usize, with: &str) -> Result<()> {
+    let (mut knit, mut reference) =
+        (Pods::new(&clusters.knit, BATCH)?, Pods::new(&clusters.reference, BATCH)?);
+    let before = agent_cpu(&clusters.knit)?;
     let batches = rounds.div_ceil(BATCH) + 1;
     for batch in 0..batches {
-        // The first is the warm-up.
+        // The first batch is the warm-up.
         let counts = batch > 0;
         for pod in 0..BATCH {
-            in_turn(pod, || knit.add(batch, pod, counts), || reference.add(batch, pod, counts))?;
+            alternate(pod, || knit.add(batch, pod, counts), || reference.add(batch, pod, counts))?;
         }
-        in_turn(batch, || knit.delete(counts), || reference.delete(counts))?;
+        alternate(batch, || knit.delete(counts), || reference.delete(counts))?;
     }
-    knit.cpu += agent_cpu(&sides.knit)? - before;
+    knit.cpu += agent_cpu(&clusters.knit)? - before;
     let (add, del) = (format!("{ADD}{with}"), format!("{DEL}{with}"));
     for pods in [&knit, &reference] {
-        report.add_times(&pods.side.row(&add), &pods.adds)?;
-        report.add_times(&pods.side.row(&del), &pods.dels)?;
+        report.add_times(&pods.cluster.row(&add), &pods.adds)?;
+        report.add_times(&pods.cluster.row(&del), &pods.dels)?;
     }
     let cpu = format!("CPU of a {ADD} and {DEL}{with}");
     for pods in [&knit, &reference] {
         let each = pods.cpu.as_secs_f64() * 1e3 / (batches * BATCH) as f64;
-        report.add_once(&pods.side.row(&cpu), each, "ms", None);
+        report.add_value(&pods.cluster.row(&cpu), each, "ms", None);
     }
-    let compared = |what: &str| (sides.knit.row(what), sides.reference.row(what));
+    let compared = |what: &str| (clusters.knit.row(what), clusters.reference.row(what));
     let (one, other) = compared(&add);
     report.compare(&one, &other, Some(GOAL))?;
     let (one, other) = compared(&del);
     report.compare(&one, &other, None)?;
     let (one, other) = compared(&cpu);
-    report.compare_once(&one, &other, None)
+    report.compare_value(&one, &other, None)
 }
 
-fn at_once(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
-    let number = extent.together;
-    let (mut knit, mut reference) = (Pods::new(&sides.knit, number)?, Pods::new(&sides.reference, number)?);
+fn concurrent(report: &mut Report, clusters: &Clusters, scale: Scale) -> Result<()> {
+    let number = scale.concurrent;
+    let (mut knit, mut reference) =
+        (Pods::new(&clusters.knit, number)?, Pods::new(&clusters.reference, number)?);
     let [mut all, mut reference_all] = [const { Samples::new() }; 2];
-    for batch in 0..=extent.rounds.div_ceil(number) {
+    for batch in 0..=scale.rounds.div_ceil(number) {
         let counts = batch > 0;
-        in_turn(
+        alternate(
             batch,
-            || knit.together(batch, counts, &mut all),
-            || reference.together(batch, counts, &mut reference_all),
+            || knit.add_all(batch, counts, &mut all),
+            || reference.add_all(batch, counts, &mut reference_all),
         )?;
     }
-    let (one, whole) = (format!("{ADD}, one of {number} at once"), format!("{ADD}, all of {number} at once"));
+    let (one, total) =
+        (format!("{ADD}, one of {number} concurrent"), format!("{ADD}, all of {number} concurrent"));
     for (pods, all) in [(&knit, &all), (&reference, &reference_all)] {
-        report.add_times(&pods.side.row(&one), &pods.adds)?;
-        report.add_median(&pods.side.row(&whole), all)?;
+        report.add_times(&pods.cluster.row(&one), &pods.adds)?;
+        report.add_median(&pods.cluster.row(&total), all)?;
     }
-    for what in [one, whole] {
-        report.compare(&sides.knit.row(&what), &sides.reference.row(&what), Some(GOAL))?;
+    for what in [one, total] {
+        report.compare(&clusters.knit.row(&what), &clusters.reference.row(&what), Some(GOAL))?;
     }
     Ok(())
 }
 
-/// Namespaces that are connected and disconnected over and over: making and ending them would disturb what is measured.
+/// Network namespaces that are connected and disconnected repeatedly: creating and deleting them would disturb the measurement.
 struct Pods<'a> {
-    side: &'a Side,
-    spaces: Vec<Netns>,
-    /// What the node had before.
+    cluster: &'a BenchCluster,
+    namespaces: Vec<Netns>,
+    /// The number of links of the node before.
     links: usize,
     connected: Vec<(String, String, Value)>,
     adds: Samples,
     dels: Samples,
-    /// What the plugins took of a CPU.
+    /// The CPU time of the plugins.
     cpu: Duration,
 }
 
 impl<'a> Pods<'a> {
-    fn new(side: &'a Side, number: usize) -> Result<Self> {
-        let spaces = (0..number).map(|_| Netns::unnamed()).collect::<Result<_, _>>()?;
-        let links = side.node().links()?;
+    fn new(cluster: &'a BenchCluster, number: usize) -> Result<Self> {
+        let namespaces = (0..number).map(|_| Netns::unnamed()).collect::<Result<_, _>>()?;
+        let links = cluster.node().links()?;
         let (adds, dels) = (Samples::new(), Samples::new());
-        Ok(Self { side, spaces, links, connected: Vec::new(), adds, dels, cpu: Duration::ZERO })
+        Ok(Self { cluster, namespaces, links, connected: Vec::new(), adds, dels, cpu: Duration::ZERO })
     }
 
     fn add(&mut self, batch: usize, pod: usize, counts: bool) -> Result<()> {
-        let (id, netns) = (format!("bench-{batch}-{pod}"), path_of(&self.spaces[pod]));
-        let node = self.side.node();
+        let (id, netns) = (format!("bench-{batch}-{pod}"), path_of(&self.namespaces[pod]));
+        let node = self.cluster.node();
         let before = plugins_cpu()?;
-        let (result, took) = node.inside(|| timed(|| node.plugins.add(&id, &netns)))?;
+        let (result, took) = node.run_in(|| timed(|| node.plugins.add(&id, &netns)))?;
         self.cpu += plugins_cpu()? - before;
         if counts {
             self.adds.add_warm(took);
@@ -120,12 +123,12 @@ impl<'a> Pods<'a> {
         Ok(())
     }
 
-    /// Takes all away, one by one.
+    /// Disconnects all pods sequentially.
     fn delete(&mut self, counts: bool) -> Result<()> {
-        let node = self.side.node();
+        let node = self.cluster.node();
         for (id, netns, result) in self.connected.drain(..) {
             let before = plugins_cpu()?;
-            let ((), took) = node.inside(|| timed(|| node.plugins.del(&id, &netns, &result)))?;
+            let ((), took) = node.run_in(|| timed(|| node.plugins.del(&id, &netns, &result)))?;
             self.cpu += plugins_cpu()? - before;
             if counts {
                 self.dels.add_warm(took);
@@ -134,36 +137,36 @@ impl<'a> Pods<'a> {
         node.settle(self.links)
     }
 
-    /// Connects all pods at once, and takes them away again.
-    fn together(&mut self, batch: usize, counts: bool, all: &mut Samples) -> Result<()> {
-        let (node, begin) = (self.side.node(), Barrier::new(self.spaces.len()));
+    /// Connects all pods concurrently, and disconnects them.
+    fn add_all(&mut self, batch: usize, counts: bool, all: &mut Samples) -> Result<()> {
+        let (node, barrier) = (self.cluster.node(), Barrier::new(self.namespaces.len()));
         let done = std::thread::scope(|scope| {
             let call = |pod: usize, netns: String| {
                 let id = format!("many-{batch}-{pod}");
-                let begin = &begin;
+                let barrier = &barrier;
                 move || {
                     let entered = node.enter();
-                    begin.wait();
+                    barrier.wait();
                     entered?;
-                    let began = Instant::now();
+                    let start = Instant::now();
                     let result = node.plugins.add(&id, &netns)?;
-                    Ok(((id, netns, result), began, Instant::now()))
+                    Ok(((id, netns, result), start, Instant::now()))
                 }
             };
             let calls: Vec<_> = self
-                .spaces
+                .namespaces
                 .iter()
                 .enumerate()
-                .map(|(pod, space)| scope.spawn(call(pod, path_of(space))))
+                .map(|(pod, netns)| scope.spawn(call(pod, path_of(netns))))
                 .collect();
             let joined = calls.into_iter().map(|one| one.join().expect("a call does not panic"));
             joined.collect::<Result<Vec<_>>>()
         })?;
-        let began = done.iter().map(|(_, began, _)| *began).min().context("there are pods")?;
-        let ended = done.iter().map(|(_, _, ended)| *ended).max().context("there are pods")?;
+        let start = done.iter().map(|(_, start, _)| *start).min().context("no pods")?;
+        let end = done.iter().map(|(_, _, end)| *end).max().context("no pods")?;
         if counts {
-            done.iter().for_each(|(_, began, ended)| self.adds.add_warm(*ended - *began));
-            all.add_warm(ended - began);
+            done.iter().for_each(|(_, start, end)| self.adds.add_warm(*end - *start));
+            all.add_warm(end - start);
         }
         self.connected = done.into_iter().map(|(pod, ..)| pod).collect();
         self.delete(false)
@@ -171,24 +174,24 @@ impl<'a> Pods<'a> {
 }
 
 fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
-    let began = Instant::now();
+    let start = Instant::now();
     let outcome = work()?;
-    Ok((outcome, began.elapsed()))
+    Ok((outcome, start.elapsed()))
 }
 
-/// What children of this process, and theirs, have taken of a CPU.
+/// The CPU time of ended child processes.
 fn plugins_cpu() -> Result<Duration> {
-    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("cannot look at what plugins used")?;
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("cannot read the CPU time of plugins")?;
     let time = usage.user_time() + usage.system_time();
     Ok(Duration::new(time.tv_sec().try_into()?, u32::try_from(time.tv_usec())? * 1_000))
 }
 
-/// What a side's agent has taken of a CPU.
-pub fn agent_cpu(side: &Side) -> Result<Duration> {
-    Ok(agent(side)?.map(|used| used.cpu).unwrap_or_default())
+/// The CPU time of a cluster's agent.
+pub fn agent_cpu(cluster: &BenchCluster) -> Result<Duration> {
+    Ok(agent(cluster)?.map(|used| used.cpu).unwrap_or_default())
 }
 
-/// What a side's agent uses, if it has one.
-pub fn agent(side: &Side) -> Result<Option<programs::Usage>> {
-    side.agent()?.as_ref().map(programs::usage).transpose()
+/// The resource usage of a cluster's agent, if it has one.
+pub fn agent(cluster: &BenchCluster) -> Result<Option<programs::Usage>> {
+    cluster.agent()?.as_ref().map(programs::usage).transpose()
 }

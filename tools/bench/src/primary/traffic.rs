@@ -1,11 +1,11 @@
-//! TCP between pods on one node and across two, and the same between the nodes themselves, which no pod network can beat.
+//! TCP between pods on one node and across two, and between the nodes themselves, which is the upper bound.
 
 use anyhow::{Context, Result};
 
-use super::side::Side;
-use super::{Extent, Sides};
+use super::cluster::BenchCluster;
+use super::{Clusters, Scale};
 use crate::cri::Sandbox;
-use crate::wire::{KINDS, SLICE, Wire, median};
+use crate::tcp::{METRICS, SLICE, TcpPath, median};
 use knit_report::{Goal, Report};
 
 const ONE_NODE: &str = "pod to pod, one node";
@@ -13,30 +13,30 @@ const ACROSS: &str = "pod to pod, across nodes";
 const HOST_ONE_NODE: &str = "host to itself";
 const HOST_ACROSS: &str = "host to host, across nodes";
 
-/// Measures all ways of both clusters, in turn.
-pub fn run(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
-    let (knit, reference) = (Ways::open(&sides.knit)?, Ways::open(&sides.reference)?);
-    for (kind, unit, measure) in KINDS {
-        for way in [ONE_NODE, HOST_ONE_NODE, ACROSS, HOST_ACROSS] {
+/// Measures all paths of both clusters alternately.
+pub fn run(report: &mut Report, clusters: &Clusters, scale: Scale) -> Result<()> {
+    let (knit, reference) = (TcpPaths::open(&clusters.knit)?, TcpPaths::open(&clusters.reference)?);
+    for (kind, unit, measure) in METRICS {
+        for path in [ONE_NODE, HOST_ONE_NODE, ACROSS, HOST_ACROSS] {
             let mut rates: [Vec<f64>; 2] = [const { Vec::new() }; 2];
-            for slice in 0..extent.slices {
-                // The other one first each time.
+            for slice in 0..scale.slices {
+                // The order alternates.
                 for turn in [slice % 2, (slice + 1) % 2] {
-                    let ways = if turn == 0 { &knit } else { &reference };
-                    rates[turn].push(measure(ways.wire(way)?, SLICE)?);
+                    let paths = if turn == 0 { &knit } else { &reference };
+                    rates[turn].push(measure(paths.find(path)?, SLICE)?);
                 }
             }
             let [of_knit, of_reference] = rates;
-            for (side, rates) in [(&sides.knit, of_knit), (&sides.reference, of_reference)] {
-                report.add_once(&side.row(&format!("{way}: {kind}")), median(rates), unit, None);
+            for (cluster, rates) in [(&clusters.knit, of_knit), (&clusters.reference, of_reference)] {
+                report.add_value(&cluster.row(&format!("{path}: {kind}")), median(rates), unit, None);
             }
         }
-        for (way, floor) in [(ONE_NODE, HOST_ONE_NODE), (ACROSS, HOST_ACROSS)] {
-            let (name, floor) = (format!("{way}: {kind}"), format!("{floor}: {kind}"));
+        for (path, floor) in [(ONE_NODE, HOST_ONE_NODE), (ACROSS, HOST_ACROSS)] {
+            let (name, floor) = (format!("{path}: {kind}"), format!("{floor}: {kind}"));
             let goal = Some(Goal::AtLeast(1.0));
-            report.compare_once(&sides.knit.row(&name), &sides.reference.row(&name), goal)?;
-            for side in [&sides.knit, &sides.reference] {
-                report.compare_once(&side.row(&name), &side.row(&floor), None)?;
+            report.compare_value(&clusters.knit.row(&name), &clusters.reference.row(&name), goal)?;
+            for cluster in [&clusters.knit, &clusters.reference] {
+                report.compare_value(&cluster.row(&name), &cluster.row(&floor), None)?;
             }
         }
     }
@@ -44,42 +44,42 @@ pub fn run(report: &mut Report, sides: &Sides, extent: Extent) -> Result<()> {
     reference.close()
 }
 
-/// The ways of one cluster.
-struct Ways<'a> {
-    side: &'a Side,
-    wires: Vec<(&'static str, Wire)>,
-    /// Pods and their nodes.
+/// The paths of one cluster.
+struct TcpPaths<'a> {
+    cluster: &'a BenchCluster,
+    paths: Vec<(&'static str, TcpPath)>,
+    /// Pods and the indexes of their nodes.
     pods: Vec<(usize, Sandbox)>,
 }
 
-impl<'a> Ways<'a> {
-    /// Starts two pods on one node, one on the other, and listens wherever traffic is to go.
-    fn open(side: &'a Side) -> Result<Self> {
+impl<'a> TcpPaths<'a> {
+    /// Starts two pods on one node and one on the other, and listens at each destination.
+    fn open(cluster: &'a BenchCluster) -> Result<Self> {
         let start = |node: usize, name: &str| -> Result<_> {
-            let pod = side.nodes[node].cri.run(name)?;
-            let netns = side.nodes[node].netns_of(&pod)?;
+            let pod = cluster.nodes[node].cri.run(name)?;
+            let netns = cluster.nodes[node].netns_of(&pod)?;
             Ok((pod, netns))
         };
-        let (client, client_space) = start(0, "client")?;
-        let (near, near_space) = start(0, "near")?;
-        let (far, far_space) = start(1, "far")?;
-        let (here, there) = (side.nodes[0].netns()?, side.nodes[1].netns()?);
-        let wires = vec![
-            (ONE_NODE, Wire::new(&near_space, &client_space, near.address)?),
-            (ACROSS, Wire::new(&far_space, &client_space, far.address)?),
-            (HOST_ONE_NODE, Wire::new(&here, &here, side.nodes[0].address)?),
-            (HOST_ACROSS, Wire::new(&there, &here, side.nodes[1].address)?),
+        let (client, client_netns) = start(0, "client")?;
+        let (near, near_netns) = start(0, "near")?;
+        let (far, far_netns) = start(1, "far")?;
+        let (host, other_host) = (cluster.nodes[0].netns()?, cluster.nodes[1].netns()?);
+        let paths = vec![
+            (ONE_NODE, TcpPath::new(&near_netns, &client_netns, near.address)?),
+            (ACROSS, TcpPath::new(&far_netns, &client_netns, far.address)?),
+            (HOST_ONE_NODE, TcpPath::new(&host, &host, cluster.nodes[0].address)?),
+            (HOST_ACROSS, TcpPath::new(&other_host, &host, cluster.nodes[1].address)?),
         ];
-        Ok(Self { side, wires, pods: vec![(0, client), (0, near), (1, far)] })
+        Ok(Self { cluster, paths, pods: vec![(0, client), (0, near), (1, far)] })
     }
 
-    fn wire(&self, way: &str) -> Result<&Wire> {
-        let found = self.wires.iter().find(|(name, _)| *name == way);
-        Ok(&found.with_context(|| format!("there is no way {way}"))?.1)
+    fn find(&self, path: &str) -> Result<&TcpPath> {
+        let found = self.paths.iter().find(|(name, _)| *name == path);
+        Ok(&found.with_context(|| format!("no path {path}"))?.1)
     }
 
     fn close(self) -> Result<()> {
-        drop(self.wires);
-        self.pods.iter().try_for_each(|(node, pod)| self.side.nodes[*node].cri.remove(&pod.id))
+        drop(self.paths);
+        self.pods.iter().try_for_each(|(node, pod)| self.cluster.nodes[*node].cri.remove(&pod.id))
     }
 }

@@ -1,29 +1,29 @@
-//! sha256 of what passes through, so that nothing is read twice.
+//! Hashes data while it is written, so that nothing is read twice.
 
 use std::io::{Result, Write};
 
 use sha2::{Digest, Sha256};
 
-/// A writer that hands everything on, counts it and hashes it.
-pub struct Hashing<W> {
+/// A writer that passes on, counts and hashes everything.
+pub struct HashingWriter<W> {
     inner: W,
     hash: Sha256,
     size: u64,
 }
 
-impl<W: Write> Hashing<W> {
-    /// Begins with nothing written.
+impl<W: Write> HashingWriter<W> {
+    /// Wraps a writer.
     pub fn new(inner: W) -> Self {
         Self { inner, hash: Sha256::new(), size: 0 }
     }
 
-    /// The inner writer, the digest (`sha256:...`) and the size of what passed.
+    /// The inner writer, the digest (`sha256:...`) and the size of the written data.
     pub fn finish(self) -> (W, String, u64) {
-        (self.inner, name(self.hash), self.size)
+        (self.inner, format_digest(self.hash), self.size)
     }
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
         let written = self.inner.write(bytes)?;
         self.hash.update(&bytes[..written]);
@@ -36,11 +36,11 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// The digest of these bytes, as image manifests write it.
+/// The digest of these bytes, as in image manifests.
 pub fn of(bytes: &[u8]) -> String {
-    name(Sha256::new_with_prefix(bytes))
+    format_digest(Sha256::new_with_prefix(bytes))
 }
 
-fn name(hash: Sha256) -> String {
+fn format_digest(hash: Sha256) -> String {
     format!("sha256:{:x}", hash.finalize())
 }

@@ -1,7 +1,7 @@
-//! A tree of files that is written as a tar, the same bytes wherever and whenever that happens.
+//! A tree of files that is written as a reproducible tar.
 //!
-//! What always holds: entries are sorted, a folder comes before what lies in it, everything belongs to root,
-//! every time is 0, and no path is there twice.
+//! Entries are sorted, a directory precedes its entries, everything belongs to root, every time is 0, and no path occurs
+//! twice.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,17 +12,17 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tar::{Builder, EntryType, Header};
 
-/// The mode of a folder that nobody asked for by name, but that something lies in.
-const IMPLIED_FOLDER: u32 = 0o755;
+/// The mode of a directory that was not added explicitly.
+const IMPLIED_FOLDER_MODE: u32 = 0o755;
 
-/// The files of one layer. Paths may be written with or without the leading slash.
+/// The files of one layer. The leading slash of paths is optional.
 #[derive(Default)]
 pub struct Layer {
     entries: BTreeMap<PathBuf, Entry>,
 }
 
 enum Entry {
-    /// An implied folder may still be given its own mode.
+    /// An implied directory can still be added explicitly.
     Folder {
         mode: u32,
         implied: bool,
@@ -31,7 +31,7 @@ enum Entry {
         mode: u32,
         contents: Vec<u8>,
     },
-    /// Read only when the tar is written, so that big programs are never held in memory.
+    /// Read when the tar is written, so that large files are never in memory.
     Disk {
         mode: u32,
         source: PathBuf,
@@ -42,7 +42,7 @@ enum Entry {
 }
 
 impl Layer {
-    /// Adds a folder. The folders above any entry come by themselves, with mode 0755.
+    /// Adds a directory. The parents of any entry are added with mode 0755.
     pub fn add_folder(&mut self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
         self.add(path.as_ref(), Entry::Folder { mode, implied: false })
     }
@@ -67,47 +67,44 @@ impl Layer {
         self.add(path.as_ref(), Entry::Disk { mode, source: source.into() })
     }
 
-    /// Adds a symbolic link; the target is kept as it is given.
+    /// Adds a symbolic link with this target, unchanged.
     pub fn add_symlink(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) -> Result<()> {
         self.add(path.as_ref(), Entry::Symlink { target: target.into() })
     }
 
-    /// Adds what lies in the folder `source`, with its permission bits, below `path` (`/` for the root).
+    /// Adds the entries of the directory `source`, with their permission bits, below `path` (`/` for the root).
     pub fn add_tree(&mut self, path: impl AsRef<Path>, source: &Path) -> Result<()> {
         let listing =
             std::fs::read_dir(source).with_context(|| format!("cannot list {}", source.display()))?;
         for item in listing {
             let item = item.with_context(|| format!("cannot list {}", source.display()))?;
             let (from, to) = (item.path(), path.as_ref().join(item.file_name()));
-            let about = item.metadata().with_context(|| format!("cannot look at {}", from.display()))?;
-            let mode = about.permissions().mode() & 0o7777;
-            if about.is_dir() {
+            let metadata = item.metadata().with_context(|| format!("cannot read {}", from.display()))?;
+            let mode = metadata.permissions().mode() & 0o7777;
+            if metadata.is_dir() {
                 self.add_folder(&to, mode)?;
                 self.add_tree(&to, &from)?;
-            } else if about.is_symlink() {
+            } else if metadata.is_symlink() {
                 let target =
                     std::fs::read_link(&from).with_context(|| format!("cannot read {}", from.display()))?;
                 self.add_symlink(&to, target)?;
-            } else if about.is_file() {
+            } else if metadata.is_file() {
                 self.add_file_from(&to, mode, from)?;
             } else {
-                bail!(
-                    "{} is neither a file, a folder nor a symbolic link: no image can hold it",
-                    from.display()
-                );
+                bail!("{} is neither a file, a directory nor a symbolic link", from.display());
             }
         }
         Ok(())
     }
 
     fn add(&mut self, path: &Path, entry: Entry) -> Result<()> {
-        let path = inside(path)?;
+        let path = relative_path(path)?;
         for parent in path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
-            let implied = Entry::Folder { mode: IMPLIED_FOLDER, implied: true };
-            let above = self.entries.entry(parent.to_path_buf()).or_insert(implied);
-            if !matches!(above, Entry::Folder { .. }) {
+            let implied = Entry::Folder { mode: IMPLIED_FOLDER_MODE, implied: true };
+            let ancestor = self.entries.entry(parent.to_path_buf()).or_insert(implied);
+            if !matches!(ancestor, Entry::Folder { .. }) {
                 bail!(
-                    "layer: /{} cannot lie below /{}, which is no folder",
+                    "layer: /{} cannot be below /{}, which is not a directory",
                     path.display(),
                     parent.display()
                 );
@@ -115,36 +112,36 @@ impl Layer {
         }
         match (self.entries.get(&path), &entry) {
             (None | Some(Entry::Folder { implied: true, .. }), Entry::Folder { .. }) | (None, _) => {}
-            (Some(_), _) => bail!("layer: /{} is there twice", path.display()),
+            (Some(_), _) => bail!("layer: duplicate path /{}", path.display()),
         }
         self.entries.insert(path, entry);
         Ok(())
     }
 
-    /// Writes the tar and gives the writer back.
+    /// Writes the tar and returns the writer.
     pub(super) fn write_tar<W: Write>(&self, out: W) -> Result<W> {
         let mut tar = Builder::new(out);
         for (path, entry) in &self.entries {
             append(&mut tar, path, entry)
                 .with_context(|| format!("cannot write /{} into the archive", path.display()))?;
         }
-        tar.into_inner().context("cannot end the archive")
+        tar.into_inner().context("cannot finish the archive")
     }
 }
 
 /// The path relative to the image's root.
-fn inside(path: &Path) -> Result<PathBuf> {
+fn relative_path(path: &Path) -> Result<PathBuf> {
     let relative = path.strip_prefix("/").unwrap_or(path);
-    let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+    let plain = relative.components().all(|component| matches!(component, Component::Normal(_)));
     if !plain || relative.as_os_str().is_empty() {
-        bail!("layer: {path:?} is no path inside an image: it is empty, or has `.` or `..` in it");
+        bail!("layer: {path:?} is not a path inside an image: it is empty, or contains `.` or `..`");
     }
     Ok(relative.components().collect())
 }
 
 fn append<W: Write>(tar: &mut Builder<W>, path: &Path, entry: &Entry) -> Result<()> {
     match entry {
-        // The empty last part makes the slash that marks folders in archives.
+        // The empty last component adds the slash that marks directories.
         Entry::Folder { mode, .. } => {
             tar.append_data(&mut header(EntryType::Directory, *mode, 0), path.join(""), std::io::empty())?;
         }
@@ -160,7 +157,7 @@ fn append<W: Write>(tar: &mut Builder<W>, path: &Path, entry: &Entry) -> Result<
             let size = file.metadata()?.len();
             let mut contents = (&file).take(size);
             tar.append_data(&mut header(EntryType::Regular, *mode, size), path, &mut contents)?;
-            // The header already promised a size: a shorter file would shift everything behind it.
+            // The header already contains the size: a shorter file would shift everything after it.
             if contents.limit() != 0 || file.metadata()?.len() != size {
                 bail!("{} changed while it was read", source.display());
             }

@@ -1,4 +1,4 @@
-//! What an archive of an image must hold, read back from the file.
+//! Archives read back from the file.
 
 use std::io::Read;
 
@@ -30,8 +30,8 @@ fn image() -> Image {
     }
 }
 
-/// What was reported, the bytes of the file, and the files in it.
-fn write(image: &Image) -> (Written, Vec<u8>, Files) {
+/// The summary, the bytes of the file, and the files in it.
+fn write(image: &Image) -> (ArchiveInfo, Vec<u8>, Files) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new/image.tar");
     let written = image.write(&file).unwrap();
@@ -58,7 +58,7 @@ fn json(entries: &[(String, Vec<u8>)], path: &str) -> Value {
     serde_json::from_slice(contents(entries, path)).unwrap()
 }
 
-/// The blob that a descriptor names, after its size and digest were compared.
+/// The blob of a descriptor, after checking its size and digest.
 fn blob<'a>(entries: &'a [(String, Vec<u8>)], descriptor: &Value) -> &'a [u8] {
     let digest = descriptor["digest"].as_str().unwrap();
     let bytes = contents(entries, &blob_path(digest));
@@ -78,14 +78,14 @@ fn the_same_image_gives_the_same_bytes() {
 }
 
 #[test]
-fn other_contents_give_another_digest() {
+fn different_contents_give_a_different_digest() {
     let mut other = image();
     other.layers[1] = layer("something else");
     assert_ne!(write(&image()).0.digest, write(&other).0.digest);
 }
 
 #[test]
-fn every_descriptor_names_the_bytes_that_are_there() {
+fn every_descriptor_matches_its_blob() {
     let (written, _, entries) = write(&image());
     let index = json(&entries, "index.json");
     for descriptor in index["manifests"].as_array().unwrap() {
@@ -115,7 +115,7 @@ fn a_diff_id_is_the_digest_of_the_uncompressed_tar() {
 }
 
 #[test]
-fn gzip_headers_hold_neither_time_nor_name() {
+fn gzip_headers_have_neither_time_nor_name() {
     let (_, _, entries) = write(&image());
     let docker = json(&entries, "manifest.json");
     let packed = contents(&entries, docker[0]["Layers"][0].as_str().unwrap());
@@ -141,7 +141,7 @@ fn the_file_is_an_oci_layout_with_every_reference() {
 }
 
 #[test]
-fn the_config_says_how_to_run() {
+fn the_config_contains_the_run_parameters() {
     let (_, _, entries) = write(&image());
     let docker = json(&entries, "manifest.json");
     let config = json(&entries, docker[0]["Config"].as_str().unwrap());
@@ -158,7 +158,7 @@ fn the_config_says_how_to_run() {
 }
 
 #[test]
-fn files_of_the_archive_are_sorted() {
+fn archive_entries_are_sorted() {
     let (_, _, entries) = write(&image());
     let names: Vec<&String> = entries.iter().map(|(name, _)| name).collect();
     assert!(names.is_sorted(), "{names:?}");
@@ -170,7 +170,7 @@ fn a_layer_that_is_used_twice_is_stored_once() {
     twice.layers = vec![layer("same"), layer("same")];
     let (_, _, entries) = write(&twice);
     let blobs = entries.iter().filter(|(name, _)| name.starts_with("blobs/sha256/") && !name.ends_with('/'));
-    assert_eq!(blobs.count(), 3, "one layer, the config, the manifest");
+    assert_eq!(blobs.count(), 3, "one layer, one config, one manifest");
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_failed_write_leaves_the_old_file_and_nothing_else() {
 fn references_need_a_tag_and_differ() {
     assert_eq!(tag("localhost:5000/knit:1").unwrap(), "1");
     for reference in ["knit", "localhost:5000/knit", "knit:", ":1", "localhost/knit@sha256:00"] {
-        assert!(tag(reference).is_err(), "{reference} was taken");
+        assert!(tag(reference).is_err(), "{reference} was accepted");
     }
     let mut twice = image();
     twice.references[1] = twice.references[0].clone();
@@ -201,8 +201,8 @@ fn references_need_a_tag_and_differ() {
 
 #[test]
 fn images_that_share_a_layer_store_it_once() {
-    let desk = tempfile::tempdir().unwrap();
-    let file = desk.path().join("both.tar");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("both.tar");
     let shared = layer("shared");
     let named = |reference: &str| Image {
         references: vec![reference.to_owned()],
@@ -217,6 +217,6 @@ fn images_that_share_a_layer_store_it_once() {
     let blobs = entries
         .filter(|path| path.starts_with("blobs/sha256") && path.file_name().unwrap().len() == 64)
         .count();
-    // One layer, and for each image its configuration and its manifest.
+    // One layer, and for each image its config and manifest.
     assert_eq!(blobs, 1 + 2 * 2);
 }

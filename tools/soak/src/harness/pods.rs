@@ -1,4 +1,4 @@
-//! Pods to work on: cheap ones, and the way into their networks.
+//! Creates cheap pods on a cluster and opens their network namespaces.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,112 +11,113 @@ use knit_kube::kube::Api;
 use knit_kube::kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
-use super::{Beside, until};
+use super::{KnitCluster, wait_until};
 use knit_testcluster::{containerd_socket, node_name};
 
-/// What a pod runs that only has to be there: the sandbox's own image, which every node has.
+/// The image of every pod: the sandbox image, which every node has.
 const IMAGE: &str = "registry.k8s.io/pause:3.10.2";
-/// A hundred pods on a busy machine take this long at most.
-const START: Duration = Duration::from_secs(400);
+/// Enough for a hundred pods on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// A pod whose network can be looked at.
-pub struct Running {
-    /// Its name.
+/// A running pod and its network namespace.
+pub struct RunningPod {
+    /// The name of the pod.
     pub name: String,
-    /// Its network.
+    /// Its network namespace.
     pub netns: Netns,
 }
 
-/// A pod that is asked for.
-pub struct Wanted {
-    /// Its name.
+/// A pod to create.
+pub struct PodSpec {
+    /// The name of the pod.
     pub name: String,
     /// The number of its node.
     pub node: u8,
-    /// Its labels.
+    /// The labels of the pod.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Makes a namespace, and waits until pods can be asked for in it.
-pub fn make_namespace(beside: &Beside, name: &str) -> Result<()> {
-    let api: Api<Namespace> = Api::all(beside.client().clone());
+/// Creates a namespace and waits for its default ServiceAccount, without which pods are rejected.
+pub fn create_namespace(knit: &KnitCluster, name: &str) -> Result<()> {
+    let api: Api<Namespace> = Api::all(knit.client().clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-    beside.wait(api.create(&PostParams::default(), &namespace)).context("cannot make a namespace")?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(beside.client().clone(), name);
-    until("the namespace has its account", START, || {
-        let there = beside.wait(accounts.get_opt("default"))?;
-        Ok(there.map(|_| ()).ok_or_else(|| "there is no ServiceAccount default".to_owned()))
+    knit.block_on(api.create(&PostParams::default(), &namespace)).context("cannot create the namespace")?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(knit.client().clone(), name);
+    wait_until("the namespace has a default ServiceAccount", START_TIMEOUT, || {
+        let account = knit.block_on(accounts.get_opt("default"))?;
+        Ok(account.map(|_| ()).ok_or_else(|| "there is no ServiceAccount default".to_owned()))
     })
 }
 
-/// Asks for a pod. Without a scheduler: it is the node that matters.
-pub async fn ask(api: &Api<Pod>, wanted: &Wanted) -> Result<()> {
+/// Creates a pod, bound to its node without the scheduler.
+pub async fn create(api: &Api<Pod>, spec: &PodSpec) -> Result<()> {
     let pod = serde_json::from_value(json!({
-        "metadata": {"name": wanted.name, "labels": wanted.labels},
+        "metadata": {"name": spec.name, "labels": spec.labels},
         "spec": {
-            "nodeName": node_name(wanted.node),
+            "nodeName": node_name(spec.node),
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "Never"}],
         },
     }))?;
-    api.create(&PostParams::default(), &pod).await.with_context(|| format!("pod {}", wanted.name))?;
+    api.create(&PostParams::default(), &pod).await.with_context(|| format!("pod {}", spec.name))?;
     Ok(())
 }
 
-/// Deletes a pod at once, if it is there.
+/// Deletes a pod without a grace period, if it exists.
 pub async fn delete(api: &Api<Pod>, name: &str) -> Result<()> {
     match api.delete(name, &DeleteParams::default().grace_period(0)).await {
-        Err(knit_kube::kube::Error::Api(why)) if why.code == 404 => Ok(()),
+        Err(knit_kube::kube::Error::Api(error)) if error.code == 404 => Ok(()),
         other => other.map(|_| ()).with_context(|| format!("pod {name}")),
     }
 }
 
-/// Makes pods, and waits until all of them run.
-pub fn run(beside: &Beside, namespace: &str, wanted: &[Wanted]) -> Result<Vec<Running>> {
-    let api: Api<Pod> = Api::namespaced(beside.client().clone(), namespace);
-    for one in wanted {
-        beside.wait(ask(&api, one))?;
+/// Creates pods and waits until all of them run.
+pub fn create_running(knit: &KnitCluster, namespace: &str, specs: &[PodSpec]) -> Result<Vec<RunningPod>> {
+    let api: Api<Pod> = Api::namespaced(knit.client().clone(), namespace);
+    for spec in specs {
+        knit.block_on(create(&api, spec))?;
     }
-    wait(beside, namespace, wanted.len())?;
-    let mut found = networks(beside, namespace)?;
-    wanted
+    wait_running(knit, namespace, specs.len())?;
+    let mut found = network_namespaces(knit, namespace)?;
+    specs
         .iter()
-        .map(|one| {
-            let netns =
-                found.remove(&one.name).with_context(|| format!("pod {} has no network", one.name))?;
-            Ok(Running { name: one.name.clone(), netns })
+        .map(|spec| {
+            let netns = found
+                .remove(&spec.name)
+                .with_context(|| format!("pod {} has no network namespace", spec.name))?;
+            Ok(RunningPod { name: spec.name.clone(), netns })
         })
         .collect()
 }
 
-/// Waits until so many pods of a namespace run, and no others are there.
-pub fn wait(beside: &Beside, namespace: &str, number: usize) -> Result<()> {
-    let api: Api<Pod> = Api::namespaced(beside.client().clone(), namespace);
-    let mut told = 0;
-    until("the pods run", START, || {
-        let listed = beside.wait(api.list(&ListParams::default()))?.items;
+/// Waits until the namespace has this many pods and all of them run.
+pub fn wait_running(knit: &KnitCluster, namespace: &str, number: usize) -> Result<()> {
+    let api: Api<Pod> = Api::namespaced(knit.client().clone(), namespace);
+    let mut reported = 0;
+    wait_until("the pods run", START_TIMEOUT, || {
+        let listed = knit.block_on(api.list(&ListParams::default()))?.items;
         let runs = |pod: &&Pod| {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             pod.metadata.deletion_timestamp.is_none() && phase == Some("Running")
         };
         let running = listed.iter().filter(runs).count();
-        if running >= told + 25 {
-            told = running;
+        if running >= reported + 25 {
+            reported = running;
             eprintln!("  ...  {running} of {number} pods run");
         }
         let all = running == number && listed.len() == number;
-        Ok(if all { Ok(()) } else { Err(format!("{running} of {} run, {number} are wanted", listed.len())) })
+        Ok(if all { Ok(()) } else { Err(format!("{running} of {} run, expected {number}", listed.len())) })
     })
 }
 
-/// The networks of all pods of a namespace that run, by name, as the container runtimes know them.
-pub fn networks(beside: &Beside, namespace: &str) -> Result<BTreeMap<String, Netns>> {
+/// The network namespaces of all running pods of a namespace, by pod name, from the container runtimes.
+pub fn network_namespaces(knit: &KnitCluster, namespace: &str) -> Result<BTreeMap<String, Netns>> {
     let mut found = BTreeMap::new();
-    for node in beside.cluster().node_numbers() {
-        let socket = containerd_socket(beside.cluster(), node);
-        beside.wait(async {
+    for node in knit.cluster().node_numbers() {
+        let socket = containerd_socket(knit.cluster(), node);
+        knit.block_on(async {
             let (mut runtime, _) = RuntimeClient::connect(&socket).await?;
             for sandbox in runtime.running_sandboxes().await? {
                 if sandbox.namespace != namespace {

@@ -1,4 +1,4 @@
-//! Knit's programs on a cluster, as the kernel sees them: memory, CPU, descriptors.
+//! Knit's processes on a cluster and the memory, CPU time and file descriptors that they use.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,24 +8,24 @@ use anyhow::{Context, Result};
 
 use knit_testcluster::{self, Cluster};
 
-/// The kernel counts CPU time in these (`USER_HZ`, the same on every machine).
+/// The unit of CPU time in `/proc` (`USER_HZ`, the same on every machine).
 const TICK: Duration = Duration::from_millis(10);
 
-/// One of Knit's programs that runs.
+/// A running Knit process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// `agent` or `controller`.
     pub role: String,
     /// The node of an agent, the pod of a controller.
-    pub place: String,
-    /// Its process.
+    pub instance: String,
+    /// The process id.
     pub pid: i32,
 }
 
-/// What a program has used and uses.
+/// Resource usage of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// CPU time since it began.
+    /// CPU time since its start.
     pub cpu: Duration,
     /// Anonymous memory, in MiB.
     pub anonymous: f64,
@@ -35,15 +35,15 @@ pub struct Usage {
     pub files: usize,
 }
 
-/// Knit's programs on a cluster.
+/// Knit's processes on a cluster.
 pub fn find(cluster: &Cluster) -> Result<Vec<Program>> {
     let mut found = Vec::new();
     for pid in knit_testcluster::processes(cluster)? {
-        // A process may end while it is looked at.
+        // A process may end between these reads.
         let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
-        let (words, environment) = (read("cmdline"), read("environ"));
-        let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-        let [program, role, ..] = &words[..] else { continue };
+        let (args, environment) = (read("cmdline"), read("environ"));
+        let args: Vec<_> = args.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        let [program, role, ..] = &args[..] else { continue };
         let is_knit = program.ends_with("knit") && ["agent", "controller"].contains(&&**role);
         if !is_knit {
             continue;
@@ -54,26 +54,26 @@ pub fn find(cluster: &Cluster) -> Result<Vec<Program>> {
                 one.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')).map(str::to_owned)
             })
         };
-        let place = variable(if *role == "agent" { "NODE_NAME" } else { "POD_NAME" });
-        found.push(Program { role: role.to_string(), place: place.unwrap_or_default(), pid });
+        let instance = variable(if *role == "agent" { "NODE_NAME" } else { "POD_NAME" });
+        found.push(Program { role: role.to_string(), instance: instance.unwrap_or_default(), pid });
     }
-    found.sort_by(|one, other| (&one.role, &one.place).cmp(&(&other.role, &other.place)));
+    found.sort_by(|one, other| (&one.role, &one.instance).cmp(&(&other.role, &other.instance)));
     Ok(found)
 }
 
-/// What a program uses now.
+/// The current usage of a process.
 pub fn usage(program: &Program) -> Result<Usage> {
     let folder = format!("/proc/{}", program.pid);
-    let gone = || format!("{} {} has ended", program.role, program.place);
+    let gone = || format!("{} {} has ended", program.role, program.instance);
     let stat = fs::read_to_string(format!("{folder}/stat")).with_context(gone)?;
-    // Its name, in parentheses, may hold anything; utime and stime are fields 14 and 15.
+    // The process name in parentheses may contain anything; utime and stime are fields 14 and 15.
     let fields: Vec<&str> = stat.rsplit_once(") ").with_context(gone)?.1.split(' ').collect();
-    let ticks = |place: usize| fields.get(place).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+    let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
     let status = fs::read_to_string(format!("{folder}/status")).with_context(gone)?;
     let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let anonymous = anonymous.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
     let open = fs::read_dir(format!("{folder}/fd")).with_context(gone)?;
-    // One may be closed while it is looked at.
+    // A descriptor may be closed between these reads.
     let open: Vec<_> = open.flatten().filter_map(|one| fs::read_link(one.path()).ok()).collect();
     let sockets = open.iter().filter(|target| target.to_string_lossy().starts_with("socket:")).count();
     Ok(Usage {
@@ -84,7 +84,7 @@ pub fn usage(program: &Program) -> Result<Usage> {
     })
 }
 
-/// What each program uses now, by its process.
-pub fn all(programs: &[Program]) -> Result<BTreeMap<i32, Usage>> {
+/// The current usage of each process, by PID.
+pub fn usage_by_pid(programs: &[Program]) -> Result<BTreeMap<i32, Usage>> {
     programs.iter().map(|program| Ok((program.pid, usage(program)?))).collect()
 }

@@ -1,5 +1,4 @@
-//! Progress by spec, read from what the upstream tests print. (They can also post it to a URL, but leave out the specs
-//! that passed.)
+//! Progress by spec, parsed from the output of the upstream tests. (Their progress URL leaves out specs that passed.)
 
 use std::io::{BufRead, BufReader, Read, Write};
 
@@ -7,16 +6,16 @@ use anyhow::{Context, Result};
 
 use knit_dev::progress::Step;
 
-const RULE: &str = "------------------------------";
+const SEPARATOR: &str = "------------------------------";
 
-/// What a line of the output means.
+/// An event in the output.
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
-    /// So many specs will run.
+    /// How many specs will run.
     Total(u32),
-    /// A spec begins.
-    Begins(String),
-    /// The spec that began has ended.
+    /// A spec starts.
+    Started(String),
+    /// The running spec has ended.
     Passed,
     Failed,
     Skipped,
@@ -29,17 +28,17 @@ pub fn follow(output: impl Read, mut log: impl Write) -> Result<()> {
     let mut step: Option<Step> = None;
     let mut lines = BufReader::new(output);
     let mut line = Vec::new();
-    while lines.read_until(b'\n', &mut line).context("cannot read what the tests print")? > 0 {
+    while lines.read_until(b'\n', &mut line).context("cannot read the tests' output")? > 0 {
         log.write_all(&line).context("cannot write the tests' log")?;
         match reader.read(String::from_utf8_lossy(&line).trim_end_matches('\n')) {
             Some(Event::Total(count)) => total = count,
-            Some(Event::Begins(name)) => {
+            Some(Event::Started(name)) => {
                 begun += 1;
                 step = Some(Step::start(format!("{begun}/{total} {name}")));
             }
             Some(Event::Passed) => step.take().into_iter().for_each(Step::done),
             Some(Event::Skipped) => step.take().into_iter().for_each(|step| step.done_with("skipped")),
-            // A step that is dropped shows itself as failed.
+            // A dropped step is shown as failed.
             Some(Event::Failed) => step = None,
             None => {}
         }
@@ -48,7 +47,7 @@ pub fn follow(output: impl Read, mut log: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A spec's name follows a rule; everything about the spec is indented; its result stands alone again.
+/// A spec's name follows a separator; its output is indented; its result is not.
 #[derive(Default)]
 struct Reader {
     after_rule: bool,
@@ -57,7 +56,7 @@ struct Reader {
 
 impl Reader {
     fn read(&mut self, line: &str) -> Option<Event> {
-        let after_rule = std::mem::replace(&mut self.after_rule, line == RULE);
+        let after_rule = std::mem::replace(&mut self.after_rule, line == SEPARATOR);
         if let Some(rest) = line.strip_prefix("Will run ") {
             return rest.split(' ').next()?.parse().ok().map(Event::Total);
         }
@@ -74,18 +73,18 @@ impl Reader {
         let is_name = after_rule && line.starts_with('[') && !line.contains("Suite] ");
         if is_name && !self.running {
             self.running = true;
-            return Some(Event::Begins(without_labels(line)));
+            return Some(Event::Started(without_labels(line)));
         }
         None
     }
 }
 
-/// `• [2.084 seconds]`, where a failure says so: `• [FAILED] [2.084 seconds]`.
+/// `• [2.084 seconds]`, where a failure reads `• [FAILED] [2.084 seconds]`.
 fn is_plain(line: &str) -> bool {
     line.matches('[').count() == 1
 }
 
-/// The labels are listed after the name, which holds them already.
+/// The name without the list of labels behind it, which it already contains.
 fn without_labels(line: &str) -> String {
     line.rsplit_once(" [").map_or(line, |(name, _)| name).to_owned()
 }
@@ -119,26 +118,26 @@ S [SKIPPED] [0.010 seconds]
 ";
 
     #[test]
-    fn each_spec_begins_and_ends_once() {
+    fn each_spec_starts_and_ends_once() {
         let mut reader = Reader::default();
         let events: Vec<Event> = OUTPUT.lines().filter_map(|line| reader.read(line)).collect();
-        let begins = |name: &str| Event::Begins(name.to_owned());
+        let started = |name: &str| Event::Started(name.to_owned());
         assert_eq!(
             events,
             [
                 Event::Total(3),
-                begins("[sig-network] A works [Conformance]"),
+                started("[sig-network] A works [Conformance]"),
                 Event::Passed,
-                begins("[sig-network] B breaks"),
+                started("[sig-network] B breaks"),
                 Event::Failed,
-                begins("[sig-network] C cannot"),
+                started("[sig-network] C cannot"),
                 Event::Skipped
             ]
         );
     }
 
     #[test]
-    fn the_log_holds_all_that_was_printed() {
+    fn the_log_contains_the_whole_output() {
         let mut log = Vec::new();
         follow(OUTPUT.as_bytes(), &mut log).unwrap();
         assert_eq!(log, OUTPUT.as_bytes());

@@ -1,4 +1,4 @@
-//! The upstream tests' report: of the thousands of specs that it lists, those that ran.
+//! The upstream tests' JSON report, reduced to the specs that ran.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-/// How a spec ended.
+/// The result of a spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It passed.
     Passed,
     /// It failed.
     Failed,
-    /// It found at run time that it cannot run here.
+    /// It skipped itself at run time.
     Skipped,
 }
 
 impl State {
-    /// For tables.
-    pub fn word(self) -> &'static str {
+    /// The text for tables.
+    pub fn label(self) -> &'static str {
         match self {
             Self::Passed => "ok",
             Self::Failed => "FAIL",
@@ -39,7 +39,7 @@ pub struct Spec {
     pub state: State,
     /// How long it took.
     pub time: Duration,
-    /// What went wrong.
+    /// The failure or skip message.
     pub message: String,
 }
 
@@ -71,7 +71,7 @@ struct Failure {
     message: String,
 }
 
-/// What ran, by name.
+/// The specs that ran, by name.
 pub fn read(file: &Path) -> Result<Vec<Spec>> {
     let reader = BufReader::new(File::open(file).with_context(|| format!("cannot open {}", file.display()))?);
     let suites: Vec<Suite> =
@@ -82,7 +82,7 @@ pub fn read(file: &Path) -> Result<Vec<Spec>> {
     Ok(specs)
 }
 
-/// A spec that was filtered out is skipped without a reason; what is no spec counts only when it failed.
+/// A spec that was filtered out is skipped without a message; a node that is no spec counts only when it failed.
 fn spec(entry: Entry) -> Option<Spec> {
     let message = entry.failure.map(|failure| failure.message).unwrap_or_default();
     let state = match entry.state.as_str() {
@@ -96,9 +96,9 @@ fn spec(entry: Entry) -> Option<Spec> {
     if !is_spec && state != State::Failed {
         return None;
     }
-    let mut words = entry.container_hierarchy_texts.unwrap_or_default();
-    words.push(if is_spec { entry.leaf_node_text } else { format!("({})", entry.leaf_node_type) });
-    Some(Spec { name: words.join(" "), state, time: Duration::from_nanos(entry.run_time), message })
+    let mut texts = entry.container_hierarchy_texts.unwrap_or_default();
+    texts.push(if is_spec { entry.leaf_node_text } else { format!("({})", entry.leaf_node_type) });
+    Some(Spec { name: texts.join(" "), state, time: Duration::from_nanos(entry.run_time), message })
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_ran_is_reported() {
+    fn only_specs_that_ran_are_reported() {
         let text = r#"[{"SpecReports": [
             {"ContainerHierarchyTexts": ["[sig-network] B"], "LeafNodeType": "It", "LeafNodeText": "works",
              "State": "passed", "RunTime": 2000000000},

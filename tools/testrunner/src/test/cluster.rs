@@ -9,7 +9,7 @@ use super::binaries::{self, Selection, Where};
 use super::count::Count;
 use knit_testcluster::conformance::{self, State};
 use knit_testcluster::go_tools::{self, Tool};
-use knit_testcluster::leftovers::Snapshot;
+use knit_testcluster::leftovers::HostSnapshot;
 use knit_dev::{places, process};
 use knit_testcluster::{Cluster, Network, Options};
 
@@ -37,7 +37,7 @@ pub fn run(request: &Request) -> Result<Count> {
     build_helpers()?;
     // What an earlier run may have left when it was killed.
     knit_testcluster::down(NAME)?;
-    let before = Snapshot::settled(NAME)?;
+    let before = HostSnapshot::take_settled(NAME)?;
     let mut count = Count::default();
     let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
     if let Some(cluster) =
@@ -145,8 +145,8 @@ fn sample(cluster: &Cluster) -> Result<Count> {
     Ok(count)
 }
 
-fn as_before(before: &Snapshot) -> Result<()> {
-    let left = before.left_since(NAME)?;
+fn as_before(before: &HostSnapshot) -> Result<()> {
+    let left = before.leftovers(NAME)?;
     if !left.is_empty() {
         bail!("the machine is not as it was before:\n{}", left.join("\n"));
     }

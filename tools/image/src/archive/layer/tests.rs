@@ -1,12 +1,12 @@
-//! What the tar of a layer must hold, read back from its bytes.
+//! Tars of layers read back from their bytes.
 
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// What one entry of a tar says about itself.
+/// One entry of a tar.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct TarEntry {
     path: String,
     kind: EntryType,
     mode: u32,
@@ -18,7 +18,7 @@ fn tar_of(layer: &Layer) -> Vec<u8> {
     layer.write_tar(Vec::new()).unwrap()
 }
 
-fn entries(layer: &Layer) -> Vec<Seen> {
+fn entries(layer: &Layer) -> Vec<TarEntry> {
     let bytes = tar_of(layer);
     let mut archive = tar::Archive::new(bytes.as_slice());
     let mut all = Vec::new();
@@ -29,7 +29,7 @@ fn entries(layer: &Layer) -> Vec<Seen> {
         let header = entry.header();
         assert_eq!(header.mtime().unwrap(), 0);
         assert_eq!((header.uid().unwrap(), header.gid().unwrap()), (0, 0));
-        all.push(Seen {
+        all.push(TarEntry {
             path: entry.path().unwrap().display().to_string(),
             kind: header.entry_type(),
             mode: header.mode().unwrap(),
@@ -45,7 +45,7 @@ fn paths(layer: &Layer) -> Vec<String> {
 }
 
 #[test]
-fn entries_come_out_sorted_with_the_folders_they_lie_in() {
+fn entries_are_sorted_and_include_their_parent_directories() {
     let mut layer = Layer::default();
     layer.add_file("/usr/bin/z", 0o755, "z").unwrap();
     layer.add_file("usr/bin/a", 0o755, "a").unwrap();
@@ -54,7 +54,7 @@ fn entries_come_out_sorted_with_the_folders_they_lie_in() {
 }
 
 #[test]
-fn the_order_in_which_entries_were_added_does_not_matter() {
+fn the_order_of_adding_does_not_matter() {
     let (mut one, mut other) = (Layer::default(), Layer::default());
     one.add_file("/a/b", 0o644, "b").unwrap();
     one.add_folder("/a", 0o700).unwrap();
@@ -64,7 +64,7 @@ fn the_order_in_which_entries_were_added_does_not_matter() {
 }
 
 #[test]
-fn permission_bits_are_kept_in_full() {
+fn all_permission_bits_are_kept() {
     let mut layer = Layer::default();
     layer.add_folder("/tmp", 0o1777).unwrap();
     layer.add_file("/ping", 0o4755, "").unwrap();
@@ -74,15 +74,15 @@ fn permission_bits_are_kept_in_full() {
 }
 
 #[test]
-fn names_longer_than_a_tar_header_survive() {
+fn names_longer_than_a_tar_header_are_kept() {
     let folder = "f".repeat(120);
     let (file, target) = (format!("{folder}/{}", "n".repeat(150)), format!("../{}", "t".repeat(140)));
     let mut layer = Layer::default();
-    layer.add_file(&file, 0o644, "far away").unwrap();
+    layer.add_file(&file, 0o644, "deep").unwrap();
     layer.add_symlink("/link", &target).unwrap();
     let seen = entries(&layer);
     assert_eq!(seen[0].path, format!("{folder}/"));
-    assert_eq!((seen[1].path.as_str(), seen[1].contents.as_str()), (file.as_str(), "far away"));
+    assert_eq!((seen[1].path.as_str(), seen[1].contents.as_str()), (file.as_str(), "deep"));
     assert_eq!(seen[2].target.as_deref(), Some(target.as_str()));
 }
 
@@ -97,7 +97,7 @@ fn symbolic_links_keep_their_target() {
 }
 
 #[test]
-fn a_folder_on_disk_is_taken_with_modes_and_links() {
+fn a_directory_on_disk_is_added_with_modes_and_links() {
     let disk = tempfile::tempdir().unwrap();
     let root = disk.path();
     std::fs::create_dir(root.join("bin")).unwrap();
@@ -116,42 +116,42 @@ fn a_folder_on_disk_is_taken_with_modes_and_links() {
 }
 
 #[test]
-fn a_socket_in_a_folder_on_disk_is_refused_by_name() {
+fn a_socket_in_a_directory_on_disk_is_rejected() {
     let disk = tempfile::tempdir().unwrap();
-    let _listener = std::os::unix::net::UnixListener::bind(disk.path().join("talk.sock")).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(disk.path().join("test.sock")).unwrap();
     let error = Layer::default().add_tree("/", disk.path()).unwrap_err();
-    assert!(error.to_string().contains("talk.sock"), "{error}");
+    assert!(error.to_string().contains("test.sock"), "{error}");
 }
 
 #[test]
-fn a_path_that_is_there_already_is_refused() {
+fn a_duplicate_path_is_rejected() {
     let mut layer = Layer::default();
     layer.add_file("/etc/passwd", 0o644, "one").unwrap();
     let error = layer.add_file("etc/passwd", 0o644, "two").unwrap_err();
-    assert_eq!(error.to_string(), "layer: /etc/passwd is there twice");
-    assert!(layer.add_symlink("/etc/passwd", "elsewhere").is_err());
-    assert!(layer.add_file("/etc", 0o644, "a file over a folder").is_err());
+    assert_eq!(error.to_string(), "layer: duplicate path /etc/passwd");
+    assert!(layer.add_symlink("/etc/passwd", "other").is_err());
+    assert!(layer.add_file("/etc", 0o644, "a file in place of a directory").is_err());
     layer.add_folder("/etc", 0o700).unwrap();
     assert!(layer.add_folder("/etc", 0o755).is_err());
 }
 
 #[test]
-fn nothing_lies_below_a_file() {
+fn a_file_has_no_entries_below_it() {
     let mut layer = Layer::default();
     layer.add_file("/etc", 0o644, "").unwrap();
     let error = layer.add_file("/etc/passwd", 0o644, "").unwrap_err();
-    assert!(error.to_string().contains("/etc, which is no folder"), "{error}");
+    assert!(error.to_string().contains("/etc, which is not a directory"), "{error}");
 }
 
 #[test]
-fn paths_that_leave_the_image_are_refused() {
+fn paths_outside_the_image_are_rejected() {
     for path in ["", "/", "..", "/a/../../b", "./a"] {
-        assert!(Layer::default().add_file(path, 0o644, "").is_err(), "{path:?} was taken");
+        assert!(Layer::default().add_file(path, 0o644, "").is_err(), "{path:?} was accepted");
     }
 }
 
 #[test]
-fn a_missing_source_is_named() {
+fn a_missing_source_is_reported() {
     let mut layer = Layer::default();
     layer.add_file_from("/usr/local/bin/knit", 0o755, "/nonexistent/knit").unwrap();
     let error = format!("{:#}", layer.write_tar(Vec::new()).unwrap_err());

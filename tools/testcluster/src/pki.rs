@@ -1,4 +1,4 @@
-//! Who may speak to whom: the cluster's certificate authority, its certificates, tokens and kubeconfigs.
+//! The cluster's PKI: certificate authority, certificates, tokens and kubeconfigs.
 
 use std::fs;
 use std::io::Read;
@@ -13,7 +13,7 @@ use super::layout::{API_SERVICE, DOMAIN, node_name};
 use super::state::Cluster;
 use knit_dev::process;
 
-/// The built-in role bindings of Kubernetes go by these user names.
+/// User names that the built-in role bindings of Kubernetes refer to.
 pub const ADMIN: &str = "admin";
 pub const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 pub const SCHEDULER: &str = "system:kube-scheduler";
@@ -24,9 +24,9 @@ pub fn node_user(node: u8) -> String {
     format!("system:node:{}", node_name(node))
 }
 
-/// A file of keys.
+/// A file of the PKI.
 pub fn file(cluster: &Cluster, name: &str) -> PathBuf {
-    cluster.folder("keys").join(name)
+    cluster.folder("pki").join(name)
 }
 
 /// The kubeconfig of a user.
@@ -37,34 +37,34 @@ pub fn kubeconfig(cluster: &Cluster, user: &str) -> PathBuf {
     }
 }
 
-/// Makes every key, certificate, token and kubeconfig of the cluster.
-pub fn make(cluster: &Cluster) -> Result<()> {
-    let folder = cluster.folder("keys");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+/// Creates all pki, certificates, tokens and kubeconfigs of the cluster.
+pub fn create(cluster: &Cluster) -> Result<()> {
+    let folder = cluster.folder("pki");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
-    let authority = Authority::make(&folder)?;
+    let authority = Authority::create(&folder)?;
     let addresses = cluster.addresses();
     let names = format!(
         "DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,\
          DNS:kubernetes.default.svc.{DOMAIN},IP:127.0.0.1,IP:{API_SERVICE},IP:{},IP:{}",
-        addresses.control(),
-        addresses.control_v6()
+        addresses.control_plane(),
+        addresses.control_plane_v6()
     );
     authority.sign("apiserver", "/CN=kube-apiserver", &[format!("subjectAltName={names}")])?;
-    // Who the API server is when it calls kubelets and aggregated APIs.
+    // The client certificate of the API server for kubelets and aggregated APIs.
     authority.sign(
         "client",
         "/O=system:masters/CN=kube-apiserver",
         &["extendedKeyUsage=clientAuth".to_owned()],
     )?;
-    // Not `genpkey`: the API server reads the public half only from this older form of the file.
+    // Not `genpkey`: the API server reads the public key only from this older format.
     let mut key = Command::new("openssl");
     key.args(["ecparam", "-genkey", "-name", "prime256v1", "-noout", "-out"]);
     process::output(key.arg(folder.join("service-accounts.key")))?;
-    make_users(cluster)
+    create_users(cluster)
 }
 
-fn make_users(cluster: &Cluster) -> Result<()> {
+fn create_users(cluster: &Cluster) -> Result<()> {
     let mut users = vec![
         (ADMIN.to_owned(), "system:masters"),
         (CONTROLLER_MANAGER.to_owned(), ""),
@@ -72,8 +72,7 @@ fn make_users(cluster: &Cluster) -> Result<()> {
         (PROXY.to_owned(), ""),
     ];
     users.extend(cluster.node_numbers().map(|node| (node_user(node), "system:nodes")));
-    let authority =
-        fs::read_to_string(file(cluster, "ca.crt")).context("cannot read the cluster's authority")?;
+    let authority = fs::read_to_string(file(cluster, "ca.crt")).context("cannot read the CA certificate")?;
     let mut tokens = String::new();
     for (user, group) in &users {
         let token = random_token()?;
@@ -99,29 +98,29 @@ struct Authority<'a> {
 }
 
 impl<'a> Authority<'a> {
-    fn make(folder: &'a Path) -> Result<Self> {
-        // Debian's own configuration would mark every certificate as an authority.
+    fn create(folder: &'a Path) -> Result<Self> {
+        // Debian's default configuration would mark every certificate as a CA.
         fs::write(folder.join("openssl.cnf"), "[req]\ndistinguished_name = dn\n[dn]\n")?;
         let authority = Self { folder };
-        let mut make = authority.request("ca", "/CN=knit-cluster");
-        make.args([
+        let mut openssl = authority.request("ca", "/CN=knit-cluster");
+        openssl.args([
             "-addext",
             "basicConstraints=critical,CA:TRUE",
             "-addext",
             "keyUsage=keyCertSign,cRLSign",
         ]);
-        process::output(make.args(["-addext", "subjectKeyIdentifier=hash"]))?;
+        process::output(openssl.args(["-addext", "subjectKeyIdentifier=hash"]))?;
         Ok(authority)
     }
 
-    /// Makes `<name>.key` and `<name>.crt`.
+    /// Creates `<name>.key` and `<name>.crt`.
     fn sign(&self, name: &str, subject: &str, extensions: &[String]) -> Result<()> {
-        let mut make = self.request(name, subject);
-        make.arg("-CA").arg(self.folder.join("ca.crt")).arg("-CAkey").arg(self.folder.join("ca.key"));
+        let mut openssl = self.request(name, subject);
+        openssl.arg("-CA").arg(self.folder.join("ca.crt")).arg("-CAkey").arg(self.folder.join("ca.key"));
         for extension in extensions {
-            make.args(["-addext", extension]);
+            openssl.args(["-addext", extension]);
         }
-        process::output(&mut make)?;
+        process::output(&mut openssl)?;
         Ok(())
     }
 

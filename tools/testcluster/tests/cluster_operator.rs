@@ -1,21 +1,22 @@
-//! Knit beside the reference network, on a real cluster: the walkthroughs of both predecessors with kubectl, and what must
-//! hold while they run.
+//! Knit next to the reference network, on a real cluster: the walkthroughs of both predecessors with kubectl.
 //!
-//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_beside`.
+//! Run by `cargo xtask test cluster`, which loads the image; manually against a cluster with the image:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_operator`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use serde_json::{Value, json};
-use support::beside::{IMAGE, Only, assert_others_have, eventually, installed, on_node, others_at_rest};
 use support::kubectl::{Namespace, kubectl, run, text};
+use support::operator::{
+    IMAGE, OnlyNode, assert_foreign_state, eventually, installed, on_node, stable_foreign_state,
+};
 
 const NODES: [&str; 2] = ["node1", "node2"];
 
@@ -51,12 +52,12 @@ spec:
     )
 }
 
-/// An object as the API server has it.
+/// An object from the API server.
 fn get(namespace: &Namespace, kind: &str, name: &str) -> Value {
     serde_json::from_str(&namespace.kubectl(&["get", kind, name, "-o", "json"])).unwrap()
 }
 
-/// A link as `ip -j` shows it, in a pod.
+/// A link of a pod, from `ip -j`.
 fn link(namespace: &Namespace, pod: &str, name: &str) -> Value {
     let shown: Value = serde_json::from_str(
         &namespace.kubectl(&["exec", pod, "--", "ip", "-j", "addr", "show", "dev", name]),
@@ -83,11 +84,11 @@ fn ipv4(link: &Value) -> Vec<String> {
 
 fn ping(namespace: &Namespace, from: &str, to: &str) {
     let ping = || run(&["-n", &namespace.name, "exec", from, "--", "ping", "-c", "1", "-W", "2", to]);
-    eventually(&format!("{from} to {to}"), || text(&ping()), |said| said.contains(" 0% packet loss"));
+    eventually(&format!("{from} to {to}"), || text(&ping()), |output| output.contains(" 0% packet loss"));
 }
 
-/// What was cut off is deleted a moment later, with others.
-fn gone(node: &str, name: &str) {
+/// Waits until a link is gone: deletions are deferred and batched.
+fn wait_gone(node: &str, name: &str) {
     eventually("it is gone", || node_link(node, name), Option::is_none);
 }
 
@@ -95,17 +96,17 @@ fn wait_ready(namespace: &Namespace, object: &str) {
     namespace.kubectl(&["wait", "--for=condition=Ready", object, "--timeout=60s"]);
 }
 
-/// Deletes an object and waits until its finalizer is gone.
+/// Deletes an object and waits until its finalizer is removed.
 fn delete(namespace: &Namespace, kind: &str, name: &str) {
     namespace.kubectl(&["delete", kind, name, "--timeout=60s"]);
 }
 
 #[test]
-fn podconfig_sample_a_with_its_deployment_as_the_walkthrough_shows_it() {
-    let _turn = installed();
+fn podconfig_sample_a_with_its_deployment_works_as_in_the_walkthrough() {
+    let _exclusive = installed();
     let namespace = Namespace::new("cnf-test");
-    let _one_node = Only::on("node1", &NODES);
-    let before = others_at_rest(&NODES);
+    let _one_node = OnlyNode::on("node1", &NODES);
+    let before = stable_foreign_state(&NODES);
 
     namespace.apply(SAMPLE);
     let status = eventually(
@@ -119,7 +120,7 @@ fn podconfig_sample_a_with_its_deployment_as_the_walkthrough_shows_it() {
     namespace.kubectl(&["wait", "--for=condition=Available", "deployment/cnf-example-a", "--timeout=60s"]);
 
     let pods = status["podConfigurations"].as_array().unwrap().clone();
-    let mut last_numbers = Vec::new();
+    let mut last_octets = Vec::new();
     for entry in &pods {
         let pod = entry["podName"].as_str().unwrap();
         assert!(pod.starts_with("cnf-example-a-"), "{pod}");
@@ -129,17 +130,17 @@ fn podconfig_sample_a_with_its_deployment_as_the_walkthrough_shows_it() {
         let number = first.strip_prefix("{podVethName:pc0").unwrap();
         for (index, network) in [(0, 100), (1, 99)] {
             let name = format!("pc{index}{number}");
-            // Who comes first on one network may be second on the other.
+            // The order of the pods may differ between the networks.
             let seen = link(&namespace, pod, &name)["addr_info"][0]["local"].as_str().unwrap().to_owned();
             let last = seen.rsplit('.').next().unwrap().to_owned();
-            last_numbers.push((index, last.clone()));
+            last_octets.push((index, last.clone()));
             let line = format!(
                 "{{podVethName:{name} podIPAddr:192.168.{network}.{last}/24 peerVethName:h{name} bridge:pcbr{index}}}"
             );
             assert_eq!(lines[index], line);
-            let inside = link(&namespace, pod, &name);
-            assert_eq!(ipv4(&inside), [format!("192.168.{network}.{last}/24")]);
-            assert_eq!((&inside["mtu"], &inside["operstate"]), (&json!(1500), &json!("UP")));
+            let in_pod = link(&namespace, pod, &name);
+            assert_eq!(ipv4(&in_pod), [format!("192.168.{network}.{last}/24")]);
+            assert_eq!((&in_pod["mtu"], &in_pod["operstate"]), (&json!(1500), &json!("UP")));
             assert_eq!(node_link("node1", &format!("h{name}")).unwrap()["master"], format!("pcbr{index}"));
             let bridge = node_link("node1", &format!("pcbr{index}")).unwrap();
             assert_eq!(
@@ -158,35 +159,35 @@ fn podconfig_sample_a_with_its_deployment_as_the_walkthrough_shows_it() {
             ping(&namespace, pod, to);
         }
     }
-    last_numbers.sort();
+    last_octets.sort();
     let both = [(0, "2"), (0, "3"), (1, "2"), (1, "3")].map(|(index, last)| (index, last.to_owned()));
-    assert_eq!(last_numbers, both);
-    assert_others_have(&before, &NODES);
+    assert_eq!(last_octets, both);
+    assert_foreign_state(&before, &NODES);
     let described = || namespace.kubectl(&["describe", "podconfig", "podconfig-sample-a"]);
-    eventually("an Event says so", described, |described| described.contains("Configured"));
+    eventually("an Event is recorded", described, |described| described.contains("Configured"));
 
     delete(&namespace, "podconfig", "podconfig-sample-a");
     for name in ["pcbr0", "pcbr1"] {
-        gone("node1", name);
+        wait_gone("node1", name);
     }
     let states = || namespace.kubectl(&["get", "podnetworkstates", "-o", "name"]);
     eventually("no state is left", states, |states| states.is_empty());
     eventually(
-        "the Deployment goes with the object",
+        "the Deployment is deleted with the object",
         || namespace.kubectl(&["get", "pods", "-o", "name"]),
         |pods| pods.is_empty(),
     );
-    assert_others_have(&before, &NODES);
+    assert_foreign_state(&before, &NODES);
 }
 
 #[test]
-fn a_bridge_and_a_podnetworkconfig_change_running_pods_and_give_everything_back() {
-    let _turn = installed();
+fn a_bridge_and_a_podnetworkconfig_change_running_pods_and_restore_them() {
+    let _exclusive = installed();
     let namespace = Namespace::new("cnf-telco");
     let labels = "podNetworkConfig: cnf-a";
     namespace.apply(&format!("{}{}", pod("a", "node1", labels), pod("b", "node1", labels)));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
-    let before = others_at_rest(&NODES);
+    let before = stable_foreign_state(&NODES);
     let mtu = link(&namespace, "a", "eth0")["mtu"].clone();
 
     namespace.apply(
@@ -218,11 +219,11 @@ spec:
     {
         assert_eq!(entry["podName"], pod);
         let name = links(&namespace, pod).into_iter().find(|name| name.starts_with("net1")).unwrap();
-        let inside = link(&namespace, pod, &name);
-        let address = ipv4(&inside).remove(0);
+        let in_pod = link(&namespace, pod, &name);
+        let address = ipv4(&in_pod).remove(0);
         let line = format!("{{podVethName:{name} podIPAddr:{address} peerVethName:h{name} bridge:pnobr0}}");
         assert!(entry["configList"].as_array().unwrap().contains(&json!(line)), "{line} in {entry}");
-        assert_eq!(inside["mtu"], 1400);
+        assert_eq!(in_pod["mtu"], 1400);
         assert_eq!(link(&namespace, pod, "eth0")["mtu"], 1300);
         ping(&namespace, pod, "192.168.110.1");
         let far = links(&namespace, other).into_iter().find(|name| name.starts_with("net1")).unwrap();
@@ -230,9 +231,9 @@ spec:
         ping(&namespace, pod, far.split('/').next().unwrap());
     }
     assert_eq!(node_link("node1", "pnobr0").unwrap()["mtu"], 1400);
-    assert_others_have(&before, &NODES);
+    assert_foreign_state(&before, &NODES);
 
-    // A field changes on the living interface.
+    // A field change is applied to the existing interface.
     let patch = r#"{"spec":{"eth0":{"mtu":1280}}}"#;
     namespace.kubectl(&["patch", "podnetworkconfig", "cnf-a", "--type=merge", "-p", patch]);
     for pod in ["a", "b"] {
@@ -240,10 +241,10 @@ spec:
     }
     wait_ready(&namespace, "podnetworkconfig/cnf-a");
 
-    // Without its label a pod loses exactly that.
+    // Without its label a pod loses only these changes.
     namespace.kubectl(&["label", "pod", "a", "podNetworkConfig-"]);
-    eventually("a has what it had", || links(&namespace, "a"), |links| *links == ["lo", "eth0"]);
-    eventually("its MTU, too", || link(&namespace, "a", "eth0")["mtu"].clone(), |now| *now == mtu);
+    eventually("a is restored", || links(&namespace, "a"), |links| *links == ["lo", "eth0"]);
+    eventually("its MTU is restored", || link(&namespace, "a", "eth0")["mtu"].clone(), |now| *now == mtu);
     assert_eq!(link(&namespace, "b", "eth0")["mtu"], 1280);
     ping(&namespace, "b", "192.168.110.1");
     eventually(
@@ -253,17 +254,17 @@ spec:
     );
 
     delete(&namespace, "podnetworkconfig", "cnf-a");
-    eventually("b has what it had", || links(&namespace, "b"), |links| *links == ["lo", "eth0"]);
-    eventually("its MTU, too", || link(&namespace, "b", "eth0")["mtu"].clone(), |now| *now == mtu);
-    assert!(node_link("node1", "pnobr0").is_some(), "the Bridge is still asked for");
+    eventually("b is restored", || links(&namespace, "b"), |links| *links == ["lo", "eth0"]);
+    eventually("its MTU is restored", || link(&namespace, "b", "eth0")["mtu"].clone(), |now| *now == mtu);
+    assert!(node_link("node1", "pnobr0").is_some(), "the Bridge object still exists");
     delete(&namespace, "bridge", "pnobr0");
-    NODES.iter().for_each(|node| gone(node, "pnobr0"));
-    assert_others_have(&before, &NODES);
+    NODES.iter().for_each(|node| wait_gone(node, "pnobr0"));
+    assert_foreign_state(&before, &NODES);
 }
 
 #[test]
-fn pods_of_two_nodes_share_one_status_and_a_pod_on_the_nodes_network_is_refused_in_words() {
-    let _turn = installed();
+fn pods_of_two_nodes_share_one_status_and_a_host_network_pod_is_rejected_with_a_message() {
+    let _exclusive = installed();
     let namespace = Namespace::new("spread");
     namespace.apply(&SAMPLE.replace("  sampleDeployment: {create: true, name: cnf-example-a}\n", ""));
     let labels = "podconfig: podconfig-sample-a";
@@ -271,35 +272,35 @@ fn pods_of_two_nodes_share_one_status_and_a_pod_on_the_nodes_network_is_refused_
     let status = || get(&namespace, "podconfig", "podconfig-sample-a")["status"].clone();
     eventually("both pods", status, |status| status["readyPods"] == 2 && status["phase"] == "configured");
     let nodes = || namespace.kubectl(&["get", "podnetworkstates", "-o", "jsonpath={.items[*].status.node}"]);
-    eventually("each node says it", nodes, |nodes| nodes == "node1 node2");
+    eventually("each node reports it", nodes, |nodes| nodes == "node1 node2");
 
     let host = pod("h", "node2", labels).replace("spec:\n", "spec:\n  hostNetwork: true\n");
     namespace.apply(&host);
-    eventually("it is refused in words", status, |status| {
+    eventually("the host network pod is rejected", status, |status| {
         let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
         status["pods"] == 3 && message.contains("pod h uses the node's own network")
     });
     namespace.kubectl(&["delete", "pod", "h"]);
-    eventually("the others are as before", status, |status| {
+    eventually("the other pods are unaffected", status, |status| {
         status["pods"] == 2 && status["phase"] == "configured"
     });
 
-    // A pod that goes takes its part with it; an object without pods goes at once.
+    // A deleted pod takes its links with it; an object without pods is deleted at once.
     namespace.kubectl(&["delete", "pod", "a", "b"]);
     eventually(
         "nothing is left on the nodes",
         || NODES.map(|node| node_link(node, "pcbr0")),
         |seen| seen.iter().all(Option::is_none),
     );
-    eventually("no pods", status, |status| status["pods"] == 0);
+    eventually("the status lists no pods", status, |status| status["pods"] == 0);
     delete(&namespace, "podconfig", "podconfig-sample-a");
 }
 
 #[test]
-fn a_tap_comes_to_a_running_pod_that_has_no_capability() {
-    let _turn = installed();
+fn a_tap_is_added_to_a_running_pod_without_capabilities() {
+    let _exclusive = installed();
     let namespace = Namespace::new("taps");
-    let before = others_at_rest(&NODES);
+    let before = stable_foreign_state(&NODES);
     namespace.apply(&pod("vm", "node1", "podnetwork.opdev.io/tap: vm"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
     namespace.apply(
@@ -317,14 +318,14 @@ spec: {interfaceName: tap0, owner: 65532, addresses: [10.80.0.1/24]}
     let shown = namespace.kubectl(&["exec", "vm", "--", "ip", "-d", "link", "show", "dev", "tap0"]);
     assert!(shown.contains("tun type tap") && shown.contains("user 65532"), "{shown}");
     delete(&namespace, "tap", "vm");
-    eventually("the pod has what it had", || links(&namespace, "vm"), |links| *links == ["lo", "eth0"]);
+    eventually("the pod is restored", || links(&namespace, "vm"), |links| *links == ["lo", "eth0"]);
     namespace.kubectl(&["delete", "pod", "vm"]);
-    assert_others_have(&before, &NODES);
+    assert_foreign_state(&before, &NODES);
 }
 
 #[test]
-fn each_program_watches_quotas_once_as_it_does_every_kind() {
-    let _turn = installed();
+fn each_process_watches_quotas_once() {
+    let _exclusive = installed();
     let watches = |plural: &str| -> f64 {
         let resource = format!("resource=\"{plural}\"");
         let metrics = kubectl(&["get", "--raw", "/metrics"]);
@@ -333,31 +334,31 @@ fn each_program_watches_quotas_once_as_it_does_every_kind() {
         watches.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
     eventually(
-        "as many watch quotas as bridges",
+        "as many watches of quotas as of bridges",
         || (watches("networkquotas"), watches("bridges")),
         |(quotas, bridges)| quotas == bridges && *quotas >= 3.0,
     );
 }
 
 #[test]
-fn a_tenant_may_do_with_kinds_what_was_granted_and_no_more() {
-    let _turn = installed();
+fn a_tenant_has_only_the_granted_rights_on_kinds() {
+    let _exclusive = installed();
     let namespace = Namespace::new("grants");
     namespace.kubectl(&["create", "serviceaccount", "tenant"]);
     let account = format!("--serviceaccount={}:tenant", namespace.name);
     namespace.kubectl(&["create", "rolebinding", "vlans", "--clusterrole=knit-vlan-editor", &account]);
     let token = namespace.kubectl(&["create", "token", "tenant"]);
     let may = |verb: &str, what: &str| {
-        let mut words = vec!["-n", &namespace.name, "--token", token.trim(), "auth", "can-i", verb];
-        words.extend(what.split(' '));
-        // It warns beside its answer.
-        String::from_utf8(run(&words).stdout).unwrap().trim().to_owned()
+        let mut args = vec!["-n", &namespace.name, "--token", token.trim(), "auth", "can-i", verb];
+        args.extend(what.split(' '));
+        // Warnings go to standard error.
+        String::from_utf8(run(&args).stdout).unwrap().trim().to_owned()
     };
-    // The API server follows a new binding a moment later.
+    // A new role binding takes effect a moment later.
     for (verb, what) in
         [("create", "vlans.podnetwork.opdev.io"), ("list", "podnetworkstates.podnetwork.opdev.io")]
     {
-        eventually(what, || may(verb, what), |said| said == "yes");
+        eventually(what, || may(verb, what), |output| output == "yes");
     }
     for (verb, what) in [
         ("create", "bridges.podnetwork.opdev.io"),

@@ -1,4 +1,4 @@
-//! Looking into a running cluster: what lives, what it says, a shell on a node.
+//! Inspects a running cluster: status, logs, a shell on a node.
 
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
@@ -10,43 +10,47 @@ use comfy_table::{Table, presets};
 use super::cgroups::Membership;
 use super::layout::node_name;
 use super::state::{Cluster, Network};
-use super::{api, control, daemon, knit_cni, node, reference};
+use super::{agents, api, control_plane, daemon, node, reference};
 use crate::go_tools::{Module, Tool};
 use knit_dev::process;
 
-/// CoreDNS is a pod: its log is Kubernetes' to give.
-const DNS_PART: &str = "coredns";
+/// CoreDNS runs in pods: its log comes from the API server.
+const DNS_COMPONENT: &str = "coredns";
 
-/// The parts of a cluster that have a log, in the order in which they start.
-pub fn parts(cluster: &Cluster) -> Vec<String> {
-    let mut parts: Vec<String> = control::PARTS.iter().map(ToString::to_string).collect();
+/// The components of a cluster that have a log, in start order.
+pub fn components(cluster: &Cluster) -> Vec<String> {
+    let mut components: Vec<String> = control_plane::COMPONENTS.iter().map(ToString::to_string).collect();
     for number in cluster.node_numbers() {
-        parts.extend([node::holder_part(number), node::containerd_part(number), node::kubelet_part(number)]);
+        components.extend([
+            node::init_component(number),
+            node::containerd_component(number),
+            node::kubelet_component(number),
+        ]);
         if cluster.network.has_services() {
-            parts.push(reference::proxy_part(number));
+            components.push(reference::proxy_component(number));
         }
         if cluster.network.has_agents() {
-            parts.push(knit_cni::agent_part(number));
+            components.push(agents::agent_component(number));
         }
     }
-    parts
+    components
 }
 
-/// Prints the parts with their processes, and the nodes as Kubernetes sees them. Fails when something is not well.
+/// Prints components with their PIDs, and the nodes as Kubernetes reports them. Fails if something is unhealthy.
 pub fn status(cluster: &Cluster) -> Result<ExitCode> {
     let mut text = String::new();
-    let well = describe(cluster, &mut text)?;
+    let healthy = describe(cluster, &mut text)?;
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads it has seen enough.
+        // The reader closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        written => written.context("cannot print the state of the cluster")?,
+        written => written.context("cannot print the status")?,
     }
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Says how the cluster is, and whether all is well.
+/// Describes the cluster; returns whether it is healthy.
 fn describe(cluster: &Cluster, out: &mut String) -> Result<bool> {
-    let mut well = cluster.complete;
+    let mut healthy = cluster.complete;
     let state = if cluster.complete { "up" } else { "unfinished" };
     writeln!(out, "cluster {} is {state}", cluster.names().name())?;
     writeln!(out, "  KUBECONFIG {}", cluster.kubeconfig().display())?;
@@ -62,29 +66,29 @@ fn describe(cluster: &Cluster, out: &mut String) -> Result<bool> {
         writeln!(out, "  CoreDNS    {}", version_of(cluster, Tool::Coredns))?;
     }
     writeln!(out)?;
-    let mut table = table(["PART", "PID", "STATE"]);
-    for part in parts(cluster) {
-        let (pid, state) = match daemon::find(cluster, &part) {
+    let mut table = table(["COMPONENT", "PID", "STATE"]);
+    for component in components(cluster) {
+        let (pid, state) = match daemon::find(cluster, &component) {
             Some(running) if running.is_alive() => (running.pid.to_string(), "running"),
             Some(running) => (running.pid.to_string(), "ended"),
             None => (String::new(), "not started"),
         };
-        well &= state == "running";
-        table.add_row([part, pid, state.to_owned()]);
+        healthy &= state == "running";
+        table.add_row([component, pid, state.to_owned()]);
     }
     writeln!(out, "{}\n", table.trim_fmt())?;
     match api::nodes(cluster) {
         Ok(nodes) => {
             let mut table = self::table(["NODE", "STATE", "ADDRESSES", "PODS", "KUBELET", "RUNTIME"]);
-            well &= nodes.len() == usize::from(cluster.nodes);
+            healthy &= nodes.len() == usize::from(cluster.nodes);
             let reasons: Vec<String> = nodes
                 .iter()
                 .filter(|node| !node.ready)
                 .map(|node| format!("{} is not Ready: {}", node.name, node.reason))
                 .collect();
             for node in nodes {
-                // Without a network a node cannot be Ready, and that is as it should be.
-                well &= node.ready || cluster.network == Network::None;
+                // Without a network a node cannot be Ready.
+                healthy &= node.ready || cluster.network == Network::None;
                 table.add_row([
                     node.name,
                     if node.ready { "Ready".to_owned() } else { "NotReady".to_owned() },
@@ -98,14 +102,14 @@ fn describe(cluster: &Cluster, out: &mut String) -> Result<bool> {
             reasons.iter().try_for_each(|reason| writeln!(out, "{reason}"))?;
         }
         Err(error) => {
-            well = false;
+            healthy = false;
             writeln!(out, "nodes: the API server does not answer: {error:#}")?;
         }
     }
-    Ok(well)
+    Ok(healthy)
 }
 
-/// The version is in the path: that is how the cache keeps several apart.
+/// The version is part of the path of the cached program.
 fn version_of(cluster: &Cluster, tool: Tool) -> String {
     let module = match tool.module() {
         Module::Kubernetes => "kubernetes-",
@@ -118,7 +122,7 @@ fn version_of(cluster: &Cluster, tool: Tool) -> String {
     let folder = cluster.tool(tool).ok().and_then(|path| path.parent()).and_then(|folder| folder.file_name());
     let folder = folder.unwrap_or_default().to_string_lossy().into_owned();
     let version = folder.strip_prefix(module).and_then(|rest| rest.rsplit_once('-'));
-    version.map_or("of unknown version".to_owned(), |(version, _)| version.to_owned())
+    version.map_or("unknown version".to_owned(), |(version, _)| version.to_owned())
 }
 
 fn table<const N: usize>(header: [&str; N]) -> Table {
@@ -128,9 +132,9 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-/// Prints the log of a part.
-pub fn logs(cluster: &Cluster, part: &str, follow: bool) -> Result<()> {
-    if part == DNS_PART && cluster.network.has_services() {
+/// Prints the log of a component.
+pub fn logs(cluster: &Cluster, component: &str, follow: bool) -> Result<()> {
+    if component == DNS_COMPONENT && cluster.network.has_services() {
         let mut logs = cluster.kubectl()?;
         logs.args(["logs", "--namespace=kube-system", "--selector=k8s-app=kube-dns", "--tail=-1"]);
         if follow {
@@ -138,19 +142,23 @@ pub fn logs(cluster: &Cluster, part: &str, follow: bool) -> Result<()> {
         }
         return process::run(&mut logs);
     }
-    let mut known = parts(cluster);
-    if !known.iter().any(|name| name == part) {
+    let mut known = components(cluster);
+    if !known.iter().any(|name| name == component) {
         if cluster.network.has_services() {
-            known.push(DNS_PART.to_owned());
+            known.push(DNS_COMPONENT.to_owned());
         }
-        bail!("cluster {} has no part {part}; it has: {}", cluster.names().name(), known.join(", "));
+        bail!(
+            "cluster {} has no component {component}; it has: {}",
+            cluster.names().name(),
+            known.join(", ")
+        );
     }
     let mut show = Command::new("tail");
     show.args(["--lines=+1"]);
     if follow {
         show.arg("--follow=name");
     }
-    process::run(show.arg(daemon::log(cluster, part)))
+    process::run(show.arg(daemon::log(cluster, component)))
 }
 
 /// Runs a command, or a shell, in the namespaces of a node.
@@ -159,7 +167,7 @@ pub fn shell(cluster: &Cluster, name: &str, command: &[String]) -> Result<ExitCo
         let known: Vec<String> = cluster.node_numbers().map(node_name).collect();
         format!("cluster {} has no node {name}; it has: {}", cluster.names().name(), known.join(", "))
     })?;
-    let mut enter = daemon::enter(node::holder(cluster, number)?);
+    let mut enter = daemon::enter(node::init(cluster, number)?);
     if command.is_empty() {
         enter.arg(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()));
     } else {
@@ -168,7 +176,7 @@ pub fn shell(cluster: &Cluster, name: &str, command: &[String]) -> Result<ExitCo
     // `crictl` and `ctr` find containerd by themselves; kubectl is the cluster's admin here too.
     enter.env("KUBECONFIG", cluster.kubeconfig());
     enter.env("PATH", path_with_tools(cluster)?);
-    // Whoever sits in there holds the node's namespaces open: `down` must find them.
+    // A shell holds the node's namespaces open: `down` must find it.
     let _membership = Membership::enter(&cluster.names().cgroup())?;
     code(&mut enter)
 }
@@ -176,7 +184,7 @@ pub fn shell(cluster: &Cluster, name: &str, command: &[String]) -> Result<ExitCo
 fn path_with_tools(cluster: &Cluster) -> Result<String> {
     let mut folders = Vec::new();
     for tool in [Tool::Kubectl, Tool::Ctr, Tool::Cnitool] {
-        // A cluster of an older checkout has fewer.
+        // A cluster of an older checkout has fewer tools.
         let folder = cluster.tool(tool).ok().and_then(|program| program.parent());
         folders.extend(folder.map(|folder| folder.display().to_string()));
     }
@@ -184,17 +192,17 @@ fn path_with_tools(cluster: &Cluster) -> Result<String> {
     Ok(folders.join(":"))
 }
 
-/// Runs kubectl as the cluster's admin, with this terminal.
-pub fn kubectl(cluster: &Cluster, words: &[String]) -> Result<ExitCode> {
+/// Runs kubectl as the cluster's admin on this terminal.
+pub fn kubectl(cluster: &Cluster, args: &[String]) -> Result<ExitCode> {
     let mut kubectl = cluster.kubectl()?;
-    kubectl.args(words).stdin(Stdio::inherit());
+    kubectl.args(args).stdin(Stdio::inherit());
     code(&mut kubectl)
 }
 
-/// Runs the command with this terminal and passes its exit code on.
+/// Runs the command on this terminal and passes on its exit code.
 fn code(command: &mut Command) -> Result<ExitCode> {
     let status = process::status(command)?;
-    // A command that a signal ended has no code; shells say 128 and the signal.
+    // A command that was ended by a signal has no exit code; shells report 128 plus the signal.
     let signal = std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0);
     let code = status.code().unwrap_or(128 + signal);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))

@@ -1,6 +1,6 @@
-//! Nodes with a container runtime and a network, and no Kubernetes: for those who ask the runtime themselves.
+//! Nodes with a container runtime and a network, but without Kubernetes: for benchmarks that call the runtime directly.
 //!
-//! Named, recorded and found again like a cluster, so that `cargo xtask cluster down` takes them away too.
+//! They are named and recorded like a cluster, so that `cargo xtask cluster down` removes them too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,58 +10,58 @@ use anyhow::Result;
 
 use super::cgroups::{self, Membership};
 use super::layout::{Names, node_name};
-use super::state::{Claim, Cluster, Network};
-use super::{daemon, down, images, knit_cni, node, reference, up};
+use super::state::{Cluster, ClusterLock, Network};
+use super::{agents, daemon, down, images, node, reference, up};
+use crate::binaries::Binaries;
 use crate::go_tools::{self, Tool};
-use crate::programs::Binaries;
 
 /// The node whose pods the reference plugins connect.
 pub const REFERENCE: u8 = 1;
-/// The node whose pods Knit connects, asked through its shim.
+/// The node whose pods Knit connects, called through its CNI shim.
 pub const KNIT: u8 = 2;
 
-/// What the runtimes need.
+/// The programs of the container runtime.
 const RUNTIME: [Tool; 3] = [Tool::Containerd, Tool::ContainerdShim, Tool::Ctr];
-/// What the images are made of.
+/// The programs in the test images.
 const IMAGES: [Tool; 2] = [Tool::Agnhost, Tool::Coredns];
 
 /// Two nodes.
-pub struct Bare {
+pub struct RuntimeNodes {
     cluster: Cluster,
     archive: PathBuf,
 }
 
-impl Bare {
-    /// Records the nodes. What an earlier run left is taken away. When they are to go, the right to them is given up and
-    /// [`super::down`] takes them away.
-    pub fn claim(name: &str) -> Result<(Self, Claim)> {
+impl RuntimeNodes {
+    /// Records and locks the nodes after removing those of an earlier run. To remove them, drop the lock and call
+    /// [`super::down`].
+    pub fn create(name: &str) -> Result<(Self, ClusterLock)> {
         let tools = go_tools::ensure(&[RUNTIME.as_slice(), &IMAGES].concat())?;
         let archive = images::ensure(&tools)?;
         let programs: BTreeMap<_, _> =
             RUNTIME.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
         down(name)?;
-        let (cluster, claim) = Cluster::claim(&Names::new(name)?, KNIT, Network::None, programs)?;
-        Ok((Self { cluster, archive }, claim))
+        let (cluster, lock) = Cluster::create(&Names::new(name)?, KNIT, Network::None, programs)?;
+        Ok((Self { cluster, archive }, lock))
     }
 
-    /// Starts both nodes; the pods of each get addresses of this range.
+    /// Starts both nodes; the pods of each get addresses from this range.
     pub fn start(&self, range: &str, built: &Binaries) -> Result<()> {
         self.start_with(built, |cluster| {
             let ranges = [range.to_owned()];
             reference::install_plugins(cluster, REFERENCE, &ranges)?;
-            knit_cni::start(cluster, KNIT, &ranges)?;
-            knit_cni::wait_for_shim(cluster, KNIT)
+            agents::start(cluster, KNIT, &ranges)?;
+            agents::wait_for_shim(cluster, KNIT)
         })
     }
 
-    /// Starts both nodes; the reference plugins connect the pods of each, with addresses of this range. On one of them Knit
-    /// adds what these objects say, told of pods by the runtime.
-    pub fn start_beside(&self, range: &str, built: &Binaries, objects: &str) -> Result<()> {
+    /// Starts both nodes; the reference plugins connect the pods of each, with addresses from this range. On one of them Knit
+    /// adds the interfaces of these objects, notified of pods by the runtime (NRI).
+    pub fn start_additional(&self, range: &str, built: &Binaries, objects: &str) -> Result<()> {
         self.start_with(built, |cluster| {
             for node in [REFERENCE, KNIT] {
                 reference::install_plugins(cluster, node, &[range.to_owned()])?;
             }
-            knit_cni::start_beside(cluster, KNIT, objects)
+            agents::start_additional(cluster, KNIT, objects)
         })
     }
 
@@ -70,35 +70,35 @@ impl Bare {
         for folder in ["logs", "run", "nodes"] {
             fs::create_dir_all(cluster.folder(folder))?;
         }
-        knit_cni::copy(cluster, built)?;
+        agents::copy(cluster, built)?;
         let nodes: Vec<String> = cluster.node_numbers().map(node_name).collect();
         let cgroup = cluster.names().cgroup();
-        cgroups::make(&cgroup, &nodes)?;
+        cgroups::create(&cgroup, &nodes)?;
         let _membership = Membership::enter(&cgroup)?;
         for number in cluster.node_numbers() {
-            node::arrange(cluster, number)?;
+            node::create_namespaces(cluster, number)?;
             node::start_containerd(cluster, number)?;
         }
         connect(cluster)?;
         up::load_images(cluster, &self.archive)
     }
 
-    /// Where a node's containerd listens.
+    /// The socket of a node's containerd, on the host.
     pub fn socket(&self, node: u8) -> PathBuf {
         node::containerd_socket(&self.cluster, node)
     }
 
-    /// A folder of a node, as seen from outside.
+    /// A path of a node, on the host.
     pub fn folder(&self, node: u8, path: &str) -> PathBuf {
         self.cluster.node_folder(node, path)
     }
 
-    /// What a node's agent has logged.
+    /// The end of a node's agent log.
     pub fn agent_log(&self, node: u8) -> String {
-        daemon::log_tail(&self.cluster, &knit_cni::agent_part(node))
+        daemon::log_tail(&self.cluster, &agents::agent_component(node))
     }
 
-    /// Where a node's pods are counted.
+    /// The cgroup of a node's pods.
     pub fn cgroup(&self, node: u8) -> String {
         format!("/{}/{}", self.cluster.names().cgroup(), node_name(node))
     }

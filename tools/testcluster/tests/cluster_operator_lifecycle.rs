@@ -1,25 +1,25 @@
-//! Knit beside the reference network while pods, nodes and runtimes live their lives: a runtime that restarts, a node that
-//! reboots, pods that die in the middle, objects that change all the time or get into each other's way.
+//! Knit next to the reference network through the life cycle of pods, nodes and runtimes: runtime restarts, node reboots, pods
+//! that are killed during configuration, objects that change rapidly or conflict.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::beside::{IMAGE, cluster, eventually, folder, installed, on_node, testcluster};
 use support::kubectl::{Namespace, kubectl, run};
+use support::operator::{IMAGE, cluster, eventually, folder, installed, on_node, testcluster};
 
-const OPERATOR: &str = "pod-network-operator";
+const OPERATOR_NAMESPACE: &str = "pod-network-operator";
 
-/// An interface of its own name on a bridge, for pods with a label of this name.
+/// A Veth object with a cidr and MTU on a bridge, for pods with the label `net`.
 fn veth(name: &str, interface: &str, bridge: &str, mtu: u32) -> String {
     format!(
         "---
@@ -55,10 +55,10 @@ fn get(namespace: &Namespace, what: &str) -> Value {
     serde_json::from_str(&namespace.kubectl(&["get", what, "-o", "json"])).unwrap()
 }
 
-/// The MTU of a pod's interface; nothing while there is none.
+/// The MTU of a pod's interface, if it exists.
 fn mtu(namespace: &Namespace, pod: &str, interface: &str) -> Option<u64> {
-    let words = ["-n", &namespace.name, "exec", pod, "--", "ip", "-j", "link", "show", "dev", interface];
-    let output = run(&words);
+    let args = ["-n", &namespace.name, "exec", pod, "--", "ip", "-j", "link", "show", "dev", interface];
+    let output = run(&args);
     let links: Value = serde_json::from_slice(&output.stdout).ok()?;
     links[0]["mtu"].as_u64()
 }
@@ -67,14 +67,14 @@ fn ready_pods(namespace: &Namespace, object: &str) -> u64 {
     get(namespace, object)["status"]["readyPods"].as_u64().unwrap_or(0)
 }
 
-/// Waits until the containers of all pods run: an object is ready when a pod's namespace has what it asked for, and commands
-/// run in a pod's containers.
-fn started(namespace: &Namespace) {
+/// Waits until the containers of all pods run. An object is ready as soon as the pod's network namespace is configured, but
+/// commands need a running container.
+fn wait_started(namespace: &Namespace) {
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
 }
 
-/// Nothing is said about pods any more; it is taken back a moment after what it was about.
-fn nothing_is_said(namespace: &Namespace) {
+/// Waits until the PodNetworkStates are deleted, a moment after what they describe.
+fn wait_no_states(namespace: &Namespace) {
     let states = || namespace.kubectl(&["get", "podnetworkstates", "-o", "name"]);
     eventually("no state is left", states, |states| states.is_empty());
 }
@@ -83,7 +83,7 @@ fn reaches(namespace: &Namespace, pod: &str, to: &str) -> bool {
     run(&["-n", &namespace.name, "exec", pod, "--", "ping", "-c", "1", "-W", "2", to]).status.success()
 }
 
-/// The links of a node that are of a test: its bridges and their ports.
+/// The links of a node that belong to a test's bridge: the bridge and its ports.
 fn links(node: &str, bridge: &str) -> Vec<String> {
     let text = on_node(node, &["ip", "-o", "link"]);
     text.lines().filter(|line| line.contains(bridge)).map(str::to_owned).collect()
@@ -91,22 +91,22 @@ fn links(node: &str, bridge: &str) -> Vec<String> {
 
 #[test]
 fn pods_keep_their_interfaces_while_the_container_runtime_restarts_and_new_pods_get_theirs() {
-    let _turn = installed();
+    let _exclusive = installed();
     let namespace = Namespace::new("runtime");
     namespace.apply(&format!("{}{}", veth("net", "net0", "rtbr0", 1400), pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
-    started(&namespace);
+    wait_started(&namespace);
     let number = namespace.kubectl(&["exec", "a", "--", "cat", "/sys/class/net/net0/ifindex"]);
     testcluster(&["restart", "containerd-node1", "--name", &cluster()]);
     namespace.apply(&pod("b"));
     eventually("the new pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 2);
-    started(&namespace);
+    wait_started(&namespace);
     let now = namespace.kubectl(&["exec", "a", "--", "cat", "/sys/class/net/net0/ifindex"]);
-    assert_eq!(now, number, "it is still the same link");
+    assert_eq!(now, number, "it is the same link");
     for pod in ["a", "b"] {
         eventually(pod, || reaches(&namespace, pod, "192.168.130.1"), |works| *works);
     }
-    // What goes while it is new again is noticed, too.
+    // The deletion of a pod after the restart is noticed too.
     namespace.kubectl(&["delete", "pod", "a"]);
     eventually(
         "one pod is left",
@@ -118,8 +118,8 @@ fn pods_keep_their_interfaces_while_the_container_runtime_restarts_and_new_pods_
 }
 
 #[test]
-fn an_object_that_is_edited_ten_times_a_second_ends_as_it_was_written_last() {
-    let _turn = installed();
+fn an_object_that_is_edited_ten_times_a_second_ends_in_its_last_state() {
+    let _exclusive = installed();
     let namespace = Namespace::new("edits");
     namespace.apply(&format!("{}{}", veth("net", "net0", "edbr0", 1400), pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
@@ -152,15 +152,15 @@ fn an_object_that_is_edited_ten_times_a_second_ends_as_it_was_written_last() {
 }
 
 #[test]
-fn of_two_objects_that_want_the_same_interface_the_first_keeps_it_and_the_second_says_so() {
-    let _turn = installed();
+fn of_two_objects_with_the_same_interface_the_first_keeps_it_and_the_second_reports_a_conflict() {
+    let _exclusive = installed();
     let namespace = Namespace::new("conflict");
     namespace.apply(&format!("{}{}", veth("first", "net0", "cobr0", 1400), pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/first"), |ready| *ready == 1);
-    started(&namespace);
+    wait_started(&namespace);
     namespace.apply(&veth("second", "net0", "cobr1", 1300));
     let message = || get(&namespace, "veth/second")["status"]["conditions"][0]["message"].clone();
-    eventually("the second says so, and names the other", message, |message| {
+    eventually("the second reports the conflict and names the first", message, |message| {
         message.as_str().is_some_and(|text| text.contains("net0") && text.contains("first"))
     });
     assert_eq!(mtu(&namespace, "a", "net0"), Some(1400));
@@ -169,27 +169,27 @@ fn of_two_objects_that_want_the_same_interface_the_first_keeps_it_and_the_second
     eventually("the first has it", phase, |phase| phase == "configured");
     namespace.kubectl(&["delete", "veth", "first", "--timeout=60s"]);
     eventually("the second gets it", || mtu(&namespace, "a", "net0"), |mtu| *mtu == Some(1300));
-    eventually("and says so", || ready_pods(&namespace, "veth/second"), |ready| *ready == 1);
+    eventually("and reports it", || ready_pods(&namespace, "veth/second"), |ready| *ready == 1);
     namespace.kubectl(&["delete", "veth", "second", "--timeout=60s"]);
     eventually("it is gone", || links("node1", "cobr"), Vec::is_empty);
 }
 
 #[test]
-fn a_pod_that_dies_in_the_middle_leaves_nothing() {
-    let _turn = installed();
+fn a_pod_that_is_killed_during_configuration_leaves_nothing() {
+    let _exclusive = installed();
     let namespace = Namespace::new("dying");
     namespace.apply(&pod("stays"));
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod/stays", "--timeout=60s"]);
-    for moment in [0, 5, 15, 40, 100] {
+    for delay in [0, 5, 15, 40, 100] {
         namespace.apply(&pod("dies"));
         namespace.kubectl(&["wait", "--for=condition=Ready", "pod/dies", "--timeout=60s"]);
         std::thread::scope(|scope| {
             scope.spawn(|| namespace.apply(&veth("net", "net0", "dybr0", 1400)));
-            std::thread::sleep(Duration::from_millis(moment));
+            std::thread::sleep(Duration::from_millis(delay));
             namespace.kubectl(&["delete", "pod", "dies", "--grace-period=0", "--force"]);
         });
         eventually(
-            "the other pod has its interface, and the dead one nothing",
+            "only the other pod is configured",
             || get(&namespace, "veth/net")["status"].clone(),
             |status| status["pods"] == 1 && status["readyPods"] == 1,
         );
@@ -198,34 +198,34 @@ fn a_pod_that_dies_in_the_middle_leaves_nothing() {
         namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
         eventually("it is gone", || links("node1", "dybr0"), Vec::is_empty);
     }
-    nothing_is_said(&namespace);
+    wait_no_states(&namespace);
 }
 
 #[test]
-fn what_someone_deletes_by_hand_comes_back_and_an_event_says_so() {
-    let _turn = installed();
+fn a_bridge_that_is_deleted_manually_is_repaired_and_an_event_is_recorded() {
+    let _exclusive = installed();
     let namespace = Namespace::new("byhand");
     namespace.apply(&format!("{}{}", veth("net", "net0", "habr0", 1400), pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
     on_node("node1", &["ip", "link", "delete", "habr0"]);
     eventually("bridge and port are back", || links("node1", "habr0").len(), |links| *links == 2);
     eventually("it works", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
-    let said = || namespace.kubectl(&["get", "events", "--field-selector=involvedObject.name=a"]);
-    eventually("an Event below the pod", said, |said| said.contains("NetworkRepaired"));
+    let output = || namespace.kubectl(&["get", "events", "--field-selector=involvedObject.name=a"]);
+    eventually("an Event for the pod", output, |output| output.contains("NetworkRepaired"));
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
     eventually("it is gone", || links("node1", "habr0"), Vec::is_empty);
 }
 
 #[test]
-fn a_range_without_room_is_said_in_words_and_takes_nothing_from_those_who_have() {
-    let _turn = installed();
+fn an_exhausted_range_is_reported_and_does_not_affect_configured_pods() {
+    let _exclusive = installed();
     let namespace = Namespace::new("narrow");
     let narrow = veth("net", "net0", "nabr0", 1400).replace("192.168.130.0/24", "192.168.130.0/30");
     namespace.apply(&format!("{narrow}{}", pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
     namespace.apply(&pod("b"));
     let status = || get(&namespace, "veth/net")["status"].clone();
-    eventually("there is no room, in words that name the range", status, |status| {
+    eventually("the exhausted range is reported", status, |status| {
         let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
         status["pods"] == 2 && status["readyPods"] == 1 && message.contains("192.168.130.0/30")
     });
@@ -235,41 +235,41 @@ fn a_range_without_room_is_said_in_words_and_takes_nothing_from_those_who_have()
 }
 
 #[test]
-fn an_agent_whose_state_is_lost_finds_everything_again_and_can_take_it_away() {
-    let _turn = installed();
+fn an_agent_with_lost_state_recovers_and_can_clean_up() {
+    let _exclusive = installed();
     let namespace = Namespace::new("lost");
     namespace.apply(&format!("{}{}", veth("net", "net0", "lobr0", 1400), pod("a")));
     eventually("the pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 1);
-    // The agent may just write something there.
+    // The agent may write there at the same time.
     let state = folder().join("nodes/node1/var/lib/knit/beside");
-    let remove = || std::fs::remove_dir_all(&state).err().filter(|why| why.kind() != ErrorKind::NotFound);
+    let remove = || std::fs::remove_dir_all(&state).err().filter(|error| error.kind() != ErrorKind::NotFound);
     eventually("its state is gone", remove, Option::is_none);
     let selector = ["-l", "app=knit-agent", "--field-selector=spec.nodeName=node1"];
-    let find = [&["-n", OPERATOR, "get", "pods", "-o", "name"], &selector[..]].concat();
+    let find = [&["-n", OPERATOR_NAMESPACE, "get", "pods", "-o", "name"], &selector[..]].concat();
     let agent = kubectl(&find);
-    kubectl(&["-n", OPERATOR, "delete", agent.trim(), "--grace-period=0", "--force"]);
-    kubectl(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
+    kubectl(&["-n", OPERATOR_NAMESPACE, "delete", agent.trim(), "--grace-period=0", "--force"]);
+    kubectl(&["-n", OPERATOR_NAMESPACE, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
     namespace.apply(&pod("b"));
-    eventually("the new pod, too", || ready_pods(&namespace, "veth/net"), |ready| *ready == 2);
-    started(&namespace);
+    eventually("the new pod", || ready_pods(&namespace, "veth/net"), |ready| *ready == 2);
+    wait_started(&namespace);
     for pod in ["a", "b"] {
         eventually(pod, || reaches(&namespace, pod, "192.168.130.1"), |works| *works);
     }
     namespace.kubectl(&["delete", "veth", "net", "--timeout=90s"]);
     eventually("it is gone", || links("node1", "lobr0"), Vec::is_empty);
-    eventually("the pod has nothing of it", || mtu(&namespace, "a", "net0"), Option::is_none);
+    eventually("the pod's interface is removed", || mtu(&namespace, "a", "net0"), Option::is_none);
 }
 
 #[test]
-fn a_node_that_reboots_gives_its_pods_their_interfaces_again_and_has_nothing_stale() {
-    let _turn = installed();
+fn a_node_that_reboots_reconfigures_its_pods_and_has_no_stale_state() {
+    let _exclusive = installed();
     let namespace = Namespace::new("reboot");
     namespace.apply(&format!("{}{}{}", veth("net", "net0", "rebr0", 1400), pod("a"), pod("b")));
     eventually("both pods", || ready_pods(&namespace, "veth/net"), |ready| *ready == 2);
     namespace.kubectl(&["delete", "pod", "b", "--wait=false"]);
-    on_node("node1", &["ip", "link", "add", "oldlife", "type", "bridge"]);
+    on_node("node1", &["ip", "link", "add", "preboot", "type", "bridge"]);
     testcluster(&["reboot", "node1", "--name", &cluster()]);
-    assert!(links("node1", "oldlife").is_empty(), "a new life begins without links");
+    assert!(links("node1", "preboot").is_empty(), "links do not survive a reboot");
     eventually("the pod runs again", || reaches(&namespace, "a", "192.168.130.1"), |works| *works);
     eventually(
         "one pod is left",
@@ -277,9 +277,9 @@ fn a_node_that_reboots_gives_its_pods_their_interfaces_again_and_has_nothing_sta
         |status| status["pods"] == 1 && status["readyPods"] == 1,
     );
     eventually("the bridge and one port", || links("node1", "rebr0"), |links| links.len() == 2);
-    kubectl(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
-    kubectl(&["-n", OPERATOR, "rollout", "status", "deployment/knit-controller", "--timeout=120s"]);
+    kubectl(&["-n", OPERATOR_NAMESPACE, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
+    kubectl(&["-n", OPERATOR_NAMESPACE, "rollout", "status", "deployment/knit-controller", "--timeout=120s"]);
     namespace.kubectl(&["delete", "veth", "net", "--timeout=60s"]);
     eventually("it is gone", || links("node1", "rebr0"), Vec::is_empty);
-    nothing_is_said(&namespace);
+    wait_no_states(&namespace);
 }

@@ -1,26 +1,26 @@
-//! A network that is one on all nodes, on a real cluster: by VXLAN, with a pod that moves and keeps its address.
+//! A network that spans all nodes, on a real cluster: a VXLAN overlay, and a pod that moves and keeps its address.
 //!
-//! Run by `cargo xtask test cluster`, which loads the image; by hand against a cluster that has it:
-//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p xtask --test cluster_span`.
+//! Run by `cargo xtask test cluster`, which loads the image; manually against a cluster with the image:
+//! `KNIT_TEST_KUBECTL=kubectl KUBECONFIG=... cargo test -p knit-testcluster --test cluster_overlay`.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use support::beside::{IMAGE, eventually, installed, on_node};
 use support::kubectl::{Namespace, kubectl, run, text};
+use support::operator::{IMAGE, eventually, installed, on_node};
 
 const FIXED: [&str; 2] = ["10.77.0.200", "fd00:77::c000:0:0:7"];
 
-/// A network, pods with any address on it, and one with an address of its own.
+/// A network, pods with any address on it, and one with fixed addresses.
 const OBJECTS: &str = "
 apiVersion: podnetwork.opdev.io/v1alpha1
 kind: VirtualNetwork
@@ -53,20 +53,20 @@ spec:
     )
 }
 
-fn get(words: &[&str]) -> Value {
-    serde_json::from_str(&kubectl(&[words, &["-o", "json"]].concat())).unwrap()
+fn get(args: &[&str]) -> Value {
+    serde_json::from_str(&kubectl(&[args, &["-o", "json"]].concat())).unwrap()
 }
 
-/// How many pods have all of an object.
+/// How many pods of an object are ready.
 fn ready(namespace: &Namespace, veth: &str) -> u64 {
     let object = get(&["-n", &namespace.name, "get", "veth", veth]);
     object["status"]["readyPods"].as_u64().unwrap_or_default()
 }
 
-/// The addresses that a pod has on the network, without their lengths; none while nothing is said about it.
+/// A pod's addresses on the network without prefix lengths; empty before its PodNetworkState exists.
 fn addresses(namespace: &Namespace, pod: &str) -> Vec<String> {
-    let said = run(&["-n", &namespace.name, "get", "podnetworkstate", pod, "-o", "json"]);
-    let state: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+    let output = run(&["-n", &namespace.name, "get", "podnetworkstate", pod, "-o", "json"]);
+    let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let addresses = state["status"]["objects"][0]["interfaces"][0]["addresses"].as_array().cloned();
     let addresses = addresses.unwrap_or_default();
     let texts = addresses.iter().map(|address| address.as_str().unwrap());
@@ -75,33 +75,33 @@ fn addresses(namespace: &Namespace, pod: &str) -> Vec<String> {
 
 /// Whether a pod reaches an address within a second.
 fn reaches(namespace: &Namespace, from: &str, to: &str) -> (bool, String) {
-    let said = run(&["-n", &namespace.name, "exec", from, "--", "ping", "-n", "-c", "1", "-W", "1", to]);
-    (said.status.success(), text(&said))
+    let output = run(&["-n", &namespace.name, "exec", from, "--", "ping", "-n", "-c", "1", "-W", "1", to]);
+    (output.status.success(), text(&output))
 }
 
 fn ping(namespace: &Namespace, from: &str, to: &str) {
     eventually(&format!("{from} reaches {to}"), || reaches(namespace, from, to), |(reached, _)| *reached);
 }
 
-/// What each node says of the network: node and words.
+/// The state of the overlay on each node: node and description.
 fn nodes(namespace: &Namespace) -> Vec<(String, String)> {
     let network = get(&["-n", &namespace.name, "get", "virtualnetwork", "blue"]);
     let nodes = network["status"]["nodes"].as_array().cloned().unwrap_or_default();
-    let word = |node: &Value, field: &str| node[field].as_str().unwrap_or_default().to_owned();
-    nodes.iter().map(|node| (word(node, "node"), word(node, "transport"))).collect()
+    let text = |node: &Value, field: &str| node[field].as_str().unwrap_or_default().to_owned();
+    nodes.iter().map(|node| (text(node, "node"), text(node, "transport"))).collect()
 }
 
-/// Names and nodes of the addresses that are claimed alone.
-fn alone(namespace: &Namespace) -> BTreeSet<(String, String)> {
+/// Node and address of the single address claims.
+fn single_address_claims(namespace: &Namespace) -> BTreeSet<(String, String)> {
     let all = get(&["get", "podaddressblocks"]);
-    let word = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
-    let of_it = all["items"].as_array().unwrap().iter();
-    let of_it = of_it.filter(|block| word(block, "pool").starts_with(&format!("{}/", namespace.name)));
-    let alone = of_it.filter(|block| {
-        let cidr = word(block, "cidr");
+    let text = |block: &Value, field: &str| block["spec"][field].as_str().unwrap().to_owned();
+    let own = all["items"].as_array().unwrap().iter();
+    let own = own.filter(|block| text(block, "pool").starts_with(&format!("{}/", namespace.name)));
+    let single = own.filter(|block| {
+        let cidr = text(block, "cidr");
         cidr.ends_with("/32") || cidr.ends_with("/128")
     });
-    alone.map(|block| (word(block, "node"), word(block, "cidr"))).collect()
+    single.map(|block| (text(block, "node"), text(block, "cidr"))).collect()
 }
 
 fn claimed(node: &str) -> BTreeSet<(String, String)> {
@@ -110,7 +110,7 @@ fn claimed(node: &str) -> BTreeSet<(String, String)> {
         .into()
 }
 
-/// Links of tunnels of networks on a node.
+/// The tunnel links of a node.
 fn tunnels(node: &str) -> Vec<String> {
     let links: Value = serde_json::from_str(&on_node(node, &["ip", "-j", "link"])).unwrap();
     let names = links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
@@ -118,9 +118,9 @@ fn tunnels(node: &str) -> Vec<String> {
 }
 
 #[test]
-fn pods_of_two_nodes_are_on_one_network_and_one_moves_and_keeps_its_address() {
-    let _turn = installed();
-    let namespace = Namespace::new("span");
+fn pods_of_two_nodes_share_one_network_and_one_moves_and_keeps_its_address() {
+    let _exclusive = installed();
+    let namespace = Namespace::new("overlay");
     namespace.apply(&format!("{OBJECTS}{}{}", pod("web", "node1", "blue"), pod("db", "node2", "blue")));
     eventually("pods on both nodes", || ready(&namespace, "blue"), |ready| *ready == 2);
     for (from, to) in [("web", "db"), ("db", "web")] {
@@ -128,36 +128,40 @@ fn pods_of_two_nodes_are_on_one_network_and_one_moves_and_keeps_its_address() {
         assert_eq!(to.len(), 2, "{to:?}");
         to.iter().for_each(|to| ping(&namespace, from, to));
     }
-    let said = eventually(
-        "both nodes say how they reach the other",
+    let state = eventually(
+        "both nodes report the tunnel to the other",
         || nodes(&namespace),
-        |said| said.len() == 2 && said.iter().all(|(_, words)| words.contains(" to node")),
+        |state| state.len() == 2 && state.iter().all(|(_, transport)| transport.contains(" to node")),
     );
-    assert!(said.iter().all(|(_, words)| words.starts_with("vxlan, VNI ")), "{said:?}");
-    // Both have the same gateway, each its own.
+    assert!(state.iter().all(|(_, transport)| transport.starts_with("vxlan, VNI ")), "{state:?}");
+    // Both nodes have the same gateway address.
     for from in ["web", "db"] {
         ping(&namespace, from, "10.77.0.1");
     }
 
     namespace.apply(&pod("vip", "node1", "vip"));
     eventually("the fixed address", || ready(&namespace, "vip"), |ready| *ready == 1);
-    assert_eq!(alone(&namespace), claimed("node1"));
+    assert_eq!(single_address_claims(&namespace), claimed("node1"));
     for from in ["web", "db"] {
         FIXED.iter().for_each(|to| ping(&namespace, from, to));
     }
     namespace.kubectl(&["delete", "pod", "vip", "--wait=true", "--timeout=60s"]);
     namespace.apply(&pod("vip", "node2", "vip"));
-    eventually("the address is the other node's", || alone(&namespace), |alone| *alone == claimed("node2"));
+    eventually(
+        "the other node has claimed the address",
+        || single_address_claims(&namespace),
+        |claims| *claims == claimed("node2"),
+    );
     eventually(
         "the pod has it there",
         || addresses(&namespace, "vip"),
         |addresses| FIXED.iter().all(|fixed| addresses.iter().any(|address| address == fixed)),
     );
-    // Nobody waits for anything to be forgotten.
+    // No neighbour entry has to expire first.
     for from in ["web", "db"] {
         for to in FIXED {
-            let (reached, said) = reaches(&namespace, from, to);
-            assert!(reached, "{from} reaches {to}: {said}");
+            let (reached, output) = reaches(&namespace, from, to);
+            assert!(reached, "{from} reaches {to}: {output}");
         }
     }
 
@@ -165,15 +169,15 @@ fn pods_of_two_nodes_are_on_one_network_and_one_moves_and_keeps_its_address() {
         namespace.kubectl(&["delete", "pod", pod, "--wait=true", "--timeout=60s"]);
     }
     for node in ["node1", "node2"] {
-        eventually("tunnels go with the last pod", || tunnels(node), Vec::is_empty);
+        eventually("tunnels are removed with the last pod", || tunnels(node), Vec::is_empty);
     }
-    eventually("claims go back", || alone(&namespace), BTreeSet::is_empty);
+    eventually("claims are released", || single_address_claims(&namespace), BTreeSet::is_empty);
 }
 
 #[test]
-fn an_address_that_another_node_s_pod_has_is_waited_for_in_words() {
-    let _turn = installed();
-    let namespace = Namespace::new("spanwait");
+fn a_pod_waits_for_an_address_of_another_nodes_pod_and_reports_it() {
+    let _exclusive = installed();
+    let namespace = Namespace::new("overlaywait");
     namespace.apply(&format!("{OBJECTS}{}", pod("first", "node1", "vip")));
     eventually("the fixed address", || ready(&namespace, "vip"), |ready| *ready == 1);
     namespace.apply(&pod("second", "node2", "vip"));
@@ -181,22 +185,27 @@ fn an_address_that_another_node_s_pod_has_is_waited_for_in_words() {
         let object = get(&["-n", &namespace.name, "get", "veth", "vip"]);
         object["status"]["conditions"][0]["message"].as_str().unwrap_or_default().to_owned()
     };
-    eventually("the second says what it waits for", message, |said| {
-        said.contains("10.77.0.200 waits for podaddressblock/") && said.contains("which node node1 holds")
+    eventually("the second reports what it waits for", message, |output| {
+        output.contains("10.77.0.200 waits for podaddressblock/") && output.contains("which node node1 holds")
     });
     namespace.kubectl(&["delete", "pod", "first", "--wait=true", "--timeout=60s"]);
-    eventually("then it has it", || alone(&namespace), |alone| *alone == claimed("node2"));
-    eventually("and that is said", || ready(&namespace, "vip"), |ready| *ready == 1);
+    eventually(
+        "then it has the address",
+        || single_address_claims(&namespace),
+        |claims| *claims == claimed("node2"),
+    );
+    eventually("and the status reports it", || ready(&namespace, "vip"), |ready| *ready == 1);
 }
 
 #[test]
-fn a_local_network_does_not_get_tunnels_later() {
-    let _turn = installed();
-    let namespace = Namespace::new("spanlocal");
+fn a_local_network_cannot_become_an_overlay() {
+    let _exclusive = installed();
+    let namespace = Namespace::new("overlaylocal");
     let local = OBJECTS.replace(", transport: vxlan", "");
     namespace.apply(&local);
-    let (accepted, said) = namespace.try_apply(OBJECTS);
-    assert!(!accepted && said.contains("transport must not change from local to vxlan"), "{said}");
-    let (accepted, said) = namespace.try_apply(&local.replace("'fd00:77::/64']", "'fd00:77::/64'], vni: 7"));
-    assert!(!accepted && said.contains("unless transport is vxlan"), "{said}");
+    let (accepted, output) = namespace.try_apply(OBJECTS);
+    assert!(!accepted && output.contains("transport must not change from local to vxlan"), "{output}");
+    let (accepted, output) =
+        namespace.try_apply(&local.replace("'fd00:77::/64']", "'fd00:77::/64'], vni: 7"));
+    assert!(!accepted && output.contains("unless transport is vxlan"), "{output}");
 }

@@ -1,12 +1,12 @@
-//! Knit beside the reference network while something is away: an agent, all agents, the API server.
+//! Knit next to the reference network while an agent, all agents or the API server are unavailable.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 mod support {
     #[allow(dead_code, reason = "shared by the cluster's tests")]
-    pub mod beside;
-    #[allow(dead_code, reason = "shared by the cluster's tests")]
     pub mod kubectl;
+    #[allow(dead_code, reason = "shared by the cluster's tests")]
+    pub mod operator;
 }
 
 use std::process::{Child, Stdio};
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::beside::{IMAGE, eventually, folder, installed, on_node};
 use support::kubectl::{Namespace, command, feed, kubectl, run, text};
+use support::operator::{IMAGE, eventually, folder, installed, on_node};
 
-const OPERATOR: &str = "pod-network-operator";
+const OPERATOR_NAMESPACE: &str = "pod-network-operator";
 
 fn object(bridge: &str) -> String {
     format!(
@@ -47,7 +47,7 @@ spec:
     )
 }
 
-/// What the status says, or why it cannot be read: the API server is away at times.
+/// The number of ready pods in the status, or the error: the API server is unavailable at times.
 fn ready_pods(namespace: &Namespace) -> String {
     let path = "jsonpath={.status.readyPods}";
     text(&run(&["-n", &namespace.name, "get", "podconfig", "net", "-o", path]))
@@ -59,35 +59,35 @@ fn has_bridge(bridge: &str) -> bool {
         .any(|line| line.split_whitespace().next() == Some(bridge))
 }
 
-/// Pings from inside a pod, for more than twenty seconds.
-struct Pinging(Child);
+/// Pings from inside a pod for more than twenty seconds.
+struct PingLoop(Child);
 
-impl Pinging {
+impl PingLoop {
     fn start(namespace: &Namespace, pod: &str, to: &str) -> Self {
-        let words =
+        let args =
             ["-n", &namespace.name, "exec", pod, "--", "ping", "-i", "0.2", "-W", "1", "-c", "110", to];
-        Self(command(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        Self(command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// All of them came back.
+    /// Asserts that no packet was lost.
     fn assert_none_lost(self) {
-        let said = text(&self.0.wait_with_output().unwrap());
-        assert!(said.contains(" 0% packet loss"), "{said}");
+        let output = text(&self.0.wait_with_output().unwrap());
+        assert!(output.contains(" 0% packet loss"), "{output}");
     }
 }
 
 #[test]
-fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_away() {
-    let _turn = installed();
+fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_unavailable() {
+    let _exclusive = installed();
     let namespace = Namespace::new("away");
     namespace.apply(&format!("{}{}{}", object("awaybr0"), pod("a"), pod("b")));
     eventually("both pods", || ready_pods(&namespace), |ready| ready == "2");
     namespace.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"]);
-    let pinging = Pinging::start(&namespace, "a", "192.168.120.1");
+    let pinging = PingLoop::start(&namespace, "a", "192.168.120.1");
 
     let agent = kubectl(&[
         "-n",
-        OPERATOR,
+        OPERATOR_NAMESPACE,
         "get",
         "pods",
         "-l",
@@ -96,49 +96,49 @@ fn pods_keep_their_network_while_the_agent_and_then_the_api_server_are_away() {
         "-o",
         "name",
     ]);
-    kubectl(&["-n", OPERATOR, "delete", agent.trim(), "--grace-period=0", "--force"]);
+    kubectl(&["-n", OPERATOR_NAMESPACE, "delete", agent.trim(), "--grace-period=0", "--force"]);
     namespace.apply(&pod("c"));
     eventually("the next agent serves the new pod", || ready_pods(&namespace), |ready| ready == "3");
 
     let pid = std::fs::read_to_string(folder().join("run/apiserver.pid")).unwrap();
     let pid = Pid::from_raw(pid.split_whitespace().next().unwrap().parse().unwrap());
-    let stopped = Stopped::now(pid);
+    let stopped = StoppedProcess::stop(pid);
     std::thread::sleep(Duration::from_secs(8));
-    assert!(has_bridge("awaybr0"), "nothing goes because the API server is silent");
+    assert!(has_bridge("awaybr0"), "nothing is removed while the API server is unavailable");
     drop(stopped);
 
-    eventually("the API server is back", || namespace.try_apply(&pod("d")), |(accepted, _)| *accepted);
-    eventually("everything goes on", || ready_pods(&namespace), |ready| ready == "4");
+    eventually("the API server answers", || namespace.try_apply(&pod("d")), |(accepted, _)| *accepted);
+    eventually("new pods are configured", || ready_pods(&namespace), |ready| ready == "4");
     pinging.assert_none_lost();
     namespace.kubectl(&["delete", "podconfig", "net", "--timeout=60s"]);
-    eventually("it is gone", || has_bridge("awaybr0"), |there| !there);
+    eventually("the bridge is removed", || has_bridge("awaybr0"), |present| !present);
 }
 
-/// A process that does not run, until this goes.
-struct Stopped(Pid);
+/// A stopped process, continued when dropped.
+struct StoppedProcess(Pid);
 
-impl Stopped {
-    fn now(pid: Pid) -> Self {
+impl StoppedProcess {
+    fn stop(pid: Pid) -> Self {
         kill(pid, Signal::SIGSTOP).unwrap();
         Self(pid)
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StoppedProcess {
     fn drop(&mut self) {
         let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 
-/// No node has an agent, until this goes.
+/// No node has an agent, until this is dropped.
 struct NoAgents;
 
 impl NoAgents {
-    fn now() -> Self {
-        assert!(set_node_selector(r#"{"nobody": "here"}"#));
+    fn remove() -> Self {
+        assert!(set_node_selector(r#"{"knit.test/no-such": "node"}"#));
         eventually(
             "no agent runs",
-            || kubectl(&["-n", OPERATOR, "get", "pods", "-l", "app=knit-agent", "-o", "name"]),
+            || kubectl(&["-n", OPERATOR_NAMESPACE, "get", "pods", "-l", "app=knit-agent", "-o", "name"]),
             |pods| pods.is_empty(),
         );
         Self
@@ -147,39 +147,39 @@ impl NoAgents {
 
 impl Drop for NoAgents {
     fn drop(&mut self) {
-        // Without it no later test has an agent.
+        // Without the agents later tests would fail.
         let _ = (0..10).any(|_| set_node_selector("null"));
-        run(&["-n", OPERATOR, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
+        run(&["-n", OPERATOR_NAMESPACE, "rollout", "status", "daemonset/knit-agent", "--timeout=120s"]);
     }
 }
 
 fn set_node_selector(selector: &str) -> bool {
     let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
-    let words = ["-n", OPERATOR, "patch", "daemonset", "knit-agent", "--type=merge", "-p", &patch];
-    run(&words).status.success()
+    let args = ["-n", OPERATOR_NAMESPACE, "patch", "daemonset", "knit-agent", "--type=merge", "-p", &patch];
+    run(&args).status.success()
 }
 
 #[test]
-fn an_object_goes_also_when_no_agent_answers_and_agents_clean_up_when_they_are_back() {
-    let _turn = installed();
+fn an_object_is_deleted_without_agents_and_agents_clean_up_when_they_return() {
+    let _exclusive = installed();
     let namespace = Namespace::new("silent");
     namespace.apply(&format!("{}{}", object("silentbr0"), pod("a")));
     eventually("the pod", || ready_pods(&namespace), |ready| ready == "1");
-    let no_agents = NoAgents::now();
+    let no_agents = NoAgents::remove();
     namespace.kubectl(&["delete", "podconfig", "net", "--timeout=90s"]);
-    assert!(has_bridge("silentbr0"), "nobody was there to take it away");
+    assert!(has_bridge("silentbr0"), "no agent could remove it");
     drop(no_agents);
-    eventually("the agent has taken it away", || has_bridge("silentbr0"), |there| !there);
+    eventually("the agent has removed it", || has_bridge("silentbr0"), |present| !present);
     let states = || namespace.kubectl(&["get", "podnetworkstates", "-o", "name"]);
     eventually("no state is left", states, |states| states.is_empty());
 }
 
 #[test]
-fn an_agent_may_write_about_its_own_node_only() {
-    let _turn = installed();
+fn an_agent_may_write_the_state_of_its_own_node_only() {
+    let _exclusive = installed();
     let pods = kubectl(&[
         "-n",
-        OPERATOR,
+        OPERATOR_NAMESPACE,
         "get",
         "pods",
         "-l",
@@ -190,7 +190,7 @@ fn an_agent_may_write_about_its_own_node_only() {
     ]);
     let token = kubectl(&[
         "-n",
-        OPERATOR,
+        OPERATOR_NAMESPACE,
         "create",
         "token",
         "knit-agent",
@@ -207,33 +207,33 @@ fn an_agent_may_write_about_its_own_node_only() {
             node,
             "--type=merge",
             "-p",
-            r#"{"metadata":{"annotations":{"tried":"yes"}}}"#,
+            r#"{"metadata":{"annotations":{"test":"yes"}}}"#,
         ]))
     };
-    // An agent writes it a moment after it is ready.
-    eventually("the agent's own node", || label("node1"), |said| said.contains("patched"));
+    // The agent creates it a moment after it is ready.
+    eventually("the agent's own node", || label("node1"), |output| output.contains("patched"));
     eventually(
-        "the other node has a state, too, and it is not this agent's",
+        "the agent may not write the state of the other node",
         || label("node2"),
-        |said| said.contains("the agent of node1 may not write the state of node node2"),
+        |output| output.contains("the agent of node1 may not write the state of node node2"),
     );
-    // Blocks of addresses are claimed for its own node alone, and so given back.
-    let name = format!("tried-{}", std::process::id());
+    // Blocks are claimed and released for its own node only.
+    let name = format!("claimed-{}", std::process::id());
     let block = |node: &str| {
         format!(
             "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: PodAddressBlock\nmetadata: {{name: {name}}}\nspec: {{pool: t/x/10.9.9.0/24, cidr: 10.9.9.0/28, node: {node}}}\n"
         )
     };
-    let theirs = "the agent of node1 may not claim or release a block of another node";
-    let (accepted, said) = feed(&["--token", token.trim(), "create", "-f", "-"], &block("node2"));
-    assert!(!accepted && said.contains(theirs), "{said}");
-    let (accepted, said) = feed(&["create", "-f", "-"], &block("node2"));
-    assert!(accepted, "{said}");
+    let rejection = "the agent of node1 may not claim or release a block of another node";
+    let (accepted, output) = feed(&["--token", token.trim(), "create", "-f", "-"], &block("node2"));
+    assert!(!accepted && output.contains(rejection), "{output}");
+    let (accepted, output) = feed(&["create", "-f", "-"], &block("node2"));
+    assert!(accepted, "{output}");
     let delete = || text(&run(&["--token", token.trim(), "delete", "podaddressblock", &name]));
-    let said = delete();
+    let output = delete();
     kubectl(&["delete", "podaddressblock", &name]);
-    assert!(said.contains(theirs), "{said}");
-    let (accepted, said) =
+    assert!(output.contains(rejection), "{output}");
+    let (accepted, output) =
         feed(&["--token", token.trim(), "create", "--dry-run=server", "-f", "-"], &block("node1"));
-    assert!(accepted, "{said}");
+    assert!(accepted, "{output}");
 }

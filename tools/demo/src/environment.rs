@@ -1,4 +1,4 @@
-//! The demo's world: a host namespace with a "main CNI plugin", and pods that are sandboxes of Knit's.
+//! The demo's environment: a host namespace with a stand-in for the main CNI plugin, and pods that are Knit's sandboxes.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -11,46 +11,46 @@ use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
 
-/// The pods, and the last number of their address on the main network.
+/// The pods, and the last octet of their address on the main network.
 const PODS: [(&str, u8); 2] = [("pod-a", 11), ("pod-b", 12)];
 
-/// Where the demo plays, and how far it is.
-pub struct World {
+/// The demo's namespaces and progress.
+pub struct Environment {
     folder: TempDir,
     knit: PathBuf,
-    began: Instant,
+    start: Instant,
     titles: usize,
     checks: usize,
 }
 
-impl World {
+impl Environment {
     pub fn new() -> Result<Self> {
-        let folder = tempfile::tempdir().context("cannot make a folder for the demo")?;
-        let target = std::env::current_exe()?.parent().context("a program lies in a folder")?.to_owned();
+        let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
+        let target = std::env::current_exe()?.parent().context("a program's path has a parent")?.to_owned();
         let knit = [target.join("knit"), places::workspace().join("target/debug/knit")]
             .into_iter()
             .find(|path| path.exists());
         let knit = knit.context("knit was not built")?;
-        let world = Self { folder, knit, began: Instant::now(), titles: 0, checks: 0 };
-        world.quiet("ip link set lo up")?;
-        Ok(world)
+        let environment = Self { folder, knit, start: Instant::now(), titles: 0, checks: 0 };
+        environment.quiet("ip link set lo up")?;
+        Ok(environment)
     }
 
-    /// A part of the demo begins.
+    /// Prints the title of the next section.
     pub fn title(&mut self, text: &str) {
         self.titles += 1;
         println!("\n== {}. {text}", self.titles);
     }
 
-    /// Something that must be so. The demo ends where it is not.
+    /// Checks a condition; the demo ends if it does not hold.
     pub fn check(&mut self, what: &str, holds: bool) -> Result<()> {
-        ensure!(holds, "not as it should be: {what}");
+        ensure!(holds, "check failed: {what}");
         self.checks += 1;
         println!("  ok  {what}");
         Ok(())
     }
 
-    /// Pods with an eth0 on a bridge, as a plain CNI plugin makes them.
+    /// Adds pods with an eth0 on a bridge, like a simple CNI plugin.
     pub fn add_pods(&mut self) -> Result<()> {
         self.quiet("ip link add cni0 type bridge")?;
         self.quiet("ip addr add 10.85.0.1/24 dev cni0")?;
@@ -74,12 +74,12 @@ impl World {
         std::fs::write(self.folder.path().join(name), text).with_context(|| format!("cannot write {name}"))
     }
 
-    /// Shows a command and what it says; it must succeed.
+    /// Prints a command and its output; it must succeed.
     pub fn run(&self, line: &str) -> Result<()> {
         self.fails_with(line, 0)
     }
 
-    /// Shows a command and what it says; it must end with this code.
+    /// Prints a command and its output; it must end with this code.
     pub fn fails_with(&self, line: &str, code: i32) -> Result<()> {
         println!("  $ {line}");
         let output = self.output(line)?;
@@ -88,7 +88,7 @@ impl World {
         Ok(())
     }
 
-    /// Shows a command inside a pod.
+    /// Runs and prints a command inside a pod.
     pub fn in_pod(&self, pod: &str, line: &str) -> Result<()> {
         self.run(&format!("knit sandbox exec {pod} -- {line}"))
     }
@@ -105,7 +105,7 @@ impl World {
         self.quiet(&format!("knit sandbox exec {pod} -- {line}"))
     }
 
-    /// Pings three times. Returns whether all came back, and the average time for people.
+    /// Pings three times. Returns whether all replies arrived, and the average round trip time as text.
     pub fn ping(&self, pod: &str, address: &str) -> Result<(bool, String)> {
         let output =
             self.output(&format!("knit sandbox exec {pod} -- ping -q -c 3 -i 0.1 -W 2 {address}"))?;
@@ -133,20 +133,20 @@ impl World {
     }
 
     /// Links, addresses, routes of all tables and rules, of the host and of each pod.
-    pub fn picture(&self) -> Result<String> {
-        let mut picture = String::new();
-        for look in
+    pub fn snapshot(&self) -> Result<String> {
+        let mut snapshot = String::new();
+        for command in
             ["ip -br link", "ip -br addr", "ip route show table all", "ip -6 route show table all", "ip rule"]
         {
-            picture += &self.quiet(look)?;
+            snapshot += &self.quiet(command)?;
             for (pod, _) in PODS {
-                picture += &self.quiet_in_pod(pod, look)?;
+                snapshot += &self.quiet_in_pod(pod, command)?;
             }
         }
-        Ok(picture)
+        Ok(snapshot)
     }
 
-    /// Waits until IPv6 has found its link-local addresses to be free: a picture before that would change by itself.
+    /// Waits until duplicate address detection has finished: a snapshot before that would change by itself.
     fn settle(&self) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
@@ -162,24 +162,24 @@ impl World {
         }
     }
 
-    /// Ends the pods and says how it was.
+    /// Deletes the pods and prints a summary.
     pub fn end(self) -> Result<()> {
         for (pod, _) in PODS {
             self.quiet(&format!("knit sandbox delete {pod}"))?;
         }
         println!(
-            "\n{} checks hold, in {}. Try it: docs/standalone.md",
+            "\n{} checks passed in {}. Try it: docs/standalone.md",
             self.checks,
-            seconds(self.began.elapsed())
+            seconds(self.start.elapsed())
         );
         Ok(())
     }
 
     fn output(&self, line: &str) -> Result<Output> {
-        let mut words = line.split_whitespace();
-        let program = words.next().context("an empty command")?;
+        let mut args = line.split_whitespace();
+        let program = args.next().context("empty command")?;
         let mut command = if program == "knit" { Command::new(&self.knit) } else { Command::new(program) };
-        command.args(words).current_dir(self.folder.path());
+        command.args(args).current_dir(self.folder.path());
         command.env("KNIT_STATE_DIR", self.folder.path().join("state"));
         command.output().with_context(|| format!("cannot start `{line}`"))
     }

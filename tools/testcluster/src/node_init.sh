@@ -1,14 +1,14 @@
-# Becomes one node of a test cluster: runs in fresh mount, host name and network namespaces, arranges them, and then
-# holds them open. Every node has the standard paths, so that one ordinary DaemonSet fits all; everything that a node
-# writes lands in its own folder, and nothing is made in the machine's own file systems.
+# The first process of a node of a test cluster: runs in new mount, UTS and network namespaces, sets them up and then holds
+# them open. Every node has the standard paths, so that one ordinary DaemonSet fits all; everything that a node writes is
+# in its own directory, and nothing is created in the host's file systems.
 #
-# $1 the cluster's state folder, $2 the folder of the tools, $3 the node's folder, $4 the node's name
+# $1 the cluster's state directory, $2 the directory of the tools, $3 the node's directory, $4 the node's name
 set -eu
 state=$1 tools=$2 folder=$3 name=$4
 
 echo "$name" > /proc/sys/kernel/hostname
 
-# What must stay visible at its path is put aside before its parent is covered.
+# Directories that must stay visible are moved aside before a tmpfs covers their parents.
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/aside /run/aside/state /run/aside/tools /run/aside/cgroup
 mount --bind "$state" /run/aside/state
@@ -28,7 +28,7 @@ fi
 mkdir -p "$folder/etc-upper" "$folder/etc-work"
 mount -t overlay -o "lowerdir=/etc,upperdir=$folder/etc-upper,workdir=$folder/etc-work" overlay /etc
 
-# The node's own folders, which can also be looked at from outside.
+# The node's own directories, which the host can inspect too.
 for own in /run/containerd /run/nri /run/knit /var/lib/containerd /var/lib/kubelet /var/lib/knit /var/lib/cni \
 	/var/log/pods /var/log/containers /etc/cni /opt/cni /opt/containerd; do
 	mkdir -p "$own" "$folder$own"
@@ -44,8 +44,8 @@ umount -R -l /run/aside/cgroup
 mount -t bpf bpf /sys/fs/bpf
 rmdir /run/aside/* /run/aside
 
-# The kubelet sets these for the whole machine. It finds them set instead, and leaves the machine alone. A second,
-# uncovered /proc stays around: the kernel asks for one before a pod with a user namespace may mount its own.
+# The kubelet sets these sysctls for the whole machine unless they have the expected values; so it reads files that do. A
+# second, uncovered /proc is needed before a pod with a user namespace may mount its own.
 mkdir /run/proc
 mount -t proc proc /run/proc
 for sysctl in "$folder"/sysctl/*; do
@@ -55,7 +55,7 @@ for sysctl in "$folder"/sysctl/*; do
 	fi
 done
 
-# Each life of a node is another boot.
+# Each start of a node is another boot.
 cat /proc/sys/kernel/random/uuid > "$folder/boot_id"
 mount --bind "$folder/boot_id" /proc/sys/kernel/random/boot_id
 
@@ -63,5 +63,5 @@ ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 mount --make-rshared /
-: > "$folder/arranged"
+: > "$folder/ready"
 exec sleep infinity

@@ -1,7 +1,7 @@
-//! A TCP connection between two network namespaces, and how much goes over it.
+//! Request rate and throughput of a TCP connection between two network namespaces.
 //!
-//! A socket belongs to the namespace it was made in, wherever the thread is that uses it: both ends are threads of this
-//! program, and no program has to run in a pod. They are the first to run on their CPU while it lasts.
+//! A socket belongs to the namespace it was created in, whichever thread uses it: both ends are threads of this process, and no
+//! program has to run in a pod. Both run with real-time priority.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -16,46 +16,46 @@ use nix::unistd::{Pid, gettid};
 
 use knit_dev::process;
 
-/// What is measured on a way, and its unit.
-pub const KINDS: [(&str, &str, Measure); 2] =
-    [("request rate", "requests/s", Wire::requests), ("throughput", "MiB/s", Wire::throughput)];
-/// So long is measured at once; then comes the turn of another.
+/// The metrics of a path, and their units.
+pub const METRICS: [(&str, &str, Measure); 2] =
+    [("request rate", "requests/s", TcpPath::requests), ("throughput", "MiB/s", TcpPath::throughput)];
+/// The duration of one measurement; then another path is measured.
 pub const SLICE: Duration = Duration::from_millis(300);
 
-type Measure = fn(&Wire, Duration) -> Result<f64>;
+type Measure = fn(&TcpPath, Duration) -> Result<f64>;
 
-/// Nothing takes this long.
-const LIMIT: Duration = Duration::from_secs(10);
-/// What is not counted at the beginning.
+/// The timeout of socket operations.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The warm-up of each measurement, which does not count.
 const WARM_UP: Duration = Duration::from_millis(50);
-/// What is written and read at once.
-const BLOCK: usize = 128 << 10;
+/// The size of reads and writes.
+const BLOCK_SIZE: usize = 128 << 10;
 
-/// A way from one namespace to another.
-pub struct Wire {
+/// A path from one namespace to another.
+pub struct TcpPath {
     client: Netns,
     listener: TcpListener,
     address: SocketAddr,
 }
 
-impl Wire {
-    /// Listens at the far end's address, and makes sure that the near end reaches it.
+impl TcpPath {
+    /// Listens at the server's address, and checks that the client reaches it.
     pub fn new(server: &Netns, client: &Netns, address: IpAddr) -> Result<Self> {
         let listener = server.enter(|| TcpListener::bind((address, 0)))?;
         let listener = listener.with_context(|| format!("cannot listen at {address}"))?;
         let address = listener.local_addr()?;
-        let wire = Self { client: client.clone(), listener, address };
-        wire.connect()?;
-        Ok(wire)
+        let path = Self { client: client.clone(), listener, address };
+        path.connect()?;
+        Ok(path)
     }
 
-    /// One byte there and one back, over and over: how often a second. Both ends are on one CPU, so that what differs is
-    /// the way and not how soon another CPU wakes up.
+    /// The number of one-byte requests and responses per second. Both ends use the same CPU, so that the result does not depend on
+    /// the wake-up latency of another CPU.
     pub fn requests(&self, time: Duration) -> Result<f64> {
         let (mut near, mut far) = self.connect()?;
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
-                prefer(0)?;
+                pin_to_cpu(0)?;
                 let mut byte = [0];
                 while far.read(&mut byte)? == 1 {
                     far.write_all(&byte)?;
@@ -63,15 +63,15 @@ impl Wire {
                 anyhow::Ok(())
             });
             let client = scope.spawn(move || {
-                prefer(0)?;
+                pin_to_cpu(0)?;
                 let mut exchange = |time: Duration| -> Result<(u32, Duration)> {
-                    let (began, mut count) = (Instant::now(), 0);
-                    while began.elapsed() < time {
+                    let (start, mut count) = (Instant::now(), 0);
+                    while start.elapsed() < time {
                         near.write_all(&[7])?;
                         near.read_exact(&mut [0])?;
                         count += 1;
                     }
-                    Ok((count, began.elapsed()))
+                    Ok((count, start.elapsed()))
                 };
                 exchange(WARM_UP)?;
                 let (count, took) = exchange(time)?;
@@ -83,14 +83,14 @@ impl Wire {
         })
     }
 
-    /// As much as goes: in MiB a second, as counted where it arrives. Each end has a CPU of its own, where there are two.
+    /// The throughput in MiB per second, counted at the receiver. Each end has its own CPU if there are two.
     pub fn throughput(&self, time: Duration) -> Result<f64> {
         let (mut near, mut far) = self.connect()?;
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
-                prefer(0)?;
-                let block = vec![7; BLOCK];
+                pin_to_cpu(0)?;
+                let block = vec![7; BLOCK_SIZE];
                 while !stop.load(Ordering::Relaxed) {
                     near.write_all(&block)?;
                 }
@@ -100,7 +100,7 @@ impl Wire {
             let server = scope.spawn(|| {
                 let counted = receive(&mut far, time);
                 stop.store(true, Ordering::Relaxed);
-                // What is under way is let in, so that the other end can end.
+                // Data in transit is drained, so that the sender can end.
                 std::io::copy(&mut far, &mut std::io::sink())?;
                 counted
             });
@@ -111,52 +111,52 @@ impl Wire {
     }
 
     fn connect(&self) -> Result<(TcpStream, TcpStream)> {
-        let connected = self.client.enter(|| TcpStream::connect_timeout(&self.address, LIMIT))?;
-        let near = connected.with_context(|| format!("{} is not reached", self.address))?;
+        let connected = self.client.enter(|| TcpStream::connect_timeout(&self.address, TIMEOUT))?;
+        let near = connected.with_context(|| format!("cannot connect to {}", self.address))?;
         let (far, _) = self.listener.accept()?;
         for end in [&near, &far] {
             end.set_nodelay(true)?;
-            end.set_read_timeout(Some(LIMIT))?;
-            end.set_write_timeout(Some(LIMIT))?;
+            end.set_read_timeout(Some(TIMEOUT))?;
+            end.set_write_timeout(Some(TIMEOUT))?;
         }
         Ok((near, far))
     }
 }
 
 fn receive(far: &mut TcpStream, time: Duration) -> Result<f64> {
-    prefer(1)?;
-    let mut block = vec![0; BLOCK];
+    pin_to_cpu(1)?;
+    let mut block = vec![0; BLOCK_SIZE];
     let mut count = |time: Duration| -> Result<f64> {
-        let (began, mut bytes) = (Instant::now(), 0);
-        while began.elapsed() < time {
+        let (start, mut bytes) = (Instant::now(), 0);
+        while start.elapsed() < time {
             match far.read(&mut block)? {
                 0 => bail!("the sender ended"),
                 read => bytes += read,
             }
         }
-        Ok(bytes as f64 / f64::from(1 << 20) / began.elapsed().as_secs_f64())
+        Ok(bytes as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64())
     };
     count(WARM_UP)?;
     count(time)
 }
 
-/// Of some rates the one that half of them do not exceed.
+/// The median of rates.
 pub fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied().unwrap_or_default()
 }
 
-/// Keeps the calling thread on a CPU of those that it may use, and lets it run before all else that is there: other work on
-/// the machine would be measured otherwise.
-fn prefer(wanted: usize) -> Result<()> {
+/// Pins the calling thread to one of its allowed CPUs with real-time priority, so that other work on the machine is not
+/// measured.
+fn pin_to_cpu(number: usize) -> Result<()> {
     process::output(Command::new("chrt").args(["--rr", "--pid", "1", &gettid().to_string()]))?;
     let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).context("cannot ask for CPUs")?;
+    let allowed = sched_getaffinity(this).context("cannot read the CPU affinity")?;
     let allowed: Vec<usize> =
         (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
     let mut one = CpuSet::new();
-    one.set(allowed[wanted % allowed.len()])?;
-    sched_setaffinity(this, &one).context("cannot stay on one CPU")
+    one.set(allowed[number % allowed.len()])?;
+    sched_setaffinity(this, &one).context("cannot set the CPU affinity")
 }
 
 #[cfg(test)]

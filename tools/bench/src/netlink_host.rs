@@ -1,4 +1,4 @@
-//! Where bare netlink is measured: a scratch host with a bridge, and pods.
+//! A host namespace with a bridge and pods, configured by bare netlink messages.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,15 +11,15 @@ use super::messages::{self, Queues};
 
 const BRIDGE: &str = "bench0";
 
-/// A scratch host with a bridge, and pods to attach to it. The calling thread is in the host's namespace.
-pub struct Ground {
+/// A host with a bridge, and pods to attach to it. The calling thread is in the host's namespace.
+pub struct NetlinkHost {
     socket: Socket,
     bridge: i32,
     pods: Vec<Netns>,
     queues: Queues,
 }
 
-impl Ground {
+impl NetlinkHost {
     pub fn new(host: &Netns, pods: usize) -> Result<Self> {
         let mut socket = Socket::open_in(host, Protocol::Route)?;
         socket.batch(&[messages::up("lo"), messages::bridge(BRIDGE)])?;
@@ -29,7 +29,7 @@ impl Ground {
         Ok(Self { socket, bridge, pods, queues: Queues::Default })
     }
 
-    /// From here on pairs are born with one queue, as Knit's are.
+    /// Creates veth pairs with one queue, as Knit does.
     pub fn with_one_queue(self) -> Self {
         Self { queues: Queues::One, ..self }
     }
@@ -38,7 +38,7 @@ impl Ground {
         &self.pods[pod]
     }
 
-    /// Puts another namespace in a pod's place, and returns the old one.
+    /// Replaces the namespace of a pod; returns the old one.
     pub fn replace_pod(&mut self, pod: usize, netns: Netns) -> Netns {
         std::mem::replace(&mut self.pods[pod], netns)
     }
@@ -47,55 +47,55 @@ impl Ground {
         Ok(Socket::open_in(&self.pods[pod], Protocol::Route)?)
     }
 
-    /// The smallest question and its answer.
+    /// The smallest request and its response.
     pub fn round_trip(&mut self) -> Result<()> {
         index_of(&mut self.socket, "lo").map(drop)
     }
 
-    /// A veth pair whose far end is born in the pod.
-    pub fn born(&mut self, pod: usize) -> Result<()> {
+    /// Creates a veth pair with its peer in the pod.
+    pub fn create_veth(&mut self, pod: usize) -> Result<()> {
         let netns = Some(&self.pods[pod]);
         Ok(self.socket.request(messages::veth(&host_end(pod), "eth0", netns, self.queues))?)
     }
 
-    /// A veth pair of which both ends are in the host.
-    pub fn made_here(&mut self, pod: usize) -> Result<()> {
-        Ok(self.socket.request(messages::veth(&host_end(pod), &far_end(pod), None, self.queues))?)
+    /// Creates a veth pair with both ends in the host.
+    pub fn create_veth_in_host(&mut self, pod: usize) -> Result<()> {
+        Ok(self.socket.request(messages::veth(&host_end(pod), &peer_name(pod), None, self.queues))?)
     }
 
-    /// Moves the far end that is still in the host into the pod.
+    /// Moves the peer from the host into the pod.
     pub fn move_into(&mut self, pod: usize) -> Result<()> {
-        let index = index_of(&mut self.socket, &far_end(pod))?;
+        let index = index_of(&mut self.socket, &peer_name(pod))?;
         Ok(self.socket.request(messages::move_to(index, &self.pods[pod], "eth0"))?)
     }
 
-    /// Puts the host's end under the bridge, up.
+    /// Adds the host end to the bridge and sets it up.
     pub fn enslave(&mut self, pod: usize) -> Result<()> {
         Ok(self.socket.request(messages::enslave(&host_end(pod), self.bridge))?)
     }
 
-    /// The messages that make `eth0` usable from inside the pod.
-    pub fn inside(&self, pod: usize) -> Result<Vec<Message>> {
+    /// The messages that configure `eth0` in the pod.
+    pub fn configuration(&self, pod: usize) -> Result<Vec<Message>> {
         let index = index_of(&mut self.pod_socket(pod)?, "eth0")?;
-        Ok(Self::inside_messages(pod, index))
+        Ok(Self::configuration_messages(pod, index))
     }
 
-    /// Everything, from a new namespace to a pod that is connected.
+    /// A complete attach of a new namespace.
     pub fn attach(&mut self, pod: usize) -> Result<()> {
-        self.connect(pod, &Self::inside_messages)
+        self.connect(pod, &Self::configuration_messages)
     }
 
-    /// The same for a namespace that is in use: `lo` is up already.
+    /// The same for a namespace in use, where `lo` is already up.
     pub fn attach_to_running(&mut self, pod: usize) -> Result<()> {
-        self.connect(pod, &|pod, index| Self::inside_messages(pod, index).split_off(1))
+        self.connect(pod, &|pod, index| Self::configuration_messages(pod, index).split_off(1))
     }
 
-    fn connect(&mut self, pod: usize, inside: &dyn Fn(usize, i32) -> Vec<Message>) -> Result<()> {
-        self.born(pod)?;
+    fn connect(&mut self, pod: usize, configuration: &dyn Fn(usize, i32) -> Vec<Message>) -> Result<()> {
+        self.create_veth(pod)?;
         self.enslave(pod)?;
         let mut socket = self.pod_socket(pod)?;
         let index = index_of(&mut socket, "eth0")?;
-        Ok(socket.batch(&inside(pod, index))?)
+        Ok(socket.batch(&configuration(pod, index))?)
     }
 
     /// Connects every pod's link to the bridge, in two datagrams.
@@ -119,7 +119,7 @@ impl Ground {
         Ok(self.socket.request(messages::delete_group())?)
     }
 
-    fn inside_messages(pod: usize, index: i32) -> Vec<Message> {
+    fn configuration_messages(pod: usize, index: i32) -> Vec<Message> {
         let [a, b, _, _] = GATEWAY;
         let address = Ipv4Addr::new(a, b, (pod / 250) as u8 + 1, (pod % 250) as u8 + 1);
         vec![
@@ -131,7 +131,7 @@ impl Ground {
     }
 }
 
-/// The number of a link.
+/// The index of a link.
 pub fn index_of(socket: &mut Socket, name: &str) -> Result<i32> {
     Ok(socket.request_reply(messages::get(name), |_, body| Some(LinkHeader::decode(body)?.index))?)
 }
@@ -146,6 +146,6 @@ fn host_end(pod: usize) -> String {
     format!("h{pod}")
 }
 
-fn far_end(pod: usize) -> String {
-    format!("f{pod}")
+fn peer_name(pod: usize) -> String {
+    format!("p{pod}")
 }

@@ -1,8 +1,8 @@
-//! The same by bare netlink: a pod with an `eth0`, and the messages of each kind.
+//! The counterpart by bare netlink: a pod with an `eth0`, and the messages of each kind.
 //!
-//! The end is the same as with Knit: the link has a mark by which it is known again, an MTU, an address, is up, and takes no
-//! router advertisements. The pod is opened by its path, as by any program that is told of it; nothing is looked at before
-//! or after, nothing is written down, and nothing is taken back.
+//! The result is the same as with Knit: the link has an alternative name that identifies its owner, an MTU and an address, is
+//! up, and ignores router advertisements. The pod is opened by its path; nothing is observed before or after, nothing is
+//! journalled, and nothing is rolled back.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,11 +15,11 @@ use knit_kernel::netlink::header::LinkHeader;
 use knit_kernel::{Message, Netns, Socket};
 use nix::sched::{CloneFlags, setns};
 
-use super::{Case, Data, is_lacking};
-use crate::ground::index_of;
+use super::{Case, Data, is_unsupported};
 use crate::messages;
+use crate::netlink_host::index_of;
 
-/// The MTU that a link is made with.
+/// The MTU that a link is created with.
 pub const MTU: u32 = 1400;
 /// The MTU that it is changed to.
 pub const OTHER_MTU: u32 = 1300;
@@ -27,27 +27,27 @@ pub const OTHER_MTU: u32 = 1300;
 pub const LINK: &str = "link0";
 /// The name of a veth's end on the host.
 const HOST_END: &str = "host0";
-/// The mark of either end.
-const MARK: &str = "bench-link0";
+/// The alternative name of either end.
+const ALTNAME: &str = "bench-link0";
 /// The link's address.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
 
-/// A scratch host with a bridge, and a pod. A socket of the pod lives for one operation, as Knit's does.
-pub struct Bare {
+/// A host with a bridge, and a pod. A socket in the pod is opened for each operation, as in Knit.
+pub struct NetlinkPod {
     netns: Netns,
     host: Socket,
     bridge: i32,
-    /// Keeps the pod's namespace.
+    /// Keeps the pod's namespace alive.
     _pod: Netns,
-    /// Where the pod's namespace is.
+    /// The path of the pod's namespace.
     path: String,
     /// The namespace of the calling thread.
     home: Netns,
 }
 
-impl Bare {
+impl NetlinkPod {
     pub fn new() -> Result<Self> {
-        let netns = Netns::unnamed().context("cannot make a network namespace to measure in")?;
+        let netns = Netns::unnamed().context("cannot create a network namespace")?;
         let mut host = Socket::open_in(&netns, Protocol::Route)?;
         host.batch(&[messages::up("lo"), messages::bridge("bench0")])?;
         let bridge = index_of(&mut host, "bench0")?;
@@ -56,32 +56,35 @@ impl Bare {
         Ok(Self { netns, host, bridge, _pod: pod, path, home: Netns::current()? })
     }
 
-    /// Whether this kernel has a kind: a link of it can be made.
-    pub fn has(&mut self, case: &Case) -> Result<bool> {
-        match self.make(case) {
+    /// Whether this kernel supports a kind: whether a link of it can be created.
+    pub fn supports(&mut self, case: &Case) -> Result<bool> {
+        match self.create(case) {
             Ok(()) => self.remove(case).map(|()| true),
-            Err(error) if error.downcast_ref().is_some_and(is_lacking) => Ok(false),
+            Err(error) if error.downcast_ref().is_some_and(is_unsupported) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// A link with a mark, an MTU and an address, up.
-    pub fn make(&mut self, case: &Case) -> Result<()> {
+    /// Creates a link with an alternative name, an MTU and an address, and sets it up.
+    pub fn create(&mut self, case: &Case) -> Result<()> {
         let pod = self.pod()?;
         if case.name == "veth" {
             let mut veth = messages::veth(HOST_END, LINK, Some(&pod), messages::Queues::One);
             veth.put_u32(IFLA_MTU, MTU);
             self.host.request(veth)?;
-            self.host.batch(&[messages::mark(HOST_END, MARK), messages::enslave(HOST_END, self.bridge)])?;
+            self.host.batch(&[
+                messages::add_altname(HOST_END, ALTNAME),
+                messages::enslave(HOST_END, self.bridge),
+            ])?;
         }
         let mut socket = Socket::open_in(&pod, Protocol::Route)?;
         if case.name != "veth" {
             let parent = if case.on_eth0 { Some(index_of(&mut socket, "eth0")?) } else { None };
-            socket.request(born(case, parent))?;
+            socket.request(create_link(case, parent))?;
         }
-        self.refuse_router_advertisements(&pod)?;
+        self.ignore_router_advertisements(&pod)?;
         let index = index_of(&mut socket, LINK)?;
-        let mut rest = vec![messages::mark(LINK, MARK), messages::address(index, ADDRESS, 24, 0)];
+        let mut rest = vec![messages::add_altname(LINK, ALTNAME), messages::address(index, ADDRESS, 24, 0)];
         if case.name == "veth" {
             rest.push(mtu(LINK, MTU));
         }
@@ -89,7 +92,7 @@ impl Bare {
         Ok(socket.batch(&rest)?)
     }
 
-    /// Another MTU; of a pair, at both ends.
+    /// Changes the MTU, at both ends of a pair.
     pub fn change(&mut self, case: &Case) -> Result<()> {
         let pod = self.pod()?;
         if case.name == "veth" {
@@ -105,12 +108,12 @@ impl Bare {
         Ok(Socket::open_in(&self.pod()?, Protocol::Route)?.request(messages::delete(LINK))?)
     }
 
-    /// The pod's namespace, by its path.
+    /// Opens the pod's namespace by its path.
     fn pod(&self) -> Result<Netns> {
         Ok(Netns::open_sandbox(Path::new(&self.path), &self.netns)?)
     }
 
-    fn refuse_router_advertisements(&self, pod: &Netns) -> Result<()> {
+    fn ignore_router_advertisements(&self, pod: &Netns) -> Result<()> {
         setns(pod, CloneFlags::CLONE_NEWNET)?;
         let written = std::fs::write(format!("/proc/sys/net/ipv6/conf/{LINK}/accept_ra"), "0");
         setns(&self.home, CloneFlags::CLONE_NEWNET)?;
@@ -118,12 +121,12 @@ impl Bare {
     }
 }
 
-/// A namespace by the path of its descriptor in /proc: no mount to make, none to leave behind.
+/// The path of a namespace's descriptor in /proc, which needs no mount.
 pub fn path_of(netns: &Netns) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
-/// A namespace with `lo` and an `eth0` of others.
+/// A namespace with `lo` and a foreign `eth0`.
 pub fn pod() -> Result<Netns> {
     let pod = Netns::unnamed()?;
     let mut socket = Socket::open_in(&pod, Protocol::Route)?;
@@ -139,8 +142,8 @@ pub fn pod() -> Result<Netns> {
     Ok(pod)
 }
 
-/// The message that makes a link in the namespace of its socket.
-fn born(case: &Case, parent: Option<i32>) -> Message {
+/// The message that creates a link in the namespace of its socket.
+fn create_link(case: &Case, parent: Option<i32>) -> Message {
     let mut message = Message::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, format!("add {}", case.name));
     message.header(&LinkHeader::default()).put_str(IFLA_IFNAME, LINK).put_u32(IFLA_MTU, MTU);
     if let Some(parent) = parent {

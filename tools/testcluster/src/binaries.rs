@@ -1,10 +1,10 @@
-//! The programs that people run, as the image has them: optimised, static.
+//! The release binaries as in the image: optimised and static.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 
-/// Where the programs are.
+/// Paths of the binaries.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     /// `knit`.
@@ -13,7 +13,7 @@ pub struct Binaries {
     pub shim: PathBuf,
 }
 
-/// Builds both.
+/// Builds both binaries.
 pub fn build() -> Result<Binaries> {
     let folder = knit_image::binaries()?;
     Ok(Binaries { knit: folder.join("knit"), shim: folder.join("knit-cni") })
