@@ -106,7 +106,9 @@ fn status(args: &CniArgs, format: Format) -> Result<ExitCode> {
         };
         let in_use = match &status.active {
             None => "none".to_owned(),
-            Some(path) if status.shadowed_by().is_some() => format!("{} (not installed by Knit)", path.display()),
+            Some(path) if status.shadowed_by().is_some() => {
+                format!("{} (not installed by Knit)", path.display())
+            }
             Some(path) => path.display().to_string(),
         };
         output::text(&format!(

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use knit_kernel::{Kernel, StateQuery, Netns, SandboxNamespaces, ScopeQuery};
+use knit_kernel::{Kernel, Netns, SandboxNamespaces, ScopeQuery, StateQuery};
 use knit_model::{Scope, ScopeState};
 use serde_json::{Value, json};
 

@@ -25,10 +25,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use knit_engine::blocks::BlockRequest;
-use knit_engine::plugin_chain::PluginChain;
 use knit_engine::extension::InvocationResult;
+use knit_engine::plugin_chain::PluginChain;
 use knit_engine::sockets::ListenerResult;
-use knit_engine::{CallResult, CallId, Event, State, StoredObject};
+use knit_engine::{CallId, CallResult, Event, State, StoredObject};
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::notifications::LinkNotification;
 use knit_kernel::redirect::Redirect;

@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use knit_engine::call::{NetnsOutcome, NetnsInfo};
+use knit_engine::call::{NetnsInfo, NetnsOutcome};
 use knit_engine::packet_filter::PacketFilter;
-use knit_engine::{PlanResult, Effect, Event, ApplyFailure, PublicKeys, UnsupportedKind, ObserveRequest, Unit};
+use knit_engine::{
+    ApplyFailure, Effect, Event, ObserveRequest, PlanResult, PublicKeys, Unit, UnsupportedKind,
+};
 use knit_kernel::apply::{AppliedPlan, ApplyError, DeleteMode, Rollback};
 use knit_kernel::fault::{Fault, FaultInjector};
 use knit_kernel::netlink::Protocol;
@@ -234,8 +236,9 @@ impl Executor {
         mut namespaces: SandboxNamespaces,
     ) -> Result<Completion> {
         let mut request = knit_kernel::observe::StateQuery::default();
-        let mut host =
-            ScopeQuery::named(look.host_links.iter().chain(&look.lower_links).chain(&look.route_links).cloned());
+        let mut host = ScopeQuery::named(
+            look.host_links.iter().chain(&look.lower_links).chain(&look.route_links).cloned(),
+        );
         (host.addresses, host.routes) = (!look.links_only, !look.links_only);
         host.rules = look.host_rules;
         host.blackhole_routes = look.unreachable_routes;
@@ -308,7 +311,12 @@ impl Executor {
     }
 
     /// Checks that the kernel shows the result of a plan; otherwise rolls it back.
-    fn verify(&mut self, unit: &Unit, plan: &Plan, namespaces: &mut SandboxNamespaces) -> Result<(), ApplyFailure> {
+    fn verify(
+        &mut self,
+        unit: &Unit,
+        plan: &Plan,
+        namespaces: &mut SandboxNamespaces,
+    ) -> Result<(), ApplyFailure> {
         let missing = match self.kernel.verify(plan, namespaces) {
             Ok(missing) if missing.is_empty() => return Ok(()),
             Ok(missing) => missing.join("; "),

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use knit_engine::pods::{Pod, RunningSandbox, sandbox};
 use knit_engine::pod_start::StartProgress;
+use knit_engine::pods::{Pod, RunningSandbox, sandbox};
 use knit_engine::{Event, State};
 use knit_model::SandboxId;
 use knit_model::sandbox::SandboxInstance;
@@ -92,7 +92,10 @@ struct StartHold {
 
 impl Plugin for StartHold {
     fn configure(&self, runtime: RuntimeInfo) {
-        tracing::info!(runtime = runtime.version, "connected to NRI: containers wait for their pod's networks");
+        tracing::info!(
+            runtime = runtime.version,
+            "connected to NRI: containers wait for their pod's networks"
+        );
         // The runtime's configured timeout may be shorter.
         let timeout = runtime.request_timeout.map_or(REPLY_TIMEOUT, |waits| REPLY_TIMEOUT.min(waits / 2));
         *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
@@ -145,7 +148,9 @@ impl Plugin for StartHold {
         match progress {
             // What completes from now on is late.
             StartProgress::InProgress(objects) => self.registry.started_early(pod, objects),
-            StartProgress::Ready | StartProgress::Blocked(_) => self.handle.feed(move |_| vec![Event::ContainersStarting(id)]),
+            StartProgress::Ready | StartProgress::Blocked(_) => {
+                self.handle.feed(move |_| vec![Event::ContainersStarting(id)])
+            }
             StartProgress::NothingRequested => {}
         }
     }

@@ -58,8 +58,10 @@ fn apply_filter(kernel: &mut Kernel, last: &AppliedFilter, all: &PacketFilter) -
     let previous = last.take().filter(|_| !all.force);
     let is_reachable = !all.host_ports.is_empty();
     let loopback = all.bridge.clone().map(|bridge| Loopback { bridge, is_reachable });
-    let new =
-        Filter { tables: [inet_table::build(all), anti_spoofing::build(&all.guarded_ports, &all.overlay_ports)], loopback };
+    let new = Filter {
+        tables: [inet_table::build(all), anti_spoofing::build(&all.guarded_ports, &all.overlay_ports)],
+        loopback,
+    };
     if is_reachable {
         new.apply_tables(kernel, previous.as_ref())?;
         new.apply_loopback(kernel, previous.as_ref())?;
@@ -91,7 +93,8 @@ impl Filter {
 }
 
 fn problem(why: &Error) -> Problem {
-    let reason = if why.unsupported_feature().is_some() { Reason::KernelUnsupported } else { Reason::KernelError };
+    let reason =
+        if why.unsupported_feature().is_some() { Reason::KernelUnsupported } else { Reason::KernelError };
     let message = format!("nftables update failed: {why}");
     Problem { field: String::new(), reason, message }
 }

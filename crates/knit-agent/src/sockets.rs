@@ -11,7 +11,7 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use knit_engine::sockets::{SocketListener, ListenerResult};
+use knit_engine::sockets::{ListenerResult, SocketListener};
 use knit_engine::{Event, ObjectKey};
 use knit_kernel::Netns;
 use knit_model::SandboxId;
@@ -99,7 +99,12 @@ impl SocketServer {
 }
 
 /// Stops listeners that are no longer offered and starts new ones. Unchanged ones keep running.
-async fn replace(all: &mut Listeners, offers: Vec<SocketListener>, host: &Netns, boot: &str) -> Vec<ListenerResult> {
+async fn replace(
+    all: &mut Listeners,
+    offers: Vec<SocketListener>,
+    host: &Netns,
+    boot: &str,
+) -> Vec<ListenerResult> {
     let key = |listener: &SocketListener| (listener.sandbox.id.clone(), listener.object.clone());
     let desired: BTreeMap<Key, SocketListener> =
         offers.into_iter().map(|listener| (key(&listener), listener)).collect();
@@ -159,7 +164,11 @@ async fn start_listener(
     Ok(tokio::spawn(serve(listening, Arc::new(listener.clone()), netns)))
 }
 
-fn open(listener: &SocketListener, host: &Netns, boot: &str) -> std::result::Result<(Netns, StdListener), String> {
+fn open(
+    listener: &SocketListener,
+    host: &Netns,
+    boot: &str,
+) -> std::result::Result<(Netns, StdListener), String> {
     let sandbox = &listener.sandbox;
     let netns = Netns::open_sandbox(Path::new(&sandbox.netns), host).map_err(|why| why.to_string())?;
     let cookie = netns.cookie().map_err(|why| why.to_string())?;
@@ -167,12 +176,13 @@ fn open(listener: &SocketListener, host: &Netns, boot: &str) -> std::result::Res
         return Err("its network namespace was replaced".to_owned());
     }
     let name = format!("{NAME_PREFIX}{}", listener.object.name);
-    let listening = knit_kernel::sockets::listen_abstract(&netns, &name).map_err(|why| match why.errno() {
-        Some(nix::errno::Errno::EADDRINUSE) => {
-            format!("a process of the pod already listens on @{name}")
-        }
-        _ => why.to_string(),
-    })?;
+    let listening =
+        knit_kernel::sockets::listen_abstract(&netns, &name).map_err(|why| match why.errno() {
+            Some(nix::errno::Errno::EADDRINUSE) => {
+                format!("a process of the pod already listens on @{name}")
+            }
+            _ => why.to_string(),
+        })?;
     Ok((netns, listening))
 }
 

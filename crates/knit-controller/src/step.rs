@@ -368,7 +368,8 @@ fn release_claims(state: &State, key: &ObjectKey, object: &Object) -> Option<Eff
     if gone.is_empty() {
         return None;
     }
-    let used = current.into_iter().fold(ResourceCounts::default(), |all, (_, one)| all + ResourceCounts::from(*one));
+    let used =
+        current.into_iter().fold(ResourceCounts::default(), |all, (_, one)| all + ResourceCounts::from(*one));
     Some(Effect::ReleaseClaims {
         key: key.clone(),
         nodes: gone.into_iter().map(|(node, _)| node.clone()).collect(),

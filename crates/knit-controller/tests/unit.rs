@@ -158,10 +158,7 @@ fn a_problem_on_any_node_is_in_the_status_and_published_once() {
         controller.handle(Event::NodeNetworks(WatchUpdate::Applied((name.to_owned(), node.clone()))));
     }
     let effects = controller.reconcile(0);
-    assert_eq!(
-        ready(&status(&effects)),
-        ("False", "NotOwned", "link pcbr0 exists and is not owned by Knit")
-    );
+    assert_eq!(ready(&status(&effects)), ("False", "NotOwned", "link pcbr0 exists and is not owned by Knit"));
     assert!(
         matches!(&effects[1], Effect::PublishEvent { reason, .. } if reason == "NotOwned"),
         "{effects:?}"

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{InterfaceIntent, BandwidthLimits, NameRule, Selector};
+use knit_model::intent::{BandwidthLimits, InterfaceIntent, NameRule, Selector};
 use knit_model::link::{Attrs, Kind, Veth};
 use knit_model::{IfName, Problems};
 use schemars::JsonSchema;

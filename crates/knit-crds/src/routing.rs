@@ -1,7 +1,7 @@
 //! Routes, policy rules and neighbours in a pod.
 
 use knit_model::intent::{NextHopIntent, RouteIntent};
-use knit_model::route::{RouteAction, MAIN_TABLE, RouteScope};
+use knit_model::route::{MAIN_TABLE, RouteAction, RouteScope};
 use knit_model::{IfName, Neighbour, Problems, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, BlockLayout, overlaps};
+use knit_ipam::{BlockLayout, Pool, overlaps};
 use serde::{Deserialize, Serialize};
 
 use crate::event::Unit;
@@ -256,7 +256,8 @@ impl Blocks {
     /// Whether this node may still get a block of this range.
     pub(crate) fn may_grow(&self, pool: &PoolKey, gives: &Pool) -> bool {
         let is_returning = || {
-            let mut names = (0..BlockLayout::default_for(pool.range).count()).map(|index| pool.block_name(index));
+            let mut names =
+                (0..BlockLayout::default_for(pool.range).count()).map(|index| pool.block_name(index));
             names.any(|name| self.returning.contains(&name))
         };
         !self.has_synced

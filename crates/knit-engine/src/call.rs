@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use knit_ipam::Time;
-use knit_model::intent::{InterfaceIntent, BandwidthLimits, RouteIntent};
+use knit_model::intent::{BandwidthLimits, InterfaceIntent, RouteIntent};
 use knit_model::link::{Attrs, Tap};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};

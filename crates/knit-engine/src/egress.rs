@@ -257,9 +257,12 @@ impl State {
 /// What an address conflicts with, if it cannot be a gateway address.
 fn address_conflict(cluster: ClusterNetwork<'_>, address: IpAddr) -> Option<String> {
     let node_routes = cluster.node_routes?;
-    let mut own =
-        node_routes.local_node.iter().flat_map(|own| own.addresses.iter().map(move |(one, _)| (*one, &own.name)));
-    let mut others = node_routes.nodes.iter().flat_map(|peer| peer.all_addresses().map(move |one| (one, &peer.name)));
+    let mut own = node_routes
+        .local_node
+        .iter()
+        .flat_map(|own| own.addresses.iter().map(move |(one, _)| (*one, &own.name)));
+    let mut others =
+        node_routes.nodes.iter().flat_map(|peer| peer.all_addresses().map(move |one| (one, &peer.name)));
     let node = own.find(|(one, _)| *one == address).or_else(|| others.find(|(one, _)| *one == address));
     if let Some((_, node)) = node {
         return Some(format!("it is an address of node {node}"));

@@ -11,7 +11,7 @@ use knit_ipam::Time;
 use knit_model::intent::BandwidthLimits;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{AppliedReport, PodState};
-use knit_model::sandbox::{SandboxInstance, Isolation};
+use knit_model::sandbox::{Isolation, SandboxInstance};
 use knit_model::{Sandbox, SandboxId};
 
 use crate::event::Event;
@@ -290,8 +290,10 @@ mod tests {
     #[test]
     fn a_limit_that_is_taken_out_of_the_annotations_goes_and_none_is_made_up() {
         let (mut pods, mut state) = (PodIndex::default(), State::default());
-        let limits =
-            BandwidthLimits { egress: Some(RateIntent { bits: 8_000_000, burst: None }), ..BandwidthLimits::default() };
+        let limits = BandwidthLimits {
+            egress: Some(RateIntent { bits: 8_000_000, burst: None }),
+            ..BandwidthLimits::default()
+        };
         let mut annotated = |limits: BandwidthLimits| {
             pods.apply(Pod { limits, ..pod("u1", "a") });
             pods.set_running(all(&[("s1", running("u1", 1, 100))]), Time(0));

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, BlockLayout};
+use knit_ipam::{BlockLayout, Pool};
 use knit_model::intent::{AddressPoolIntent, IntentSpec};
 
 pub(crate) use self::reconcile::{count_review, next_free, reconcile, retained_blocks};
@@ -39,7 +39,8 @@ pub struct PodRanges {
 
 /// The name of a pool's block; `None` if it is not a block of the pool.
 pub(crate) fn block_name(pool: &PoolKey, block: IpNet) -> Option<String> {
-    let split = BlockLayout::into_blocks(pool.range, block.prefix_len()).filter(|_| block.trunc() == block)?;
+    let split =
+        BlockLayout::into_blocks(pool.range, block.prefix_len()).filter(|_| block.trunc() == block)?;
     Some(format!("{}-{:x}", pool.network, split.index_of(block.network())?))
 }
 

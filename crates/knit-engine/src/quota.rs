@@ -7,7 +7,7 @@
 use knit_model::intent::IntentSpec;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
-use knit_model::quota::{ResourceCounts, QuotaIntent};
+use knit_model::quota::{QuotaIntent, ResourceCounts};
 
 use crate::call::ATTACHMENT_KIND;
 use crate::event::Unit;
@@ -134,7 +134,11 @@ fn is_shared(stored: &StoredObject) -> bool {
 /// The maximum of every resource without a limit.
 fn unlimited(hard: QuotaIntent) -> ResourceCounts {
     let of = |hard: Option<u64>| if hard.is_none() { u64::MAX } else { 0 };
-    ResourceCounts { interfaces: of(hard.interfaces), addresses: of(hard.addresses), bridges: of(hard.bridges) }
+    ResourceCounts {
+        interfaces: of(hard.interfaces),
+        addresses: of(hard.addresses),
+        bridges: of(hard.bridges),
+    }
 }
 
 /// What objects of a namespace use in a unit. Attachments are not counted.

@@ -22,7 +22,7 @@ mod virtual_machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::link::{Attrs, Kind, RateLimit, Master};
+use knit_model::link::{Attrs, Kind, Master, RateLimit};
 use knit_model::plan::{Desired, ItemKey};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;

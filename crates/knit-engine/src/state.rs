@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AttachmentId, LeaseKey, Lease, Leases, Time};
+use knit_ipam::{AttachmentId, Lease, LeaseKey, Leases, Time};
 use knit_model::intent::{Intent, IntentSpec, NetworkIntent, UplinkIntent};
 use knit_model::link::{HostDevice, LinkKind};
 use knit_model::problem::Problem;

@@ -53,7 +53,9 @@ impl State {
             let specs = stored.intents.iter().filter_map(|intent| intent.spec.interface());
             for spec in specs {
                 for secret in spec.kind.clone().secret_keys() {
-                    let Some(KeyRef::Secret { namespace, name, .. }) = secret.source.clone() else { continue };
+                    let Some(KeyRef::Secret { namespace, name, .. }) = secret.source.clone() else {
+                        continue;
+                    };
                     let pods = self.sandboxes.values();
                     let pods = pods.filter(|sandbox| spec.pods.matches(&stored.object.namespace, sandbox));
                     let mut ids = pods.map(|sandbox| sandbox.id.clone()).peekable();

@@ -144,7 +144,8 @@ fn roll_back_applied(
     let is_done = |index: &usize| {
         touched.contains(index) || (plan.steps[*index].implied && last.is_some_and(|last| index < last))
     };
-    let done: Vec<&PlannedStep> = (0..plan.steps.len()).filter(is_done).map(|index| &plan.steps[index]).collect();
+    let done: Vec<&PlannedStep> =
+        (0..plan.steps.len()).filter(is_done).map(|index| &plan.steps[index]).collect();
     let failures = rollback::roll_back(&mut Session { kernel, namespaces }, &done);
     if failures.is_empty() { Rollback::Complete } else { Rollback::Incomplete(failures) }
 }

@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self, UnixListener};
 
 use knit_model::IfName;
-use knit_model::intent::{SocketBinding, Socket};
+use knit_model::intent::{Socket, SocketBinding};
 use nix::sys::socket::sockopt::{BindToDevice, Broadcast, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket,

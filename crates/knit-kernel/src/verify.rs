@@ -71,7 +71,9 @@ impl<'a> ExpectedLink<'a> {
         };
         if let Some((attrs, kind)) = &self.created {
             let of_attrs = attrs.differences(&link.attrs);
-            for FieldDifference { field, observed: seen, desired: want } in of_attrs.iter().filter(|this| !self.changes(this.field)) {
+            for FieldDifference { field, observed: seen, desired: want } in
+                of_attrs.iter().filter(|this| !self.changes(this.field))
+            {
                 differs(field, seen, want);
             }
             if !matches!(kind, Kind::Veth(_)) && **kind != link.kind {

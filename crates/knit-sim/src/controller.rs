@@ -107,12 +107,13 @@ impl Cluster {
         }
         self.propagate_changes();
         let state = &self.controller.state;
-        let next = match (self.controller.pending.is_empty(), state.needs_reconcile(), state.has_missing_nodes()) {
-            (false, _, _) => Some(BATCH_INTERVAL),
-            (_, true, _) => Some(WAIT_RETRY_INTERVAL),
-            (_, _, true) => Some(NODE_GC_INTERVAL),
-            _ => None,
-        };
+        let next =
+            match (self.controller.pending.is_empty(), state.needs_reconcile(), state.has_missing_nodes()) {
+                (false, _, _) => Some(BATCH_INTERVAL),
+                (_, true, _) => Some(WAIT_RETRY_INTERVAL),
+                (_, _, true) => Some(NODE_GC_INTERVAL),
+                _ => None,
+            };
         self.controller.is_scheduled = next.is_some();
         if let Some(delay) = next {
             self.queue.schedule(delay, ScheduledEvent::ReconcileController);

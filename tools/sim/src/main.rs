@@ -46,8 +46,14 @@ fn main() -> Result<()> {
     if pods > nodes.saturating_mul(200) {
         bail!("{pods} pods do not fit on {nodes} nodes: a node has room for 200");
     }
-    let simulation =
-        knit_sim::SimOptions { nodes: nodes as usize, pods: pods as usize, seed, minutes, churn, fault: None };
+    let simulation = knit_sim::SimOptions {
+        nodes: nodes as usize,
+        pods: pods as usize,
+        seed,
+        minutes,
+        churn,
+        fault: None,
+    };
     let start = Instant::now();
     let ran =
         knit_sim::run(&simulation, |line| eprintln!("{:>5.0} s  {line}", start.elapsed().as_secs_f64()));
@@ -77,7 +83,12 @@ fn report(counts: &SimStats, wall: f64) -> Result<Report> {
     add("of these without an address, reason reported", counts.reported_missing as f64, "pods", None);
     add("pod to attached, p50", seconds(counts.attach_latency.quantile(0.5)) * 1e3, "ms simulated", None);
     add("pod to attached, p99", seconds(counts.attach_latency.quantile(0.99)) * 1e3, "ms simulated", None);
-    add("pod to address from a shared range, p50", seconds(counts.second_interface_latency.quantile(0.5)), "s simulated", None);
+    add(
+        "pod to address from a shared range, p50",
+        seconds(counts.second_interface_latency.quantile(0.5)),
+        "s simulated",
+        None,
+    );
     add(
         "pod to address from a shared range, p99",
         seconds(counts.second_interface_latency.quantile(0.99)),
@@ -126,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_small_simulation_has_a_row_for_each_number() {
-        let options = knit_sim::SimOptions { nodes: 12, pods: 60, minutes: 1, ..knit_sim::SimOptions::default() };
+        let options =
+            knit_sim::SimOptions { nodes: 12, pods: 60, minutes: 1, ..knit_sim::SimOptions::default() };
         let counts = knit_sim::run(&options, |_| {}).unwrap();
         report(&counts, 1.0).unwrap();
         assert!(counts.requests_by_verb().contains_key("patch"));

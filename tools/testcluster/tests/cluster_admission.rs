@@ -84,9 +84,10 @@ fn cluster_ranges_are_rejected_in_every_kind_and_existing_objects_can_be_deleted
     assert!(set_ranges(RANGES).0);
 
     let dry_run = |object: String| namespace.feed(&["create", "--dry-run=server", "-f", "-"], &object);
-    let (accepted, _) = retry_until("10.224.7.0/24 must not overlap the ranges of the cluster's pods", || {
-        dry_run(object("Bridge", "b", "{name: br0, cidr: 10.224.7.0/24}"))
-    });
+    let (accepted, _) =
+        retry_until("10.224.7.0/24 must not overlap the ranges of the cluster's pods", || {
+            dry_run(object("Bridge", "b", "{name: br0, cidr: 10.224.7.0/24}"))
+        });
     assert!(!accepted);
     let bad = [
         (

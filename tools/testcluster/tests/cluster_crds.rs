@@ -123,7 +123,11 @@ fn a_bad_value_is_reported_with_its_field_and_a_message() {
             "0 and 4095 are reserved",
         ),
         (object("Bridge", "x", "{name: br0, mtu: 67}"), "spec.mtu", "MTU must be between 68 and 65535 bytes"),
-        (object("Bridge", "x", "{name: br0, mtu: 70000}"), "spec.mtu", "MTU must be between 68 and 65535 bytes"),
+        (
+            object("Bridge", "x", "{name: br0, mtu: 70000}"),
+            "spec.mtu",
+            "MTU must be between 68 and 65535 bytes",
+        ),
         (object("Bridge", "x", "{name: br0, address: '01:00:5e:00:00:01'}"), "spec.address", "multicast"),
         (object("Bridge", "x", "{name: br0, cidr: 192.168.100.7/24}"), "spec.cidr", "no host bits"),
         (object("Bridge", "x", "{name: br0, cidr: '::ffff:10.0.0.0/120'}"), "spec.cidr", "write it as IPv4"),

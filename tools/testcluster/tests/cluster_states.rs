@@ -222,7 +222,11 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
         namespace.kubectl(&["delete", "secret", "tunnel"]);
         wait_condition("it is deleted, and the tunnel stays", "NotFound", "key private of Secret tunnel");
     } else {
-        wait_condition("the key is valid, and the kernel lacks WireGuard", "KernelUnsupported", "CONFIG_WIREGUARD");
+        wait_condition(
+            "the key is valid, and the kernel lacks WireGuard",
+            "KernelUnsupported",
+            "CONFIG_WIREGUARD",
+        );
     }
     let events = || namespace.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"]);
     let events = eventually("an Event reports it", events, |events| {

@@ -37,7 +37,9 @@ fn row(feature: &Feature, width: usize) -> String {
         FeatureState::Present { note: None } => ("yes", vec![]),
         FeatureState::Present { note: Some(note) } => ("yes", vec![note.clone()]),
         FeatureState::Absent { reason: why, hint } => ("no", vec![why.clone(), format!("hint: {hint}")]),
-        FeatureState::Unknown { reason: why, hint } => ("unknown", vec![why.clone(), format!("hint: {hint}")]),
+        FeatureState::Unknown { reason: why, hint } => {
+            ("unknown", vec![why.clone(), format!("hint: {hint}")])
+        }
     };
     let mut row = format!("  {status:<7}  {:<width$}  {}\n", feature.name, feature.needed_for);
     for detail in details {
@@ -55,7 +57,8 @@ fn summary(report: &Report) -> String {
     let present = names(|feature| feature.state.is_present());
     let unknown = names(|feature| matches!(feature.state, FeatureState::Unknown { .. }));
     let missing = names(|feature| feature.required && matches!(feature.state, FeatureState::Absent { .. }));
-    let unchecked = names(|feature| feature.required && matches!(feature.state, FeatureState::Unknown { .. }));
+    let unchecked =
+        names(|feature| feature.required && matches!(feature.state, FeatureState::Unknown { .. }));
     let mut text = format!("{} of {} features are available", present.len(), report.features.len());
     if !unknown.is_empty() {
         text += &format!(", {} could not be checked", unknown.len());
@@ -101,7 +104,12 @@ mod tests {
         let features = vec![
             feature("netns", Area::Namespaces, true, FeatureState::Present { note: None }),
             feature("wireguard", Area::Tunnels, false, absent),
-            feature("gre", Area::Tunnels, false, FeatureState::Present { note: Some("loads on first use".into()) }),
+            feature(
+                "gre",
+                Area::Tunnels,
+                false,
+                FeatureState::Present { note: Some("loads on first use".into()) },
+            ),
         ];
         let expected = "\
 Linux 6.1 (x86_64), checked as root
@@ -124,7 +132,8 @@ All required features are available
 
     #[test]
     fn unchecked_features_are_not_reported_as_missing() {
-        let unknown = FeatureState::Unknown { reason: "this user may not".into(), hint: "run it as root".into() };
+        let unknown =
+            FeatureState::Unknown { reason: "this user may not".into(), hint: "run it as root".into() };
         let text = render(&report(
             Privileges::None,
             vec![

@@ -112,7 +112,9 @@ fn annotations_request_static_or_sticky_addresses() {
     pods[0].ping("10.75.0.1").unwrap();
     let (code, message) = call("db-1", &pods[1], fixed).failed();
     assert!(message.contains("10.75.9.20 is in use by interface eth0 of pod shop/db-0"), "{code}: {message}");
-    for (text, expected) in [("10.9.0.1", "10.9.0.1 is in no range of network"), ("x", "`x` is not an address")] {
+    for (text, expected) in
+        [("10.9.0.1", "10.9.0.1 is in no range of network"), ("x", "`x` is not an address")]
+    {
         let error = call("db-1", &pods[1], json!({"knit.opdev.io/addresses": text}));
         let (code, message) = error.failed();
         assert!(message.contains(expected), "{code}: {message}");

@@ -186,7 +186,10 @@ fn without_bpffs_the_bridge_is_used_and_this_is_reported() {
     two.tcp_echo(TARGET);
     one.tcp_reaches(TARGET).unwrap();
     let log = host.machine.log();
-    let printed = log.lines().filter(|line| line.contains("all packets between pods take the bridge")).collect::<Vec<_>>();
+    let printed = log
+        .lines()
+        .filter(|line| line.contains("all packets between pods take the bridge"))
+        .collect::<Vec<_>>();
     assert_eq!(printed.len(), 1, "{log}");
     assert!(printed[0].contains("mount -t bpf bpf /sys/fs/bpf"), "{log}");
     agent.stop();

@@ -196,10 +196,7 @@ fn applied_objects_and_objects_of_a_directory_coexist() {
     // Undoing an earlier apply does not affect the object of the file.
     let undone = client(&machine, &["undo"]);
     assert_eq!(undone.ok(), format!("rolled back: apply -\n{TITLE} unchanged\n"));
-    assert_eq!(
-        undone.err,
-        format!("warning: {TITLE}: managed by {file}, unchanged\n")
-    );
+    assert_eq!(undone.err, format!("warning: {TITLE}: managed by {file}, unchanged\n"));
     // Changes of the directory are not undone.
     assert_eq!(client(&machine, &["undo"]).error(), "knit: there is nothing to undo\n");
     assert!(has_link(&machine.host, "pcbr0"));
@@ -237,8 +234,7 @@ fn sandboxes_are_managed_through_the_agent_except_those_of_callers() {
     agent.attach("c1", &pod);
     let inside = client(&machine, &["sandbox", "exec", "c1", "--", "ip", "link", "show", "eth0"]);
     assert!(inside.ok().contains("eth0"), "{inside:?}");
-    let expected =
-        "knit: sandbox c1 in namespace default was created by an API call (id c1): only its caller can change or delete it\n";
+    let expected = "knit: sandbox c1 in namespace default was created by an API call (id c1): only its caller can change or delete it\n";
     assert_eq!(client(&machine, &["sandbox", "delete", "c1"]).error(), expected);
     assert_eq!(client(&machine, &["sandbox", "label", "c1", LABEL]).error(), expected);
     assert!(has_link(&pod, "eth0"));

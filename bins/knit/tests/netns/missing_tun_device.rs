@@ -67,7 +67,9 @@ fn a_missing_or_denied_tun_device_is_reported_once_and_other_interfaces_are_crea
                 .output("ip", &["-d", "link", "show", "tap0"])
                 .is_ok_and(|it| it.contains("user 4242"))
         });
-        eventually("the status is updated", Duration::from_secs(5), || !described().contains("KernelUnsupported"));
+        eventually("the status is updated", Duration::from_secs(5), || {
+            !described().contains("KernelUnsupported")
+        });
         std::fs::remove_file(machine.path("objects/all.yaml")).unwrap();
         eventually("all is removed", Duration::from_secs(10), || !pod.ip(&["-br", "link"]).contains("tap0"));
         knit(&["sandbox", "delete", "one"]).ok();

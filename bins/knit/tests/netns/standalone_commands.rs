@@ -92,10 +92,7 @@ spec: {name: lo, mtu: 67, address: "01:00:5e:00:00:01", cidr: "127.0.0.0/8"}
     let printed = machine.apply(field).error();
     assert!(printed.contains("spec.mut") && printed.contains("mtu"), "{printed}");
     let known = machine.apply(&SAMPLE.replacen("linkType: veth", "linkType: vlam", 1)).error();
-    assert!(
-        known.contains("spec.networkAttachments[0].linkType: must be one of veth, macvlan"),
-        "{known}"
-    );
+    assert!(known.contains("spec.networkAttachments[0].linkType: must be one of veth, macvlan"), "{known}");
     let reserved = machine.apply(&SAMPLE.replace("192.168.99.0/24", "169.254.0.0/16")).error();
     assert!(
         reserved.contains("spec.networkAttachments[1].cidr") && reserved.contains("link-local"),

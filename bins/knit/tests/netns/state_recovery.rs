@@ -220,7 +220,8 @@ fn newer_locked_and_invalid_state_directories_are_rejected() {
     machine.assert_no_drift();
 
     // A state of a newer version.
-    let newer = Options { format: Format { version: 9, migrate: |_, _, value| Ok(value) }, retained_segments: 1 };
+    let newer =
+        Options { format: Format { version: 9, migrate: |_, _, value| Ok(value) }, retained_segments: 1 };
     let folder = machine.state().with_file_name("newer");
     drop(Journal::<Value, Value>::open(&folder, newer).unwrap());
     let printed = machine.knit(&["--state-dir", folder.to_str().unwrap(), "status"]).error();

@@ -50,7 +50,12 @@ fn two_networks_on_two_running_pods_are_applied_and_rolled_back() {
         )
     };
     assert_eq!(
-        object["status"]["podConfigurations"].as_array().unwrap().iter().map(|pod| serde_json::json!({"podName": pod["podName"], "configList": pod["configList"]})).collect::<serde_json::Value>(),
+        object["status"]["podConfigurations"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pod| serde_json::json!({"podName": pod["podName"], "configList": pod["configList"]}))
+            .collect::<serde_json::Value>(),
         serde_json::json!([
             {"podName": "a", "configList": [line(first, 0, 100, 2), line(first, 1, 99, 2)]},
             {"podName": "b", "configList": [line(second, 0, 100, 3), line(second, 1, 99, 3)]},

@@ -287,8 +287,7 @@ fn an_unreachable_agent_has_its_own_exit_code() {
     let missing = agent.folder().join("missing.sock");
     let left_over = agent.folder().join("left-over.sock");
     drop(std::os::unix::net::UnixListener::bind(&left_over).unwrap());
-    for (socket, expected) in [(&missing, "the socket does not exist"), (&left_over, "connection refused")]
-    {
+    for (socket, expected) in [(&missing, "the socket does not exist"), (&left_over, "connection refused")] {
         for command in [
             &["pods"][..],
             &["pod", "a"],

@@ -16,7 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use knit_engine::blocks::BlockRequest;
-use knit_engine::{CallResult, CallId, Effect, Event, Record};
+use knit_engine::{CallId, CallResult, Effect, Event, Record};
 use knit_kernel::fault::FaultInjector;
 use knit_model::problem::{Problem, Reason};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -141,7 +141,11 @@ pub(super) fn run(
     }
 }
 
-fn open(options: &Options, filter: AppliedFilter, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Node> {
+fn open(
+    options: &Options,
+    filter: AppliedFilter,
+    faults: Option<Box<dyn FaultInjector + Send>>,
+) -> Result<Node> {
     let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone())?;
     for note in notes {
         tracing::warn!("{note}");
@@ -215,8 +219,9 @@ impl<'a> EventLoop<'a> {
     fn run(mut self) -> End {
         let cluster = self.options.cluster.clone();
         let chains = self.options.chains.clone();
-        let mut outcome =
-            self.restore_cluster_network(cluster).and_then(|()| self.handle(Event::PluginChainsConfigured(chains)));
+        let mut outcome = self
+            .restore_cluster_network(cluster)
+            .and_then(|()| self.handle(Event::PluginChainsConfigured(chains)));
         loop {
             if let Err(why) = outcome {
                 return End::Failed(why);

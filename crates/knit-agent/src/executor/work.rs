@@ -53,7 +53,9 @@ impl Work {
     /// An effect, with the sandboxes of the state that it is about.
     pub fn effect(effect: Effect, state: &State, namespaces: SandboxNamespaces, generate_keys: bool) -> Self {
         let scopes: BTreeSet<Scope> = match &effect {
-            Effect::Observe { request: look, .. } => look.sandbox.iter().cloned().map(Scope::Sandbox).collect(),
+            Effect::Observe { request: look, .. } => {
+                look.sandbox.iter().cloned().map(Scope::Sandbox).collect()
+            }
             Effect::Apply { plan, .. } => plan.steps.iter().flat_map(scopes_of).collect(),
             _ => BTreeSet::new(),
         };

@@ -118,8 +118,9 @@ mod tests {
             name: "tunnel".to_owned(),
             key: key.to_owned(),
         };
-        let why =
-            |requested: &str| secrets.find(&key(requested)).err().map(|no_key| (no_key.reason, no_key.message));
+        let why = |requested: &str| {
+            secrets.find(&key(requested)).err().map(|no_key| (no_key.reason, no_key.message))
+        };
         assert_eq!(why("private").unwrap().0, Reason::NotReady);
         assert!(secrets.set(&name, SecretState::Forbidden("secrets is forbidden".to_owned())));
         assert!(!secrets.set(&name, SecretState::Forbidden("secrets is forbidden".to_owned())), "unchanged");

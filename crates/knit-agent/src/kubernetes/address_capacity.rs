@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use knit_engine::address_capacity::{FamilyCapacity, AddressCapacity};
+use knit_engine::address_capacity::{AddressCapacity, FamilyCapacity};
 use knit_engine::{State, cluster};
 use knit_kube::FIELD_MANAGER;
 use knit_kube::kube::api::{Patch, PatchParams};
@@ -92,7 +92,8 @@ fn left(state: &State) -> Vec<FamilyCapacity> {
 /// Writes what differs.
 async fn publish(context: &Context, is_full: bool, left: &[FamilyCapacity]) -> kube::Result<()> {
     let api: Api<Node> = Api::all(context.client.clone());
-    let params = PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
     let node = api.get(&context.node).await?;
     let mut taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let is_tainted = taints.iter().any(|taint| taint.key == TAINT);
@@ -152,7 +153,10 @@ mod tests {
 
     #[test]
     fn the_message_names_the_family_that_is_used_up() {
-        let left = [FamilyCapacity { ipv6: false, total: 5, free: 0 }, FamilyCapacity { ipv6: true, total: 9, free: 4 }];
+        let left = [
+            FamilyCapacity { ipv6: false, total: 5, free: 0 },
+            FamilyCapacity { ipv6: true, total: 9, free: 4 },
+        ];
         assert_eq!(
             message(true, &left),
             "network cluster-network has no IPv4 address left on this node: all 5 are in use"

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use knit_crds::attachments::{self, Attachment, GROUP, KIND, PLURAL, AllowedPlugins, VERSION, translate};
+use knit_crds::attachments::{self, AllowedPlugins, Attachment, GROUP, KIND, PLURAL, VERSION, translate};
 use knit_engine::pod_annotations;
 use knit_engine::pods::{Pod, PodIndex};
 use knit_engine::{Event, State, StoredObject};
@@ -117,7 +117,11 @@ async fn is_installed(client: &Client) -> kube::Result<bool> {
 
 /// The events that update the attachments of annotated pods. None until pods and definitions have synced; if definitions are not read,
 /// all attachments are removed.
-pub(super) fn events(definitions: Option<&AttachmentDefinitions>, pods: &PodIndex, state: &State) -> Vec<Event> {
+pub(super) fn events(
+    definitions: Option<&AttachmentDefinitions>,
+    pods: &PodIndex,
+    state: &State,
+) -> Vec<Event> {
     let Some(definitions) = definitions else { return pod_annotations::events(state, Vec::new()) };
     let known = definitions.known();
     let (Some(known), Some(all)) = (&*known, pods.all()) else { return Vec::new() };
@@ -231,8 +235,10 @@ mod tests {
         assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec![missing]));
         definitions.handle(WatchUpdate::Applied(definition("blue", BLUE)));
         assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
-        definitions
-            .handle(WatchUpdate::Applied(definition("blue", r#"{"type": "bridge", "bridge": "br0", "mtu": 1400}"#)));
+        definitions.handle(WatchUpdate::Applied(definition(
+            "blue",
+            r#"{"type": "bridge", "bridge": "br0", "mtu": 1400}"#,
+        )));
         assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec!["br0 Some(1400)".to_owned()]));
         pods.apply(pod(Some("")));
         assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(Vec::new()));

@@ -30,7 +30,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Carries out orders.
 ///
 /// `known` is signalled once the loop knows all blocks, or the API server rejects the watch: then pods that need a block report it.
-pub(super) async fn run(context: Context, mut orders: UnboundedReceiver<BlockRequest>, known: oneshot::Sender<()>) {
+pub(super) async fn run(
+    context: Context,
+    mut orders: UnboundedReceiver<BlockRequest>,
+    known: oneshot::Sender<()>,
+) {
     let relist = Arc::new(Notify::new());
     tokio::spawn(watch(context.clone(), Arc::clone(&relist), known));
     let mut review = interval(REVIEW_INTERVAL);
@@ -99,7 +103,9 @@ async fn watch(context: Context, relist: Arc<Notify>, known: oneshot::Sender<()>
 /// Converts a watch event for the engine.
 fn news(context: &Context, seen: WatchUpdate<PodAddressBlock>) -> Option<BlockEvent> {
     Some(match seen {
-        WatchUpdate::Listed(all) => BlockEvent::Listed(all.iter().filter_map(|block| read(context, block)).collect()),
+        WatchUpdate::Listed(all) => {
+            BlockEvent::Listed(all.iter().filter_map(|block| read(context, block)).collect())
+        }
         WatchUpdate::Applied(block) => BlockEvent::Applied(read(context, &block)?),
         WatchUpdate::Deleted(block) => {
             BlockEvent::Deleted { name: block.name_any(), uid: block.uid().unwrap_or_default() }

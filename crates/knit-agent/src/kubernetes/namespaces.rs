@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Namespace;
 use knit_engine::Event;
-use knit_engine::namespaces::{Namespaces, NamespaceOptions};
+use knit_engine::namespaces::{NamespaceOptions, Namespaces};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
@@ -69,13 +69,20 @@ mod tests {
         let off = json!({ANTI_SPOOFING: "off"});
         handle(
             &mut known,
-            WatchUpdate::Listed(vec![namespace("a", off.clone()), namespace("b", json!({})), namespace("c", off)]),
+            WatchUpdate::Listed(vec![
+                namespace("a", off.clone()),
+                namespace("b", json!({})),
+                namespace("c", off),
+            ]),
         );
         let unguarded = NamespaceOptions { allow_spoofing: true, masquerade: None };
         assert_eq!(known, [("a".to_owned(), unguarded), ("c".to_owned(), unguarded)].into());
         handle(&mut known, WatchUpdate::Applied(namespace("a", json!({MASQUERADE: "off"}))));
         handle(&mut known, WatchUpdate::Deleted(namespace("c", json!({ANTI_SPOOFING: "off"}))));
-        assert_eq!(known, [("a".to_owned(), NamespaceOptions { allow_spoofing: false, masquerade: Some(false) })].into());
+        assert_eq!(
+            known,
+            [("a".to_owned(), NamespaceOptions { allow_spoofing: false, masquerade: Some(false) })].into()
+        );
         handle(&mut known, WatchUpdate::Applied(namespace("a", json!({}))));
         assert_eq!(known, Namespaces::default());
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod as ApiPod;
-use knit_crds::attachments::{PrimaryInterfaceInfo, NETWORK_STATUS, network_status};
+use knit_crds::attachments::{NETWORK_STATUS, PrimaryInterfaceInfo, network_status};
 use knit_engine::pods::{Pod, PodIndex};
-use knit_engine::{State, Unit, pod_annotations, cluster};
+use knit_engine::{State, Unit, cluster, pod_annotations};
 use knit_kube::FIELD_MANAGER;
 use knit_kube::kube::api::{Patch, PatchParams};
 use knit_kube::kube::{self, Api};
@@ -104,13 +104,18 @@ fn first(state: &State, pod: &Pod, sandbox: &Sandbox) -> Option<PrimaryInterface
         unit_state.into_iter().flat_map(|unit_state| &unit_state.interfaces).map(|(_, interface)| interface);
     let mac = interfaces.find(|interface| interface.name.as_str() == FIRST_INTERFACE).and_then(|one| one.mac);
     let (network, mac) = (cluster::NAME.to_owned(), mac.map(|mac| mac.to_string()));
-    (!pod.addresses.is_empty()).then(|| PrimaryInterfaceInfo { network, addresses: pod.addresses.clone(), mac })
+    (!pod.addresses.is_empty()).then(|| PrimaryInterfaceInfo {
+        network,
+        addresses: pod.addresses.clone(),
+        mac,
+    })
 }
 
 /// Writes the annotation, unless the pod was replaced by another of the same name.
 async fn write(context: &Context, due: &StatusUpdate) -> kube::Result<()> {
     let api: Api<ApiPod> = Api::namespaced(context.client.clone(), &due.namespace);
-    let params = PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
     let patch = json!({"metadata": {"uid": due.uid, "annotations": {NETWORK_STATUS: due.text}}});
     api.patch(&due.name, &params, &Patch::Merge(&patch)).await.map(|_| ())
 }

@@ -215,8 +215,9 @@ fn network(
     });
     let endpoints = tunnel_endpoints(&own.addresses, |address| mtu_at(&host, address));
     let mtu = config.mtu_over(&endpoints);
-    let local_node =
-        local_node(node, &own.addresses, &links, &bridge, |address| link_by_address(&host, address).ok().flatten());
+    let local_node = local_node(node, &own.addresses, &links, &bridge, |address| {
+        link_by_address(&host, address).ok().flatten()
+    });
     let routes = NodeRoutesIntent {
         pools,
         local_node: Some(local_node),

@@ -6,7 +6,7 @@ use knit_engine::{ObjectKey, StoredObject, cluster, egress, pools, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
-use knit_kube::{WatchUpdate, parse_object, api_resource};
+use knit_kube::{WatchUpdate, api_resource, parse_object};
 use knit_model::provenance::Dialect;
 
 use super::Context;
@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn a_terminating_object_is_deleted_on_the_node_before_its_finalizer() {
         let mut state = State::default();
-        let events = convert(kind(), WatchUpdate::Applied(found(valid_spec(), json!({})))).unwrap().events(&state);
+        let events =
+            convert(kind(), WatchUpdate::Applied(found(valid_spec(), json!({})))).unwrap().events(&state);
         let [Event::ObjectApplied(object)] = &events[..] else { panic!("{events:?}") };
         state.record(&knit_engine::Record::ObjectApplied(Box::new(object.clone())));
         let terminating = found(valid_spec(), json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));

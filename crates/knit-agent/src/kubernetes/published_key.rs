@@ -57,7 +57,8 @@ fn key(state: &State) -> Option<Option<String>> {
 /// Writes the annotation.
 async fn publish(context: &Context, key: Option<&str>) -> kube::Result<()> {
     let api: Api<Node> = Api::all(context.client.clone());
-    let params = PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
     let patch = json!({"metadata": {"annotations": {ANNOTATION: key}}});
     api.patch(&context.node, &params, &Patch::Merge(&patch)).await.map(|_| ())
 }

@@ -80,11 +80,12 @@ fn gated(pod: &ApiPod) -> Option<(String, GatedPod)> {
     }
     let uses_host_network = spec.host_network.unwrap_or_default();
     let conditions = status.and_then(|status| status.conditions.as_ref());
-    let published = conditions.into_iter().flatten().find(|one| one.type_ == CONDITION).map(|one| ReadinessGate {
-        is_open: one.status == "True",
-        reason: one.reason.clone().unwrap_or_default(),
-        message: one.message.clone().unwrap_or_default(),
-    });
+    let published =
+        conditions.into_iter().flatten().find(|one| one.type_ == CONDITION).map(|one| ReadinessGate {
+            is_open: one.status == "True",
+            reason: one.reason.clone().unwrap_or_default(),
+            message: one.message.clone().unwrap_or_default(),
+        });
     let namespace = pod.metadata.namespace.clone()?;
     let name = pod.metadata.name.clone()?;
     Some((pod.metadata.uid.clone()?, GatedPod { namespace, name, uses_host_network, published }))
@@ -117,7 +118,11 @@ async fn write(context: &Context) -> bool {
         let state = node.state();
         let waiting = status_writer::waiting(&for_query, state);
         let due = pods.into_iter().filter_map(|(uid, gated)| {
-            let gate = if gated.uses_host_network { ReadinessGate::host_network() } else { state.readiness_gate(&uid, &waiting)? };
+            let gate = if gated.uses_host_network {
+                ReadinessGate::host_network()
+            } else {
+                state.readiness_gate(&uid, &waiting)?
+            };
             (gated.published.as_ref() != Some(&gate)).then_some((uid, gated, gate))
         });
         due.collect::<Vec<_>>()
@@ -144,7 +149,8 @@ async fn write(context: &Context) -> bool {
 
 async fn publish(context: &Context, uid: &str, gated: &GatedPod, gate: &ReadinessGate) -> kube::Result<()> {
     let api: Api<ApiPod> = Api::namespaced(context.client.clone(), &gated.namespace);
-    let params = PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
     let mut condition = json!({
         "type": CONDITION,
         "status": if gate.is_open { "True" } else { "False" },

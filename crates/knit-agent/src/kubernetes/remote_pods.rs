@@ -28,7 +28,8 @@ pub(super) async fn run(context: Context) {
     loop {
         let _ = tokio::time::timeout(RESYNC_INTERVAL, context.gateways_changed.notified()).await;
         let node = context.node.to_string();
-        let Ok(namespaces) = context.handle.query(move |one| one.state().egress_namespaces(&node)).await else {
+        let Ok(namespaces) = context.handle.query(move |one| one.state().egress_namespaces(&node)).await
+        else {
             continue;
         };
         watched.retain(|namespace, task| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use knit_cri::{SandboxProcess, RuntimeClient, DEFAULT_SOCKETS};
+use knit_cri::{DEFAULT_SOCKETS, RuntimeClient, SandboxProcess};
 use knit_engine::pods::RunningSandbox;
 use knit_model::SandboxId;
 use tokio::sync::Notify;

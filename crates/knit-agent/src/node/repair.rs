@@ -116,7 +116,12 @@ impl Node {
             return Ok(None);
         }
         let mut faults = SharedFaults(self.executor.faults());
-        match self.executor.kernel().apply(&plan, DeleteMode::Deferred, &mut SandboxNamespaces::new(), &mut faults) {
+        match self.executor.kernel().apply(
+            &plan,
+            DeleteMode::Deferred,
+            &mut SandboxNamespaces::new(),
+            &mut faults,
+        ) {
             Ok(AppliedPlan { deferred_deletes: to_reap }) => self.deferred_deletes.extend(to_reap),
             Err(error) if error.rollback == Rollback::Skipped => {
                 return Err(Error::Stopped { unit: "stray links".to_owned() });

@@ -10,7 +10,7 @@ use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::netns::allow_netns_switch;
 use knit_kernel::{Netns, memory};
 use knit_model::Scope;
-use knit_store::{RecoveryFinding, Format, Journal, OpenedJournal, Options, EntryKind};
+use knit_store::{EntryKind, Format, Journal, OpenedJournal, Options, RecoveryFinding};
 use serde_json::Value;
 
 use super::{Node, no_faults, now};
@@ -122,7 +122,8 @@ impl Node {
             notes.push(format!("{}: an interrupted change was rolled back", began.unit));
             notes.extend(left);
             let problems = self.state.problems.get(&began.unit).cloned().unwrap_or_default();
-            let ended = ChangeEnded { unit: began.unit, unit_state: None, problems, restored: Vec::new(), at: now() };
+            let ended =
+                ChangeEnded { unit: began.unit, unit_state: None, problems, restored: Vec::new(), at: now() };
             self.record(&Record::ChangeEnded(Box::new(ended)))?;
         }
         Ok(notes)
@@ -130,7 +131,8 @@ impl Node {
 
     /// Forgets namespaces that Knit created and that no longer exist: a reboot leaves at most an empty file.
     fn forget_gone_namespaces(&mut self) -> Result<Vec<String>> {
-        let known: Vec<String> = self.state.attachments.managed_netns().map(|domain| domain.path.clone()).collect();
+        let known: Vec<String> =
+            self.state.attachments.managed_netns().map(|domain| domain.path.clone()).collect();
         let mut notes = Vec::new();
         for path in known {
             // Any other error is not a reason to forget it.

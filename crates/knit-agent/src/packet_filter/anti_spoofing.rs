@@ -10,9 +10,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use knit_engine::packet_filter::{OverlayPort, GuardedPort};
+use knit_engine::packet_filter::{GuardedPort, OverlayPort};
 use knit_kernel::nft::{
-    Chain, ChainType, SetContents, BaseChain, Family, Field, EtherType, Hook, IpFamily, Key, DataType, Rule, Set, Table,
+    BaseChain, Chain, ChainType, DataType, EtherType, Family, Field, Hook, IpFamily, Key, Rule, Set,
+    SetContents, Table,
 };
 use knit_model::Mac;
 
@@ -62,8 +63,10 @@ fn chain(name: &'static str, hook: Hook, rules: Vec<Rule>) -> Chain {
 fn tunnel_sets(tunnels: &[OverlayPort]) -> Vec<Set> {
     let links = tunnels.iter().map(|tunnel| vec![(&tunnel.link).into()]).collect();
     let macs = tunnels.iter().map(|tunnel| vec![(&tunnel.link).into(), tunnel.mac.into()]).collect();
-    let mut sets =
-        vec![set(TUNNELS, vec![DataType::Name], links), set(GATEWAYS, vec![DataType::Name, DataType::Mac], macs)];
+    let mut sets = vec![
+        set(TUNNELS, vec![DataType::Name], links),
+        set(GATEWAYS, vec![DataType::Name, DataType::Mac], macs),
+    ];
     for version in IpFamily::ALL {
         let addresses = tunnels.iter().flat_map(|tunnel| {
             let its = tunnel.addresses.iter().filter(move |address| IpFamily::of(**address) == version);
@@ -86,8 +89,7 @@ fn tunnel_rules(link: Field) -> Vec<Rule> {
     let (gateways4, gateways6) = (gateway_set(IpFamily::V4), gateway_set(IpFamily::V6));
     let arp = Rule::new().is(Field::EtherType, EtherType::Arp);
     let icmp = Rule::new().is(Field::EtherType, EtherType::Ip(IpFamily::V6)).is(Field::L4Protocol, ICMPV6);
-    let about =
-        |kind: u8| icmp.clone().is(Field::IcmpType, kind).in_set(&[link, Field::NdTarget], gateways6);
+    let about = |kind: u8| icmp.clone().is(Field::IcmpType, kind).in_set(&[link, Field::NdTarget], gateways6);
     vec![
         Rule::new().in_set(&[link, Field::SourceMac], GATEWAYS).drop(),
         arp.clone().in_set(&[link, Field::ArpSenderIp], gateways4).drop(),
@@ -102,8 +104,10 @@ fn sets(ports: &[GuardedPort]) -> Vec<Set> {
     let macs = ports
         .iter()
         .flat_map(|port| port.macs.iter().map(|mac| -> Key { vec![(&port.link).into(), (*mac).into()] }));
-    let mut sets =
-        vec![set(PORTS, vec![DataType::Name], links), set(MACS, vec![DataType::Name, DataType::Mac], macs.collect())];
+    let mut sets = vec![
+        set(PORTS, vec![DataType::Name], links),
+        set(MACS, vec![DataType::Name, DataType::Mac], macs.collect()),
+    ];
     for version in IpFamily::ALL {
         let keys = ports.iter().flat_map(|port| address_keys(port, version)).collect();
         sets.push(set(address_set(version), vec![DataType::Name, DataType::Mac, version.kind()], keys));

@@ -9,7 +9,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use knit_engine::packet_filter::EgressRules;
 use knit_kernel::Kernel;
-use knit_kernel::nft::{Chain, ChainType, SetContents, BaseChain, Field, Hook, IpFamily, Key, Rule, Set, Table};
+use knit_kernel::nft::{
+    BaseChain, Chain, ChainType, Field, Hook, IpFamily, Key, Rule, Set, SetContents, Table,
+};
 use knit_model::{IfName, kernel_ids};
 
 use super::inet_table::{add_no_masquerade_set, multicast, set_name};
@@ -39,16 +41,22 @@ pub(super) fn add(table: &mut Table, rules: &EgressRules, bridge: Option<&IfName
                 .not_within(Field::Destination(version), multicast(version))
                 .not_within(Field::Destination(version), link_local(version))
         };
-        let of =
-            |set: &str| to_external(Rule::new().family(version).in_set(&[Field::Source(version)], set).original_direction());
+        let of = |set: &str| {
+            to_external(
+                Rule::new().family(version).in_set(&[Field::Source(version)], set).original_direction(),
+            )
+        };
         if !barred.is_empty() {
             let name = set_name("egress_blocked", version);
             marking.push(of(&name).without_snat().not_to_local().drop());
             table.sets.push(keys(name, version, barred));
         }
         for one in sent {
-            let name = format!("{}_{}", set_name("egress_pods", version), one.mark >> kernel_ids::EGRESS_MARK_SHIFT);
-            marking.push(of(&name).without_snat().not_to_local().set_mark(one.mark, kernel_ids::EGRESS_MARK_MASK));
+            let name =
+                format!("{}_{}", set_name("egress_pods", version), one.mark >> kernel_ids::EGRESS_MARK_SHIFT);
+            marking.push(
+                of(&name).without_snat().not_to_local().set_mark(one.mark, kernel_ids::EGRESS_MARK_MASK),
+            );
             let marked = of(&name).has_mark(one.mark, kernel_ids::EGRESS_MARK_MASK);
             snat.push(marked.clone().accept());
             enforcing.push(marked.is_not(Field::NextHop(version), one.via).drop());
@@ -112,7 +120,7 @@ fn link_local(version: IpFamily) -> IpNet {
 
 #[cfg(test)]
 mod tests {
-    use knit_engine::packet_filter::{PacketFilter, Masquerade, EgressMark};
+    use knit_engine::packet_filter::{EgressMark, Masquerade, PacketFilter};
 
     use super::*;
     use crate::packet_filter::inet_table;
@@ -166,6 +174,9 @@ mod tests {
     #[test]
     fn link_local_destinations_stay_on_the_node() {
         let range = |version| link_local(version).to_string();
-        assert_eq!((range(IpFamily::V4), range(IpFamily::V6)), ("169.254.0.0/16".to_owned(), "fe80::/10".to_owned()));
+        assert_eq!(
+            (range(IpFamily::V4), range(IpFamily::V6)),
+            ("169.254.0.0/16".to_owned(), "fe80::/10".to_owned())
+        );
     }
 }

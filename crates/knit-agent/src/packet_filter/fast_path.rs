@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use knit_engine::packet_filter::{PacketFilter, GuardedPort};
+use knit_engine::packet_filter::{GuardedPort, PacketFilter};
 use knit_kernel::Kernel;
 use knit_kernel::redirect::{self, Redirect};
 

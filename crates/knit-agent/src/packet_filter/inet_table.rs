@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use knit_engine::packet_filter::{HostPortMapping, PacketFilter, Masquerade};
+use knit_engine::packet_filter::{HostPortMapping, Masquerade, PacketFilter};
 use knit_kernel::nft::{
-    Chain, ChainType, SetContents, BaseChain, Family, Field, Hook, IpFamily, Key, DataType, Rule, Set, Table, Value,
+    BaseChain, Chain, ChainType, DataType, Family, Field, Hook, IpFamily, Key, Rule, Set, SetContents, Table,
+    Value,
 };
 use knit_model::IfName;
 
@@ -222,7 +223,8 @@ mod tests {
             forward(None, 8082, "10.75.0.4"),
             forward(Some("192.0.2.1"), 8081, "10.75.0.3"),
         ];
-        let table = build(&PacketFilter { host_ports: forwards, bridge: bridge(), ..PacketFilter::default() });
+        let table =
+            build(&PacketFilter { host_ports: forwards, bridge: bridge(), ..PacketFilter::default() });
         let (sets, chains) = names(&table);
         assert_eq!(
             sets,
@@ -233,7 +235,9 @@ mod tests {
             ["host_ports", "prerouting_dnat", "output_dnat", "loopback_guard", "hairpin_snat"]
         );
         assert_eq!((rules(&table, "host_ports").len(), rules(&table, "hairpin_snat").len()), (3, 3));
-        let SetContents::Map { elements, .. } = &table.sets[1].contents else { panic!("{:?}", table.sets[1]) };
+        let SetContents::Map { elements, .. } = &table.sets[1].contents else {
+            panic!("{:?}", table.sets[1])
+        };
         let address = |text: &str| Value::Address(text.parse().unwrap());
         let at = (
             vec![address("192.0.2.1"), Value::Byte(6), Value::Port(8081)],
@@ -246,8 +250,11 @@ mod tests {
     #[test]
     fn a_host_port_maps_to_one_address_per_family() {
         let forwards = vec![forward(None, 8080, "10.75.0.2"), forward(None, 8080, "10.75.0.9")];
-        let table = build(&PacketFilter { host_ports: forwards, bridge: bridge(), ..PacketFilter::default() });
-        let SetContents::Map { elements, .. } = &table.sets[1].contents else { panic!("{:?}", table.sets[1]) };
+        let table =
+            build(&PacketFilter { host_ports: forwards, bridge: bridge(), ..PacketFilter::default() });
+        let SetContents::Map { elements, .. } = &table.sets[1].contents else {
+            panic!("{:?}", table.sets[1])
+        };
         assert_eq!(elements.len(), 1);
         assert_eq!(elements[0].1[0], Value::Address("10.75.0.2".parse().unwrap()));
     }
@@ -284,7 +291,8 @@ mod tests {
         let table = build(&settings);
         assert_eq!(names(&table), (vec!["pod_ranges4", "no_masquerade4", "keep_source4"], vec!["snat"]));
         assert_eq!(rules(&table, "snat").len(), 1);
-        let keys = vec![vec![Value::Address(settings.excluded[0])], vec![Value::Address(settings.excluded[1])]];
+        let keys =
+            vec![vec![Value::Address(settings.excluded[0])], vec![Value::Address(settings.excluded[1])]];
         assert_eq!(table.sets[2].contents, SetContents::Keys(keys));
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
-use knit_engine::call::{GcRequest, GcResult, DetachRequest, ManagedNetns, DetachScope};
-use knit_engine::{CallResult, CallId, Event, State};
+use knit_engine::call::{DetachRequest, DetachScope, GcRequest, GcResult, ManagedNetns};
+use knit_engine::{CallId, CallResult, Event, State};
 use knit_kni::v1::agent_server::Agent;
 use knit_kni::{Reason, RpcError, v1};
 use knit_model::problem::Problem;
@@ -220,11 +220,15 @@ impl Agent for Services {
             request.into_inner();
         if interfaces.is_empty() != all {
             let message = "interfaces: list the interfaces to detach, or set `all`";
-            return Err(RpcError::new(Reason::InvalidValue, message).field("interfaces").call(&call.0).into());
+            return Err(RpcError::new(Reason::InvalidValue, message)
+                .field("interfaces")
+                .call(&call.0)
+                .into());
         }
         let named = interfaces.iter().enumerate();
         let named = named.map(|(at, name)| request::interface(&format!("interfaces[{at}]"), name));
-        let which = if all { DetachScope::Attached } else { DetachScope::Interfaces(named.collect::<Checked<_>>()?) };
+        let which =
+            if all { DetachScope::Attached } else { DetachScope::Interfaces(named.collect::<Checked<_>>()?) };
         let call_id = call.0.clone();
         let netns = request::path("netns_path", &netns_path)?;
         // The detach also cancels an attach that is still to come.
@@ -248,7 +252,14 @@ impl Agent for Services {
             })
             .await?
         };
-        let detach = DetachRequest { call: call.clone(), sandbox: id, netns, scope: which, forget_sandbox: forget, started_at: began };
+        let detach = DetachRequest {
+            call: call.clone(),
+            sandbox: id,
+            netns,
+            scope: which,
+            forget_sandbox: forget,
+            started_at: began,
+        };
         let event = Event::DetachRequested(detach);
         if dry_run {
             let plan = Some(self.dry_run(&call, &object, event).await?);

@@ -15,7 +15,8 @@ use crate::node::Node;
 pub(super) fn differences(node: &mut Node, id: &SandboxId) -> Checked<Vec<v1::Difference>> {
     let unit = Unit::Sandbox(id.clone());
     let unit_state = node.state().units.get(&unit);
-    let bridges = unit_state.into_iter().flat_map(|unit_state| &unit_state.used_bridges).cloned().map(Unit::Bridge);
+    let bridges =
+        unit_state.into_iter().flat_map(|unit_state| &unit_state.used_bridges).cloned().map(Unit::Bridge);
     let units: BTreeSet<Unit> = bridges.chain([unit.clone()]).collect();
     if let Some(busy) = units.iter().find(|unit| node.state().is_in_flight(unit)) {
         return Err(RpcError::new(Reason::Busy, format!("{busy}: a change is in flight, try again")));

@@ -5,7 +5,7 @@ mod token;
 
 use std::collections::BTreeSet;
 
-use knit_engine::extension::{ExtensionSpec, FailPolicy, HookPhase, ExtensionProtocol};
+use knit_engine::extension::{ExtensionProtocol, ExtensionSpec, FailPolicy, HookPhase};
 use knit_engine::extensions::{ExtensionRegistration, ExtensionRemoval};
 use knit_engine::{CallResult, Event, State};
 use knit_kni::v1::extension_registry_server::ExtensionRegistry;
@@ -118,8 +118,13 @@ impl ExtensionRegistry for Services {
         let object = format!("extension {}", spec.name);
         let fresh = fresh().map_err(|why| RpcError::new(Reason::Internal, why.to_string()))?;
         let shown = (!token.is_empty()).then(|| digest(&token));
-        let requested =
-            ExtensionRegistration { call: call.clone(), spec, token_digest: shown, new_token_digest: digest(&fresh), admin: as_admin };
+        let requested = ExtensionRegistration {
+            call: call.clone(),
+            spec,
+            token_digest: shown,
+            new_token_digest: digest(&fresh),
+            admin: as_admin,
+        };
         let event = Event::ExtensionRegistrationRequested(Box::new(requested));
         let done = self.call(&call, &object, event, |_, answer| ok(answer)).await?;
         let CallResult::Registered { generation, new_token, changed, .. } = done else {
@@ -140,7 +145,12 @@ impl ExtensionRegistry for Services {
         let name = name("name", &requested)?;
         let object = format!("extension {name}");
         let shown = (!token.is_empty()).then(|| digest(&token));
-        let event = Event::ExtensionRemovalRequested(ExtensionRemoval { call: call.clone(), name, token_digest: shown, admin: as_admin });
+        let event = Event::ExtensionRemovalRequested(ExtensionRemoval {
+            call: call.clone(),
+            name,
+            token_digest: shown,
+            admin: as_admin,
+        });
         let done = self.call(&call, &object, event, |_, answer| ok(answer)).await?;
         let removed = matches!(done, CallResult::Removed { was_there: true });
         tracing::info!(call = %call, %object, removed, as_admin, "deregistered");

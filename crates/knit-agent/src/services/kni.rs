@@ -1,7 +1,7 @@
 //! Package kni of the KNI proof of concept, with both generations of its method names.
 
-use knit_engine::call::{DetachRequest, ManagedNetns, DetachScope};
-use knit_engine::{CallResult, CallId, Event, State};
+use knit_engine::call::{DetachRequest, DetachScope, ManagedNetns};
+use knit_engine::{CallId, CallResult, Event, State};
 use knit_kni::kni::kni_server::Kni;
 use knit_kni::{RpcError, kni};
 use knit_model::{IfName, SandboxId};
@@ -72,8 +72,12 @@ impl Kni for Services {
         let default = self.info.netns_dir.display().to_string();
         let of = [request.namespace.as_str(), request.name.as_str(), request.uid.as_str()];
         let path = request::netns_path_for(&request.netns_path_prefix, &default, of)?;
-        let domain =
-            ManagedNetns { path: path.clone(), pod: request.name, namespace: request.namespace, uid: request.uid };
+        let domain = ManagedNetns {
+            path: path.clone(),
+            pod: request.name,
+            namespace: request.namespace,
+            uid: request.uid,
+        };
         self.kni_call(&call, Event::NetnsRequested { call: call.clone(), netns: domain }, |_, _| ()).await?;
         tracing::info!(call = %call, netns = %path, "created a network namespace");
         Ok(answer(&call, kni::CreateNetworkResponse { netns_path: path, ..Default::default() }))
@@ -93,8 +97,14 @@ impl Kni for Services {
         };
         if is_machine {
             let (netns, which) = (String::new(), DetachScope::Sandbox);
-            let detach =
-                DetachRequest { call: call.clone(), sandbox: machine, netns, scope: which, forget_sandbox: false, started_at: 0 };
+            let detach = DetachRequest {
+                call: call.clone(),
+                sandbox: machine,
+                netns,
+                scope: which,
+                forget_sandbox: false,
+                started_at: 0,
+            };
             self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
             return Ok(answer(&call, kni::DeleteNetworkResponse {}));
         }
@@ -104,8 +114,9 @@ impl Kni for Services {
                 let of_id = state.sandboxes.get(&SandboxId(id.clone())).map(|sandbox| sandbox.netns.clone());
                 let of_name = || {
                     let mut domains = state.attachments.managed_netns();
-                    let is_match =
-                        |one: &&ManagedNetns| !name.is_empty() && one.pod == name && one.namespace == namespace;
+                    let is_match = |one: &&ManagedNetns| {
+                        !name.is_empty() && one.pod == name && one.namespace == namespace
+                    };
                     domains.find(is_match).map(|one| one.path.clone())
                 };
                 let given = (!netns_path.is_empty()).then_some(netns_path);
@@ -166,8 +177,14 @@ impl Kni for Services {
         };
         let netns = request::kni_netns(&request)?;
         let object = format!("sandbox {id}");
-        let detach =
-            DetachRequest { call: call.clone(), sandbox: SandboxId(id), netns, scope: which, forget_sandbox: false, started_at: 0 };
+        let detach = DetachRequest {
+            call: call.clone(),
+            sandbox: SandboxId(id),
+            netns,
+            scope: which,
+            forget_sandbox: false,
+            started_at: 0,
+        };
         self.kni_call(&call, Event::DetachRequested(detach), |_, _| ()).await?;
         tracing::info!(call = %call, %object, "detached");
         Ok(answer(&call, kni::DetachInterfaceResponse {}))

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use knit_engine::Event;
-use knit_engine::extension::{ExtensionSpec, FailPolicy, HookPhase, ExtensionProtocol};
+use knit_engine::extension::{ExtensionProtocol, ExtensionSpec, FailPolicy, HookPhase};
 use knit_engine::extensions::{ExtensionRegistration, ExtensionRemoval};
 use knit_kni::kni;
 use knit_kni::kni::knix_plugin_manager_server::KnixPluginManager;
@@ -78,7 +78,13 @@ impl KnixPluginManager for Services {
         };
         // The socket serves as its token: a registration with a token has another digest.
         let (shown, fresh) = (Some(String::new()), String::new());
-        let requested = ExtensionRegistration { call: call.clone(), spec, token_digest: shown, new_token_digest: fresh, admin: false };
+        let requested = ExtensionRegistration {
+            call: call.clone(),
+            spec,
+            token_digest: shown,
+            new_token_digest: fresh,
+            admin: false,
+        };
         let event = Event::ExtensionRegistrationRequested(Box::new(requested));
         self.call(&call, &object, event, |_, answer| ok(answer)).await?;
         tracing::info!(call = %call, %object, "registered a KNIX plugin");
@@ -92,8 +98,10 @@ impl KnixPluginManager for Services {
         let call = self.call_id(request.metadata());
         let (name, _) = plugin_of(&request, &self.info.plugins).await?;
         let object = format!("extension {name}");
-        let requested = ExtensionRemoval { call: call.clone(), name, token_digest: Some(String::new()), admin: false };
-        self.call(&call, &object, Event::ExtensionRemovalRequested(requested), |_, answer| ok(answer)).await?;
+        let requested =
+            ExtensionRemoval { call: call.clone(), name, token_digest: Some(String::new()), admin: false };
+        self.call(&call, &object, Event::ExtensionRemovalRequested(requested), |_, answer| ok(answer))
+            .await?;
         tracing::info!(call = %call, %object, "deregistered a KNIX plugin");
         Ok(answer(&call, kni::DeregisterPluginResponse {}))
     }

@@ -41,7 +41,8 @@ pub(super) fn stream(lines: &LogBuffer, request: v1::LogsRequest) -> Result<Answ
                 Ok(_) => Ok(()),
                 Err(broadcast::error::RecvError::Closed) => return,
                 Err(broadcast::error::RecvError::Lagged(_)) => {
-                    let refusal = RpcError::new(Reason::SlowReader, "the reader is too slow, lines were lost");
+                    let refusal =
+                        RpcError::new(Reason::SlowReader, "the reader is too slow, lines were lost");
                     to.send(Err(refusal.into())).await
                 }
             };

@@ -6,7 +6,7 @@ use knit_engine::call::{ATTACHMENT_KIND, Attachment};
 use knit_engine::{ObjectKey, State, Unit};
 use knit_ipam::{Pool, Time};
 use knit_kni::v1;
-use knit_model::intent::{IntentSpec, BandwidthLimits, NetworkIntent, RateIntent};
+use knit_model::intent::{BandwidthLimits, IntentSpec, NetworkIntent, RateIntent};
 use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
@@ -48,7 +48,8 @@ fn describe(state: &State, sandbox: &Sandbox) -> v1::Pod {
     let first = state.attachments.of(&sandbox.id).next();
     let chained_since = state.attachments.all_chained().filter(|attachment| attachment.sandbox == sandbox.id);
     let chained_since = chained_since.map(|attachment| attachment.since);
-    let since = state.attachments.of(&sandbox.id).map(|attachment| attachment.since).chain(chained_since).min();
+    let since =
+        state.attachments.of(&sandbox.id).map(|attachment| attachment.since).chain(chained_since).min();
     let dns = first.map(|attachment| &attachment.metadata.dns).filter(|dns| !dns.is_empty());
     v1::Pod {
         netns_made: state.attachments.managed_netns().any(|domain| domain.path == sandbox.netns),
@@ -219,7 +220,13 @@ fn routes(
 
 fn sysctls(attachment: &Attachment) -> BTreeMap<String, String> {
     let of_link = attachment.request.link.iter().flat_map(|link| &link.sysctls);
-    attachment.request.sysctls.iter().chain(of_link).map(|(key, value)| (key.clone(), value.clone())).collect()
+    attachment
+        .request
+        .sysctls
+        .iter()
+        .chain(of_link)
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 fn bandwidth(limits: BandwidthLimits) -> Option<v1::Bandwidth> {

@@ -10,7 +10,9 @@ mod ranges;
 use std::net::IpAddr;
 
 use knit_engine::CallId;
-use knit_engine::call::{InterfaceRequest, AttachRequest, DnsConfig, AttachmentMetadata, PortMapping, SandboxRequest};
+use knit_engine::call::{
+    AttachRequest, AttachmentMetadata, DnsConfig, InterfaceRequest, PortMapping, SandboxRequest,
+};
 use knit_kni::{Reason, RpcError, kni, v1};
 use knit_model::intent::InterfaceIntent;
 use knit_model::link::{Attrs, OwnerId};
@@ -119,7 +121,11 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
     let specs =
         if request.interfaces.is_empty() { vec![v1::InterfaceSpec::default()] } else { request.interfaces };
     let v1::DnsConfig { servers, searches, options } = request.dns.unwrap_or_default();
-    let mut notes = AttachmentMetadata { dns: DnsConfig { servers, searches, options }, annotations, ..AttachmentMetadata::default() };
+    let mut notes = AttachmentMetadata {
+        dns: DnsConfig { servers, searches, options },
+        annotations,
+        ..AttachmentMetadata::default()
+    };
     notes.group = pod_name("group", &request.group)?;
     let mut interfaces = Vec::new();
     for (index, spec) in specs.into_iter().enumerate() {
@@ -151,7 +157,11 @@ pub(super) fn attach(call: &CallId, request: v1::AttachRequest) -> Checked<Attac
     })
 }
 
-fn requested(field: &str, index: usize, spec: v1::InterfaceSpec) -> Checked<(IfName, String, InterfaceRequest)> {
+fn requested(
+    field: &str,
+    index: usize,
+    spec: v1::InterfaceSpec,
+) -> Checked<(IfName, String, InterfaceRequest)> {
     let named = match (spec.name.is_empty(), index) {
         (false, _) => spec.name.clone(),
         (true, 0) => FIRST_INTERFACE.to_owned(),
@@ -267,7 +277,8 @@ pub(super) fn kni_attach(call: &CallId, request: kni::AttachInterfaceRequest) ->
     };
     let dns = request.dns_config.clone().unwrap_or_default();
     let dns = DnsConfig { servers: dns.servers, searches: dns.searches, options: dns.options };
-    let notes = AttachmentMetadata { dns, annotations: request.annotations.clone(), ..AttachmentMetadata::default() };
+    let notes =
+        AttachmentMetadata { dns, annotations: request.annotations.clone(), ..AttachmentMetadata::default() };
     // The kubelet lists every port of a pod; those without a host port are not mapped.
     let mapped = request.port_mappings.iter().enumerate().filter(|(_, port)| port.host_port != 0);
     let ports = mapped.map(|(at, port)| {

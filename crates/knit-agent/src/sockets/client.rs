@@ -39,7 +39,11 @@ pub(super) async fn serve(stream: UnixStream, listener: &SocketListener, netns: 
 }
 
 /// Authenticates the client and opens the requested socket.
-async fn ask(stream: &UnixStream, listener: &SocketListener, netns: Netns) -> Result<(String, OwnedFd), String> {
+async fn ask(
+    stream: &UnixStream,
+    listener: &SocketListener,
+    netns: Netns,
+) -> Result<(String, OwnedFd), String> {
     let peer = stream.peer_cred().map_err(|why| format!("cannot read the peer's credentials: {why}"))?;
     // A process that is invisible to the agent has pid 0.
     let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);

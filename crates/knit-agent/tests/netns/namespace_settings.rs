@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
-use knit_engine::call::{InterfaceRequest, AttachmentMetadata, SandboxRequest};
-use knit_engine::namespaces::{Namespaces, NamespaceOptions};
-use knit_engine::{CallResult, AttachRequest, CallId, Event, StoredObject};
+use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
+use knit_engine::namespaces::{NamespaceOptions, Namespaces};
+use knit_engine::{AttachRequest, CallId, CallResult, Event, StoredObject};
 use knit_model::intent::{AddressPoolIntent, Intent, IntentSpec, NodeRoutesIntent};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_testbed::{Namespace, Pod, Testbed, eventually};

@@ -1,7 +1,7 @@
 //! NetworkAttachmentDefinitions named by a pod, on the real kernel: Knit's own kinds, and CNI plugins. Needs root.
 
 use knit_agent::Standalone;
-use knit_crds::attachments::{Attachment, AllowedPlugins, network_status, translate};
+use knit_crds::attachments::{AllowedPlugins, Attachment, network_status, translate};
 use knit_engine::{Event, StoredObject, pod_annotations};
 use knit_model::provenance::ObjectRef;
 use knit_model::{Sandbox, SandboxId};
@@ -152,7 +152,8 @@ fn shared_range_waits_for_a_block_of_this_node() {
             uid: sandbox.uid,
             generation: 0,
         };
-        let translation = translate(&pod, "fabric", |_, name| definition(&host, name), &AllowedPlugins::default());
+        let translation =
+            translate(&pod, "fabric", |_, name| definition(&host, name), &AllowedPlugins::default());
         let (intents, warnings) = (translation.intents, translation.warnings);
         let stored =
             StoredObject { object: pod, intents, warnings, manifest: Value::Null, since: 0, file: None };

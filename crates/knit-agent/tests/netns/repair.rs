@@ -48,10 +48,7 @@ fn changes_made_by_hand_are_repaired_and_reported() {
             if on_host { &host.netns } else { host.pod.namespace() }.ip(words);
             assert!(!node.differences().unwrap().is_empty(), "{words:?} is detected");
             let repairs = node.repair().unwrap();
-            assert!(
-                !repairs.is_empty() && repairs[0].to_string().contains("drift repaired"),
-                "{repairs:?}"
-            );
+            assert!(!repairs.is_empty() && repairs[0].to_string().contains("drift repaired"), "{repairs:?}");
             assert_eq!(problems(&node), "", "{words:?}");
             host.assert_matches(&expected, &format!("{words:?}"));
         }

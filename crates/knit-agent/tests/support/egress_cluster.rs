@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
-use knit_engine::call::{InterfaceRequest, AttachmentMetadata, SandboxRequest};
-use knit_engine::{CallResult, AttachRequest, CallId, Event, ObjectKey, StoredObject, Unit, egress};
+use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
+use knit_engine::{AttachRequest, CallId, CallResult, Event, ObjectKey, StoredObject, Unit, egress};
 use knit_model::intent::{
     EgressGatewayIntent, Intent, IntentSpec, LocalNode, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
     TunnelEndpoint,
@@ -210,7 +210,11 @@ impl EgressCluster {
     /// The node's status items of the gateway.
     pub fn gateway_status(&self, at: usize) -> Vec<String> {
         let items = &self.members[at].node.state().units[&Unit::NodeRoutes].items;
-        items.iter().filter(|(key, _)| key.kind == egress::KIND).map(|(_, item)| item.description.clone()).collect()
+        items
+            .iter()
+            .filter(|(key, _)| key.kind == egress::KIND)
+            .map(|(_, item)| item.description.clone())
+            .collect()
     }
 
     /// Opens the node with an empty state folder; it finds its state in the kernel by marks.

@@ -155,7 +155,9 @@ spec: {{interfaceName: blue0, network: blue}}
     pub fn release_blocks(&mut self, at: usize) {
         let released = self.blocks.extract_if(.., |_, block| block.node == NAMES[at]);
         for (name, block) in released.collect::<Vec<_>>() {
-            self.broadcast(|_| Event::Blocks(BlockEvent::Deleted { name: name.clone(), uid: block.uid.clone() }));
+            self.broadcast(|_| {
+                Event::Blocks(BlockEvent::Deleted { name: name.clone(), uid: block.uid.clone() })
+            });
         }
         self.update_underlays();
     }

@@ -198,7 +198,8 @@ impl RoutedCluster {
                 encryption: (transport == Transport::WireGuard).then_some(encryption),
                 ..NodeRoutesIntent::default()
             };
-            let network = ClusterNetworkObject::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu), &node_routes);
+            let network =
+                ClusterNetworkObject::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu), &node_routes);
             node.node().handle(network.applied()).unwrap();
         });
         let problems = self.problems(at);

@@ -76,8 +76,9 @@ fn node_without_a_key_is_unreachable_and_a_new_key_restores_it() {
     cluster.publish_key(C, false);
     assert_eq!(
         cluster.warnings(A),
-        ["10.1.3.0/24", "fd01:3::/64"]
-            .map(|range| format!("pods of node c in {range} are not reached: it has not published a WireGuard public key"))
+        ["10.1.3.0/24", "fd01:3::/64"].map(|range| format!(
+            "pods of node c in {range} are not reached: it has not published a WireGuard public key"
+        ))
     );
     let capture = cluster.capture();
     cluster.assert_unreachable(A, C);

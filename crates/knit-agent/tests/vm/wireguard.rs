@@ -85,7 +85,8 @@ fn keys_are_generated_on_the_node_or_read_from_a_secret() {
         node.apply(objects(&tunnel("b", from_secret, "10.56.0.2/24", "")), "test").unwrap();
         let (_, problem) = status(&node, "WireGuard", "b");
         assert!(
-            problem.contains("interface wg0: key private of Secret tunnel in namespace default does not exist"),
+            problem
+                .contains("interface wg0: key private of Secret tunnel in namespace default does not exist"),
             "{problem}"
         );
         assert!(!b.ip(&["-br", "link"]).contains("wg0"));

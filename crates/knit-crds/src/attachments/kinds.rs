@@ -1,6 +1,8 @@
 //! CNI plugin types with an equivalent kind of Knit.
 
-use knit_model::intent::{NetworkDefinition, IntentSpec, InterfaceIntent, BandwidthLimits, RateIntent, Selector};
+use knit_model::intent::{
+    BandwidthLimits, IntentSpec, InterfaceIntent, NetworkDefinition, RateIntent, Selector,
+};
 use knit_model::link::OwnerId;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -66,7 +68,8 @@ impl Entry<'_> {
         let mut intent = read(object.kind, object.fields)?;
         intent.pods = Selector::pod(self.pod.uid.as_str());
         intent.limits = self.limits()?;
-        let definition = NetworkDefinition { shared: ipam.shared, reserved: ipam.reserved, ..object.definition };
+        let definition =
+            NetworkDefinition { shared: ipam.shared, reserved: ipam.reserved, ..object.definition };
         if definition.nic.is_some() {
             // The node resolves the Uplink of the NIC.
             intent.parent = None;
@@ -77,7 +80,11 @@ impl Entry<'_> {
 
     fn definition(&self) -> NetworkDefinition {
         let selection = self.selection;
-        NetworkDefinition { namespace: selection.namespace.clone(), name: selection.name.clone(), ..NetworkDefinition::default() }
+        NetworkDefinition {
+            namespace: selection.namespace.clone(),
+            name: selection.name.clone(),
+            ..NetworkDefinition::default()
+        }
     }
 
     /// A veth pair on a bridge.
@@ -230,7 +237,13 @@ impl Entry<'_> {
         let nic = IfName::new(&device).map_err(|why| invalid(format!("spec.config.device: {why}")))?;
         let definition = NetworkDefinition { nic: Some(nic), ..self.definition() };
         let fields = Map::from_iter([("parent".to_owned(), json!(device))]);
-        Ok(EquivalentObject { kind: "HostDevice", fields, definition, known: &["device"], warnings: Vec::new() })
+        Ok(EquivalentObject {
+            kind: "HostDevice",
+            fields,
+            definition,
+            known: &["device"],
+            warnings: Vec::new(),
+        })
     }
 
     fn limits(&self) -> Result<BandwidthLimits, EntryError> {
@@ -242,8 +255,10 @@ impl Entry<'_> {
         let rate = |bits: u64, burst: u64| {
             (bits > 0).then(|| RateIntent { bits, burst: Some(burst / 8).filter(|bytes| *bytes > 0) })
         };
-        let limits =
-            BandwidthLimits { ingress: rate(ingress_rate, ingress_burst), egress: rate(egress_rate, egress_burst) };
+        let limits = BandwidthLimits {
+            ingress: rate(ingress_rate, ingress_burst),
+            egress: rate(egress_rate, egress_burst),
+        };
         let mut problems = Problems::default();
         for (field, rate) in [("ingressRate", limits.ingress), ("egressRate", limits.egress)] {
             if let Some(rate) = rate {

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use knit_model::Kind;
-use knit_model::intent::{NetworkDefinition, InterfaceIntent};
+use knit_model::intent::{InterfaceIntent, NetworkDefinition};
 use knit_model::report::InterfaceReport;
 use serde_json::{Value, json};
 

@@ -145,9 +145,9 @@ impl WireGuardPeerSpec {
     ) -> Option<(PublicKey, WireGuardPeer, String)> {
         let key = self.public_key.read(format!("{at}.publicKey"), problems);
         let preshared = match &self.preshared_key_secret {
-            Some(entry) => {
-                entry.read(namespace, &format!("{at}.presharedKeySecret"), problems).map(SecretKey::from_source)
-            }
+            Some(entry) => entry
+                .read(namespace, &format!("{at}.presharedKeySecret"), problems)
+                .map(SecretKey::from_source),
             None => Some(SecretKey::none()),
         };
         let endpoint = self.endpoint.as_ref();

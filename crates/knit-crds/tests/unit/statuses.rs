@@ -7,7 +7,8 @@ use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
 use knit_model::report::{
-    AppliedReport, AttachTiming, BridgeReport, InterfaceReport, ItemReport, NodeReport, Phase, PodReport, Report,
+    AppliedReport, AttachTiming, BridgeReport, InterfaceReport, ItemReport, NodeReport, Phase, PodReport,
+    Report,
 };
 
 use crate::SAMPLES;
@@ -87,8 +88,12 @@ fn the_facts_of_the_status_lines_are_also_fields() {
     report.pods.truncate(1);
     report.pods[0].interfaces.truncate(1);
     report.pods[0].interfaces[0].details = vec![("vlan".to_owned(), "100".to_owned())];
-    let item =
-        |what: &str, ready| ItemReport { field: String::new(), description: what.to_owned(), links: vec![], ready };
+    let item = |what: &str, ready| ItemReport {
+        field: String::new(),
+        description: what.to_owned(),
+        links: vec![],
+        ready,
+    };
     report.pods[0].items = vec![
         item("route 10.9.0.0/16 via 10.1.0.1 dev net1", true),
         item("sysctl net.ipv4.ip_forward 1", false),
@@ -287,7 +292,8 @@ fn the_status_of_a_gateway_has_the_node_that_holds_its_addresses() {
     object.update_status(&report, at(0));
     assert_eq!(status(&object)["activeNode"], serde_json::Value::Null);
     let what = "192.0.2.10 on eth0".to_owned();
-    let item = ItemReport { field: "spec.addresses[0]".to_owned(), description: what, links: vec![], ready: true };
+    let item =
+        ItemReport { field: "spec.addresses[0]".to_owned(), description: what, links: vec![], ready: true };
     report.nodes.push(NodeReport { node: "node2".to_owned(), items: vec![item] });
     object.update_status(&report, at(1));
     assert_eq!(status(&object)["activeNode"], "node2");
@@ -321,7 +327,8 @@ fn the_status_of_a_network_has_the_transport_of_each_node() {
     let mut report = report(object.object_ref(), Phase::Configured, vec![]);
     for node in ["node1", "node2"] {
         let what = "vxlan, VNI 42, by knvx1 to the other".to_owned();
-        let item = ItemReport { field: "spec.transport".to_owned(), description: what, links: vec![], ready: true };
+        let item =
+            ItemReport { field: "spec.transport".to_owned(), description: what, links: vec![], ready: true };
         report.nodes.push(NodeReport { node: node.to_owned(), items: vec![item] });
     }
     object.update_status(&report, at(0));

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, BlockLayout};
+use knit_ipam::{BlockLayout, Pool};
 use knit_model::mac::fnv1a;
 
 use super::{Block, PoolKey};

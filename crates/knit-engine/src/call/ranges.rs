@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{SubRange, Pool};
+use knit_ipam::{Pool, SubRange};
 use knit_model::intent::NetworkIntent;
 use serde::{Deserialize, Serialize};
 
@@ -176,7 +176,7 @@ mod tests {
                 "range_sets[0].ranges[0].subnet: 10.9.0.0/16 is not within a range of network blue, which has \
                  10.75.0.0/16, fd75::/64",
             ),
-            (&[&["10.0.0.0/8 10.75.0.4 10.75.0.9"]], &[], "10.0.0.0/8 lies in no range"),
+            (&[&["10.0.0.0/8 10.75.0.4 10.75.0.9"]], &[], "10.0.0.0/8 is not within a range"),
             (&[&["10.75.9.1/24"]], &[], "use 10.75.9.0/24"),
             (&[&["10.75.9.0/24 10.75.8.1"]], &[], "ranges[0].first: 10.75.8.1 is not in the subnet"),
             (&[&["10.75.9.0/24 - fd75::1"]], &[], "ranges[0].last: fd75::1 is not in the subnet"),

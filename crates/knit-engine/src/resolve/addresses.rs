@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{AllocError, AttachmentId, LeaseRequest, Pool, BlockLayout, last_quarter};
+use knit_ipam::{AllocError, AttachmentId, BlockLayout, LeaseRequest, Pool, last_quarter};
 use knit_model::intent::IntentSpec;
 use knit_model::problem::Reason;
 use knit_model::provenance::Dialect;
@@ -58,8 +58,8 @@ impl Builder<'_> {
             // An interface that is removed and added again (by `undo`, or by a label) gets its last address.
             let leases = &self.state.leases;
             let last = pools.iter().find_map(|pool| leases.last_released_by(pool, &owner));
-            let last =
-                last.or_else(|| pools.iter().find_map(|pool| leases.last_released_under(pool, sticky.as_ref()?)));
+            let last = last
+                .or_else(|| pools.iter().find_map(|pool| leases.last_released_under(pool, sticky.as_ref()?)));
             let ask = match last {
                 Some(last) if ask == LeaseRequest::Any => LeaseRequest::Sticky(last),
                 _ => ask,
@@ -81,7 +81,9 @@ impl Builder<'_> {
             let address = match (given, &pools[..]) {
                 (Ok(address), _) => address,
                 // Another block does not help a request for a part of the range.
-                (Err(AllocError::Exhausted { total, .. }), [pool]) if is_shared && pool.sub_range.is_none() => {
+                (Err(AllocError::Exhausted { total, .. }), [pool])
+                    if is_shared && pool.sub_range.is_none() =>
+                {
                     let error = self.wait_for_block(&PoolKey::of(pool), pool, total);
                     waits = waits.or(Some(error));
                     continue;

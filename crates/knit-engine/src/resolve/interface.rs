@@ -6,8 +6,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
-use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, NetworkIntent, RateIntent, default_sysctl_path};
-use knit_model::link::{Attrs, Kind, Link, OwnerId, VethPeer, PortVlans, Veth};
+use knit_model::intent::{
+    IntentSpec, InterfaceIntent, NameRule, NetworkIntent, RateIntent, default_sysctl_path,
+};
+use knit_model::link::{Attrs, Kind, Link, OwnerId, PortVlans, Veth, VethPeer};
 use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;

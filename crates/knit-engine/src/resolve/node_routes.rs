@@ -17,7 +17,7 @@ use knit_model::link::{Link, OwnerId};
 use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
-use knit_model::route::{NextHop, GatewayRoute};
+use knit_model::route::{GatewayRoute, NextHop};
 use knit_model::{IfName, Route, Rule, Scope, kernel_ids};
 
 use self::claimed_ranges::ClaimedRanges;

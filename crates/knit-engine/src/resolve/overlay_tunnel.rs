@@ -68,7 +68,8 @@ pub(super) fn add(
     let own = format!("{}/{}", seed(key), end.address);
     link.attrs = with_defaults(&link.kind, &attrs, Some(max_mtu), Some(bridge.name.clone()), &own);
     let what = describe(vni, &name, &reached);
-    let item = ItemReport { field: FIELD.to_owned(), description: what, links: vec![name.clone()], ready: true };
+    let item =
+        ItemReport { field: FIELD.to_owned(), description: what, links: vec![name.clone()], ready: true };
     resolved.unit_state.items.push((overlay.object.clone(), item));
     resolved.add_origin(&Scope::Host, ItemKey::Link(name.clone()), overlay.origin);
     resolved.observe.host_links.insert(name.clone());

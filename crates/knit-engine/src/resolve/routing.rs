@@ -82,7 +82,10 @@ pub(super) fn place(resolved: &mut Resolved, observed: &NetState, scope: &Scope)
             Err(_) => (request.spec.entry.to_string(), Vec::new()),
         };
         let (field, ready) = (request.origin.field.clone(), placed.is_ok());
-        resolved.unit_state.items.push((request.object.clone(), ItemReport { field, description: what, links, ready }));
+        resolved
+            .unit_state
+            .items
+            .push((request.object.clone(), ItemReport { field, description: what, links, ready }));
         match placed {
             Ok(placed) => resolved.add(scope, placed, &request.origin),
             Err((reason, message)) => {
@@ -166,7 +169,8 @@ impl Resolved {
         if !is_taken {
             return Ok(());
         }
-        let first = self.desired.origins.get(&(scope.clone(), placed.item())).and_then(|origin| origin.first());
+        let first =
+            self.desired.origins.get(&(scope.clone(), placed.item())).and_then(|origin| origin.first());
         let first = first.and_then(|origin| origin.object.as_ref()).map(ObjectKey::of);
         let owner = first.map_or_else(String::new, |first| format!(" by {first}, which is older"));
         Err((

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_ipam::{Pool, BlockLayout};
+use knit_ipam::{BlockLayout, Pool};
 
 use super::Effects;
 use crate::blocks::{Block, BlockEvent, BlockRequest, BlockWait, PendingClaim, PoolKey};

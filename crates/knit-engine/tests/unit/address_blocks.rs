@@ -85,7 +85,7 @@ fn node_with_capacity_claims_nothing_and_full_node_reports_and_retries() {
     cluster.add_pod(0, 15);
     assert_eq!(cluster.addresses(0).len(), 14);
     cluster.add_pod(0, 16);
-    assert!(cluster.nodes[0].problems("net")[0].contains("has not told yet which are taken"));
+    assert!(cluster.nodes[0].problems("net")[0].contains("the block watch has not synced yet"));
     cluster.list(0);
     cluster.process_request(0, true);
     let problems = cluster.nodes[0].problems("net");
@@ -178,7 +178,8 @@ fn block_under_release_at_a_crash_is_not_used_and_is_released() {
     cluster.add_pod(0, 2);
     assert_eq!(texts(&cluster.addresses(0)), [""; 0], "the block may be deleted at any moment");
     let orders = cluster.nodes[0].block_requests.iter();
-    let returns = orders.filter(|order| matches!(order, knit_engine::blocks::BlockRequest::Return { .. })).count();
+    let returns =
+        orders.filter(|order| matches!(order, knit_engine::blocks::BlockRequest::Return { .. })).count();
     assert_eq!(returns, 1, "{:?}", cluster.nodes[0].block_requests);
     cluster.settle();
     assert_eq!(cluster.addresses(0).len(), 1);

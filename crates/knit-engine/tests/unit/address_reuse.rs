@@ -32,9 +32,11 @@ fn next_pod_gets_the_address_once_the_previous_interface_is_deleted() {
     assert_eq!(node.problems("net"), [""; 0]);
     assert!(has_address(&node, "b") && !has_address(&node, "a"));
     let position = |is_it: &dyn Fn(&Record) -> bool| node.journal[before..].iter().position(is_it).unwrap();
-    let deleted =
-        position(&|record| matches!(record, Record::ChangeEnded(ended) if ended.unit == Unit::Sandbox(id("a"))));
-    let allocated = position(&|record| matches!(record, Record::ChangeStarted(began) if !began.leases.is_empty()));
+    let deleted = position(
+        &|record| matches!(record, Record::ChangeEnded(ended) if ended.unit == Unit::Sandbox(id("a"))),
+    );
+    let allocated =
+        position(&|record| matches!(record, Record::ChangeStarted(began) if !began.leases.is_empty()));
     assert!(deleted < allocated, "{:?}", &node.journal[before..]);
     assert_eq!(node.replayed().persistent(), node.state.persistent());
 }

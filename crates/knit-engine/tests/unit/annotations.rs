@@ -4,7 +4,8 @@ use knit_engine::plugin_chain::{ChainKey, CniCommand};
 use knit_engine::{Effect, Event, State, StoredObject, pod_annotations, step};
 use knit_ipam::Time;
 use knit_model::intent::{
-    NetworkDefinition, IntentSpec, InterfaceIntent, NameRule, PluginChainIntent, RejectedIntent, Selector, UplinkIntent,
+    IntentSpec, InterfaceIntent, NameRule, NetworkDefinition, PluginChainIntent, RejectedIntent, Selector,
+    UplinkIntent,
 };
 use knit_model::link::{Kind, Macvlan, Veth};
 use knit_model::problem::{Problem, Reason};
@@ -28,7 +29,11 @@ fn annotation_of(pod: &Sandbox, intents: Vec<IntentSpec>) -> StoredObject {
 /// Interface `net1` of one pod, on a network defined in namespace `lab`.
 fn on_network(pod: &Sandbox, edit: impl FnOnce(&mut InterfaceIntent, &mut NetworkDefinition)) -> IntentSpec {
     let IntentSpec::Interface(mut intent) = veth("x", "unused", "br0", "10.9.0.0/24") else { unreachable!() };
-    let mut defined = NetworkDefinition { namespace: "lab".to_owned(), name: "blue".to_owned(), ..NetworkDefinition::default() };
+    let mut defined = NetworkDefinition {
+        namespace: "lab".to_owned(),
+        name: "blue".to_owned(),
+        ..NetworkDefinition::default()
+    };
     intent.pods = Selector::pod(pod.uid.as_str());
     intent.name = NameRule::Exact("net1".parse().unwrap());
     intent.kind = Kind::Veth(Veth::default());
@@ -194,9 +199,15 @@ impl PluginNode {
         let mut next = Vec::new();
         for effect in step(&mut self.state, event, Time(1)) {
             match effect {
-                Effect::RunPluginChain { command: verb, interface: chained } => self.running.push((chained.key(), verb)),
+                Effect::RunPluginChain { command: verb, interface: chained } => {
+                    self.running.push((chained.key(), verb))
+                }
                 Effect::Observe { unit, .. } => {
-                    next.push(Event::Observed { unit, observed: Default::default(), keys: Default::default() });
+                    next.push(Event::Observed {
+                        unit,
+                        observed: Default::default(),
+                        keys: Default::default(),
+                    });
                 }
                 _ => {}
             }
@@ -212,7 +223,11 @@ impl PluginNode {
             reason: Reason::KernelError,
             message: message.to_owned(),
         };
-        self.handle(Event::PluginChainDone { key, command: verb, result: result.map(str::to_owned).map_err(failed) });
+        self.handle(Event::PluginChainDone {
+            key,
+            command: verb,
+            result: result.map(str::to_owned).map_err(failed),
+        });
     }
 }
 

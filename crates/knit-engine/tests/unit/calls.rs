@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use knit_engine::call::{InterfaceRequest, GcRequest, DetachRequest, ManagedNetns, AttachmentMetadata, DetachScope, SandboxRequest};
-use knit_engine::{CallResult, AttachRequest, CallId, Effect, Event, Record, State, step};
+use knit_engine::call::{
+    AttachmentMetadata, DetachRequest, DetachScope, GcRequest, InterfaceRequest, ManagedNetns, SandboxRequest,
+};
+use knit_engine::{AttachRequest, CallId, CallResult, Effect, Event, Record, State, step};
 use knit_ipam::Time;
 use knit_model::intent::RateIntent;
 use knit_model::problem::{Problem, Reason};
@@ -116,7 +118,8 @@ impl SteppedNode {
 }
 
 fn attach(call: &str, id: &str, path: &str, interfaces: &[&str]) -> Event {
-    let options = |name: &&str| InterfaceRequest { default_route: *name == "eth0", ..InterfaceRequest::default() };
+    let options =
+        |name: &&str| InterfaceRequest { default_route: *name == "eth0", ..InterfaceRequest::default() };
     let interfaces =
         interfaces.iter().map(|name| (name.parse().unwrap(), String::new(), options(name))).collect();
     Event::AttachRequested(Box::new(AttachRequest {
@@ -133,7 +136,14 @@ fn attach(call: &str, id: &str, path: &str, interfaces: &[&str]) -> Event {
 
 fn detach(call: &str, id: &str, which: DetachScope) -> Event {
     let (call, sandbox) = (CallId(call.to_owned()), SandboxId(id.to_owned()));
-    Event::DetachRequested(DetachRequest { call, sandbox, netns: String::new(), scope: which, forget_sandbox: false, started_at: 0 })
+    Event::DetachRequested(DetachRequest {
+        call,
+        sandbox,
+        netns: String::new(),
+        scope: which,
+        forget_sandbox: false,
+        started_at: 0,
+    })
 }
 
 fn addresses(answer: CallResult) -> Vec<String> {
@@ -394,10 +404,9 @@ fn calls_beyond_the_limit_are_rejected_as_busy() {
     for number in 0..1_100 {
         node.handle(attach(&number.to_string(), &format!("s{number}"), &format!("/{number}"), &["eth0"]));
     }
-    let rejected = node
-        .results
-        .iter()
-        .filter(|(_, answer)| matches!(answer, CallResult::Failed(problem) if problem.reason == Reason::Busy));
+    let rejected = node.results.iter().filter(
+        |(_, answer)| matches!(answer, CallResult::Failed(problem) if problem.reason == Reason::Busy),
+    );
     assert_eq!(rejected.count(), 1_100 - 1_024);
 }
 
@@ -405,7 +414,9 @@ fn calls_beyond_the_limit_are_rejected_as_busy() {
 fn attach_that_began_before_its_detach_is_rejected() {
     let mut node = SteppedNode::new();
     let began = |event: Event, at: u64| match event {
-        Event::AttachRequested(attach) => Event::AttachRequested(Box::new(AttachRequest { started_at: at, ..*attach })),
+        Event::AttachRequested(attach) => {
+            Event::AttachRequested(Box::new(AttachRequest { started_at: at, ..*attach }))
+        }
         Event::DetachRequested(detach) => Event::DetachRequested(DetachRequest { started_at: at, ..detach }),
         other => other,
     };
@@ -430,13 +441,18 @@ fn sandbox_is_forgotten_with_its_last_interface_if_requested() {
     node.handle(attach("1", "s", "/s", &["eth0", "net1"]));
     node.run_until_idle();
     for (call, name, left) in [("2", "eth0", 1), ("3", "net1", 0)] {
-        let Event::DetachRequested(request) = detach(call, "s", DetachScope::Interfaces([name.parse().unwrap()].into()))
+        let Event::DetachRequested(request) =
+            detach(call, "s", DetachScope::Interfaces([name.parse().unwrap()].into()))
         else {
             unreachable!("detach() returns DetachRequested")
         };
         node.handle(Event::DetachRequested(DetachRequest { forget_sandbox: true, ..request }));
         node.run_until_idle();
         assert_eq!(node.take_result(call), CallResult::Detached);
-        assert_eq!((node.state.sandboxes.len(), node.state.attachments.all().count()), (left, left), "{name}");
+        assert_eq!(
+            (node.state.sandboxes.len(), node.state.attachments.all().count()),
+            (left, left),
+            "{name}"
+        );
     }
 }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use knit_engine::call::{CallResult, InterfaceRequest, AttachRequest, CallId, GcRequest, DetachRequest, NetnsInfo, AttachmentMetadata, DetachScope, SandboxRequest};
-use knit_engine::plugin_chain::{PluginChain, ChainKey, CniCommand};
+use knit_engine::call::{
+    AttachRequest, AttachmentMetadata, CallId, CallResult, DetachRequest, DetachScope, GcRequest,
+    InterfaceRequest, NetnsInfo, SandboxRequest,
+};
+use knit_engine::plugin_chain::{ChainKey, CniCommand, PluginChain};
 use knit_engine::{Effect, Event, Record, State, step};
 use knit_ipam::Time;
 use knit_model::SandboxId;
@@ -38,7 +41,8 @@ impl Node {
                 Effect::InspectNetns { call, path } => {
                     let cookie = path.bytes().map(u64::from).sum();
                     let instance = SandboxInstance { boot: "boot".to_owned(), cookie };
-                    events.push(Event::NetnsInspected { call, result: Ok(NetnsInfo { instance, number: 1 }) });
+                    events
+                        .push(Event::NetnsInspected { call, result: Ok(NetnsInfo { instance, number: 1 }) });
                 }
                 Effect::RunPluginChain { command: verb, interface: chained } => {
                     let is_it = |record: &Record| matches!(record, Record::ChainAddStarted(there) if there.key() == chained.key());
@@ -46,7 +50,11 @@ impl Node {
                     self.running.push((chained.key(), verb));
                 }
                 Effect::Observe { unit, .. } => {
-                    events.push(Event::Observed { unit, observed: Default::default(), keys: Default::default() });
+                    events.push(Event::Observed {
+                        unit,
+                        observed: Default::default(),
+                        keys: Default::default(),
+                    });
                 }
                 _ => {}
             }
@@ -93,7 +101,14 @@ fn attach(call: &str) -> Event {
 
 fn detach(call: &str, which: DetachScope) -> Event {
     let (call, sandbox) = (CallId(call.to_owned()), SandboxId("s".to_owned()));
-    Event::DetachRequested(DetachRequest { call, sandbox, netns: String::new(), scope: which, forget_sandbox: false, started_at: 0 })
+    Event::DetachRequested(DetachRequest {
+        call,
+        sandbox,
+        netns: String::new(),
+        scope: which,
+        forget_sandbox: false,
+        started_at: 0,
+    })
 }
 
 #[test]
@@ -106,7 +121,9 @@ fn attach_is_answered_after_add_and_detach_after_del() {
     // A repeated attach runs nothing.
     node.handle(attach("2"));
     assert_eq!((node.take_result("2"), node.running.len()), (Some(CallResult::ChainAttached), 0));
-    for which in [DetachScope::Interfaces(["eth0".parse().unwrap()].into()), DetachScope::Attached, DetachScope::All] {
+    for which in
+        [DetachScope::Interfaces(["eth0".parse().unwrap()].into()), DetachScope::Attached, DetachScope::All]
+    {
         node.handle(detach("3", which));
         assert_eq!(node.take_result("3"), None);
         node.complete(CniCommand::Del, Ok(""));

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use knit_engine::call::{InterfaceRequest, AttachmentMetadata, SandboxRequest};
-use knit_engine::packet_filter::{PacketFilter, EgressRules};
+use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
+use knit_engine::packet_filter::{EgressRules, PacketFilter};
 use knit_engine::{
     AttachRequest, CallId, Effect, Event, ObjectKey, Record, State, StoredObject, cluster, egress, step,
 };
@@ -76,8 +76,14 @@ fn network(nodes: Vec<PeerNode>) -> StoredObject {
     };
     let (own, tunnel) = (Some(own), Some(tunnel));
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
-    let node_routes =
-        NodeRoutesIntent { nodes, masquerade: true, no_masquerade_ranges: inside, local_node: own, tunnel, ..NodeRoutesIntent::default() };
+    let node_routes = NodeRoutesIntent {
+        nodes,
+        masquerade: true,
+        no_masquerade_ranges: inside,
+        local_node: own,
+        tunnel,
+        ..NodeRoutesIntent::default()
+    };
     let mut bridge = bridge("knit0", "10.1.1.0/24");
     if let IntentSpec::Bridge(bridge) = &mut bridge {
         bridge.ranges.clone_from(&network.ranges);
@@ -154,7 +160,12 @@ impl Node {
         self.handle(Event::AttachRequested(Box::new(AttachRequest {
             call: CallId(id.to_owned()),
             dialect: Dialect::Kni,
-            sandbox: SandboxRequest { id: id.to_owned(), netns: format!("/{id}"), namespace, ..SandboxRequest::default() },
+            sandbox: SandboxRequest {
+                id: id.to_owned(),
+                netns: format!("/{id}"),
+                namespace,
+                ..SandboxRequest::default()
+            },
             interfaces: vec![("eth0".parse().unwrap(), String::new(), options)],
             metadata: AttachmentMetadata::default(),
             fail_if_present: false,
@@ -351,10 +362,14 @@ fn only_pods_of_selected_namespaces_use_the_gateway() {
         sent,
         [("192.0.2.2".to_owned(), pods(&["10.1.1.2"])), ("2001:db8::2".to_owned(), pods(&["fd01:1::2"]))]
     );
-    let marks: BTreeSet<u32> = egress_rules.marks.iter().map(|sent| sent.mark & !kernel_ids::EGRESS_MARK_MASK).collect();
+    let marks: BTreeSet<u32> =
+        egress_rules.marks.iter().map(|sent| sent.mark & !kernel_ids::EGRESS_MARK_MASK).collect();
     assert_eq!(marks, BTreeSet::from([0]));
     let outside = node.filter.masquerade.clone().unwrap();
-    assert_eq!(outside.no_masquerade_ranges, egress_rules.no_masquerade_ranges, "masquerade and egress have the same exempt ranges");
+    assert_eq!(
+        outside.no_masquerade_ranges, egress_rules.no_masquerade_ranges,
+        "masquerade and egress have the same exempt ranges"
+    );
     // Pods of other nodes do not matter while another node is active.
     node.handle(remote_pods("shop", &["10.1.2.9", "fd01:2::9"]));
     node.handle(remote_pods("other", &["10.1.2.8"]));
@@ -389,10 +404,7 @@ fn only_pods_of_selected_namespaces_use_the_gateway() {
     node.handle(Event::ObjectDeleted(key("shop")));
     let egress_rules = node.egress_rules();
     assert_eq!(egress_rules.rerouted, barred);
-    assert_eq!(
-        (egress_rules.marks.len(), egress_rules.snat.len(), egress_rules.blocked.len()),
-        (0, 0, 0)
-    );
+    assert_eq!((egress_rules.marks.len(), egress_rules.snat.len(), egress_rules.blocked.len()), (0, 0, 0));
     assert_eq!(egress_rules.no_masquerade_ranges, outside.no_masquerade_ranges);
 }
 
@@ -437,7 +449,10 @@ fn first_gateway_by_name_wins_a_shared_namespace_or_address() {
         messages.iter().any(|one| one.contains("192.0.2.77 is not used: it belongs to gateway first")),
         "{messages:?}"
     );
-    assert!(messages.iter().any(|one| one.contains("namespace shop leave by gateway first")), "{messages:?}");
+    assert!(
+        messages.iter().any(|one| one.contains("egress of namespace shop uses gateway first")),
+        "{messages:?}"
+    );
     assert_eq!(node.egress_rules().snat.len(), 1);
     assert_eq!(node.gateway_state(), LOCAL[..1]);
 }
@@ -465,6 +480,10 @@ fn address_already_in_use_is_rejected() {
     node.handle(Event::Resync);
     node.handle(ready_nodes(&["node1"]));
     node.handle(gateway("bad", &["shop"], &["192.0.2.9"], &["node1"]));
-    assert!(node.messages("bad")[0].contains("already exists and is not owned by Knit"), "{:?}", node.messages("bad"));
+    assert!(
+        node.messages("bad")[0].contains("already exists and is not owned by Knit"),
+        "{:?}",
+        node.messages("bad")
+    );
     assert_eq!(node.gateway_state(), [""; 0]);
 }

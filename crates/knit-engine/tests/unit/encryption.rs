@@ -8,7 +8,7 @@ use knit_engine::{Event, StoredObject, cluster};
 use knit_model::intent::{
     EncryptionIntent, IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
-use knit_model::link::{Attrs, Kind, Link, Veth, WireGuardPeer, WireGuard};
+use knit_model::link::{Attrs, Kind, Link, Veth, WireGuard, WireGuardPeer};
 use knit_model::route::NextHop;
 use knit_model::{Address, NetState, PublicKey, Route, Rule, Scope, kernel_ids};
 
@@ -47,8 +47,13 @@ fn encrypted(nodes: Vec<PeerNode>) -> StoredObject {
 
 /// The same without encryption.
 fn unencrypted(nodes: Vec<PeerNode>) -> StoredObject {
-    let tunnel =
-        NodeTunnelIntent { node: "node1".to_owned(), vni: 7500, port: 7475, always: false, endpoints: ends() };
+    let tunnel = NodeTunnelIntent {
+        node: "node1".to_owned(),
+        vni: 7500,
+        port: 7475,
+        always: false,
+        endpoints: ends(),
+    };
     network(NodeRoutesIntent { nodes, tunnel: Some(tunnel), ..NodeRoutesIntent::default() })
 }
 
@@ -156,8 +161,11 @@ fn one_wireguard_link_has_a_peer_per_node() {
         sources.contains(&"10.1.1.1".parse().unwrap()),
         "the node's source address is in its own pod range"
     );
-    let pods =
-        Rule::from_address("10.1.1.0/24".parse().unwrap(), kernel_ids::HOST_TABLE, kernel_ids::HOST_RULE_PRIORITY);
+    let pods = Rule::from_address(
+        "10.1.1.0/24".parse().unwrap(),
+        kernel_ids::HOST_TABLE,
+        kernel_ids::HOST_RULE_PRIORITY,
+    );
     assert!(host.rules.contains(&pods), "traffic from pods to nodes is encrypted, too");
     assert_eq!(host.sysctls[REDIRECTS], "0");
     // The journal holds the public key only.
@@ -199,7 +207,8 @@ fn node_without_a_published_key_is_unreachable() {
     let warnings = warnings_of(&node);
     assert!(
         warnings.contains(
-            &"pods of node node3 in 10.1.3.0/24 are not reached: it has not published a WireGuard public key".to_owned()
+            &"pods of node node3 in 10.1.3.0/24 are not reached: it has not published a WireGuard public key"
+                .to_owned()
         ),
         "{warnings:?}"
     );
@@ -231,7 +240,7 @@ fn key_of_another_node_is_not_used() {
     assert_eq!(peers(&node).into_iter().map(|(key, _)| key).collect::<Vec<_>>(), [key(4)]);
     let warnings = warnings_of(&node);
     assert!(
-        warnings.iter().any(|warning| warning.contains("the same WireGuard key as node node3")),
+        warnings.iter().any(|warning| warning.contains("the same WireGuard public key as node node3")),
         "{warnings:?}"
     );
     assert!(
@@ -311,10 +320,7 @@ fn kernel_without_wireguard_sends_nothing_unencrypted_and_reports_it() {
         warnings.iter().any(|warning| warning.contains("node2") && warning.contains("has no wireguard")),
         "{warnings:?}"
     );
-    assert!(
-        warnings.iter().any(|warning| warning.starts_with("nothing goes to other nodes")),
-        "{warnings:?}"
-    );
+    assert!(warnings.iter().any(|warning| warning.starts_with("no traffic to other nodes")), "{warnings:?}");
     let rules = &node.kernel.observe().scopes[&Scope::Host].rules;
     assert!(rules.iter().any(|rule| rule.to == Some("10.1.2.0/24".parse().unwrap())), "the rule exists");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use knit_engine::call::DetachScope;
-use knit_engine::extension::{FailPolicy, InvocationOutcome, HookPhase};
+use knit_engine::extension::{FailPolicy, HookPhase, InvocationOutcome};
 use knit_engine::{CallResult, Event};
 use knit_model::SandboxId;
 use knit_model::intent::{IntentSpec, RequiredExtensionsIntent};
@@ -247,7 +247,11 @@ fn removal_at_any_step_ends_its_calls_and_the_attach_continues() {
             node.run_next();
         }
         node.remove("remove", "early", "", true);
-        let calls = node.pending.iter().filter(|task| matches!(task, knit_engine::Effect::InvokeExtension(_))).count();
+        let calls = node
+            .pending
+            .iter()
+            .filter(|task| matches!(task, knit_engine::Effect::InvokeExtension(_)))
+            .count();
         assert!(calls <= 1);
         node.run_until_idle();
         node.assert_attached("1");

@@ -75,7 +75,10 @@ fn failing_extension_rolls_back_with_del() {
                 node.extensions["late"].invocations.iter().any(|one| one.phase == HookPhase::AfterAttach);
             match node.take_result("1") {
                 CallResult::Failed(why) => assert_eq!(why.reason, Reason::ExtensionFailed),
-                other => assert!(other == CallResult::ChainAttached && is_over, "{behavior:?} at {step}: {other:?}"),
+                other => assert!(
+                    other == CallResult::ChainAttached && is_over,
+                    "{behavior:?} at {step}: {other:?}"
+                ),
             }
             node.assert_consistent();
         }

@@ -2,7 +2,7 @@
 
 use knit_engine::{Event, StoredObject};
 use knit_model::intent::{IntentSpec, NameRule, UplinkIntent};
-use knit_model::link::{Attrs, HostDevice, Kind, MovedDevice, Link};
+use knit_model::link::{Attrs, HostDevice, Kind, Link, MovedDevice};
 use knit_model::report::Phase;
 use knit_model::{NetState, SandboxId, Scope};
 

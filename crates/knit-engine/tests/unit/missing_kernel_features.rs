@@ -43,9 +43,12 @@ fn other_interfaces_of_the_pod_are_configured() {
     let report = node.state.report(&key(&dummy)).unwrap();
     let [problem] = report.problems.as_slice() else { panic!("{report:?}") };
     assert_eq!(problem.reason, Reason::KernelUnsupported);
-    assert_eq!(problem.message, "interface d0 of pod cnf/a cannot be created: this kernel has no dummy: CONFIG");
+    assert_eq!(
+        problem.message,
+        "interface d0 of pod cnf/a cannot be created: this kernel has no dummy: CONFIG"
+    );
     let report = node.state.report(&key(&stacked)).unwrap();
-    assert!(report.problems[0].message.contains("interface d0 of pod cnf/a, which it sits on"), "{report:?}");
+    assert!(report.problems[0].message.contains("interface d0 of pod cnf/a, its parent"), "{report:?}");
     assert!(node.link("a", "d0").is_none() && node.link("a", "m0").is_none());
     assert_eq!(node.replayed(), node.state.persistent());
 }

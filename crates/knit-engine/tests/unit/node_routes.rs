@@ -49,7 +49,13 @@ fn with_tunnels(nodes: Vec<PeerNode>, masquerade: bool, always: Option<bool>) ->
         endpoints: vec![TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
     });
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
-    let node_routes = NodeRoutesIntent { nodes, masquerade, no_masquerade_ranges: inside, tunnel, ..NodeRoutesIntent::default() };
+    let node_routes = NodeRoutesIntent {
+        nodes,
+        masquerade,
+        no_masquerade_ranges: inside,
+        tunnel,
+        ..NodeRoutesIntent::default()
+    };
     let specs = vec![
         IntentSpec::Network(network),
         bridge("knit0", "10.1.1.0/24"),
@@ -167,13 +173,17 @@ fn node_behind_a_router_is_reached_through_a_tunnel() {
     let neighbours: Vec<String> = host.neighbours.values().map(|one| one.address.to_string()).collect();
     assert_eq!(neighbours, ["10.1.3.1", "fd01:3::1"]);
     assert!(host.neighbours.values().all(|one| one.owned && one.mac == entries.keys().next().copied()));
-    let by_tunnel = host.routes.values().filter(|route| route.via[0].link.as_str() == kernel_ids::TUNNEL_LINK_IPV4);
+    let by_tunnel =
+        host.routes.values().filter(|route| route.via[0].link.as_str() == kernel_ids::TUNNEL_LINK_IPV4);
     for route in by_tunnel.filter(|route| route.to.addr().is_ipv4()) {
         assert!(route.via[0].onlink, "{route}");
         assert_eq!(route.source, Some("10.1.1.1".parse().unwrap()), "{route}");
     }
-    let pods =
-        Rule::from_address("10.1.1.0/24".parse().unwrap(), kernel_ids::HOST_TABLE, kernel_ids::HOST_RULE_PRIORITY);
+    let pods = Rule::from_address(
+        "10.1.1.0/24".parse().unwrap(),
+        kernel_ids::HOST_TABLE,
+        kernel_ids::HOST_RULE_PRIORITY,
+    );
     assert!(host.rules.contains(&pods), "traffic from pods to nodes uses the tunnel, too");
     // Idempotent, also with the state replayed from the journal.
     let steps = node.applied_steps;

@@ -156,7 +156,10 @@ fn network_works_locally_before_node_addresses_are_known() {
     cluster.settle();
     assert!(tunnel(&cluster, 0).is_none());
     let warnings = warnings_of(&cluster, 0, "VirtualNetwork", "blue");
-    assert!(warnings[0].contains("has not told yet which addresses nodes have"), "{warnings:?}");
+    assert!(
+        warnings[0].contains("addresses of nodes have not been synced from the API server"),
+        "{warnings:?}"
+    );
     cluster.update_underlay(0);
     assert!(tunnel(&cluster, 0).is_some());
     assert_eq!(warnings_of(&cluster, 0, "VirtualNetwork", "blue"), [""; 0]);
@@ -208,7 +211,7 @@ fn older_network_keeps_a_shared_vni_on_every_node() {
     let taken = with_vni(overlay_network("shop", "blue", RANGE), 7_500, "2026-01-02T00:00:00Z");
     cluster.nodes[1].handle(Event::ObjectApplied(taken));
     let problems = cluster.nodes[1].problems("blue");
-    assert!(problems[0].contains("VNI 7500 is that of the cluster's own tunnels"), "{problems:?}");
+    assert!(problems[0].contains("VNI 7500 is used by the cluster network"), "{problems:?}");
 }
 
 #[test]
@@ -350,10 +353,7 @@ fn fixed_addresses_are_in_the_last_quarter_of_a_subnet_only() {
     cluster.add_pod_labelled(0, 1, "far");
     cluster.settle();
     let problems = cluster.nodes[0].problems("far");
-    assert!(
-        problems[0].ends_with("the last quarter of each subnet is for that (10.0.0.192/26)"),
-        "{problems:?}"
-    );
+    assert!(problems[0].ends_with("use the last quarter of a subnet (10.0.0.192/26)"), "{problems:?}");
     for pod in 2..260 {
         cluster.add_pod(0, pod);
     }

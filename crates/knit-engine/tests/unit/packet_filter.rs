@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use knit_engine::call::{InterfaceRequest, DetachRequest, AttachmentMetadata, DetachScope, SandboxRequest};
-use knit_engine::packet_filter::{PacketFilter, Masquerade, GuardedPort};
-use knit_engine::namespaces::{Namespaces, NamespaceOptions};
-use knit_engine::{CallResult, AttachRequest, CallId, Effect, Event, State, StoredObject, cluster, step};
+use knit_engine::call::{AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, SandboxRequest};
+use knit_engine::namespaces::{NamespaceOptions, Namespaces};
+use knit_engine::packet_filter::{GuardedPort, Masquerade, PacketFilter};
+use knit_engine::{AttachRequest, CallId, CallResult, Effect, Event, State, StoredObject, cluster, step};
 use knit_ipam::Time;
 use knit_model::intent::{
     AddressPoolIntent, EncryptionIntent, Intent, IntentSpec, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
@@ -91,7 +91,12 @@ impl Node {
         self.handle(Event::AttachRequested(Box::new(AttachRequest {
             call: CallId(id.to_owned()),
             dialect: Dialect::Kni,
-            sandbox: SandboxRequest { id: id.to_owned(), netns: format!("/{id}"), namespace, ..SandboxRequest::default() },
+            sandbox: SandboxRequest {
+                id: id.to_owned(),
+                netns: format!("/{id}"),
+                namespace,
+                ..SandboxRequest::default()
+            },
             interfaces: vec![("eth0".parse().unwrap(), String::new(), options)],
             metadata: AttachmentMetadata::default(),
             fail_if_present: false,
@@ -104,7 +109,14 @@ impl Node {
         let (call, sandbox) = (CallId(format!("detach {id}")), SandboxId(id.to_owned()));
         let which = DetachScope::All;
         let netns = String::new();
-        self.handle(Event::DetachRequested(DetachRequest { call, sandbox, netns, scope: which, forget_sandbox: false, started_at: 0 }));
+        self.handle(Event::DetachRequested(DetachRequest {
+            call,
+            sandbox,
+            netns,
+            scope: which,
+            forget_sandbox: false,
+            started_at: 0,
+        }));
     }
 
     /// Calls that were answered, and whether they attached.
@@ -178,7 +190,8 @@ fn routes_to_directly_reachable_nodes_are_in_the_packet_filter_with_anti_spoofin
         };
         let end = TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
         let node = "a".to_owned();
-        node_routes.tunnel = Some(NodeTunnelIntent { node, vni: 1, port: 2, always: false, endpoints: vec![end] });
+        node_routes.tunnel =
+            Some(NodeTunnelIntent { node, vni: 1, port: 2, always: false, endpoints: vec![end] });
         node_routes.nodes = vec![
             PeerNode {
                 name: "near".to_owned(),
@@ -272,7 +285,8 @@ fn network_with_masquerade(masquerade: bool) -> StoredObject {
         panic!("{object:?}")
     };
     node_routes.masquerade = masquerade;
-    node_routes.no_masquerade_ranges = vec!["192.0.2.0/24".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
+    node_routes.no_masquerade_ranges =
+        vec!["192.0.2.0/24".parse().unwrap(), "172.16.0.0/12".parse().unwrap()];
     object
 }
 
@@ -285,7 +299,8 @@ fn namespace_overrides_masquerade() {
     let mut node = Node::new(false);
     node.attach_in("lab", "a");
     node.attach_in("shop", "b");
-    let on = namespace_terms("lab", NamespaceOptions { masquerade: Some(true), ..NamespaceOptions::default() });
+    let on =
+        namespace_terms("lab", NamespaceOptions { masquerade: Some(true), ..NamespaceOptions::default() });
     node.handle(on.clone());
     let masquerade = node.masquerade().unwrap();
     assert_eq!((texts(&masquerade.pods), masquerade.excluded), (vec!["10.75.0.2/32".to_owned()], vec![]));
@@ -294,8 +309,15 @@ fn namespace_overrides_masquerade() {
     node.handle(Event::ObjectApplied(network_with_masquerade(true)));
     let masquerade = node.masquerade().unwrap();
     assert_eq!((texts(&masquerade.pods), masquerade.excluded), (vec!["10.75.0.0/29".to_owned()], vec![]));
-    assert_eq!(texts(&masquerade.no_masquerade_ranges), ["10.75.0.0/29", "172.16.0.0/12", "192.0.2.0/24"], "sorted");
-    node.handle(namespace_terms("lab", NamespaceOptions { masquerade: Some(false), ..NamespaceOptions::default() }));
+    assert_eq!(
+        texts(&masquerade.no_masquerade_ranges),
+        ["10.75.0.0/29", "172.16.0.0/12", "192.0.2.0/24"],
+        "sorted"
+    );
+    node.handle(namespace_terms(
+        "lab",
+        NamespaceOptions { masquerade: Some(false), ..NamespaceOptions::default() },
+    ));
     let masquerade = node.masquerade().unwrap();
     assert_eq!(
         (texts(&masquerade.pods), texts(&masquerade.excluded)),
@@ -328,7 +350,10 @@ fn pool_overrides_the_agent_and_namespace_overrides_the_pool() {
     assert_eq!(node.filter_updates, [], "a pool without a setting changes nothing");
     node.handle(pool(Some(false)));
     assert_eq!(node.masquerade(), None);
-    node.handle(namespace_terms("lab", NamespaceOptions { masquerade: Some(true), ..NamespaceOptions::default() }));
+    node.handle(namespace_terms(
+        "lab",
+        NamespaceOptions { masquerade: Some(true), ..NamespaceOptions::default() },
+    ));
     assert_eq!(texts(&node.masquerade().unwrap().pods), ["10.75.0.2/32"]);
     node.handle(Event::Namespaces(Namespaces::new()));
     assert_eq!(node.masquerade(), None);

@@ -3,7 +3,7 @@
 use knit_engine::sockets::SocketListener;
 use knit_engine::{Effect, Event, State, StoredObject, step};
 use knit_ipam::Time;
-use knit_model::intent::{SocketBinding, IntentSpec, Selector, Socket, SocketIntent};
+use knit_model::intent::{IntentSpec, Selector, Socket, SocketBinding, SocketIntent};
 use knit_model::problem::Reason;
 use knit_model::report::Phase;
 

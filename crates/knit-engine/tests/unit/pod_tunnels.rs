@@ -138,7 +138,7 @@ fn remote_address_family_matches_the_tunnel() {
     let intent = InterfaceIntent { kind: Kind::Gre(ipv4), ..gre_to("a", "b") };
     node.handle(Event::ObjectApplied(tunnel_object("to-b", intent)));
     let problems = node.problems("to-b");
-    assert!(problems[0].contains("10.0.0.1 is not"), "{problems:?}");
+    assert!(problems[0].contains("10.0.0.1 is of the other family"), "{problems:?}");
 }
 
 #[test]

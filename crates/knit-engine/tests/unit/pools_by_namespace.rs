@@ -31,14 +31,23 @@ fn namespace_uses_its_own_pool_only_and_others_never_do() {
     assert!(rejected.message.contains("pool red (10.9.0.0/24)"), "{rejected}");
     cluster.settle();
     assert_eq!((cluster.blocks_of(0).len(), cluster.blocks_of(1).len()), (2, 1));
-    assert!(is_in_range(&cluster.attach_as(0, "shop", "a", InterfaceRequest::default()).unwrap(), "10.9.0.0/24"));
-    assert!(is_in_range(&cluster.attach_as(0, "web", "b", InterfaceRequest::default()).unwrap(), "10.240.0.0/24"));
+    assert!(is_in_range(
+        &cluster.attach_as(0, "shop", "a", InterfaceRequest::default()).unwrap(),
+        "10.9.0.0/24"
+    ));
+    assert!(is_in_range(
+        &cluster.attach_as(0, "web", "b", InterfaceRequest::default()).unwrap(),
+        "10.240.0.0/24"
+    ));
     cluster.settle();
     assert_eq!(cluster.blocks_of(0).len(), 2);
     // A further block is claimed before the first is full, and released after the last pod of the namespace.
     for number in 0..5 {
         let id = format!("p{number}");
-        assert!(is_in_range(&cluster.attach_as(0, "shop", &id, InterfaceRequest::default()).unwrap(), "10.9.0.0/24"));
+        assert!(is_in_range(
+            &cluster.attach_as(0, "shop", &id, InterfaceRequest::default()).unwrap(),
+            "10.9.0.0/24"
+        ));
         cluster.settle();
     }
     assert_eq!(cluster.blocks_of(0).len(), 3);
@@ -91,7 +100,10 @@ fn exhausted_pool_is_reported_and_other_namespaces_are_unaffected() {
     cluster.broadcast(|| pool_for(&["shop", "bank"], "more", "10.10.0.0/24", 29));
     cluster.attach_as(0, "shop", "p0", InterfaceRequest::default()).unwrap_err();
     cluster.settle();
-    assert!(is_in_range(&cluster.attach_as(0, "shop", "p0", InterfaceRequest::default()).unwrap(), "10.10.0.0/24"));
+    assert!(is_in_range(
+        &cluster.attach_as(0, "shop", "p0", InterfaceRequest::default()).unwrap(),
+        "10.10.0.0/24"
+    ));
 }
 
 #[test]
@@ -115,7 +127,10 @@ fn running_pods_keep_their_addresses_when_a_pool_of_their_namespace_is_added_or_
     assert_eq!(cluster.attach_as(0, "shop", "p0", InterfaceRequest::default()).unwrap().len(), 2);
     assert_eq!(cluster.attach_as(0, "web", "p1", InterfaceRequest::default()).unwrap().len(), 1);
     cluster.broadcast(|| pool_deleted("red"));
-    assert!(is_in_range(&cluster.attach_as(0, "shop", "new", InterfaceRequest::default()).unwrap()[..1], "10.9.0.0/24"));
+    assert!(is_in_range(
+        &cluster.attach_as(0, "shop", "new", InterfaceRequest::default()).unwrap()[..1],
+        "10.9.0.0/24"
+    ));
     let last = cluster.attach_as(0, "shop", "b", InterfaceRequest::default()).unwrap();
     assert!(last[0].starts_with("10.1.0."), "{last:?}");
 }
@@ -149,10 +164,7 @@ fn fixed_address_is_allocated_on_the_node_that_holds_its_block() {
     cluster.broadcast(|| pool_for(&["shop"], "red", "10.9.0.0/24", 29));
     let rejected = cluster.attach_as(0, "web", "p0", fixed("10.9.0.10")).unwrap_err();
     assert_eq!(rejected.reason, Reason::NotAllowed, "{rejected}");
-    assert!(
-        rejected.message.contains("pool red, which pods of namespace web cannot use"),
-        "{rejected}"
-    );
+    assert!(rejected.message.contains("pool red, which pods of namespace web cannot use"), "{rejected}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
 use knit_model::intent::IntentSpec;
 use knit_model::provenance::Dialect;
-use knit_model::quota::{ResourceCounts, QuotaIntent};
+use knit_model::quota::{QuotaIntent, ResourceCounts};
 
 use crate::support::node::{Node, key, object, sandbox, veth};
 

@@ -8,7 +8,7 @@ use knit_model::intent::{
 };
 use knit_model::link::{Attrs, Kind, Vrf};
 use knit_model::report::Phase;
-use knit_model::route::{RouteAction, MAIN_TABLE, NextHop};
+use knit_model::route::{MAIN_TABLE, NextHop, RouteAction};
 use knit_model::{Address, Neighbour, Route, Rule, ScopeState};
 
 use crate::support::node::{Node, key, object, sandbox, scope, veth, with_eth0};
@@ -302,7 +302,11 @@ fn sysctl_is_restored_also_on_knits_own_interfaces() {
     assert_eq!(value(&node, net1_filter), "7");
     node.handle(Event::ObjectApplied(stated(Some("1"))));
     node.handle(Event::ObjectDeleted(key(&net1())));
-    assert!(node.state.original_values.is_empty(), "deleted with the interface: {:?}", node.state.original_values);
+    assert!(
+        node.state.original_values.is_empty(),
+        "deleted with the interface: {:?}",
+        node.state.original_values
+    );
     assert_eq!(node.state.persistent(), node.replayed());
 }
 
@@ -324,7 +328,10 @@ fn vrf_routes_are_in_its_table_and_wait_for_it() {
         vec![in_vrf("red", route("10.9.0.0/16", &["10.1.0.1"])), in_vrf("red", route("10.7.0.0/16", &[]))],
     );
     node.handle(Event::ObjectApplied(mine.clone()));
-    assert_eq!(node.problems("mine")[1], "spec.entries[1]: pod cnf/a waits for VRF red, which does not exist");
+    assert_eq!(
+        node.problems("mine")[1],
+        "spec.entries[1]: pod cnf/a waits for VRF red, which does not exist"
+    );
     node.handle(Event::ObjectApplied(red(10)));
     node.handle(Event::ObjectApplied(port));
     let mine_in = |node: &Node, table: u32| {

@@ -95,7 +95,9 @@ fn detach(
     // Older kernels rename a link only while it is down.
     let mut rename = Message::new(RTM_SETLINK, 0, context());
     rename.header(&LinkHeader { index, ..Default::default() });
-    rename.put_str(IFLA_IFNAME, &format!("knitx{index}")).put_u32(IFLA_GROUP, kernel_ids::DEFERRED_DELETE_GROUP);
+    rename
+        .put_str(IFLA_IFNAME, &format!("knitx{index}"))
+        .put_u32(IFLA_GROUP, kernel_ids::DEFERRED_DELETE_GROUP);
     let mut unmark = Message::new(RTM_DELLINKPROP, 0, context());
     unmark.header(&LinkHeader { index, ..Default::default() });
     unmark.nest(IFLA_PROP_LIST, |list| {

@@ -2,7 +2,7 @@
 //!
 //! A rate changes in place: queued packets are not lost.
 
-use knit_model::link::{RateLimit, Link, TokenBucket};
+use knit_model::link::{Link, RateLimit, TokenBucket};
 use knit_model::{IfName, Scope, kernel_ids};
 
 use super::transaction::{Failure, Op, Tolerate, Transaction};

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, MovedDevice, Link};
+use knit_model::link::{Attrs, Link, MovedDevice};
 use knit_model::{IfName, Mac, Scope};
 use nix::errno::Errno;
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::route::{RouteAction, NextHop, RouteScope};
+use knit_model::route::{NextHop, RouteAction, RouteScope};
 use knit_model::{Route, Scope, kernel_ids};
 
 use crate::netlink::constants::*;

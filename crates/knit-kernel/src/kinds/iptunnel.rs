@@ -19,7 +19,8 @@ const FWMARK: u16 = 20;
 const IPV6: Ipv6Fields = Ipv6Fields { encap_limit: 6, flow_info: 7, flags: 8 };
 
 /// IANA protocol numbers of the payload; 0 is everything that the form supports.
-const PROTOCOLS: [(InnerProtocol, u8); 3] = [(InnerProtocol::Any, 0), (InnerProtocol::Ipv4, 4), (InnerProtocol::Ipv6, 41)];
+const PROTOCOLS: [(InnerProtocol, u8); 3] =
+    [(InnerProtocol::Any, 0), (InnerProtocol::Ipv4, 4), (InnerProtocol::Ipv6, 41)];
 
 impl WireKind for IpTunnel {
     const CONFIG: &'static str = "CONFIG_NET_IPIP";

@@ -58,7 +58,8 @@ impl Ipv6Fields {
         let class = info.map(|info| (info >> TRAFFIC_CLASS_SHIFT) as u8);
         Outer {
             tos: if has(USE_INNER_TRAFFIC_CLASS) { Some(INHERIT_TOS) } else { class },
-            encap_limit: flags.map(|_| NumberOrNone(limit.map(u32::from).filter(|_| !has(IGNORE_ENCAP_LIMIT)))),
+            encap_limit: flags
+                .map(|_| NumberOrNone(limit.map(u32::from).filter(|_| !has(IGNORE_ENCAP_LIMIT)))),
             flow_label: info.map(|info| info & MAX_FLOW_LABEL),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use knit_model::link::{WireGuardPeer, WireGuard};
+use knit_model::link::{WireGuard, WireGuardPeer};
 use knit_model::{IfName, PrivateKey, PublicKey, SecretKey};
 
 use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
@@ -157,7 +157,8 @@ struct PeerUpdate {
 
 /// The updates from some peers to others. Unchanged peers are omitted.
 fn peer_updates(before: &Peers, after: &Peers) -> Vec<PeerUpdate> {
-    let remove = |key: &PublicKey| PeerUpdate { key: *key, flags: PEER_REMOVE, peer: WireGuardPeer::default() };
+    let remove =
+        |key: &PublicKey| PeerUpdate { key: *key, flags: PEER_REMOVE, peer: WireGuardPeer::default() };
     let gone = before.keys().filter(|key| !after.contains_key(key)).map(remove);
     let mut updates: Vec<PeerUpdate> = gone.collect();
     for (key, peer) in after {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 
-use knit_model::link::{Attrs, Bridge, HostDevice, Kind, MovedDevice, Link, LinkKind, Master, OwnerId, PortVlans};
+use knit_model::link::{
+    Attrs, Bridge, HostDevice, Kind, Link, LinkKind, Master, MovedDevice, OwnerId, PortVlans,
+};
 use knit_model::{IfName, Mac, Scope, kernel_ids};
 
 use super::{LinkFilter, limits};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use knit_model::route::{RouteAction, NextHop, RouteScope};
+use knit_model::route::{NextHop, RouteAction, RouteScope};
 use knit_model::{Route, Scope, ScopeState, kernel_ids};
 
 use super::links::LinkTable;

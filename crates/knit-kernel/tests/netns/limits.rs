@@ -13,8 +13,9 @@ fn limited(host: Option<u64>, pod: Option<u64>) -> NetState {
     let mut state = NetState::default();
     add_bridge(&mut state, "br0", "10.50.0.1/24");
     add_veth(&mut state, "a", "br0", &["10.50.0.2/24"]);
-    let limit =
-        |bits: Option<u64>| Some(bits.map_or(RateLimit::Unlimited, |bits| RateLimit::Limited(TokenBucket::new(bits, None, 1500))));
+    let limit = |bits: Option<u64>| {
+        Some(bits.map_or(RateLimit::Unlimited, |bits| RateLimit::Limited(TokenBucket::new(bits, None, 1500))))
+    };
     state.scope(&Scope::Host).links.get_mut(&name("ha")).unwrap().attrs.limit = limit(host);
     state.scope(&sandbox("a")).links.get_mut(&name("net1")).unwrap().attrs.limit = limit(pod);
     state

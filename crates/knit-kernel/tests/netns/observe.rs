@@ -64,7 +64,8 @@ fn routes_of_a_named_bridge_port_are_not_observed() {
 #[test]
 fn blackhole_routes_of_knit_are_observed_without_a_link() {
     let node = node("blackhole");
-    let (host, mark, table) = (&node.host, kernel_ids::PROTOCOL.to_string(), kernel_ids::HOST_TABLE.to_string());
+    let (host, mark, table) =
+        (&node.host, kernel_ids::PROTOCOL.to_string(), kernel_ids::HOST_TABLE.to_string());
     let observed = |blackhole_routes: bool| {
         let query = ScopeQuery { blackhole_routes, ..ScopeQuery::named([]) };
         let query = StateQuery::default().with_scope(Scope::Host, query);
@@ -95,7 +96,16 @@ fn without_owned_objects_only_links_and_routes_are_observed() {
     let node = node("unmarked");
     let (pod, scope) = (&node.sandboxes[0], sandbox("a"));
     pod.ip(&["link", "set", "lo", "up"]);
-    pod.ip(&["rule", "add", "from", "10.9.0.1", "lookup", "80", "protocol", &kernel_ids::PROTOCOL.to_string()]);
+    pod.ip(&[
+        "rule",
+        "add",
+        "from",
+        "10.9.0.1",
+        "lookup",
+        "80",
+        "protocol",
+        &kernel_ids::PROTOCOL.to_string(),
+    ]);
     pod.ip(&["route", "add", "blackhole", "10.77.0.0/16"]);
     let query = ScopeQuery { only_if_owned: true, ..ScopeQuery::everything() };
     let query = StateQuery::default().with_scope(scope.clone(), query);

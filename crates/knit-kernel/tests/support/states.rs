@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::link::{Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, VethPeer, Veth, Vxlan};
-use knit_model::route::{RouteAction, NextHop};
+use knit_model::link::{
+    Attrs, Bridge, Kind, Link, Macvlan, MacvlanMode, Master, OwnerId, Veth, VethPeer, Vxlan,
+};
+use knit_model::route::{NextHop, RouteAction};
 use knit_model::{Address, IfName, Mac, Neighbour, NetState, Route, Rule, Scope};
 
 use super::node::sandbox;

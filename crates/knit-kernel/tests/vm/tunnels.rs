@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use knit_kernel::fault::{Fault, FaultAt, NoFaults};
 use knit_kernel::{DeleteMode, Rollback};
 use knit_model::link::{
-    Geneve, GeneveDf, Gre, GreForm, INHERIT_TOS, InnerProtocol, IpTunnel, IpTunnelForm, Kind, Link, NumberOrNone,
+    Geneve, GeneveDf, Gre, GreForm, INHERIT_TOS, InnerProtocol, IpTunnel, IpTunnelForm, Kind, Link,
+    NumberOrNone,
 };
 use knit_model::{Address, NetState, Plan};
 use knit_testbed::Dump;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knit_kernel::{DeleteMode, PrivateKeySource};
-use knit_model::link::{Kind, Link, WireGuardPeer, WireGuard};
+use knit_model::link::{Kind, Link, WireGuard, WireGuardPeer};
 use knit_model::{Address, KeyRef, NetState, PrivateKey, PublicKey, SecretKey};
 use knit_testbed::eventually;
 
@@ -53,7 +53,13 @@ fn peer(ranges: &[&str], endpoint: Option<&str>) -> WireGuardPeer {
     }
 }
 
-fn add_tunnel(state: &mut NetState, id: &str, port: u16, peers: &[(&str, WireGuardPeer)], addresses: &[&str]) {
+fn add_tunnel(
+    state: &mut NetState,
+    id: &str,
+    port: u16,
+    peers: &[(&str, WireGuardPeer)],
+    addresses: &[&str],
+) {
     let scope = sandbox(id);
     let peers: BTreeMap<PublicKey, WireGuardPeer> =
         peers.iter().map(|(of, peer)| (public(of), peer.clone())).collect();
@@ -197,7 +203,9 @@ fn everything_but_the_key_changes_without_packet_loss() {
     let edits: &[Edit] = &[
         ("peers", |link| far(link).keepalive = Some(25)),
         ("peers", |link| far(link).allowed_ips.as_mut().unwrap().extend([net("10.57.0.0/16")])),
-        ("peers", |link| far(link).allowed_ips.as_mut().unwrap().retain(|range| *range != net("10.57.0.0/16"))),
+        ("peers", |link| {
+            far(link).allowed_ips.as_mut().unwrap().retain(|range| *range != net("10.57.0.0/16"))
+        }),
         ("peers", |link| drop(peers(link).insert(public("other"), peer(&["10.58.0.0/16"], None)))),
         ("peers", |link| {
             let other = peers(link).get_mut(&public("other")).unwrap();

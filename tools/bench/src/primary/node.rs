@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use knit_cri::{SandboxProcess, RuntimeClient};
+use knit_cri::{RuntimeClient, SandboxProcess};
 use knit_kernel::Netns;
 use nix::sched::{CloneFlags, setns, unshare};
 

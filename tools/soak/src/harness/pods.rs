@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use knit_cri::{SandboxProcess, RuntimeClient};
+use knit_cri::{RuntimeClient, SandboxProcess};
 use knit_kernel::Netns;
 use knit_kube::kube::Api;
 use knit_kube::kube::api::{DeleteParams, ListParams, PostParams};

@@ -7,10 +7,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::Request;
 use super::binaries::{self, Selection, Where};
 use super::count::Count;
+use knit_dev::{places, process};
 use knit_testcluster::conformance::{self, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
-use knit_dev::{places, process};
 use knit_testcluster::{Cluster, Network, Options};
 
 /// A name of its own, so that a cluster that someone works with stays as it is.

@@ -44,7 +44,12 @@ fn a_route_forwards_traffic_until_it_is_removed() {
     );
     pod.ping("10.99.0.1").unwrap();
     pod.ping("fd99::1").unwrap();
-    let shown = machine.get("PodRoute", "r")["status"]["podConfigurations"].as_array().unwrap().iter().map(|pod| serde_json::json!({"podName": pod["podName"], "configList": pod["configList"]})).collect::<serde_json::Value>();
+    let shown = machine.get("PodRoute", "r")["status"]["podConfigurations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pod| serde_json::json!({"podName": pod["podName"], "configList": pod["configList"]}))
+        .collect::<serde_json::Value>();
     assert_eq!(
         shown,
         serde_json::json!([{"podName": "a", "configList": [

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use knit_engine::{PlanResult, Effect, Event, ApplyFailure, Unit};
+use knit_engine::{ApplyFailure, Effect, Event, PlanResult, Unit};
 use knit_model::problem::{Problem, Reason};
 
 use super::{DEFERRED_DELETE_DELAY, EARLY_RESYNC_DELAY, EventLoop};

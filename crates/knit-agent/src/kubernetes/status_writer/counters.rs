@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use knit_crds::states::{InterfaceCounters, PodCounters, DirectionCounters};
+use knit_crds::states::{DirectionCounters, InterfaceCounters, PodCounters};
 use knit_kernel::Netns;
 use knit_kernel::counters::{LinkCounters, TrafficCounters, link_counters};
 use knit_model::Sandbox;

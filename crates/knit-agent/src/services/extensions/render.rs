@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use knit_engine::State;
 use knit_engine::extension::{
-    ExtensionSpec, FailPolicy, Invocation, InvocationOutcome, HookPhase, Receipt, RegisteredExtension, ExtensionProtocol, RemovedInterface,
+    ExtensionProtocol, ExtensionSpec, FailPolicy, HookPhase, Invocation, InvocationOutcome, Receipt,
+    RegisteredExtension, RemovedInterface,
 };
 use knit_kni::{kni, v1};
 use knit_model::SandboxId;
@@ -18,15 +19,19 @@ pub(crate) fn outgoing_call(state: &State, invocation: Invocation) -> OutgoingCa
     let (id, deadline) = (invocation.id.clone(), Duration::from_millis(invocation.to.deadline));
     let request = match (invocation.to.protocol, invocation.phase) {
         (ExtensionProtocol::Knix, _) => ExtensionRequest::Knix(Box::new(knix(state, &invocation))),
-        (ExtensionProtocol::Knit, HookPhase::BeforeAttach) => ExtensionRequest::Before(Box::new(v1::BeforeAttachRequest {
-            call: Some(call(state, &invocation)),
-        })),
+        (ExtensionProtocol::Knit, HookPhase::BeforeAttach) => {
+            ExtensionRequest::Before(Box::new(v1::BeforeAttachRequest {
+                call: Some(call(state, &invocation)),
+            }))
+        }
         (ExtensionProtocol::Knit, HookPhase::AfterAttach) => {
             ExtensionRequest::After(Box::new(v1::AfterAttachRequest { call: Some(call(state, &invocation)) }))
         }
-        (ExtensionProtocol::Knit, HookPhase::AfterDetach) => ExtensionRequest::Detached(Box::new(v1::AfterDetachRequest {
-            call: Some(call(state, &invocation)),
-        })),
+        (ExtensionProtocol::Knit, HookPhase::AfterDetach) => {
+            ExtensionRequest::Detached(Box::new(v1::AfterDetachRequest {
+                call: Some(call(state, &invocation)),
+            }))
+        }
     };
     let ExtensionSpec { name, socket, .. } = invocation.to;
     OutgoingCall {
@@ -107,10 +112,9 @@ fn knix(state: &State, invocation: &Invocation) -> kni::PostAttachInterfaceReque
 
 /// The receipts of extensions that answered for a pod.
 pub(in crate::services) fn receipts(state: &State, id: &SandboxId) -> Vec<v1::ExtensionReceipt> {
-    let answered = state
-        .extensions
-        .receipts(id)
-        .filter(|one| matches!(one.outcome, Some(InvocationOutcome::Done(_) | InvocationOutcome::Ignored(_))));
+    let answered = state.extensions.receipts(id).filter(|one| {
+        matches!(one.outcome, Some(InvocationOutcome::Done(_) | InvocationOutcome::Ignored(_)))
+    });
     answered.map(receipt).collect()
 }
 

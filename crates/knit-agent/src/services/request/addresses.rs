@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use knit_engine::call::{InterfaceRequest, AttachmentMetadata};
+use knit_engine::call::{AttachmentMetadata, InterfaceRequest};
 use knit_engine::cluster;
 
 use super::{Checked, check_count, invalid, pod_name};
@@ -13,7 +13,11 @@ const FIXED: &str = "knit.opdev.io/addresses";
 const STICKY: &str = "knit.opdev.io/sticky-addresses";
 
 /// Applies the annotations, if the interface is on the cluster network and the call itself requests no address.
-pub(super) fn or_annotated(network: &str, requested: InterfaceRequest, notes: &AttachmentMetadata) -> Checked<InterfaceRequest> {
+pub(super) fn or_annotated(
+    network: &str,
+    requested: InterfaceRequest,
+    notes: &AttachmentMetadata,
+) -> Checked<InterfaceRequest> {
     let is_cluster = network.is_empty() || network == cluster::NAME;
     if !is_cluster || requested.link.is_some() || requested.device.is_some() {
         return Ok(requested);
@@ -66,9 +70,12 @@ mod tests {
             Ok(InterfaceRequest::default()),
             "it is on another network"
         );
-        let own = InterfaceRequest { addresses: vec!["10.1.2.9".parse().unwrap()], ..InterfaceRequest::default() };
-        let notes =
-            AttachmentMetadata { annotations: [(FIXED.to_owned(), "10.1.2.3".to_owned())].into(), ..AttachmentMetadata::default() };
+        let own =
+            InterfaceRequest { addresses: vec!["10.1.2.9".parse().unwrap()], ..InterfaceRequest::default() };
+        let notes = AttachmentMetadata {
+            annotations: [(FIXED.to_owned(), "10.1.2.3".to_owned())].into(),
+            ..AttachmentMetadata::default()
+        };
         assert_eq!(or_annotated("", own.clone(), &notes), Ok(own), "the call takes precedence");
     }
 

@@ -116,8 +116,10 @@ mod tests {
         let burst = v1::Bandwidth { ingress_burst_bytes: 5, ..Default::default() };
         let refusal = stated("interfaces[0]", burst).unwrap_err();
         assert!(refusal.message().contains("ingress_burst_bytes"), "{}", refusal.message());
-        let notes =
-            AttachmentMetadata { annotations: [(EGRESS.to_owned(), "2000P".to_owned())].into(), ..AttachmentMetadata::default() };
+        let notes = AttachmentMetadata {
+            annotations: [(EGRESS.to_owned(), "2000P".to_owned())].into(),
+            ..AttachmentMetadata::default()
+        };
         assert!(or_annotated(BandwidthLimits::default(), &notes).is_err());
     }
 }

@@ -108,7 +108,9 @@ mod tests {
         let liar = PeerNode {
             name: "d".to_owned(),
             addresses: vec![("192.0.2.2".parse().unwrap(), "eth0".parse().unwrap())],
-            off_link_addresses: ["192.0.2.4", "10.1.1.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec(),
+            off_link_addresses: ["192.0.2.4", "10.1.1.7", "127.0.0.1"]
+                .map(|text| text.parse().unwrap())
+                .to_vec(),
             ..peer.clone()
         };
         let nodes = vec![peer.clone(), liar.clone()];

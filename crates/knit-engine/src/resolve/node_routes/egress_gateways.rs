@@ -115,7 +115,8 @@ fn add_local_address(
     resolved.observe.route_links.insert(link.clone());
     resolved.unit_state.route_links.insert(link.clone());
     let what = item_text(address, link);
-    let item = ItemReport { field: origin.field.clone(), description: what, links: vec![link.clone()], ready: true };
+    let item =
+        ItemReport { field: origin.field.clone(), description: what, links: vec![link.clone()], ready: true };
     resolved.unit_state.items.push((gateway.key.clone(), item));
 }
 
@@ -162,7 +163,8 @@ pub(crate) fn drop_conflicting_addresses(state: &State, resolved: &mut Resolved,
         resolved.unit_state.addresses.remove(&address.key());
         let what = item_text(address.address.addr(), &address.link);
         let items = std::mem::take(&mut resolved.unit_state.items);
-        let (refused, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(|(_, item)| item.description == what);
+        let (refused, rest): (Vec<_>, Vec<_>) =
+            items.into_iter().partition(|(_, item)| item.description == what);
         resolved.unit_state.items = rest;
         for (object, item) in refused.into_iter().filter(|_| is_foreign(&address)) {
             let error = format!("{what} already exists and is not owned by Knit");

@@ -121,7 +121,8 @@ fn add_link(
 }
 
 pub(super) fn link_name(end: &TunnelEndpoint) -> IfName {
-    let name = if end.address.is_ipv4() { kernel_ids::TUNNEL_LINK_IPV4 } else { kernel_ids::TUNNEL_LINK_IPV6 };
+    let name =
+        if end.address.is_ipv4() { kernel_ids::TUNNEL_LINK_IPV4 } else { kernel_ids::TUNNEL_LINK_IPV6 };
     IfName::new(name).expect("seven letters and digits are a name")
 }
 

@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, PeerNode, TunnelEndpoint};
-use knit_model::link::{Attrs, Kind, Link, LinkKind, WireGuardPeer, WireGuard};
+use knit_model::link::{Attrs, Kind, Link, LinkKind, WireGuard, WireGuardPeer};
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
-use knit_model::route::{RouteAction, NextHop, RouteScope};
+use knit_model::route::{NextHop, RouteAction, RouteScope};
 use knit_model::{IfName, KeyRef, NetState, PublicKey, Route, Scope, SecretKey, kernel_ids};
 
 use super::next_hop::pair;

@@ -112,7 +112,8 @@ impl Pod<'_> {
     /// A link that exists, or will exist. Knit's own links that are no longer desired do not count.
     pub(super) fn link(&self, name: &IfName) -> Option<&Link> {
         let requested = self.desired.links.get(name).filter(|link| link.owner.is_some());
-        let is_knits = |link: &Link| link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP);
+        let is_knits =
+            |link: &Link| link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP);
         requested.or_else(|| self.observed.links.get(name).filter(|link| !is_knits(link)))
     }
 

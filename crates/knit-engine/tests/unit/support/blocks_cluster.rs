@@ -71,7 +71,9 @@ impl ApiServer {
         // A list supersedes earlier watch events.
         self.pending[node].clear();
         let all = self.blocks.values();
-        BlockEvent::Listed(all.map(|block| Block { is_local: block.node == name(node), ..block.clone() }).collect())
+        BlockEvent::Listed(
+            all.map(|block| Block { is_local: block.node == name(node), ..block.clone() }).collect(),
+        )
     }
 }
 
@@ -192,13 +194,16 @@ impl BlockCluster {
         if self.api.unavailable {
             if let BlockRequest::Claim { name, .. } = &order {
                 let why = "the API server does not answer".to_owned();
-                self.nodes[node].handle(Event::Blocks(BlockEvent::ClaimFailed { name: name.clone(), error: why }));
+                self.nodes[node]
+                    .handle(Event::Blocks(BlockEvent::ClaimFailed { name: name.clone(), error: why }));
             }
             self.nodes[node].block_requests.push_back(order);
             return;
         }
         let answer = match &order {
-            BlockRequest::Claim { name, pool, cidr } => BlockEvent::Applied(self.api.create(node, name, pool, *cidr)),
+            BlockRequest::Claim { name, pool, cidr } => {
+                BlockEvent::Applied(self.api.create(node, name, pool, *cidr))
+            }
             BlockRequest::Return { name, uid } => {
                 self.api.delete(name, Some(uid));
                 BlockEvent::Returned { name: name.clone() }

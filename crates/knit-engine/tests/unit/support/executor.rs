@@ -1,7 +1,7 @@
 //! Executes the engine's effects against an in-memory kernel.
 
-use knit_engine::call::{NetnsOutcome, NetnsInfo};
-use knit_engine::{PlanResult, Effect, Event, ApplyFailure, StoredObject, cluster};
+use knit_engine::call::{NetnsInfo, NetnsOutcome};
+use knit_engine::{ApplyFailure, Effect, Event, PlanResult, StoredObject, cluster};
 use knit_model::intent::{IntentSpec, NetworkIntent};
 use knit_model::link::Veth;
 use knit_model::problem::{Problem, Reason};
@@ -32,7 +32,9 @@ pub fn execute(kernel: &mut FakeKernel, effect: Effect, plans_fail: bool) -> Res
             };
             Event::PlanApplied(PlanResult { unit, result: result.map_err(failure) })
         }
-        Effect::InspectNetns { call, path } => Event::NetnsInspected { call, result: Ok(inspect_netns(&path)) },
+        Effect::InspectNetns { call, path } => {
+            Event::NetnsInspected { call, result: Ok(inspect_netns(&path)) }
+        }
         Effect::ApplyPacketFilter(_) => Event::PacketFilterApplied(Ok(())),
         Effect::CreateNetns { call, .. } => Event::NetnsDone { call, result: Ok(NetnsOutcome::Created) },
         Effect::RemoveNetns { call, path } => {

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use knit_engine::call::{InterfaceRequest, DetachRequest, AttachmentMetadata, DetachScope, SandboxRequest};
-use knit_engine::plugin_chain::{PluginChain, ChainedInterface, CniCommand};
+use knit_engine::call::{AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, SandboxRequest};
 use knit_engine::event::ChangeEnded;
-use knit_engine::extension::{ExtensionSpec, FailPolicy, Invocation, InvocationError, HookPhase, ExtensionProtocol};
+use knit_engine::extension::{
+    ExtensionProtocol, ExtensionSpec, FailPolicy, HookPhase, Invocation, InvocationError,
+};
 use knit_engine::extensions::{ExtensionRegistration, ExtensionRemoval};
-use knit_engine::{CallResult, AttachRequest, CallId, Effect, Event, Record, State, step};
+use knit_engine::plugin_chain::{ChainedInterface, CniCommand, PluginChain};
+use knit_engine::{AttachRequest, CallId, CallResult, Effect, Event, Record, State, step};
 use knit_ipam::Time;
 use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
@@ -164,7 +166,9 @@ impl ExtensionNode {
             Ok(event) => event,
             Err(effect) => match *effect {
                 Effect::InvokeExtension(invocation) => self.invoke(*invocation),
-                Effect::RunPluginChain { command: verb, interface: chained } => self.run_chain(verb, &chained),
+                Effect::RunPluginChain { command: verb, interface: chained } => {
+                    self.run_chain(verb, &chained)
+                }
                 other => panic!("unexpected effect {other:?}"),
             },
         };
@@ -269,7 +273,8 @@ impl ExtensionNode {
         let unfinished: Vec<_> = self.state.unfinished.keys().cloned().collect();
         for unit in unfinished {
             let at = Time(self.clock);
-            let ended = ChangeEnded { unit, unit_state: None, problems: Vec::new(), restored: Vec::new(), at };
+            let ended =
+                ChangeEnded { unit, unit_state: None, problems: Vec::new(), restored: Vec::new(), at };
             let record = Record::ChangeEnded(Box::new(ended));
             self.state.record(&record);
             self.journal.push(record);
@@ -294,7 +299,12 @@ impl ExtensionNode {
     pub fn remove(&mut self, call: &str, name: &str, token: &str, admin: bool) {
         let token = (!token.is_empty()).then(|| token.to_owned());
         let (call, name) = (CallId(call.to_owned()), name.to_owned());
-        self.handle(Event::ExtensionRemovalRequested(ExtensionRemoval { call, name, token_digest: token, admin }));
+        self.handle(Event::ExtensionRemovalRequested(ExtensionRemoval {
+            call,
+            name,
+            token_digest: token,
+            admin,
+        }));
     }
 
     pub fn attach(&mut self, call: &str, id: &str, interfaces: &[&str]) {
@@ -317,7 +327,8 @@ impl ExtensionNode {
         interfaces: Vec<(&str, &str)>,
         labels: &[(&str, &str)],
     ) {
-        let options = |name: &str| InterfaceRequest { default_route: name == "eth0", ..InterfaceRequest::default() };
+        let options =
+            |name: &str| InterfaceRequest { default_route: name == "eth0", ..InterfaceRequest::default() };
         self.ticket += 1;
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let (id, netns) = (id.to_owned(), format!("/{id}"));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
-use knit_engine::call::{InterfaceRequest, AttachmentMetadata, DetachScope, SandboxRequest};
-use knit_engine::{CallResult, AttachRequest, CallId, DetachRequest, Event, ObjectKey, cluster};
+use knit_engine::call::{AttachmentMetadata, DetachScope, InterfaceRequest, SandboxRequest};
+use knit_engine::{AttachRequest, CallId, CallResult, DetachRequest, Event, ObjectKey, cluster};
 use knit_model::SandboxId;
 use knit_model::intent::{AddressPoolIntent, BridgeIntent, IntentSpec, NetworkIntent, NodeRoutesIntent};
 use knit_model::link::{Attrs, Bridge};
@@ -201,7 +201,14 @@ impl PoolCluster {
         let (call, sandbox) = (CallId(format!("{id}-detach")), SandboxId(id.to_owned()));
         let (which, netns) = (DetachScope::All, String::new());
         let node = &mut self.nodes[number];
-        node.handle(Event::DetachRequested(DetachRequest { call, sandbox, netns, scope: which, forget_sandbox: true, started_at: 0 }));
+        node.handle(Event::DetachRequested(DetachRequest {
+            call,
+            sandbox,
+            netns,
+            scope: which,
+            forget_sandbox: true,
+            started_at: 0,
+        }));
         assert_eq!(node.results.pop(), Some(CallResult::Detached));
     }
 
