@@ -62,7 +62,7 @@ fn limited(id: &str, pod: &Pod, ingress: &str, egress: &str) -> v1::AttachReques
     let printed =
         [("ingress", ingress), ("egress", egress)].into_iter().filter(|(_, limit)| !limit.is_empty());
     request.sandbox.as_mut().unwrap().annotations =
-        printed.map(|(way, limit)| (format!("kubernetes.io/{way}-bandwidth"), limit.to_owned())).collect();
+        printed.map(|(direction, limit)| (format!("kubernetes.io/{direction}-bandwidth"), limit.to_owned())).collect();
     request
 }
 

@@ -186,8 +186,8 @@ pub struct NodeBridge {
     /// namespace is the namespace that the bridge belongs to; empty if the enclosing object has one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// asked is the requested name of the bridge.
-    pub asked: String,
+    /// requested is the requested name of the bridge.
+    pub requested: String,
     /// name is the actual name of the bridge.
     pub name: String,
     /// addresses lists its addresses.
@@ -326,7 +326,7 @@ impl NodeBridge {
         let addresses = bridge.addresses.iter().map(ToString::to_string).collect();
         Self {
             namespace: String::new(),
-            asked: bridge.requested.clone(),
+            requested: bridge.requested.clone(),
             name: bridge.name.to_string(),
             addresses,
         }
@@ -335,7 +335,7 @@ impl NodeBridge {
     fn report(&self) -> Option<BridgeReport> {
         let addresses = self.addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let name = self.name.parse().ok()?;
-        Some(BridgeReport { requested: self.asked.clone(), name, addresses, default_vlan: None })
+        Some(BridgeReport { requested: self.requested.clone(), name, addresses, default_vlan: None })
     }
 }
 

@@ -315,12 +315,12 @@ pub(crate) fn on_remote_pods(
 ) {
     let own = local_node_name(state);
     let mut specs = state.gateway_specs();
-    let is_asked = specs.any(|(_, _, spec)| {
+    let is_relevant = specs.any(|(_, _, spec)| {
         let is_candidate = own.is_none_or(|own| spec.nodes.iter().any(|node| node == own));
         is_candidate && spec.namespaces.iter().any(|one| one == namespace)
     });
     drop(specs);
-    if is_asked && record_remote_pods(state, namespace, now, effects) {
+    if is_relevant && record_remote_pods(state, namespace, now, effects) {
         packet_filter::on_egress_change(state, effects);
     }
 }

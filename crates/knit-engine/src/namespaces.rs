@@ -65,9 +65,9 @@ impl State {
             .cluster()
             .and_then(|cluster| cluster.node_routes)
             .is_some_and(|node_routes| node_routes.anti_spoofing);
-        let is_asked = *key == cluster::key() && is_guarded;
+        let is_enforced = *key == cluster::key() && is_guarded;
         let allow_spoofing =
-            self.namespaces.iter().filter(move |(_, options)| is_asked && options.allow_spoofing);
+            self.namespaces.iter().filter(move |(_, options)| is_enforced && options.allow_spoofing);
         allow_spoofing.take(MAX_REPORTED_NAMESPACES).map(|(name, _)| {
             format!(
                 "pods of namespace {name} may spoof source addresses: it has the label {ANTI_SPOOFING}: off"

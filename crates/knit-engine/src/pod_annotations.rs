@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_another_than_before_is_heard() {
+    fn only_changed_annotations_are_applied() {
         let mut state = State::default();
         for known in [object("same", "1", "a"), object("edited", "2", "a"), object("gone", "3", "a")] {
             state.record(&Record::ObjectApplied(Box::new(known)));

@@ -64,10 +64,10 @@ impl State {
         if self.objects_selecting(sandbox).next().is_none() {
             return StartProgress::NothingRequested;
         }
-        let under_way = self.is_pending(&Unit::Sandbox(id.clone())) || waiting.contains(id);
+        let pending = self.is_pending(&Unit::Sandbox(id.clone())) || waiting.contains(id);
         let all = self.pod_state(sandbox).objects;
         let missing = || all.iter().filter(|one| !one.ready);
-        if under_way {
+        if pending {
             // A change in flight may still affect what is ready.
             let first = missing().next().is_some();
             return StartProgress::InProgress(titles(all.iter().filter(|one| !first || !one.ready)));

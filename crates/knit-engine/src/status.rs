@@ -37,8 +37,8 @@ impl State {
 
     /// Whether no bridge has a change in flight or queued: one without ports may be about to be removed.
     pub fn bridges_are_settled(&self) -> bool {
-        let mut under_way = self.dirty.iter().chain(self.in_flight.keys());
-        !under_way.any(|unit| matches!(unit, Unit::Bridge(_)))
+        let mut pending = self.dirty.iter().chain(self.in_flight.keys());
+        !pending.any(|unit| matches!(unit, Unit::Bridge(_)))
     }
 
     fn is_settled(&self, sandbox: &Sandbox) -> bool {

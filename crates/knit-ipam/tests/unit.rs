@@ -45,11 +45,11 @@ fn allocatable(pool: &Pool) -> Vec<IpAddr> {
     let last = if pool.range.addr().is_ipv4() && all.len() > 2 { all.len() - 1 } else { all.len() };
     let first = usize::from(all.len() > 2) + usize::from(pool.gateway);
     let kept = |address: &IpAddr| pool.reserved.iter().any(|range| range.contains(address));
-    let asked = |address: &IpAddr| {
+    let is_requested = |address: &IpAddr| {
         pool.sub_range.is_none_or(|sub_range| (sub_range.first..=sub_range.last).contains(address))
     };
     let usable = all.get(first..last).unwrap_or_default().iter().copied();
-    usable.filter(|address| !kept(address) && asked(address)).collect()
+    usable.filter(|address| !kept(address) && is_requested(address)).collect()
 }
 
 #[derive(Clone, Debug)]

@@ -77,8 +77,8 @@ impl<'a> ExpectedLink<'a> {
                 differs(field, seen, want);
             }
             if !matches!(kind, Kind::Veth(_)) && **kind != link.kind {
-                let (wanted, observed) = (kind.fields(), link.kind.fields());
-                for (field, want) in wanted.iter().filter(|(field, _)| !self.changes(field)) {
+                let (desired, observed) = (kind.fields(), link.kind.fields());
+                for (field, want) in desired.iter().filter(|(field, _)| !self.changes(field)) {
                     if let Some(there) = observed.get(field).filter(|there| !values_match(want, there)) {
                         differs(field, there, want);
                     }

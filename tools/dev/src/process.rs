@@ -1,4 +1,4 @@
-//! Running other programs, with errors that name the command and show what it said.
+//! Running other programs, with errors that name the command and show what it output.
 
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitStatus, Stdio};
@@ -47,8 +47,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     let done = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     let stdout = String::from_utf8_lossy(&done.stdout).into_owned();
     if !done.status.success() {
-        let said = format!("{stdout}{}", String::from_utf8_lossy(&done.stderr));
-        bail!("`{}` failed: {}\n{}", line(command), done.status, tail(&said));
+        let output = format!("{stdout}{}", String::from_utf8_lossy(&done.stderr));
+        bail!("`{}` failed: {}\n{}", line(command), done.status, tail(&output));
     }
     Ok(stdout)
 }

@@ -89,8 +89,8 @@ fn archive() -> Result<String> {
     let format = "$(SITE) $(RELEASE) $(COMPONENT)";
     let mut targets = Command::new("apt-get");
     let listed = process::output(targets.args(["indextargets", "--format", format, "Created-By: Packages"]))?;
-    let wanted = format!(" {SUITE} main");
-    let site = listed.lines().find_map(|line| line.strip_suffix(&wanted));
+    let suffix = format!(" {SUITE} main");
+    let site = listed.lines().find_map(|line| line.strip_suffix(&suffix));
     Ok(site
         .with_context(|| format!("apt has no archive with {SUITE} main: see /etc/apt/sources.list.d"))?
         .to_owned())

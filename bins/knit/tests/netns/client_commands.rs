@@ -168,8 +168,8 @@ fn a_watch_resumes_after_an_agent_restart_without_gaps() {
     agent.detach("sb2", &["eth0"]);
     later.wait_for_line("modified pod default/sb2 []");
     // A position of another epoch restarts the watch with a message.
-    let anew = Running::start(&socket, &["watch", "--after", "elsewhere/7"]);
-    anew.wait_for_line("added network cluster-network");
+    let resumed = Running::start(&socket, &["watch", "--after", "elsewhere/7"]);
+    resumed.wait_for_line("added network cluster-network");
 }
 
 #[test]

@@ -85,8 +85,8 @@ fn addresses_are_allocated_from_the_requested_ranges() {
     assert!(!response.changed);
     assert_eq!(crate::support::agent::addresses(&response, "eth0"), ["10.75.8.2", "fd75:6b6e:6974::9:2"]);
     // CHECK with another range fails.
-    let elsewhere = add(&machine, "c1", &pods[0], "ipRanges", json!([[{"subnet": "10.75.7.0/24"}]]));
-    let (code, message) = check(&elsewhere, &first).failed();
+    let other_subnet = add(&machine, "c1", &pods[0], "ipRanges", json!([[{"subnet": "10.75.7.0/24"}]]));
+    let (code, message) = check(&other_subnet, &first).failed();
     assert!(code == 100 && message.contains("in another way"), "{code}: {message}");
     del(&calls[0]).succeeded();
     assert_eq!(addresses(&calls[2].succeeded())[0], "10.75.9.20");

@@ -208,9 +208,9 @@ fn ranges_and_device_reach_plugins_with_the_capability() {
     let _agent = machine.agent_with(&[&flag], &[]);
     // Only the plugin validates them: Knit has neither the range nor the device.
     let ranges = json!([[{"subnet": "10.89.0.0/24", "rangeStart": "10.89.0.9", "gateway": "10.89.0.1"}]]);
-    let asked = json!({ "ipRanges": ranges, "deviceID": "0000:7f:1f.6" });
+    let requested = json!({ "ipRanges": ranges, "deviceID": "0000:7f:1f.6" });
     let add = CniCall::new(&machine, "ADD", "c1", &netns(&pod)).with("network", "legacy");
-    add.with("runtimeConfig", asked.clone()).succeeded();
-    let told: Value = serde_json::from_slice(&fs::read(machine.path("asked.config")).unwrap()).unwrap();
-    assert_eq!(told["runtimeConfig"], asked);
+    add.with("runtimeConfig", requested.clone()).succeeded();
+    let config: Value = serde_json::from_slice(&fs::read(machine.path("asked.config")).unwrap()).unwrap();
+    assert_eq!(config["runtimeConfig"], requested);
 }

@@ -15,7 +15,7 @@ use knit_testbed::{Pod, eventually};
 const TARGET: &str = "10.75.0.3:8080";
 const METRICS: u16 = 9475;
 const TIMEOUT: Duration = Duration::from_secs(10);
-const ASKED: [&str; 5] = ["--cluster-anti-spoofing", "--cluster-data-path", "ebpf", "--resync-seconds", "1"];
+const AGENT_FLAGS: [&str; 5] = ["--cluster-anti-spoofing", "--cluster-data-path", "ebpf", "--resync-seconds", "1"];
 
 /// A host whose BPF pins are removed on drop, also if a test fails: pins outlive processes.
 struct Host {
@@ -37,7 +37,7 @@ impl Host {
     }
 
     fn agent(&self) -> crate::support::agent::Agent<'_> {
-        self.machine.agent_with(&ASKED, &[("KNIT_METRICS_ADDR", &format!("127.0.0.1:{METRICS}"))])
+        self.machine.agent_with(&AGENT_FLAGS, &[("KNIT_METRICS_ADDR", &format!("127.0.0.1:{METRICS}"))])
     }
 
     fn metric(&self, name: &str) -> u64 {
@@ -180,7 +180,7 @@ fn a_pod_with_a_bandwidth_limit_uses_the_bridge() {
 fn without_bpffs_the_bridge_is_used_and_this_is_reported() {
     let host = Host::new("agent-redirect-lacks");
     let (one, two) = (host.machine.testbed.pod("one"), host.machine.testbed.pod("two"));
-    let agent = host.machine.agent_with_mounts("mount -t tmpfs tmpfs /sys/fs/bpf", &ASKED);
+    let agent = host.machine.agent_with_mounts("mount -t tmpfs tmpfs /sys/fs/bpf", &AGENT_FLAGS);
     agent.attach("sb1", &one);
     agent.attach("sb2", &two);
     two.tcp_echo(TARGET);

@@ -90,13 +90,13 @@ fn a_deleted_link_is_recreated() {
     let agent = machine.agent_with(&["--resync-seconds", "3600"], &[]);
     let host_link = agent.attach("sb1", &pod).pod.unwrap().interfaces[0].host_link.clone();
     let reaches = || pod.namespace().output("ping", &["-n", "-c", "1", "-W", "1", "10.75.0.1"]).is_ok();
-    let ways: [&dyn Fn(); 4] = [
+    let damages: [&dyn Fn(); 4] = [
         &|| drop(machine.host.ip(&["link", "del", &host_link])),
         &|| drop(pod.ip(&["link", "del", "eth0"])),
         &|| drop(machine.host.ip(&["link", "set", &host_link, "nomaster"])),
         &|| drop(machine.host.ip(&["link", "del", "knit0"])),
     ];
-    for (number, harm) in ways.into_iter().enumerate() {
+    for (number, harm) in damages.into_iter().enumerate() {
         assert!(reaches(), "before harm {number}");
         harm();
         eventually(&format!("harm {number} is repaired"), Duration::from_secs(10), reaches);

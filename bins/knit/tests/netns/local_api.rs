@@ -149,8 +149,8 @@ fn commands_print_the_same_with_and_without_an_agent() {
     assert!(knit(&machine, Some("state"), &["get"], "").ok().contains("bridge/b"));
     assert_eq!(knit(&machine, Some("alone"), &["get"], "").ok(), "no objects\n");
     // A state directory of an agent with an unknown socket is rejected.
-    let elsewhere = knit(&machine, Some("state"), &["--kni-socket", "/nowhere", "get"], "").error();
-    assert!(elsewhere.contains("name that agent's socket with --kni-socket"), "{elsewhere}");
+    let error = knit(&machine, Some("state"), &["--kni-socket", "/nowhere", "get"], "").error();
+    assert!(error.contains("name that agent's socket with --kni-socket"), "{error}");
     agent.stop();
 }
 

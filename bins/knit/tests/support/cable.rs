@@ -28,9 +28,9 @@ pub fn nic() -> Option<String> {
     let all: Value = serde_json::from_str(&text).ok().filter(|_| is_there)?;
     let fields =
         ["ifname", "address", "mtu", "txqlen", "group", "ifalias", "altnames", "promiscuity", "flags"];
-    let told: Vec<String> = fields.iter().map(|field| format!("{field} {}", all[0][field])).collect();
+    let lines: Vec<String> = fields.iter().map(|field| format!("{field} {}", all[0][field])).collect();
     // The carrier is reported with a delay.
-    Some(told.join("\n").replace("\"NO-CARRIER\",", ""))
+    Some(lines.join("\n").replace("\"NO-CARRIER\",", ""))
 }
 
 /// Sets up the other NIC at the far end, gives the NIC of the node unusual settings, and returns them.

@@ -76,8 +76,8 @@ impl Node {
         stray.rules.extend(host.rules.into_iter().filter(|rule| !known_rules.contains(rule)));
         let on_stray = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
         // Routes and addresses on foreign links that node routes use belong to the unit of the node routes.
-        let ways = self.state.units.get(&Unit::NodeRoutes);
-        let is_used = |name: &IfName| ways.is_some_and(|ways| ways.route_links.contains(name));
+        let node_routes = self.state.units.get(&Unit::NodeRoutes);
+        let is_used = |name: &IfName| node_routes.is_some_and(|node_routes| node_routes.route_links.contains(name));
         let is_free = !self.state.is_pending(&Unit::NodeRoutes);
         let is_unused = |name: &IfName| {
             let is_others = host.links.get(name).is_some_and(|link| !is_marked(link));

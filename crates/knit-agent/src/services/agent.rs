@@ -296,8 +296,8 @@ impl Agent for Services {
         let unknown = || RpcError::new(Reason::NotFound, format!("pod {name} not found")).field("pod");
         let id = self.find(Some(pod)).await?.ok_or_else(unknown)?;
         let differences = self.query(move |node| check::differences(node, &id)).await?;
-        let as_asked = differences.is_empty();
-        Ok(Response::new(v1::CheckPodResponse { as_asked, differences }))
+        let in_sync = differences.is_empty();
+        Ok(Response::new(v1::CheckPodResponse { in_sync, differences }))
     }
 
     async fn list_pods(

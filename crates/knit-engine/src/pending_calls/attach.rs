@@ -371,8 +371,8 @@ fn find_existing(
             let message = format!("{title} is attached already");
             return Err(problem(&field, Reason::AlreadyPresent, message));
         }
-        let as_asked = InterfaceRequest { limits: request.limits, ..existing.request.clone() } == *request;
-        if (&existing.tenant, &existing.network) != (&place.0, &place.1) || !as_asked {
+        let is_unchanged = InterfaceRequest { limits: request.limits, ..existing.request.clone() } == *request;
+        if (&existing.tenant, &existing.network) != (&place.0, &place.1) || !is_unchanged {
             let message = format!("{title} is attached already, and in another way");
             return Err(problem(&field, Reason::Conflict, message));
         }

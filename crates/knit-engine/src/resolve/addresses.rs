@@ -292,8 +292,8 @@ impl RequestedInterface {
         match &self.spec.network {
             Some(network) => state.is_shared_network(&self.tenant, network),
             None => {
-                let is_said = self.spec.definition.as_ref().is_some_and(|defined| defined.shared);
-                is_said || self.origin.dialect == Dialect::Kubernetes
+                let is_shared = self.spec.definition.as_ref().is_some_and(|defined| defined.shared);
+                is_shared || self.origin.dialect == Dialect::Kubernetes
             }
         }
     }

@@ -16,12 +16,12 @@ pub(crate) fn needs_vlan_filter(state: &State, id: &knit_model::SandboxId, key: 
     let Some(sandbox) = state.sandboxes.get(id) else { return false };
     let bridge =
         state.units.get(&Unit::Bridge(key.clone())).and_then(|unit_state| unit_state.bridge.as_ref());
-    let is_asked = |attachment: &Attachment| {
+    let is_port = |attachment: &Attachment| {
         attachment::needs_vlan_filter(attachment)
             && attachment::bridge(state, attachment).as_ref() == Some(key)
     };
     bridge.is_some_and(|bridge| bridge.default_vlan.is_none())
-        && (state.attachments.of(id).any(is_asked)
+        && (state.attachments.of(id).any(is_port)
             || state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored)).any(
                 |(_, spec)| {
                     spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter)

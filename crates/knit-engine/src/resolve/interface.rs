@@ -422,8 +422,8 @@ impl Builder<'_> {
         let limit = Some(RateIntent::to_rate_limit(requested.spec.limits.ingress, mtu));
         // Hairpin: a pod reaches itself through a Service, so DNATed packets return through the same port.
         let is_cluster = requested.bridge().is_some_and(|key| attachment::is_routed(self.state, &key));
-        let is_asked = requested.spec.definition.as_ref().is_some_and(|defined| defined.hairpin);
-        let hairpin = (is_cluster || is_asked).then_some(true);
+        let is_requested = requested.spec.definition.as_ref().is_some_and(|defined| defined.hairpin);
+        let hairpin = (is_cluster || is_requested).then_some(true);
         let attrs = Attrs { mtu, txqueuelen, vlans, hairpin, limit, ..Attrs::default() };
         let seed = format!("host/{}/{}", self.sandbox.id, link.name);
         host_end.attrs = with_defaults(&host_end.kind, &attrs, Some(DEFAULT_MTU), master, &seed);

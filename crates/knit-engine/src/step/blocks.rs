@@ -98,7 +98,7 @@ fn applied(state: &mut State, block: Block, effects: &mut Effects) {
         }
         state.blocks.remote.insert(name.clone(), block);
         let is_awaited = |pool: &PoolKey| {
-            is_awaited(state, pool, index) || single_address.is_some_and(|one| is_asked(state, pool, one))
+            is_awaited(state, pool, index) || single_address.is_some_and(|one| is_requested(state, pool, one))
         };
         if claim.is_none() && !pool.as_ref().is_some_and(is_awaited) {
             return;
@@ -116,7 +116,7 @@ fn is_awaited(state: &State, pool: &PoolKey, index: Option<u128>) -> bool {
 }
 
 /// Whether a unit waits for this fixed address.
-fn is_asked(state: &State, pool: &PoolKey, address: IpAddr) -> bool {
+fn is_requested(state: &State, pool: &PoolKey, address: IpAddr) -> bool {
     let mut waits = state.blocks.waits.values().filter_map(|waits| waits.get(pool));
     waits.any(|wait| wait.single_addresses.contains(&address))
 }
@@ -225,7 +225,7 @@ pub(super) fn claim_missing(state: &mut State, effects: &mut Effects) {
 pub(super) fn return_single_addresses(state: &mut State, effects: &mut Effects) {
     let is_unused = |block: &&Block| {
         let Some(pool) = block.pool_key().filter(|_| block.is_single_address()) else { return false };
-        state.leases.live_in(&pool.network, block.cidr) == 0 && !is_asked(state, &pool, block.cidr.addr())
+        state.leases.live_in(&pool.network, block.cidr) == 0 && !is_requested(state, &pool, block.cidr.addr())
     };
     let unused: Vec<Block> = state.blocks.local.values().filter(is_unused).cloned().collect();
     for block in unused {

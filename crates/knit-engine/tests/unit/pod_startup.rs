@@ -80,8 +80,8 @@ fn failed_sandbox_is_not_waited_for_unless_a_retry_is_pending() {
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
     assert_eq!(progress(&node), StartProgress::Blocked(vec!["podconfig/one".to_owned()]));
     let waiting = BTreeSet::from([id()]);
-    let under_way = node.state.start_progress(&id(), &waiting);
-    assert_eq!(under_way, StartProgress::InProgress(vec!["podconfig/one".to_owned()]));
+    let pending = node.state.start_progress(&id(), &waiting);
+    assert_eq!(pending, StartProgress::InProgress(vec!["podconfig/one".to_owned()]));
 }
 
 #[test]

@@ -37,9 +37,9 @@ fn secret(of: &str) -> SecretKey {
 }
 
 impl PrivateKeySource for Keys {
-    fn key(&self, wanted: &SecretKey) -> Result<PrivateKey, String> {
+    fn key(&self, requested: &SecretKey) -> Result<PrivateKey, String> {
         let mut all = KEYS.iter().map(|(name, _)| private(name));
-        let is_it = |key: &PrivateKey| Some(key.public()) == wanted.public;
+        let is_it = |key: &PrivateKey| Some(key.public()) == requested.public;
         all.find(is_it).ok_or_else(|| "no such key".to_owned())
     }
 }

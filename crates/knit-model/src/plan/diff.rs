@@ -62,14 +62,14 @@ fn announced_addresses(desired: &Desired, steps: &[PlannedStep]) -> Vec<(Scope, 
 fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetState) {
     let nothing = ScopeState::default();
     for (scope, state) in &observed.scopes {
-        let wanted = desired.scopes.get(scope).unwrap_or(&nothing);
-        for rule in state.rules.difference(&wanted.rules) {
+        let target = desired.scopes.get(scope).unwrap_or(&nothing);
+        for rule in state.rules.difference(&target.rules) {
             removal.now.scope(scope).rules.remove(rule);
             removal.push(scope, Step::RemoveRule(rule.clone()), false, None);
         }
         for (key, neighbour) in &state.neighbours {
             let with_link = removal.is_removed(scope, &neighbour.link);
-            let stays = wanted.neighbours.contains_key(key)
+            let stays = target.neighbours.contains_key(key)
                 && !changes_vrf(removal, desired, observed, (scope, &neighbour.link));
             if with_link || (neighbour.owned && !stays) {
                 removal.now.scope(scope).neighbours.remove(key);
@@ -77,7 +77,7 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
             }
         }
         let is_leaving = |address: &Address| {
-            let is_desired = wanted.addresses.get(&address.key()).is_some_and(|other| other.same_as(address));
+            let is_desired = target.addresses.get(&address.key()).is_some_and(|other| other.same_as(address));
             let stays = is_desired && !changes_vrf(removal, desired, observed, (scope, &address.link));
             removal.is_removed(scope, &address.link) || (address.owned && !stays)
         };
@@ -90,7 +90,7 @@ fn remove_items(removal: &mut Removal<'_>, desired: &NetState, observed: &NetSta
                     changes_vrf(removal, desired, observed, (scope, &hop.link))
                         || loses_next_hop(route, hop, &removed, &kept)
                 });
-            if with_link || loses_next_hop || (route.owned && !wanted.routes.contains_key(key)) {
+            if with_link || loses_next_hop || (route.owned && !target.routes.contains_key(key)) {
                 // The kernel keeps an ECMP route whose other next hops are still there.
                 let is_implied = with_link
                     && (!route.owned || route.via.iter().all(|hop| removal.is_removed(scope, &hop.link)));

@@ -5,12 +5,9 @@ use anyhow::{Result, bail};
 use super::tracked;
 
 /// Parts of identifiers (`told` in `told_key` and `ToldKey`) with a better word in this field.
-const BANNED: [(&str, &str); 23] = [
-    ("again", "retry"),
+const BANNED: [(&str, &str); 20] = [
     ("anew", "recreated, again"),
-    ("ask", "request, query"),
     ("asked", "request, requested"),
-    ("beside", "the module `kubernetes`, or additional"),
     ("desk", "local_api"),
     ("elsewhere", "remote"),
     ("errand", "effect"),

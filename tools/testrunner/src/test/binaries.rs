@@ -28,7 +28,7 @@ const MAX_RETRIES: usize = 3;
 
 /// Which test programs to run, and which tests in them.
 pub struct Selection<'a> {
-    wanted: fn(&Target) -> bool,
+    accepts: fn(&Target) -> bool,
     filter: Option<&'a str>,
     until_failure: bool,
     retry: bool,
@@ -62,9 +62,9 @@ struct Program {
 }
 
 impl<'a> Selection<'a> {
-    /// Test programs that `wanted` accepts, and in them the tests that were asked for.
-    pub fn new(wanted: fn(&Target) -> bool, request: &'a Request) -> Self {
-        Self { wanted, filter: request.filter.as_deref(), until_failure: false, retry: request.retry }
+    /// Test programs that `accepts` accepts, and in them the tests that were asked for.
+    pub fn new(accepts: fn(&Target) -> bool, request: &'a Request) -> Self {
+        Self { accepts, filter: request.filter.as_deref(), until_failure: false, retry: request.retry }
     }
 
     /// Once a test program has failed, those after it do not run: what they share may be broken, and each would wait for
@@ -203,7 +203,7 @@ pub fn run_examples(filter: Option<&str>) -> Result<Count> {
 
 fn build(selection: &Selection<'_>) -> Result<Vec<Program>> {
     let targets: Vec<(String, Target)> =
-        all_targets()?.into_iter().filter(|(_, target)| (selection.wanted)(target)).collect();
+        all_targets()?.into_iter().filter(|(_, target)| (selection.accepts)(target)).collect();
     if targets.is_empty() {
         return Ok(Vec::new());
     }
@@ -223,7 +223,7 @@ fn build(selection: &Selection<'_>) -> Result<Vec<Program>> {
     if !done.status.success() {
         bail!("the tests do not build");
     }
-    let programs = built_programs(&done.stdout, &selection.wanted)?;
+    let programs = built_programs(&done.stdout, &selection.accepts)?;
     eprintln!("-- built in {}", seconds(start.elapsed()));
     Ok(programs)
 }
@@ -253,7 +253,7 @@ fn all_targets() -> Result<Vec<(String, Target)>> {
         .collect())
 }
 
-fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<Program>> {
+fn built_programs(messages: &[u8], accepts: &fn(&Target) -> bool) -> Result<Vec<Program>> {
     #[derive(Deserialize)]
     struct Message {
         reason: String,
@@ -274,7 +274,7 @@ fn built_programs(messages: &[u8], wanted: &fn(&Target) -> bool) -> Result<Vec<P
         }
         let is_test = message.profile.is_some_and(|profile| profile.test);
         let (Some(target), Some(executable)) = (message.target, message.executable) else { continue };
-        if is_test && wanted(&target) {
+        if is_test && accepts(&target) {
             let manifest = message.manifest_path.context("a build message without its manifest")?;
             let folder = manifest.parent().context("a manifest lies in a folder")?.to_owned();
             programs.push(Program { name: target.name, executable, folder, own: Vec::new() });

@@ -165,10 +165,10 @@ fn multipath_routes_balance_and_rules_select_the_table() {
     );
     let route = pod.ip(&["route", "show", "10.98.0.0/16"]);
     assert!(route.contains("nexthop via 10.128.2.191 dev eth0 weight 2"), "{route}");
-    let ways: Vec<String> =
+    let hops: Vec<String> =
         (10..40).map(|last| pod.ip(&["route", "get", &format!("10.98.1.{last}")])).collect();
     for router in ["10.128.2.190", "10.128.2.191"] {
-        assert!(ways.iter().any(|way| way.contains(&format!("via {router} "))), "{router}: {ways:?}");
+        assert!(hops.iter().any(|hop| hop.contains(&format!("via {router} "))), "{router}: {hops:?}");
     }
     for last in 10..40 {
         pod.ping(format!("10.98.1.{last}")).unwrap();

@@ -203,7 +203,7 @@ impl Agent<'_> {
             }
         });
         let response = response.expect("a change comes to its end");
-        assert_eq!(response.as_asked, response.differences.is_empty());
+        assert_eq!(response.in_sync, response.differences.is_empty());
         let word = |one: &v1::Difference| match one.kind() {
             v1::DifferenceKind::Missing => "missing",
             v1::DifferenceKind::Changed => "changed",

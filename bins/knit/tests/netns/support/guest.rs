@@ -112,8 +112,8 @@ fn kernel() -> (PathBuf, Vec<PathBuf>) {
     let folder = cache.join(&release).join("lib/modules").join(&release);
     let dependencies = std::fs::read_to_string(folder.join("modules.dep")).unwrap();
     let mut modules = Vec::new();
-    for wanted in ["virtio_pci.ko", "virtio_net.ko"] {
-        let Some(line) = dependencies.lines().find(|line| line.split(':').next().unwrap().ends_with(wanted))
+    for module in ["virtio_pci.ko", "virtio_net.ko"] {
+        let Some(line) = dependencies.lines().find(|line| line.split(':').next().unwrap().ends_with(module))
         else {
             continue;
         };

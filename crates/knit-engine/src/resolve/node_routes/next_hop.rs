@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_can_be_all_ways_or_none() {
+    fn tunnels_are_used_always_or_never() {
         let near = peer(&["192.0.2.2"], &[]);
         assert_eq!(
             chosen(&node_routes(&["192.0.2.1"], true), &near, "10.1.2.0/24"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_the_other_family_alone_is_told() {
+    fn a_node_without_the_address_family_is_reported() {
         let error = chosen(&node_routes(&["192.0.2.1"], false), &peer(&[], &["2001:db8::2"]), "fd01:2::/64");
         assert!(error.contains("no addresses of one family"), "{error}");
     }

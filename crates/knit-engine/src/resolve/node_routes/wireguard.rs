@@ -236,14 +236,14 @@ impl State {
 
     /// The name of the generated WireGuard key, from the first request until the link is removed.
     pub fn wireguard_key_name(&self) -> Option<String> {
-        let is_wanted = self
+        let is_requested = self
             .cluster()
             .and_then(|cluster| cluster.node_routes)
             .is_some_and(|node_routes| node_routes.encryption.is_some());
         let name = link_name();
         let is_there =
             self.units.get(&Unit::NodeRoutes).is_some_and(|unit_state| unit_state.host_links.contains(&name));
-        (is_wanted || is_there).then(|| owner(&name).0)
+        (is_requested || is_there).then(|| owner(&name).0)
     }
 }
 
