@@ -2,7 +2,7 @@
 //!
 //! [`Node`] executes the engine's effects. [`Standalone`] is a node whose objects come from files and whose pods are network namespaces: Knit
 //! on one machine, without a cluster. [`daemon::Daemon`] is a long-running node that serves a socket; [`run`] is the agent program.
-//! [`kubernetes`] feeds it from an API server and a container runtime.
+//! The module `kubernetes` feeds it from an API server and a container runtime; it is built with the Cargo feature of that name.
 
 mod announce;
 pub mod capacity;
@@ -14,6 +14,7 @@ pub mod error;
 pub mod executor;
 pub mod http;
 pub mod keys;
+#[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod log;
 pub mod metrics;
