@@ -203,10 +203,7 @@ pub fn run(node: &NodeArgs, flags: Flags) -> Result<ExitCode> {
         output::text(&config.to_yaml()?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    run::run(
-        Source { config, file, over: Box::new(overrides), program: FAST_PATH },
-        fault::from_env()?,
-    )?;
+    run::run(Source { config, file, over: Box::new(overrides), program: FAST_PATH }, fault::from_env()?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -127,7 +127,6 @@ async fn serve(source: Source, handle: Handle, log: LogBuffer, level: Level) -> 
 }
 
 /// Starts what reports pods: the API server and the container runtime in a cluster, NRI alone otherwise.
-#[cfg_attr(not(feature = "kubernetes"), allow(clippy::unused_async, reason = "only the API server is awaited"))]
 async fn start_pod_source(config: &Config, handle: &Handle) -> Result<()> {
     #[cfg(feature = "kubernetes")]
     if config.profile.is_in_cluster() {

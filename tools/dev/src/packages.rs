@@ -30,8 +30,16 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    const ALL: [Self; 8] =
-        [Self::Build, Self::Demo, Self::Netns, Self::Vm, Self::Cluster, Self::Bench, Self::Fresh, Self::Clients];
+    const ALL: [Self; 8] = [
+        Self::Build,
+        Self::Demo,
+        Self::Netns,
+        Self::Vm,
+        Self::Cluster,
+        Self::Bench,
+        Self::Fresh,
+        Self::Clients,
+    ];
 
     fn title(self) -> &'static str {
         match self {

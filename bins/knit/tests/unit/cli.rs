@@ -62,10 +62,11 @@ fn version_prints_the_package_version() {
 
 #[test]
 fn version_and_help_list_the_built_in_features() {
-    let built_in: Vec<&str> = [("cluster", cfg!(feature = "cluster")), ("fast-path", cfg!(feature = "fast-path"))]
-        .into_iter()
-        .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
-        .collect();
+    let built_in: Vec<&str> =
+        [("cluster", cfg!(feature = "cluster")), ("fast-path", cfg!(feature = "fast-path"))]
+            .into_iter()
+            .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
+            .collect();
     let json: serde_json::Value = serde_json::from_slice(&knit(&["version", "-o", "json"]).stdout).unwrap();
     assert_eq!(json["features"], serde_json::json!(built_in));
     let list = if built_in.is_empty() { "none".to_owned() } else { built_in.join(", ") };
