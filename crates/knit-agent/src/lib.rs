@@ -4,6 +4,9 @@
 //! on one machine, without a cluster. [`daemon::Daemon`] is a long-running node that serves a socket; [`run`] is the agent program.
 //! The module `kubernetes` feeds it from an API server and a container runtime; it is built with the Cargo feature of that name.
 
+// The event loop and the configuration serve both kinds of nodes.
+#![cfg_attr(not(feature = "kubernetes"), allow(dead_code, reason = "used by the module `kubernetes`"))]
+
 mod announce;
 pub mod capacity;
 pub mod cluster_network;
