@@ -36,7 +36,7 @@ pub const TOOLS: &[Tool] = &[
         about: "Show what Knit does, in namespaces of its own: no cluster, and no root where user namespaces are allowed",
         package: "knit-demo",
         notice: Some(
-            "builds Knit (about two minutes the first time, seconds later), then shows it in ten seconds",
+            "builds Knit without cluster support (about two minutes the first time, seconds later), then shows it in ten seconds",
         ),
         ..TOOL
     },

@@ -11,6 +11,12 @@ use knit_agent::run::{self, Source};
 use crate::node_args::NodeArgs;
 use crate::{fault, output};
 
+/// The eBPF object file of the fast path, if it is built in.
+#[cfg(feature = "fast-path")]
+const FAST_PATH: Option<&[u8]> = Some(knit_ebpf::OBJECT);
+#[cfg(not(feature = "fast-path"))]
+const FAST_PATH: Option<&[u8]> = None;
+
 /// The flags of the agent. Each flag is also a key of the configuration file and an environment variable.
 #[derive(Clone, Debug, Args)]
 pub struct Flags {
@@ -197,10 +203,7 @@ pub fn run(node: &NodeArgs, flags: Flags) -> Result<ExitCode> {
         output::text(&config.to_yaml()?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    run::run(
-        Source { config, file, over: Box::new(overrides), program: knit_ebpf::OBJECT },
-        fault::from_env()?,
-    )?;
+    run::run(Source { config, file, over: Box::new(overrides), program: FAST_PATH }, fault::from_env()?)?;
     Ok(ExitCode::SUCCESS)
 }
 

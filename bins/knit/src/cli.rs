@@ -9,13 +9,20 @@ use clap::{Args, Parser, Subcommand};
 use crate::node_args::{DEFAULT_NAMESPACE, NodeArgs};
 use crate::output::{Format, TableFormat};
 use crate::{
-    agent, client, cni, completion, controller, doctor, get, man, objects, preflight, sandbox, status,
-    support_bundle, uninstall, version,
+    agent, client, cni, completion, doctor, get, man, objects, sandbox, status, support_bundle, version,
 };
+#[cfg(feature = "cluster")]
+use crate::{controller, preflight, uninstall};
 
 /// Pod networking for Kubernetes and for plain network namespaces
 #[derive(Debug, Parser)]
-#[command(name = "knit", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    name = "knit",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = version::feature_help()
+)]
 pub struct Cli {
     #[command(flatten)]
     node: NodeArgs,
@@ -43,6 +50,7 @@ enum Command {
     /// on the node for these.
     ///
     /// Exit code: 0 if no check failed, 1 if the API server cannot be reached, 2 if a check failed.
+    #[cfg(feature = "cluster")]
     Preflight(preflight::Flags),
     /// Run the node agent
     ///
@@ -59,10 +67,12 @@ enum Command {
     ///
     /// With several replicas, the one that holds the lease is active. The controller exits on SIGTERM; pod networks work
     /// without it.
+    #[cfg(feature = "cluster")]
     Controller(controller::Flags),
     /// Remove Knit from a cluster: first its objects, so that agents clean up nodes and pods, then Knit itself
     ///
     /// Removes leftover finalizers, also if no controller runs. Needs the kubeconfig of a cluster administrator.
+    #[cfg(feature = "cluster")]
     Uninstall(uninstall::Flags),
     /// Add, list, label, enter and delete sandboxes: network namespaces that represent pods
     #[command(subcommand)]
@@ -193,10 +203,13 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     let Cli { node, command } = cli;
     match command {
         Command::Doctor { output } => doctor::run(output),
+        #[cfg(feature = "cluster")]
         Command::Preflight(flags) => preflight::run(&flags),
         Command::Agent(flags) => agent::run(&node, *flags),
         Command::Cni(command) => cni::run(&command),
+        #[cfg(feature = "cluster")]
         Command::Controller(flags) => controller::run(flags),
+        #[cfg(feature = "cluster")]
         Command::Uninstall(flags) => uninstall::run(&flags),
         Command::Sandbox(command) => sandbox::run(&node, command),
         Command::Apply { files, dry_run } => objects::apply(&node, &files.files, dry_run),

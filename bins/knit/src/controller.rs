@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use knit_controller::run::{self, Options};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// The flags of the controller.
 #[derive(Clone, Debug, Args)]
@@ -33,13 +33,16 @@ pub struct Flags {
     health_addr: String,
     /// Log level: error, warn, info, debug or trace
     #[arg(long, env = "KNIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
-    log_level: String,
+    log_level: LevelFilter,
 }
 
 /// Runs the controller.
 pub fn run(flags: Flags) -> Result<ExitCode> {
-    let filter = EnvFilter::try_new(&flags.log_level)?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_max_level(flags.log_level)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     let name = flags.identity.unwrap_or_else(|| {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         format!("{}-{}", host.unwrap_or_default(), std::process::id())

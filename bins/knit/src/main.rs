@@ -1,11 +1,13 @@
 //! Knit: pod networking. `knit help` lists the commands.
 
 mod agent;
+#[cfg(feature = "cluster")]
 mod api_server;
 mod cli;
 mod client;
 mod cni;
 mod completion;
+#[cfg(feature = "cluster")]
 mod controller;
 mod doctor;
 mod fault;
@@ -15,10 +17,12 @@ mod man;
 mod node_args;
 mod objects;
 mod output;
+#[cfg(feature = "cluster")]
 mod preflight;
 mod sandbox;
 mod status;
 mod support_bundle;
+#[cfg(feature = "cluster")]
 mod uninstall;
 mod version;
 

@@ -144,6 +144,17 @@ impl Profile {
     pub fn is_in_cluster(self) -> bool {
         self != Self::Standalone
     }
+
+    /// Fails for a profile that needs cluster support in a program without it.
+    fn check_built_in(self, cluster_support: bool) -> Result<(), String> {
+        if self.is_in_cluster() && !cluster_support {
+            return Err(format!(
+                "profile: `{}` needs cluster support, which is not built in: build knit with the Cargo feature `cluster`",
+                self.name()
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Config {
@@ -199,6 +210,7 @@ impl Config {
             network.check(name)?;
         }
         self.network_attachments.check()?;
+        self.profile.check_built_in(cfg!(feature = "kubernetes"))?;
         if self.profile.is_in_cluster() {
             if self.node_name.is_empty() {
                 return Err("nodeName: required with the profiles beside and primary".to_owned());
@@ -254,12 +266,23 @@ impl Config {
         }
     }
 
+    /// Fails if the configuration requires the fast path and it is not built in.
+    fn check_fast_path(&self, program: Option<&[u8]>) -> Result<(), String> {
+        if self.cluster_network.data_path == DataPath::Ebpf && program.is_none() {
+            return Err(
+                "clusterNetwork.dataPath: `ebpf` needs the fast path, which is not built in: build knit with the Cargo feature `fast-path`"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     /// The daemon's options. `program` is the eBPF object file.
     pub fn options(&self, program: Option<&'static [u8]>) -> Result<Options> {
-        self.check().map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
-        let cluster = self
-            .cluster_network_object()
-            .map_err(|why| Error::Config { path: "the configuration".to_owned(), why })?;
+        let invalid = |why| Error::Config { path: "the configuration".to_owned(), why };
+        self.check().map_err(invalid)?;
+        self.check_fast_path(program).map_err(invalid)?;
+        let cluster = self.cluster_network_object().map_err(invalid)?;
         let folder = &self.standalone;
         Ok(Options {
             state_dir: self.state_dir.clone(),
@@ -306,6 +329,29 @@ mod tests {
     fn the_printed_configuration_can_be_read_back() {
         let printed = Config::default().to_yaml().unwrap();
         assert_eq!(Config::parse(&printed).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn profiles_of_a_cluster_need_cluster_support() {
+        for profile in [Profile::Beside, Profile::Primary] {
+            let why = profile.check_built_in(false).unwrap_err();
+            assert!(why.contains(profile.name()) && why.contains("feature `cluster`"), "{why}");
+            profile.check_built_in(true).unwrap();
+        }
+        Profile::Standalone.check_built_in(false).unwrap();
+    }
+
+    #[test]
+    fn only_an_explicit_ebpf_data_path_needs_the_fast_path() {
+        let mut config = Config::default();
+        for data_path in [DataPath::Auto, DataPath::Bridge] {
+            config.cluster_network.data_path = data_path;
+            config.options(None).unwrap();
+        }
+        config.cluster_network.data_path = DataPath::Ebpf;
+        let why = config.options(None).map(|_| ()).unwrap_err().to_string();
+        assert!(why.contains("clusterNetwork.dataPath") && why.contains("feature `fast-path`"), "{why}");
+        config.options(Some(&[])).unwrap();
     }
 
     #[test]

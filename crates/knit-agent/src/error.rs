@@ -27,6 +27,7 @@ pub enum Error {
     #[error(transparent)]
     Kernel(#[from] knit_kernel::Error),
     /// The API server cannot be reached.
+    #[cfg(feature = "kubernetes")]
     #[error(transparent)]
     Api(#[from] knit_kube::Error),
     /// A file cannot be read or written.

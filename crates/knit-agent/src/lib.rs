@@ -2,7 +2,10 @@
 //!
 //! [`Node`] executes the engine's effects. [`Standalone`] is a node whose objects come from files and whose pods are network namespaces: Knit
 //! on one machine, without a cluster. [`daemon::Daemon`] is a long-running node that serves a socket; [`run`] is the agent program.
-//! [`kubernetes`] feeds it from an API server and a container runtime.
+//! The module `kubernetes` feeds it from an API server and a container runtime; it is built with the Cargo feature of that name.
+
+// The event loop and the configuration serve both kinds of nodes.
+#![cfg_attr(not(feature = "kubernetes"), allow(dead_code, reason = "used by the module `kubernetes`"))]
 
 mod announce;
 pub mod capacity;
@@ -14,6 +17,7 @@ pub mod error;
 pub mod executor;
 pub mod http;
 pub mod keys;
+#[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod log;
 pub mod metrics;

@@ -17,6 +17,7 @@ use tracing_subscriber::{Layer, Registry};
 use crate::config::{Config, LogFormat, Profile};
 use crate::daemon::{Daemon, Handle};
 use crate::error::{Error, Result};
+#[cfg(feature = "kubernetes")]
 use crate::kubernetes;
 use crate::log::LogBuffer;
 use crate::services::{AgentInfo, Services, listen};
@@ -35,8 +36,8 @@ pub struct Source {
     pub file: Option<PathBuf>,
     /// Applies flags and environment variables to the file's configuration.
     pub over: Box<dyn Fn(Config) -> Config + Send + Sync>,
-    /// The eBPF object file.
-    pub program: &'static [u8],
+    /// The eBPF object file; `None` if the fast path is not built in.
+    pub program: Option<&'static [u8]>,
 }
 
 type Level = reload::Handle<LevelFilter, Registry>;
@@ -47,7 +48,7 @@ pub fn run(source: Source, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
     let log = LogBuffer::default();
     let level = start_log(&source.config, log.clone())?;
     knit_kernel::set_sysctl_root(&source.config.sysctl_dir);
-    let daemon = Daemon::start(source.config.options(Some(source.program))?, faults)?;
+    let daemon = Daemon::start(source.config.options(source.program)?, faults)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("knit-rpc")
@@ -100,12 +101,7 @@ async fn serve(source: Source, handle: Handle, log: LogBuffer, level: Level) -> 
         http::serve_health(&config.health_addr, handle.clone(), stopped.clone()).await?;
     }
     let listener = listen(&config.kni_socket).await?;
-    if config.profile.is_in_cluster() {
-        kubernetes::start(config, &handle).await?;
-    } else if let Some(socket) = config.nri_socket() {
-        let registry = Arc::new(nri::StandaloneRegistry::new(handle.clone()));
-        tokio::spawn(nri::run(socket, handle.clone(), registry));
-    }
+    start_pod_source(config, &handle).await?;
     let services = Services::new(handle.clone(), AgentInfo::new(config), log);
     let frames = listen(&config.cni_socket()).await?;
     let mut framed = tokio::spawn(services.clone().serve_frames(frames, stopped.clone()));
@@ -128,6 +124,19 @@ async fn serve(source: Source, handle: Handle, log: LogBuffer, level: Level) -> 
         Ok(ended) => ended.unwrap_or(Err(Error::ChangeEnded)),
         Err(_) => Ok(()),
     }
+}
+
+/// Starts what reports pods: the API server and the container runtime in a cluster, NRI alone otherwise.
+async fn start_pod_source(config: &Config, handle: &Handle) -> Result<()> {
+    #[cfg(feature = "kubernetes")]
+    if config.profile.is_in_cluster() {
+        return kubernetes::start(config, handle).await;
+    }
+    if let Some(socket) = config.nri_socket() {
+        let registry = Arc::new(nri::StandaloneRegistry::new(handle.clone()));
+        tokio::spawn(nri::run(socket, handle.clone(), registry));
+    }
+    Ok(())
 }
 
 /// Reloads the file when it changes. A mounted ConfigMap changes by replacing symbolic links, so the content is compared, not the

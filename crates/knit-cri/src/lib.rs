@@ -4,7 +4,7 @@
 
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, reason = "generated")]
 mod proto {
-    tonic::include_proto!("runtime.v1");
+    include!("generated/runtime.v1.rs");
 }
 
 mod client;

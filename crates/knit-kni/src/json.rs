@@ -24,7 +24,7 @@ pub fn value<M: Message + Name>(message: &M) -> Result<Value, serde_json::Error>
 pub fn pool() -> &'static DescriptorPool {
     static POOL: OnceLock<DescriptorPool> = OnceLock::new();
     POOL.get_or_init(|| {
-        DescriptorPool::decode(crate::FILE_DESCRIPTOR_SET).expect("the build wrote a valid descriptor set")
+        DescriptorPool::decode(crate::FILE_DESCRIPTOR_SET).expect("the generated descriptor set is valid")
     })
 }
 

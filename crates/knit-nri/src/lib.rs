@@ -7,10 +7,10 @@
 #[allow(missing_docs, clippy::all, clippy::unwrap_used, reason = "generated")]
 mod proto {
     pub(crate) mod nri {
-        include!(concat!(env!("OUT_DIR"), "/nri.pkg.api.v1alpha1.rs"));
+        include!("generated/nri.pkg.api.v1alpha1.rs");
     }
     pub(crate) mod ttrpc {
-        include!(concat!(env!("OUT_DIR"), "/ttrpc.rs"));
+        include!("generated/ttrpc.rs");
     }
 }
 

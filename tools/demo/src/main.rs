@@ -36,6 +36,14 @@ spec:
   mtu: 1400
 ";
 
+/// Settings of the profile `dev` that affect only Knit's own crates: all other crates are compiled as in other builds.
+const PROFILE: [&str; 4] = [
+    "profile.dev.debug=false",
+    "profile.dev.package.knit-engine.opt-level=0",
+    "profile.dev.package.knit-ipam.opt-level=0",
+    "profile.dev.package.knit-model.opt-level=0",
+];
+
 /// The argument with which the demo starts itself inside its namespaces.
 const INSIDE: &str = "--inside";
 
@@ -44,9 +52,7 @@ fn main() -> Result<()> {
     if std::env::args().nth(1).as_deref() == Some(INSIDE) {
         return show();
     }
-    packages::ensure(&[Purpose::Build, Purpose::Demo])?;
-    let mut build = process::cargo();
-    process::run(build.current_dir(places::workspace()).args(["build", "--locked", "--package", "knit"]))?;
+    packages::ensure_during(&[Purpose::Demo], build)?;
     let mut inside = Command::new("unshare");
     if !process::is_root() {
         inside.args(["--user", "--map-root-user"]);
@@ -55,6 +61,18 @@ fn main() -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program on disk")?;
     let error = inside.arg(program).arg(INSIDE).exec();
     bail!("cannot create namespaces for the demo ({error}): run it as root, or allow user namespaces");
+}
+
+/// Builds Knit as fast as possible: without cluster support and the fast path, which also needs clang, and without what only
+/// longer work with Knit needs.
+fn build() -> Result<()> {
+    let mut cargo = process::cargo();
+    cargo.current_dir(places::workspace()).env("CARGO_INCREMENTAL", "0");
+    cargo.args(["build", "--locked", "--package", "knit", "--no-default-features"]);
+    for setting in PROFILE {
+        cargo.arg("--config").arg(setting);
+    }
+    process::run(&mut cargo)
 }
 
 fn show() -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::process;
 use crate::progress::Step;
@@ -144,19 +144,37 @@ pub fn command(install: bool) -> Result<()> {
 
 /// Makes sure that everything for these purposes is installed: installs it as root, says what to type otherwise.
 pub fn ensure(purposes: &[Purpose]) -> Result<()> {
+    let missing = missing(purposes)?;
+    if missing.is_empty() { Ok(()) } else { install_packages(&missing) }
+}
+
+/// Like [`ensure`], while `work` runs, which writes to the terminal: the installation prints lines instead of a spinner.
+pub fn ensure_during<T>(purposes: &[Purpose], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let missing = missing(purposes)?;
+    if missing.is_empty() {
+        return work();
+    }
+    eprintln!("installing in the background: {}", join(&missing));
+    std::thread::scope(|scope| {
+        let installation = scope.spawn(|| apt_get_install(&missing));
+        let done = work()?;
+        installation.join().map_err(|_| anyhow!("the installation of {} panicked", join(&missing)))??;
+        Ok(done)
+    })
+}
+
+/// The packages for these purposes that are not installed. Fails if there are any and this user cannot install them.
+fn missing(purposes: &[Purpose]) -> Result<BTreeSet<&'static str>> {
     let mut missing = BTreeSet::new();
     for (package, _) in purposes.iter().flat_map(|purpose| purpose.packages()) {
         if !is_installed(package)? {
             missing.insert(*package);
         }
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    if !process::is_root() {
+    if !missing.is_empty() && !process::is_root() {
         bail!("missing Debian packages; as root: apt-get install --no-install-recommends {}", join(&missing));
     }
-    install_packages(&missing)
+    Ok(missing)
 }
 
 /// The oldest Go that builds the pinned tools.
@@ -203,12 +221,17 @@ fn is_installed(package: &str) -> Result<bool> {
 fn install_packages(packages: &BTreeSet<&str>) -> Result<()> {
     process::require_root("installing Debian packages")?;
     let step = Step::start(format!("install {}", join(packages)));
+    apt_get_install(packages)?;
+    step.done();
+    Ok(())
+}
+
+fn apt_get_install(packages: &BTreeSet<&str>) -> Result<()> {
     process::output(Command::new("apt-get").args(["update", "-q"]))?;
     let mut install = Command::new("apt-get");
     install.env("DEBIAN_FRONTEND", "noninteractive");
     install.args(["install", "-y", "-q", "--no-install-recommends"]).args(packages);
     process::output(&mut install)?;
-    step.done();
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 mod api;
 mod chart;
 mod placement;
+mod protobuf;
 mod roles;
 
 use std::path::{Path, PathBuf};
@@ -23,11 +24,13 @@ struct Cli {
 
 fn main() -> Result<()> {
     let Cli { check } = Cli::parse();
+    let descriptors = protobuf::api()?;
+    let new_lock = api::lock(&api::pool(&descriptors)?);
     let lock = std::fs::read_to_string(places::workspace().join(api::LOCK)).unwrap_or_default();
-    api::check_compatible(&lock, &api::lock())?;
+    api::check_compatible(&lock, &new_lock)?;
     let mut stale = Vec::new();
-    let files = files();
-    for path in chart::stale(&files) {
+    let manifests = manifests(new_lock);
+    for path in chart::stale(&manifests) {
         if check {
             stale.push(path.display().to_string());
             continue;
@@ -36,9 +39,10 @@ fn main() -> Result<()> {
         std::fs::remove_file(&full).with_context(|| format!("cannot remove {}", full.display()))?;
         println!("removed {}", path.display());
     }
-    for (path, text) in files {
+    let manifests = manifests.into_iter().map(|(path, text)| (path, text.into_bytes()));
+    for (path, content) in manifests.chain(protobuf::files(&descriptors)?) {
         let full = places::workspace().join(&path);
-        if std::fs::read_to_string(&full).ok().as_deref() == Some(text.as_str()) {
+        if std::fs::read(&full).ok().as_ref() == Some(&content) {
             continue;
         }
         if check {
@@ -48,7 +52,7 @@ fn main() -> Result<()> {
         if let Some(folder) = full.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
-        std::fs::write(&full, text).with_context(|| format!("cannot write {}", full.display()))?;
+        std::fs::write(&full, content).with_context(|| format!("cannot write {}", full.display()))?;
         println!("wrote {}", path.display());
     }
     if !stale.is_empty() {
@@ -60,16 +64,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Every generated file, by its path in the checkout.
-fn files() -> Vec<(PathBuf, String)> {
+/// Every generated file besides code, by its path in the checkout.
+fn manifests(lock: String) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let crds = Path::new("deploy/crds");
-    let manifests = knit_crds::manifests();
-    files.push((crds.join("Kustomization"), kustomization(manifests.iter().map(|(name, _)| name.as_str()))));
-    files.extend(manifests.into_iter().map(|(name, text)| (crds.join(name), text)));
+    let schemas = knit_crds::manifests();
+    files.push((crds.join("Kustomization"), kustomization(schemas.iter().map(|(name, _)| name.as_str()))));
+    files.extend(schemas.into_iter().map(|(name, text)| (crds.join(name), text)));
     files.push((PathBuf::from("deploy/beside/roles.yaml"), roles::manifest()));
     files.push((PathBuf::from("deploy/placement/policies.yaml"), placement::manifest()));
-    files.push((PathBuf::from(api::LOCK), api::lock()));
+    files.push((PathBuf::from(api::LOCK), lock));
     files.push((PathBuf::from("api/reasons.md"), api::reasons()));
     let copies = chart::copies(&files);
     files.extend(copies);

@@ -26,6 +26,18 @@ pub fn command() -> Result<()> {
     check("clippy", || {
         run(cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
     })?;
+    check("clippy without cluster support and fast path", || {
+        run(cargo(&[
+            "clippy",
+            "--package",
+            "knit",
+            "--no-default-features",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    })?;
     let deny = cargo_deny()?;
     check("licences, bans and sources", || {
         let mut deny = Command::new(deny);

@@ -61,6 +61,34 @@ fn version_prints_the_package_version() {
 }
 
 #[test]
+fn version_and_help_list_the_built_in_features() {
+    let built_in: Vec<&str> =
+        [("cluster", cfg!(feature = "cluster")), ("fast-path", cfg!(feature = "fast-path"))]
+            .into_iter()
+            .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
+            .collect();
+    let json: serde_json::Value = serde_json::from_slice(&knit(&["version", "-o", "json"]).stdout).unwrap();
+    assert_eq!(json["features"], serde_json::json!(built_in));
+    let list = if built_in.is_empty() { "none".to_owned() } else { built_in.join(", ") };
+    assert!(output_text(&knit(&["version"])).ends_with(&format!("features: {list}\n")));
+    assert!(output_text(&knit(&["--help"])).contains(&format!("Built-in features: {list}")));
+}
+
+#[test]
+fn commands_for_clusters_are_offered_only_with_cluster_support() {
+    for command in ["controller", "preflight", "uninstall"] {
+        let output = knit(&[command, "--help"]);
+        assert_eq!(output.status.success(), cfg!(feature = "cluster"), "{command}");
+    }
+    let output = knit(&["agent", "--profile", "beside", "--node-name", "a", "--print-config"]);
+    assert_eq!(output.status.success(), cfg!(feature = "cluster"));
+    if !cfg!(feature = "cluster") {
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("`beside` needs cluster support"), "{text}");
+    }
+}
+
+#[test]
 fn completion_scripts_have_all_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = knit(&["completion", shell]);

@@ -5,4 +5,5 @@
 mod cli;
 mod client;
 mod fake_agent;
+#[cfg(feature = "cluster")]
 mod preflight;
