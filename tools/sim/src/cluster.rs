@@ -273,7 +273,9 @@ impl Cluster {
         for effect in effects {
             match effect {
                 Effect::Journal(record) => self.journal(node, &record),
-                Effect::Observe { unit, request: look } => self.execute(node, KernelEffect::Observe(unit, look)),
+                Effect::Observe { unit, request: look } => {
+                    self.execute(node, KernelEffect::Observe(unit, look))
+                }
                 Effect::Apply { unit, plan } => {
                     self.nodes[node].applying.insert(unit.clone(), Arc::clone(&plan));
                     self.execute(node, KernelEffect::Apply(unit, plan));

@@ -55,7 +55,13 @@ impl Cluster {
     }
 
     /// The API server processes the request and responds.
-    pub(crate) fn process_request(&mut self, node: usize, incarnation: u32, request: BlockRequest, attempt: u64) {
+    pub(crate) fn process_request(
+        &mut self,
+        node: usize,
+        incarnation: u32,
+        request: BlockRequest,
+        attempt: u64,
+    ) {
         if self.is_lost(node) {
             return;
         }
@@ -117,7 +123,9 @@ impl Cluster {
 
     fn handle_block_event(&mut self, node: usize, event: BlockEvent) {
         let (what, name) = match &event {
-            BlockEvent::Applied(block) if block.is_local => ("holds", format!("{} {}", block.name, block.uid)),
+            BlockEvent::Applied(block) if block.is_local => {
+                ("holds", format!("{} {}", block.name, block.uid))
+            }
             BlockEvent::Applied(block) => {
                 ("receives block of another node:", format!("{} {} of {}", block.name, block.uid, block.node))
             }

@@ -1,11 +1,10 @@
 //! The decisions of the controller, without an API server.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use knit_controller::labels::Labels;
-use knit_controller::{Effect, Event, HeldBlock, State, step};
-use knit_crds::Object;
+use knit_controller_engine::labels::Labels;
+use knit_controller_engine::{Effect, Event, HeldBlock, State, step};
 use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
-use knit_kube::WatchUpdate;
+use knit_crds::{Object, WatchUpdate};
 use serde_json::{Value, json};
 
 const MINE: &str = "podconfig.finalizers.opdev.io";
@@ -158,10 +157,7 @@ fn a_problem_on_any_node_is_in_the_status_and_published_once() {
         controller.handle(Event::NodeNetworks(WatchUpdate::Applied((name.to_owned(), node.clone()))));
     }
     let effects = controller.reconcile(0);
-    assert_eq!(
-        ready(&status(&effects)),
-        ("False", "NotOwned", "link pcbr0 exists and is not owned by Knit")
-    );
+    assert_eq!(ready(&status(&effects)), ("False", "NotOwned", "link pcbr0 exists and is not owned by Knit"));
     assert!(
         matches!(&effects[1], Effect::PublishEvent { reason, .. } if reason == "NotOwned"),
         "{effects:?}"

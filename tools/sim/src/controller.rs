@@ -1,10 +1,9 @@
 //! The controller's real decisions, fed by delayed watch events.
 
-use knit_controller::labels::Labels;
-use knit_controller::{Effect, Event, HeldBlock, State, step};
-use knit_crds::Object;
+use knit_controller_engine::labels::Labels;
+use knit_controller_engine::{Effect, Event, HeldBlock, State, step};
 use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
-use knit_kube::WatchUpdate;
+use knit_crds::{Object, WatchUpdate};
 
 use crate::api_server::{BlockChange, NODE_STATES};
 use crate::cluster::{Cluster, ScheduledEvent};
@@ -107,12 +106,13 @@ impl Cluster {
         }
         self.propagate_changes();
         let state = &self.controller.state;
-        let next = match (self.controller.pending.is_empty(), state.needs_reconcile(), state.has_missing_nodes()) {
-            (false, _, _) => Some(BATCH_INTERVAL),
-            (_, true, _) => Some(WAIT_RETRY_INTERVAL),
-            (_, _, true) => Some(NODE_GC_INTERVAL),
-            _ => None,
-        };
+        let next =
+            match (self.controller.pending.is_empty(), state.needs_reconcile(), state.has_missing_nodes()) {
+                (false, _, _) => Some(BATCH_INTERVAL),
+                (_, true, _) => Some(WAIT_RETRY_INTERVAL),
+                (_, _, true) => Some(NODE_GC_INTERVAL),
+                _ => None,
+            };
         self.controller.is_scheduled = next.is_some();
         if let Some(delay) = next {
             self.queue.schedule(delay, ScheduledEvent::ReconcileController);

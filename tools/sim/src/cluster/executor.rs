@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use knit_engine::call::NetnsInfo;
-use knit_engine::{PlanResult, CallId, Event, ApplyFailure, PublicKeys, ObserveRequest, Unit};
+use knit_engine::{ApplyFailure, CallId, Event, ObserveRequest, PlanResult, PublicKeys, Unit};
 use knit_model::problem::{Problem, Reason};
 use knit_model::sandbox::SandboxInstance;
 use knit_model::{Plan, SandboxId};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use knit_engine::call::{InterfaceRequest, AttachRequest, AttachmentMetadata, DetachScope, SandboxRequest};
+use knit_engine::call::{AttachRequest, AttachmentMetadata, DetachScope, InterfaceRequest, SandboxRequest};
 use knit_engine::pods::{Pod as ApiPod, RunningSandbox};
-use knit_engine::{CallResult, CallId, DetachRequest, Event};
+use knit_engine::{CallId, CallResult, DetachRequest, Event};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, SandboxId, Scope};
 
@@ -174,7 +174,14 @@ impl Cluster {
         self.nodes[node].calls.insert(call.clone(), Call::Del(number));
         let netns = format!("/run/netns/{}", id.0);
         let which = DetachScope::Interfaces([primary_interface()].into());
-        let detach = DetachRequest { call, sandbox: id, netns, scope: which, forget_sandbox: true, started_at: self.queue.now() };
+        let detach = DetachRequest {
+            call,
+            sandbox: id,
+            netns,
+            scope: which,
+            forget_sandbox: true,
+            started_at: self.queue.now(),
+        };
         self.record_trace(node, "detaches", TraceSubject::Pod(number));
         self.handle(node, Event::DetachRequested(detach));
     }
