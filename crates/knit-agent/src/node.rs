@@ -10,14 +10,14 @@ use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
 use knit_engine::packet_filter::PacketFilter;
 use knit_engine::sockets::SocketListener;
-use knit_engine::{CallResult, PlanResult, CallId, Effect, Event, ObjectKey, Record, State, Unit, step};
+use knit_engine::{CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, Unit, step};
 use knit_ipam::Time;
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::redirect::{DatapathMode, Redirect};
 use knit_kernel::{SandboxNamespaces, memory};
 use knit_model::link::OwnerId;
 use knit_model::{Plan, Sandbox, SandboxId, Scope};
-use knit_store::{Journal, Seq, SegmentSize};
+use knit_store::{Journal, SegmentSize, Seq};
 
 pub use repair::Repair;
 pub use start::FORMAT;
@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Completion, Executor, Faults, Work};
 use crate::keys::KeyDir;
 use crate::packet_filter::AppliedFilter;
-use crate::{plugin_chain, sockets};
+use crate::{host, plugin_chain, sockets};
 
 /// The journal is compacted into a snapshot after this many records.
 const MAX_JOURNAL_RECORDS: u64 = 5_000;
@@ -131,7 +131,10 @@ impl Node {
     }
 
     /// Decides what follows from an event and journals it. Returns the effects for executors.
-    pub fn step(&mut self, event: Event) -> Result<StepResult> {
+    pub fn step(&mut self, mut event: Event) -> Result<StepResult> {
+        if let Event::AttachRequested(attach) = &mut event {
+            host::find_nics(attach);
+        }
         let mut result = StepResult::default();
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
         for effect in step(&mut self.state, event, now()) {
@@ -228,15 +231,24 @@ impl Node {
                         }
                         // Extensions are not called; their success is assumed.
                         Effect::InvokeExtension(one) => {
-                            queue.push_back(Event::ExtensionInvoked { id: one.id, result: Ok(BTreeMap::new()) });
+                            queue.push_back(Event::ExtensionInvoked {
+                                id: one.id,
+                                result: Ok(BTreeMap::new()),
+                            });
                         }
                         // Nothing is created or deleted.
-                        Effect::CreateNetns { .. } | Effect::RemoveNetns { .. } | Effect::ApplyPacketFilter(_) => {}
+                        Effect::CreateNetns { .. }
+                        | Effect::RemoveNetns { .. }
+                        | Effect::ApplyPacketFilter(_) => {}
                         Effect::Block(_) => {}
                         Effect::OfferSockets(offers) => queue.push_back(sockets::without_agent(&offers)),
                         Effect::RunPluginChain { command: verb, interface: chained } => {
                             let result = chained.result.clone().ok_or_else(plugin_chain::unknown_in_dry_run);
-                            queue.push_back(Event::PluginChainDone { key: chained.key(), command: verb, result });
+                            queue.push_back(Event::PluginChainDone {
+                                key: chained.key(),
+                                command: verb,
+                                result,
+                            });
                         }
                         effect @ (Effect::Observe { .. } | Effect::InspectNetns { .. }) => {
                             let mut work = Work::effect(effect, &state, SandboxNamespaces::new(), false);

@@ -349,8 +349,9 @@ fn on_nic<'a>(
             let message = format!("device {} is interface {interface} of sandbox {sandbox}", device.id);
             (Reason::Conflict, message)
         }
-        (None, Err(error)) => (Reason::NotFound, error.clone()),
-        (None, Ok(_)) => return Ok(Cow::Borrowed(request)),
+        (None, Some(Err(error))) => (Reason::NotFound, error.clone()),
+        (None, None) => (Reason::NotFound, format!("the NIC of device {} is unknown", device.id)),
+        (None, Some(Ok(_))) => return Ok(Cow::Borrowed(request)),
     };
     Err(problem(&format!("{field}.device_id"), reason, message))
 }

@@ -1,9 +1,12 @@
 //! Attach options: address ranges requested by the caller, and a host device that becomes the interface.
 
-use knit_engine::call::{InterfaceRequest, DetachRequest, RequestedDevice, AttachmentMetadata, RangeRequest, DetachScope, SandboxRequest};
-use knit_engine::{CallResult, AttachRequest, CallId, Event, State};
+use knit_engine::call::{
+    AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, RangeRequest, RequestedDevice,
+    SandboxRequest,
+};
+use knit_engine::{AttachRequest, CallId, CallResult, Event, State};
 use knit_model::intent::{IntentSpec, InterfaceIntent, NetworkIntent, UplinkIntent};
-use knit_model::link::{Attrs, HostDevice, Kind, MovedDevice, Link};
+use knit_model::link::{Attrs, HostDevice, Kind, Link, MovedDevice};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::{NetState, SandboxId, Scope};
@@ -18,7 +21,8 @@ fn node() -> Node {
     state.scope(&Scope::Host).add_link(nic);
     let mut node = Node::with_kernel(state);
     let ranges = ["10.75.0.0/24", "fd75::/64"].map(|range| range.parse().unwrap()).to_vec();
-    let network = NetworkIntent { name: "blue".to_owned(), ranges, isolated: false, mtu: None, overlay: None };
+    let network =
+        NetworkIntent { name: "blue".to_owned(), ranges, isolated: false, mtu: None, overlay: None };
     node.handle(Event::ObjectApplied(object(
         "VirtualNetwork",
         "cnf",
@@ -28,7 +32,12 @@ fn node() -> Node {
     node
 }
 
-fn attach(node: &mut Node, id: &str, network: &str, options: &InterfaceRequest) -> Result<Vec<String>, Problem> {
+fn attach(
+    node: &mut Node,
+    id: &str,
+    network: &str,
+    options: &InterfaceRequest,
+) -> Result<Vec<String>, Problem> {
     node.handle(Event::AttachRequested(Box::new(AttachRequest {
         call: CallId(format!("{id}-{}", node.journal.len())),
         dialect: Dialect::Cni,
@@ -57,14 +66,28 @@ fn attach(node: &mut Node, id: &str, network: &str, options: &InterfaceRequest) 
 fn detach(node: &mut Node, id: &str) {
     let (call, sandbox) = (CallId(format!("{id}-detach")), SandboxId(id.to_owned()));
     let (which, netns) = (DetachScope::All, String::new());
-    node.handle(Event::DetachRequested(DetachRequest { call, sandbox, netns, scope: which, forget_sandbox: true, started_at: 0 }));
+    node.handle(Event::DetachRequested(DetachRequest {
+        call,
+        sandbox,
+        netns,
+        scope: which,
+        forget_sandbox: true,
+        started_at: 0,
+    }));
     assert_eq!(node.results.pop(), Some(CallResult::Detached));
 }
 
 fn range_sets(sets: &[&[&str]]) -> InterfaceRequest {
-    let range =
-        |subnet: &&str| RangeRequest { subnet: subnet.parse().unwrap(), first: None, last: None, gateway: None };
-    InterfaceRequest { sets: sets.iter().map(|set| set.iter().map(range).collect()).collect(), ..InterfaceRequest::default() }
+    let range = |subnet: &&str| RangeRequest {
+        subnet: subnet.parse().unwrap(),
+        first: None,
+        last: None,
+        gateway: None,
+    };
+    InterfaceRequest {
+        sets: sets.iter().map(|set| set.iter().map(range).collect()).collect(),
+        ..InterfaceRequest::default()
+    }
 }
 
 fn is_empty(node: &Node) -> bool {
@@ -143,7 +166,7 @@ fn device(nic: Result<&str, &str>, network: Option<&str>) -> InterfaceRequest {
         ..*intent
     };
     let nic = nic.map(|name| name.parse().unwrap()).map_err(str::to_owned);
-    let device = RequestedDevice { id: "0000:00:1f.6".to_owned(), nic };
+    let device = RequestedDevice { id: "0000:00:1f.6".to_owned(), nic: Some(nic) };
     InterfaceRequest { link: Some(Box::new(link)), device: Some(device), ..InterfaceRequest::default() }
 }
 
@@ -193,6 +216,13 @@ fn device_is_moved_through_an_open_uplink_and_returns_to_the_host() {
     assert_eq!(
         (rejected.reason, rejected.message.as_str()),
         (Reason::NotFound, "device 0000:00:1f.6 has no NIC")
+    );
+    let mut unknown = moved;
+    unknown.device.as_mut().unwrap().nic = None;
+    let rejected = attach(&mut node, "b", "", &unknown).unwrap_err();
+    assert_eq!(
+        (rejected.reason, rejected.message.as_str()),
+        (Reason::NotFound, "the NIC of device 0000:00:1f.6 is unknown")
     );
 
     // On a network the device gets addresses and is not a bridge port.
