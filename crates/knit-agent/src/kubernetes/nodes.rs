@@ -19,6 +19,7 @@ use knit_model::intent::{LocalNode, NodeRoutesIntent, PeerNode, TunnelEndpoint};
 use knit_model::problem::Problem;
 use node_summary::{NodeInfo, NodeSummary};
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_blocking;
 
 use super::{Context, address_capacity, published_key};
 use crate::config::ClusterNetworkConfig;
@@ -142,10 +143,17 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
                 peer.ranges.append(&mut blocks);
             }
         }
-        let found = match HostLinks::read(own.addresses.clone()).await {
-            Ok(links) => network(&context.node, &own, &nodes, &config, ranges.pools, &links),
-            Err(why) => Err(why.to_string()),
+        let links = match HostLinks::read(own.addresses.clone()).await {
+            Ok(links) => links,
+            Err(why) => {
+                tracing::warn!(error = %why, "cannot read the node's links; routes to other nodes stay unchanged");
+                continue;
+            }
         };
+        // Takes long with thousands of nodes.
+        let node = Arc::clone(&context.node);
+        let compute = move || network(&node, &own, &nodes, &config, ranges.pools, &links);
+        let Ok(found) = spawn_blocking(compute).await else { continue };
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
