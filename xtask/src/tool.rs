@@ -96,7 +96,7 @@ pub const TOOLS: &[Tool] = &[
     Tool {
         command: "sim",
         about: "Simulate a large cluster without a kernel; a seed replays",
-        package: "knit-simulator",
+        package: "knit-sim",
         ..TOOL
     },
     Tool {

@@ -61,8 +61,9 @@ fn limited(id: &str, pod: &Pod, ingress: &str, egress: &str) -> v1::AttachReques
     let mut request = attach(id, &netns(pod));
     let printed =
         [("ingress", ingress), ("egress", egress)].into_iter().filter(|(_, limit)| !limit.is_empty());
-    request.sandbox.as_mut().unwrap().annotations =
-        printed.map(|(direction, limit)| (format!("kubernetes.io/{direction}-bandwidth"), limit.to_owned())).collect();
+    request.sandbox.as_mut().unwrap().annotations = printed
+        .map(|(direction, limit)| (format!("kubernetes.io/{direction}-bandwidth"), limit.to_owned()))
+        .collect();
     request
 }
 

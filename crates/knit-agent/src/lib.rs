@@ -15,6 +15,7 @@ pub mod config;
 pub mod daemon;
 pub mod error;
 pub mod executor;
+mod host;
 pub mod http;
 pub mod keys;
 #[cfg(feature = "kubernetes")]

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Completion, Executor, Faults, Work};
 use crate::keys::KeyDir;
 use crate::packet_filter::AppliedFilter;
-use crate::{plugin_chain, sockets};
+use crate::{host, plugin_chain, sockets};
 
 /// The journal is compacted into a snapshot after this many records.
 const MAX_JOURNAL_RECORDS: u64 = 5_000;
@@ -131,7 +131,10 @@ impl Node {
     }
 
     /// Decides what follows from an event and journals it. Returns the effects for executors.
-    pub fn step(&mut self, event: Event) -> Result<StepResult> {
+    pub fn step(&mut self, mut event: Event) -> Result<StepResult> {
+        if let Event::AttachRequested(attach) = &mut event {
+            host::find_nics(attach);
+        }
         let mut result = StepResult::default();
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
         for effect in step(&mut self.state, event, now()) {

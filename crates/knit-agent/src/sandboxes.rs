@@ -64,6 +64,11 @@ pub fn instance_of(netns: &Netns) -> Result<SandboxInstance> {
     Ok(SandboxInstance { boot: boot_id()?, cookie: netns.cookie()? })
 }
 
+/// The instance of a sandbox whose namespace is at this path. The host's namespace is rejected.
+pub fn instance_at(path: &Path) -> Result<SandboxInstance> {
+    instance_of(&Netns::open_sandbox(path, &Netns::current()?)?)
+}
+
 /// The node's boot id.
 pub fn boot_id() -> Result<String> {
     let path = knit_kernel::sysctl_root().join("kernel/random/boot_id");

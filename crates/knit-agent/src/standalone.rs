@@ -13,7 +13,6 @@ use std::path::Path;
 
 use knit_crds::Object;
 use knit_engine::{Event, ObjectKey, Record, Revision, State};
-use knit_kernel::Netns;
 use knit_model::sandbox::Isolation;
 use knit_model::{Sandbox, SandboxId};
 
@@ -98,8 +97,7 @@ impl<H: NodeAccess> Standalone<H> {
     ) -> Result<()> {
         let id = sandbox_id(namespace, name);
         let netns = sandboxes::netns_of(holder);
-        let handle = Netns::open_sandbox(Path::new(&netns), &Netns::current()?)?;
-        let instance = sandboxes::instance_of(&handle)?;
+        let instance = sandboxes::instance_at(Path::new(&netns))?;
         let uid = format!("{}-{}", instance.boot, instance.cookie);
         let (pod, namespace) = (name.to_owned(), namespace.to_owned());
         let isolation = Isolation::Netns;

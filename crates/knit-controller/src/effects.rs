@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use knit_controller_engine::{Effect, Event, sample};
 use knit_crds::Object;
 use knit_crds::states::{NodeNetwork, PodAddressBlock};
 use knit_engine::ObjectKey;
@@ -12,9 +13,6 @@ use knit_kube::kube::{self, Api, Client, ResourceExt};
 use knit_kube::{EventRecorder, FIELD_MANAGER, Severity, api_resource};
 use knit_model::provenance::ObjectRef;
 use serde_json::json;
-
-use crate::sample;
-use crate::step::{Effect, Event};
 
 /// Executes effects against the API server.
 #[derive(Clone)]

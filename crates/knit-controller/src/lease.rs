@@ -1,12 +1,21 @@
 //! Leader election by a Lease.
+//!
+//! A Lease expires on the candidate's own monotonic clock, every write carries the `resourceVersion` that it is based
+//! on, and a holder that cannot reach the API server stops before others can acquire the Lease.
+//!
+//! This is own code because no library guarantees that. kube has no leader election, and of the libraries for it only
+//! `kube-lease-manager` (0.13.1) builds with kube 5. There a holder without an API server stays the leader, because
+//! failed renewals are only logged; expiry compares `renewTime` with the candidate's wall clock, so clock skew makes
+//! two leaders; an expired Lease is released by a patch without `resourceVersion`, which can remove a holder that has
+//! just acquired it; and responses of the API server, which [`Health`] needs on a standby, are not reported.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use knit_kube::kube::api::PostParams;
 use knit_kube::kube::{self, Api, Client};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::health::Health;
 
@@ -73,12 +82,16 @@ impl Election {
 
     /// Renews the Lease, and returns when it is lost.
     pub async fn renew_until_lost(&mut self) {
-        let mut renewed = Instant::now();
-        while renewed.elapsed() < RENEW_DEADLINE {
-            sleep(RENEW_INTERVAL).await;
+        let mut deadline = Instant::now() + RENEW_DEADLINE;
+        loop {
+            let started = Instant::now() + RENEW_INTERVAL;
+            if started >= deadline {
+                return sleep_until(deadline).await;
+            }
+            sleep_until(started).await;
             // A slow API server must not delay the decision to stop.
-            match timeout(RENEW_INTERVAL, self.try_hold()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+            match timeout_at(deadline.min(started + RENEW_INTERVAL), self.try_hold()).await {
+                Ok(Ok(true)) => deadline = started + RENEW_DEADLINE,
                 Ok(Ok(false)) => return,
                 Ok(Err(why)) => tracing::warn!(%why, "cannot renew the lease"),
                 Err(_) => tracing::warn!("timeout while renewing the lease"),
@@ -145,7 +158,35 @@ fn is_acquired(result: kube::Result<Lease>) -> kube::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response, StatusCode};
+    use knit_kube::kube::client::Body;
+
     use super::*;
+
+    /// A candidate with an API server that responds after this time with an internal error.
+    fn candidate(delay: Duration) -> Election {
+        let respond = move |_: Request<Body>| async move {
+            sleep(delay).await;
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            Ok::<_, Infallible>(response)
+        };
+        let client = Client::new(tower::service_fn(respond), "knit");
+        Election::new(client, "knit", "me", Health::default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_cannot_renew_stops_at_the_deadline() {
+        for delay in [Duration::ZERO, Duration::from_secs(2), Duration::from_secs(3600)] {
+            let start = Instant::now();
+            candidate(delay).renew_until_lost().await;
+            let elapsed = start.elapsed();
+            let latest = RENEW_DEADLINE + Duration::from_millis(10);
+            assert!((RENEW_DEADLINE - RENEW_INTERVAL..=latest).contains(&elapsed), "{delay:?}: {elapsed:?}");
+        }
+    }
 
     #[test]
     fn only_an_expired_lease_is_acquired() {

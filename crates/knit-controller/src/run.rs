@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
+use knit_controller_engine::{Effect, Event, HeldBlock, State, labels, sample, step};
 use knit_crds::states::{NodeNetwork, PodAddressBlock, PodNetworkState};
 use knit_crds::{KindInfo, Object};
 use knit_engine::ObjectKey;
@@ -20,11 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::effects::Executor;
 use crate::health::{self, Health};
-use crate::labels;
 use crate::lease::Election;
-use crate::sample;
-use crate::state::HeldBlock;
-use crate::{Effect, Event, State, step};
 
 /// The delay after the first update, so that updates that arrive together are reconciled together.
 const BATCH_DELAY: Duration = Duration::from_millis(20);

@@ -11,6 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use knit_controller_engine::{finalizer, labels};
 use knit_crds::states::{NodeNetwork, PodNetworkState};
 use knit_crds::{KindInfo, Object};
 use knit_kube::api_resource;
@@ -20,9 +21,6 @@ use knit_kube::kube::{self, Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
-
-use crate::labels;
-use crate::step::finalizer;
 
 /// The label selector of Knit's own manifests.
 const LABEL: &str = "app.kubernetes.io/part-of=knit";

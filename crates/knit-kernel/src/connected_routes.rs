@@ -60,8 +60,9 @@ impl ConnectedRoutes {
         Ok(routes)
     }
 
-    /// The lowest metric wins; among equal metrics the first, as in the kernel.
-    fn add(&mut self, to: IpNet, metric: u32, link: Option<IfName>) {
+    /// Adds a route; `link` is `None` behind a router. The lowest metric wins; among equal metrics the first, as in the
+    /// kernel.
+    pub fn add(&mut self, to: IpNet, metric: u32, link: Option<IfName>) {
         let best = self.routes.entry(to).or_insert_with(|| BestRoute { metric, link: link.clone() });
         if metric < best.metric {
             *best = BestRoute { metric, link };

@@ -10,6 +10,7 @@ mod watch;
 
 pub use client::{Error, client, connect, load_config};
 pub use kinds::{FIELD_MANAGER, api_resource, apply, parse_object};
+pub use knit_crds::{Severity, WatchUpdate};
 pub use kube;
-pub use recorder::{EventRecorder, Severity};
-pub use watch::{WatchUpdate, watch, watch_with_errors};
+pub use recorder::EventRecorder;
+pub use watch::{watch, watch_with_errors};

@@ -1,20 +1,12 @@
 //! Kubernetes Events.
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use knit_crds::Severity;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder as KubeRecorder, Reporter};
 
 /// The maximum length of a note, which the API server enforces.
 const MAX_NOTE: usize = 1_000;
-
-/// The type of an Event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
-    /// Informational.
-    Normal,
-    /// Needs attention.
-    Warning,
-}
 
 /// Publishes Events. Repeated Events are aggregated.
 #[derive(Clone)]

@@ -1,9 +1,9 @@
 //! Admission policies that restrict pods to nodes that support their networks, generated from the list of kinds.
 //!
 //! The API server evaluates each policy when a pod is created, once for every object of its kind in the pod's namespace. Node
-//! labels say what a node supports, see `knit_controller::labels`.
+//! labels say what a node supports, see `knit_controller_engine::labels`.
 
-use knit_controller::labels::{LINK_LABEL_PREFIX, UPLINK_LABEL_PREFIX};
+use knit_controller_engine::labels::{LINK_LABEL_PREFIX, UPLINK_LABEL_PREFIX};
 use knit_crds::{KindInfo, Object};
 use knit_model::Kind;
 

@@ -1,6 +1,8 @@
-//! Checks of the source itself: the dependencies between crates, private vocabulary, and terms that have to be found.
+//! Checks of the source itself: the dependencies between crates and layers, private vocabulary, and terms that have to be
+//! found.
 
 mod dependencies;
+mod layers;
 mod vocabulary;
 
 use std::path::PathBuf;
@@ -10,6 +12,7 @@ use anyhow::{Context, Result};
 use knit_dev::{places, process};
 
 pub use dependencies::check as dependencies;
+pub use layers::check as layers;
 pub use vocabulary::check as vocabulary;
 
 /// The files that git tracks below these folders and that end so, with their texts.

@@ -23,6 +23,7 @@ pub fn command() -> Result<()> {
     check("formatting", || run(cargo(&["fmt", "--all", "--check"])))?;
     check("vocabulary", checks::vocabulary)?;
     check("dependencies between crates", checks::dependencies)?;
+    check("dialects without the kernel layer", checks::layers)?;
     check("clippy", || {
         run(cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
     })?;

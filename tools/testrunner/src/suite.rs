@@ -37,7 +37,7 @@ pub fn command(suite: Suite) -> Result<()> {
     let outcome = match suite {
         Suite::Conformance => run_conformance(),
         Suite::Soak => run_tool("knit-soak"),
-        Suite::Sim => run_tool("knit-simulator"),
+        Suite::Sim => run_tool("knit-sim"),
     };
     let result = match &outcome {
         Ok(result) => result.clone(),

@@ -15,7 +15,8 @@ use knit_testbed::{Pod, eventually};
 const TARGET: &str = "10.75.0.3:8080";
 const METRICS: u16 = 9475;
 const TIMEOUT: Duration = Duration::from_secs(10);
-const AGENT_FLAGS: [&str; 5] = ["--cluster-anti-spoofing", "--cluster-data-path", "ebpf", "--resync-seconds", "1"];
+const AGENT_FLAGS: [&str; 5] =
+    ["--cluster-anti-spoofing", "--cluster-data-path", "ebpf", "--resync-seconds", "1"];
 
 /// A host whose BPF pins are removed on drop, also if a test fails: pins outlive processes.
 struct Host {

@@ -231,7 +231,7 @@ mod tests {
         pods.list(vec![pod(Some("blue"))]);
         assert_eq!(sync(Some(&definitions), &pods, &mut state), None, "definitions have not synced");
         definitions.handle(WatchUpdate::Listed(Vec::new()));
-        let missing = "there is no NetworkAttachmentDefinition shop/blue".to_owned();
+        let missing = "NetworkAttachmentDefinition shop/blue not found".to_owned();
         assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec![missing]));
         definitions.handle(WatchUpdate::Applied(definition("blue", BLUE)));
         assert_eq!(sync(Some(&definitions), &pods, &mut state), Some(vec!["br0 None".to_owned()]));
@@ -268,7 +268,7 @@ mod tests {
         pods.apply(pod(Some("")));
         assert_eq!(sync(Some(&restarted), &pods, &mut state), Some(Vec::new()));
         pods.apply(pod(Some("blue")));
-        let missing = "there is no NetworkAttachmentDefinition shop/blue".to_owned();
+        let missing = "NetworkAttachmentDefinition shop/blue not found".to_owned();
         assert_eq!(sync(Some(&restarted), &pods, &mut state), Some(vec![missing]));
     }
 

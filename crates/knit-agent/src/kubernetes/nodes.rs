@@ -11,8 +11,6 @@ use std::time::Duration;
 use ipnet::IpNet;
 use knit_engine::pools::PodRanges;
 use knit_engine::{Event, blocks};
-use knit_kernel::Netns;
-use knit_kernel::connected_routes::{ConnectedRoutes, link_by_address};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
@@ -26,6 +24,7 @@ use tokio::task::spawn_blocking;
 use super::{Context, address_capacity, published_key};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{ClusterNetworkObject, ReadinessBlocker};
+use crate::host::{HostLinks, NodeAddresses};
 
 /// How often the node's links are read again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
@@ -144,8 +143,16 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
                 peer.ranges.append(&mut blocks);
             }
         }
+        let links = match HostLinks::read(own.addresses.clone()).await {
+            Ok(links) => links,
+            Err(why) => {
+                tracing::warn!(error = %why, "cannot read the node's links; routes to other nodes stay unchanged");
+                continue;
+            }
+        };
+        // Takes long with thousands of nodes.
         let node = Arc::clone(&context.node);
-        let compute = move || network(&node, &own, &nodes, &config, ranges.pools);
+        let compute = move || network(&node, &own, &nodes, &config, ranges.pools, &links);
         let Ok(found) = spawn_blocking(compute).await else { continue };
         let cluster = match found {
             Ok(cluster) => cluster,
@@ -185,24 +192,23 @@ fn not_ready(context: &Context, why: &str) {
     context.handle.set_readiness_blocker(POD_RANGE_CONDITION, Some(blocker));
 }
 
-/// The cluster network of this node. Reads the kernel's links; the engine chooses the transport to each node.
+/// The cluster network of this node. The engine chooses the transport to each node.
 fn network(
     node: &str,
     own: &NodeInfo,
     others: &BTreeMap<String, NodeInfo>,
     config: &ClusterNetworkConfig,
     pools: Vec<IpNet>,
+    links: &HostLinks,
 ) -> Result<ClusterNetworkObject, String> {
-    let host = Netns::current().map_err(|why| why.to_string())?;
     let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
-    let links = ConnectedRoutes::read(&host).map_err(|why| why.to_string())?;
     let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
     let peers = others.map(|(name, peer)| {
         // Routes need a peer on the same link: a router in between does not know the pod ranges.
         let (on_link, far): (Vec<_>, Vec<_>) = peer
             .addresses
             .iter()
-            .map(|address| (*address, links.link_for(*address)))
+            .map(|address| (*address, links.routes.link_for(*address)))
             .partition(|(_, link)| link.is_some());
         let on_link = on_link.into_iter().filter_map(|(address, link)| Some((address, link?.clone())));
         PeerNode {
@@ -213,11 +219,9 @@ fn network(
             key: peer.key,
         }
     });
-    let endpoints = tunnel_endpoints(&own.addresses, |address| mtu_at(&host, address));
+    let endpoints = tunnel_endpoints(&own.addresses, &links.addresses);
     let mtu = config.mtu_over(&endpoints);
-    let local_node = local_node(node, &own.addresses, &links, &bridge, |address| {
-        link_by_address(&host, address).ok().flatten()
-    });
+    let local_node = local_node(node, &own.addresses, links, &bridge);
     let routes = NodeRoutesIntent {
         pools,
         local_node: Some(local_node),
@@ -227,15 +231,10 @@ fn network(
 }
 
 /// This node as egress gateways need it: its addresses, and the ranges on its links except the pod bridge.
-fn local_node(
-    node: &str,
-    own: &[IpAddr],
-    links: &ConnectedRoutes,
-    bridge: &IfName,
-    link_at: impl Fn(IpAddr) -> Option<IfName>,
-) -> LocalNode {
-    let addresses = own.iter().filter_map(|address| Some((*address, link_at(*address)?)));
-    let links = links.ranges().filter(|(_, link)| *link != bridge);
+fn local_node(node: &str, own: &[IpAddr], links: &HostLinks, bridge: &IfName) -> LocalNode {
+    let link_of = |address: &IpAddr| Some((*address, links.addresses.get(address)?.name.clone()));
+    let addresses = own.iter().filter_map(link_of);
+    let links = links.routes.ranges().filter(|(_, link)| *link != bridge);
     LocalNode {
         name: node.to_owned(),
         addresses: addresses.collect(),
@@ -243,18 +242,12 @@ fn local_node(
     }
 }
 
-/// The tunnel endpoints of this node. Reads the kernel's links.
-pub(super) fn tunnel_endpoints_at(own: &[IpAddr]) -> Result<Vec<TunnelEndpoint>, String> {
-    let host = Netns::current().map_err(|why| why.to_string())?;
-    Ok(tunnel_endpoints(own, |address| mtu_at(&host, address)))
-}
-
-/// The first address of each family that a link of this node has.
-fn tunnel_endpoints(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> Vec<TunnelEndpoint> {
+/// The tunnel endpoints of this node: the first address of each family that one of its links has.
+pub(super) fn tunnel_endpoints(own: &[IpAddr], on_links: &NodeAddresses) -> Vec<TunnelEndpoint> {
     let mut endpoints: Vec<TunnelEndpoint> = Vec::new();
     for address in own {
         if endpoints.iter().all(|endpoint| endpoint.address.is_ipv4() != address.is_ipv4())
-            && let Some(mtu) = mtu_at(*address)
+            && let Some(mtu) = on_links.get(address).and_then(|link| link.mtu)
         {
             endpoints.push(TunnelEndpoint { address: *address, mtu });
         }
@@ -262,15 +255,45 @@ fn tunnel_endpoints(own: &[IpAddr], mtu_at: impl Fn(IpAddr) -> Option<u32>) -> V
     endpoints
 }
 
-/// The MTU of the link with an address of the node.
-fn mtu_at(host: &Netns, address: IpAddr) -> Option<u32> {
-    let link = link_by_address(host, address).ok().flatten()?;
-    std::fs::read_to_string(format!("/sys/class/net/{link}/mtu")).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use knit_model::intent::IntentSpec;
+
     use super::*;
+    use crate::host::AddressedLink;
+
+    #[test]
+    fn peers_on_a_connected_link_are_next_hops_and_others_are_off_link() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let eth0: IfName = "eth0".parse().unwrap();
+        let node = |own: &str, range: &str| NodeInfo {
+            addresses: vec![address(own)],
+            ranges: vec![range.parse().unwrap()],
+            ..NodeInfo::default()
+        };
+        let own = node("192.0.2.1", "10.1.0.0/24");
+        let others = BTreeMap::from([
+            ("near".to_owned(), node("192.0.2.2", "10.1.1.0/24")),
+            ("far".to_owned(), node("198.51.100.3", "10.1.2.0/24")),
+        ]);
+        let mut links = HostLinks::default();
+        links.addresses.insert(own.addresses[0], AddressedLink { name: eth0.clone(), mtu: Some(9000) });
+        links.routes.add("0.0.0.0/0".parse().unwrap(), 0, None);
+        links.routes.add("192.0.2.0/24".parse().unwrap(), 0, Some(eth0.clone()));
+        let found =
+            network("me", &own, &others, &ClusterNetworkConfig::default(), Vec::new(), &links).unwrap();
+        let routes = found.0.intents.iter().find_map(|intent| match &intent.spec {
+            IntentSpec::NodeRoutes(routes) => Some(routes),
+            _ => None,
+        });
+        let routes = routes.unwrap();
+        let peer = |name: &str| routes.nodes.iter().find(|peer| peer.name == name).unwrap();
+        assert_eq!(peer("near").addresses, [(address("192.0.2.2"), eth0.clone())]);
+        assert_eq!(peer("far").off_link_addresses, [address("198.51.100.3")]);
+        let local = routes.local_node.as_ref().unwrap();
+        assert_eq!(local.addresses, [(own.addresses[0], eth0.clone())]);
+        assert_eq!(local.links, [("192.0.2.0/24".parse().unwrap(), eth0)]);
+    }
 
     #[test]
     fn tunnel_endpoints_are_the_first_address_of_each_family() {
@@ -279,7 +302,9 @@ mod tests {
             .map(|text| text.parse().unwrap())
             .collect();
         // No link has the first IPv4 address.
-        let found = tunnel_endpoints(&own, |address| (address != own[1]).then_some(1500));
+        let link = |name: &str| AddressedLink { name: name.parse().unwrap(), mtu: Some(1500) };
+        let on_links = [own[0], own[2], own[3]].map(|address| (address, link("eth0")));
+        let found = tunnel_endpoints(&own, &on_links.into());
         let found: Vec<String> = found.iter().map(|endpoint| endpoint.address.to_string()).collect();
         assert_eq!(found, ["2001:db8::1", "192.0.2.9"]);
     }

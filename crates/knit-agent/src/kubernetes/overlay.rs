@@ -8,11 +8,11 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use knit_engine::overlay::Underlay;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Context, nodes};
 use crate::config::{ClusterNetworkConfig, Profile};
+use crate::host;
 
 /// How often the node's own links are read again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
@@ -34,13 +34,12 @@ pub(super) async fn run(context: Context, profile: Profile, config: ClusterNetwo
             known.iter().map(|(name, known)| (name.clone(), known.addresses.clone())).collect()
         };
         let Some(own) = all.remove(&*context.node) else { continue };
-        let endpoints = match spawn_blocking(move || nodes::tunnel_endpoints_at(&own)).await {
-            Ok(Ok(endpoints)) => endpoints,
-            Ok(Err(why)) => {
+        let endpoints = match host::node_addresses(own.clone()).await {
+            Ok(on_links) => nodes::tunnel_endpoints(&own, &on_links),
+            Err(why) => {
                 tracing::warn!(error = %why, "cannot read the node's links; overlay tunnels stay unchanged");
                 continue;
             }
-            Err(_) => continue,
         };
         let underlay =
             Underlay { reserved_vni: config.vxlan.vni, port: config.vxlan.port, endpoints, nodes: all };

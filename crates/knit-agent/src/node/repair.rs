@@ -77,7 +77,8 @@ impl Node {
         let on_stray = |hops: &[NextHop]| hops.iter().any(|hop| here(&hop.link));
         // Routes and addresses on foreign links that node routes use belong to the unit of the node routes.
         let node_routes = self.state.units.get(&Unit::NodeRoutes);
-        let is_used = |name: &IfName| node_routes.is_some_and(|node_routes| node_routes.route_links.contains(name));
+        let is_used =
+            |name: &IfName| node_routes.is_some_and(|node_routes| node_routes.route_links.contains(name));
         let is_free = !self.state.is_pending(&Unit::NodeRoutes);
         let is_unused = |name: &IfName| {
             let is_others = host.links.get(name).is_some_and(|link| !is_marked(link));

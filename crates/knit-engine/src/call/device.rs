@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct RequestedDevice {
     /// Its id: a PCI address such as `0000:00:1f.6`, or the name of an auxiliary device.
     pub id: String,
-    /// The name of its NIC on the host, or why it has none.
-    pub nic: Result<IfName, String>,
+    /// The name of its NIC on the host, or why it has none. The node finds it before the engine handles the request.
+    pub nic: Option<Result<IfName, String>>,
 }
 
 impl PartialEq for RequestedDevice {

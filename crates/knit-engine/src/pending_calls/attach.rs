@@ -349,8 +349,9 @@ fn on_nic<'a>(
             let message = format!("device {} is interface {interface} of sandbox {sandbox}", device.id);
             (Reason::Conflict, message)
         }
-        (None, Err(error)) => (Reason::NotFound, error.clone()),
-        (None, Ok(_)) => return Ok(Cow::Borrowed(request)),
+        (None, Some(Err(error))) => (Reason::NotFound, error.clone()),
+        (None, None) => (Reason::NotFound, format!("the NIC of device {} is unknown", device.id)),
+        (None, Some(Ok(_))) => return Ok(Cow::Borrowed(request)),
     };
     Err(problem(&format!("{field}.device_id"), reason, message))
 }
@@ -371,7 +372,8 @@ fn find_existing(
             let message = format!("{title} is attached already");
             return Err(problem(&field, Reason::AlreadyPresent, message));
         }
-        let is_unchanged = InterfaceRequest { limits: request.limits, ..existing.request.clone() } == *request;
+        let is_unchanged =
+            InterfaceRequest { limits: request.limits, ..existing.request.clone() } == *request;
         if (&existing.tenant, &existing.network) != (&place.0, &place.1) || !is_unchanged {
             let message = format!("{title} is attached already, and in another way");
             return Err(problem(&field, Reason::Conflict, message));

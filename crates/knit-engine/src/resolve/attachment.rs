@@ -29,7 +29,7 @@ fn requested(state: &State, sandbox: &Sandbox, attachment: &Attachment) -> Reque
         },
         None => on_network(state, sandbox, attachment),
     };
-    if let Some(RequestedDevice { nic: Ok(nic), .. }) = &attachment.request.device {
+    if let Some(RequestedDevice { nic: Some(Ok(nic)), .. }) = &attachment.request.device {
         spec.kind.set_parent(nic.clone());
         spec.parent = state.uplink_of_nic(&sandbox.namespace, nic).map(|uplink| uplink.name.clone());
         spec.fixed = on_ranges(state, attachment);

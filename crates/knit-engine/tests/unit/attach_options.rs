@@ -166,7 +166,7 @@ fn device(nic: Result<&str, &str>, network: Option<&str>) -> InterfaceRequest {
         ..*intent
     };
     let nic = nic.map(|name| name.parse().unwrap()).map_err(str::to_owned);
-    let device = RequestedDevice { id: "0000:00:1f.6".to_owned(), nic };
+    let device = RequestedDevice { id: "0000:00:1f.6".to_owned(), nic: Some(nic) };
     InterfaceRequest { link: Some(Box::new(link)), device: Some(device), ..InterfaceRequest::default() }
 }
 
@@ -216,6 +216,13 @@ fn device_is_moved_through_an_open_uplink_and_returns_to_the_host() {
     assert_eq!(
         (rejected.reason, rejected.message.as_str()),
         (Reason::NotFound, "device 0000:00:1f.6 has no NIC")
+    );
+    let mut unknown = moved;
+    unknown.device.as_mut().unwrap().nic = None;
+    let rejected = attach(&mut node, "b", "", &unknown).unwrap_err();
+    assert_eq!(
+        (rejected.reason, rejected.message.as_str()),
+        (Reason::NotFound, "the NIC of device 0000:00:1f.6 is unknown")
     );
 
     // On a network the device gets addresses and is not a bridge port.

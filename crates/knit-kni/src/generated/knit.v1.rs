@@ -2988,7 +2988,7 @@ impl ::prost::Name for CheckPodRequest {
 pub struct CheckPodResponse {
     /// True if there is no difference.
     #[prost(bool, tag = "1")]
-    pub as_asked: bool,
+    pub in_sync: bool,
     /// Each difference.
     #[prost(message, repeated, tag = "2")]
     pub differences: ::prost::alloc::vec::Vec<Difference>,

@@ -1,17 +1,15 @@
 //! Traffic counters of pods' interfaces: read whenever a pod's status is written, and every few minutes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use knit_crds::states::{DirectionCounters, InterfaceCounters, PodCounters};
-use knit_kernel::Netns;
-use knit_kernel::counters::{LinkCounters, TrafficCounters, link_counters};
 use knit_model::Sandbox;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::Name;
+use crate::host::{self, LinkCounters, TrafficCounters};
 
 /// Interval of reading all counters. They are written if they changed enough.
 const READ_INTERVAL: Duration = Duration::from_secs(300);
@@ -70,9 +68,7 @@ pub(super) async fn read(pods: Vec<(Name, Sandbox)>) -> BTreeMap<Name, PodCounte
 }
 
 fn read_one(sandbox: &Sandbox) -> Option<PodCounters> {
-    // A virtual machine has no namespace.
-    let netns = Netns::open(Path::new(&sandbox.netns)).ok()?;
-    let found = link_counters(&netns, sandbox.instance.cookie).ok()??;
+    let found = host::interface_counters(sandbox)?;
     Some(found.into_iter().map(|(name, counters)| (name.to_string(), render(counters))).collect())
 }
 

@@ -10,16 +10,13 @@ use knit_crds::states::{
     AppliedObject, KernelState, LinkSupport, NetworkCapacity, NodeBridge, NodeNetworkStatus, UplinkState,
 };
 use knit_engine::{State, Unit};
-use knit_kernel::Netns;
-use knit_kernel::features::{self, Feature, FeatureState as Found};
-use knit_kernel::nics::{Nic, nics};
 use knit_model::intent::IntentSpec;
 use knit_model::problem::Reason;
 use knit_model::{IfName, Kind};
-use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use crate::capacity::NetworkAddresses;
+use crate::host::{self, Feature, FeatureState, Nic};
 
 /// How often NICs are listed.
 const NIC_INTERVAL: Duration = Duration::from_secs(30);
@@ -73,17 +70,17 @@ impl KernelFacts {
     /// Adds the kernel's part, reading it where that is due.
     pub(super) async fn complete(&mut self, status: &mut NodeNetworkStatus, opened: &Opened) {
         if self.kernel.is_none() {
-            self.kernel = spawn_blocking(kernel).await.ok();
+            match host::kernel_features().await {
+                Ok((release, features)) => self.kernel = Some(kernel(release, &features)),
+                Err(why) => tracing::warn!(error = %why, "cannot probe the kernel's features"),
+            }
         }
         let named: BTreeSet<IfName> = opened.keys().cloned().collect();
         let is_due =
             self.listed.as_ref().is_none_or(|(then, at)| *then != named || at.elapsed() >= NIC_INTERVAL);
         if is_due {
-            let also = named.clone();
-            let listed = spawn_blocking(move || nics(&Netns::current()?, &also)).await;
-            match listed {
-                Ok(Ok(nics)) => self.nics = nics,
-                Ok(Err(why)) => tracing::warn!(error = %why, "cannot list the node's NICs"),
+            match host::nics(named.clone()).await {
+                Ok(nics) => self.nics = nics,
                 Err(why) => tracing::warn!(error = %why, "cannot list the node's NICs"),
             }
             self.listed = Some((named, Instant::now()));
@@ -109,12 +106,11 @@ fn uplink(nic: &Nic, opened: &Opened) -> UplinkState {
     }
 }
 
-/// The kernel's release and its probed features.
-fn kernel() -> KernelState {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let links = kinds(&features::detect());
+/// The kernel's release and its supported link kinds.
+fn kernel(release: String, features: &[Feature]) -> KernelState {
+    let links = kinds(features);
     let lacks = links.iter().filter(|link| !link.present).map(|link| link.kind.clone()).collect();
-    KernelState { release: release.trim().to_owned(), lacks, links }
+    KernelState { release, lacks, links }
 }
 
 fn kinds(features: &[Feature]) -> Vec<LinkSupport> {
@@ -123,8 +119,10 @@ fn kinds(features: &[Feature]) -> Vec<LinkSupport> {
         let name = if kind == "host-device" { "netns" } else { kind };
         let feature = features.iter().find(|feature| feature.name == name)?;
         let why = match &feature.state {
-            Found::Present { .. } => String::new(),
-            Found::Absent { reason: why, .. } | Found::Unknown { reason: why, .. } => why.clone(),
+            FeatureState::Present { .. } => String::new(),
+            FeatureState::Absent { reason: why, .. } | FeatureState::Unknown { reason: why, .. } => {
+                why.clone()
+            }
         };
         Some(LinkSupport { kind: kind.to_owned(), present: feature.state.is_present(), why })
     });
@@ -147,9 +145,10 @@ fn capacity(capacity: NetworkAddresses) -> NetworkCapacity {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_unsupported_kind_of_link_has_a_reason() {
-        let kinds = kernel().links;
+    #[tokio::test]
+    async fn every_unsupported_kind_of_link_has_a_reason() {
+        let (release, features) = host::kernel_features().await.unwrap();
+        let kinds = kernel(release, &features).links;
         assert_eq!(kinds.len(), Kind::names().count());
         for kind in kinds {
             assert_eq!(kind.present, kind.why.is_empty(), "{kind:?}");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use knit_kube::WatchUpdate;
+use knit_crds::WatchUpdate;
 
 use crate::state::{HeldBlock, State};
 use crate::step::Effect;

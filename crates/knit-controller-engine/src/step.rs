@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use knit_crds::Object;
 use knit_crds::kinds::UsedCounts;
 use knit_crds::states::{AppliedObject, NodeNetworkStatus, PodNetworkStateStatus};
 use knit_crds::status::READY;
+use knit_crds::{Object, Severity, WatchUpdate};
 use knit_engine::ObjectKey;
-use knit_kube::{Severity, WatchUpdate};
 use knit_model::provenance::ObjectRef;
 use knit_model::quota::ResourceCounts;
 use serde_json::Value;

@@ -1,11 +1,10 @@
 //! The decisions of the controller, without an API server.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-use knit_controller::labels::Labels;
-use knit_controller::{Effect, Event, HeldBlock, State, step};
-use knit_crds::Object;
+use knit_controller_engine::labels::Labels;
+use knit_controller_engine::{Effect, Event, HeldBlock, State, step};
 use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
-use knit_kube::WatchUpdate;
+use knit_crds::{Object, WatchUpdate};
 use serde_json::{Value, json};
 
 const MINE: &str = "podconfig.finalizers.opdev.io";

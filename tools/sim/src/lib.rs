@@ -3,7 +3,7 @@
 //!
 //! Each node is a [`knit_engine::State`] that handles events through [`knit_engine::step`], as in an agent of the
 //! profile `primary`: pods are attached to the cluster network by CNI calls, and tenant pods get a second
-//! interface with an address of a range that nodes share. The controller is [`knit_controller::step`]. Everything
+//! interface with an address of a range that nodes share. The controller is [`knit_controller_engine::step`]. Everything
 //! around them is simulated: the kernel, the API server, the runtime, the clock, and their faults.
 //!
 //! The simulation is deterministic: the same seed gives the same history, event by event. Invariants are checked
@@ -13,7 +13,7 @@ mod api_server;
 mod cluster;
 mod controller;
 mod invariants;
-#[path = "../../knit-model/tests/unit/fake_kernel.rs"]
+#[path = "../../../crates/knit-model/tests/unit/fake_kernel.rs"]
 #[allow(dead_code, reason = "shared with the tests of knit-model")]
 mod kernel;
 mod node;

@@ -1,10 +1,9 @@
 //! The controller's real decisions, fed by delayed watch events.
 
-use knit_controller::labels::Labels;
-use knit_controller::{Effect, Event, HeldBlock, State, step};
-use knit_crds::Object;
+use knit_controller_engine::labels::Labels;
+use knit_controller_engine::{Effect, Event, HeldBlock, State, step};
 use knit_crds::states::{NodeNetworkStatus, PodNetworkStateStatus};
-use knit_kube::WatchUpdate;
+use knit_crds::{Object, WatchUpdate};
 
 use crate::api_server::{BlockChange, NODE_STATES};
 use crate::cluster::{Cluster, ScheduledEvent};
