@@ -2,6 +2,7 @@
 
 mod api;
 mod chart;
+mod pages;
 mod placement;
 mod roles;
 
@@ -71,6 +72,7 @@ fn files() -> Vec<(PathBuf, String)> {
     files.push((PathBuf::from("deploy/placement/policies.yaml"), placement::manifest()));
     files.push((PathBuf::from(api::LOCK), api::lock()));
     files.push((PathBuf::from("api/reasons.md"), api::reasons()));
+    files.extend(pages::files());
     let copies = chart::copies(&files);
     files.extend(copies);
     files

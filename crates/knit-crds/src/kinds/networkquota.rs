@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use knit_model::intent::IntentSpec;
-use knit_model::quota::{ResourceCounts, QuotaIntent};
+use knit_model::quota::{QuotaIntent, ResourceCounts};
 use knit_model::report::Report;
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use knit_model::intent::{SocketBinding, IntentSpec, Socket, SocketIntent};
+use knit_model::intent::{IntentSpec, Socket, SocketBinding, SocketIntent};
 use knit_model::{IfName, Problems};
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
-use knit_model::link::{WireGuardPeer, WireGuard};
+use knit_model::link::{WireGuard, WireGuardPeer};
 use knit_model::{IfName, PrivateKey, PublicKey, SecretKey};
 
 use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
 use crate::error::{Context, Error, Result};
+use crate::features::Probe;
 use crate::netlink::header::GenericHeader;
 use crate::netlink::{Attributes, Header, Message, generic};
 
@@ -47,6 +48,10 @@ type Peers = BTreeMap<PublicKey, WireGuardPeer>;
 
 impl WireKind for WireGuard {
     const CONFIG: &'static str = "CONFIG_WIREGUARD";
+    const PROBES: &'static [Probe] =
+        &[Probe::tunnel("wireguard", "WireGuard", Self::CONFIG, |scratch| scratch.link("wireguard", |_| ()))
+            .module("wireguard")
+            .needed_for("encryption between nodes and pods")];
     const CONFIGURED_FIELDS: &'static [&'static str] = &["private_key", "listen_port", "fwmark", "peers"];
 
     fn encode(&self, _selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, _data: &mut Message) {}
@@ -157,7 +162,8 @@ struct PeerUpdate {
 
 /// The updates from some peers to others. Unchanged peers are omitted.
 fn peer_updates(before: &Peers, after: &Peers) -> Vec<PeerUpdate> {
-    let remove = |key: &PublicKey| PeerUpdate { key: *key, flags: PEER_REMOVE, peer: WireGuardPeer::default() };
+    let remove =
+        |key: &PublicKey| PeerUpdate { key: *key, flags: PEER_REMOVE, peer: WireGuardPeer::default() };
     let gone = before.keys().filter(|key| !after.contains_key(key)).map(remove);
     let mut updates: Vec<PeerUpdate> = gone.collect();
     for (key, peer) in after {

@@ -17,7 +17,11 @@ use super::{Checked, FIRST_INTERFACE, invalid};
 const MAX_DEVICE_ID: usize = 64;
 
 /// Adds the device's NIC as the link of the interface. Looks up the NIC on the node; the engine decides whether the pod may have it.
-pub(super) fn moved(field: &str, spec: &v1::InterfaceSpec, requested: InterfaceRequest) -> Checked<InterfaceRequest> {
+pub(super) fn moved(
+    field: &str,
+    spec: &v1::InterfaceSpec,
+    requested: InterfaceRequest,
+) -> Checked<InterfaceRequest> {
     let id = id(&format!("{field}.device_id"), &spec.device_id)?;
     if spec.default_route == Some(true) {
         let message = "a NIC of the node is not a port of the network's bridge: its gateway is unknown";
@@ -38,6 +42,7 @@ pub(super) fn moved(field: &str, spec: &v1::InterfaceSpec, requested: InterfaceR
         master: None,
         port: None,
         vrf: None,
+        ports: Vec::new(),
         remote_pod: None,
         ranges: Vec::new(),
         network,

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use knit_engine::blocks::BlockRequest;
 use knit_engine::call::NetnsInfo;
 use knit_engine::{
-    CallResult, PlanResult, Effect, Event, ApplyFailure, PublicKeys, UnsupportedKind, ObserveRequest, ObjectKey, Record, State, StoredObject, step,
+    ApplyFailure, CallResult, Effect, Event, ObjectKey, ObserveRequest, PlanResult, PublicKeys, Record,
+    State, StoredObject, UnsupportedKind, step,
 };
 use knit_ipam::Time;
 use knit_model::intent::{
@@ -15,7 +16,9 @@ use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use knit_model::sandbox::SandboxInstance;
-use knit_model::{KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, ScopeState, Step, kernel_ids};
+use knit_model::{
+    KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, ScopeState, Step, kernel_ids,
+};
 
 use super::kernel::FakeKernel;
 
@@ -127,8 +130,10 @@ impl Node {
 
     /// The unsupported kind that a plan would create.
     fn missing_feature(&self, plan: &Plan) -> Option<UnsupportedKind> {
-        creates(plan, self.missing_kind)
-            .map(|kind| UnsupportedKind { kind: kind.to_owned(), message: format!("this kernel has no {kind}: CONFIG") })
+        creates(plan, self.missing_kind).map(|kind| UnsupportedKind {
+            kind: kind.to_owned(),
+            message: format!("this kernel has no {kind}: CONFIG"),
+        })
     }
 
     /// Public keys: generated keys always exist, keys of Secrets only if the Secret does.
@@ -146,7 +151,8 @@ impl Node {
             Scope::Host => true,
             Scope::Sandbox(id) => request.sandbox.as_ref() == Some(id),
         });
-        let is_marked = |link: &Link| link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP);
+        let is_marked =
+            |link: &Link| link.owner.is_some() || link.attrs.group == Some(kernel_ids::NEW_LINK_GROUP);
         for (scope, state) in &mut observed.scopes {
             let has_mark =
                 state.links.values().any(is_marked) || state.routes.values().any(|route| route.owned);
@@ -255,6 +261,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> IntentSpec 
         master: Some(bridge.to_owned()),
         port: None,
         vrf: None,
+        ports: Vec::new(),
         remote_pod: None,
         ranges: vec![range.parse().unwrap()],
         network: None,

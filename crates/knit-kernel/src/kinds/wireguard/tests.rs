@@ -52,7 +52,11 @@ fn updates_contain_only_changed_fields_of_changed_peers() {
     let ranges = |range: &str| Some(BTreeSet::from([range.parse().unwrap()]));
     let expected = [
         PeerUpdate { key: key(4), flags: PEER_REMOVE, peer: nothing() },
-        PeerUpdate { key: key(2), flags: 0, peer: WireGuardPeer { allowed_ips: ranges("10.22.0.0/16"), ..nothing() } },
+        PeerUpdate {
+            key: key(2),
+            flags: 0,
+            peer: WireGuardPeer { allowed_ips: ranges("10.22.0.0/16"), ..nothing() },
+        },
         PeerUpdate {
             key: key(3),
             flags: PEER_REPLACE_ALLOWED,
