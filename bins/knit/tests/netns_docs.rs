@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what these tests need must be there")]
 
 #[path = "support/pages.rs"]
+#[macro_use]
 mod pages;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,28 +24,7 @@ macro_rules! pages {
     };
 }
 
-pages! {
-    bridge => "docs/kinds/bridge.md",
-    podnetworkconfig => "docs/kinds/podnetworkconfig.md",
-    podconfig => "docs/kinds/podconfig.md",
-    primarynetwork => "docs/kinds/primarynetwork.md",
-    veth => "docs/kinds/veth.md",
-    macvlan => "docs/kinds/macvlan.md",
-    vxlan => "docs/kinds/vxlan.md",
-    tap => "docs/kinds/tap.md",
-    hostdevice => "docs/kinds/hostdevice.md",
-    uplink => "docs/kinds/uplink.md",
-    virtualnetwork => "docs/kinds/virtualnetwork.md",
-    podroute => "docs/kinds/podroute.md",
-    podsocket => "docs/kinds/podsocket.md",
-    standalone => "docs/standalone.md",
-    extension => "docs/kinds/extension.md",
-    networkquota => "docs/kinds/networkquota.md",
-    podaddresspool => "docs/kinds/podaddresspool.md",
-    egressgateway => "docs/kinds/egressgateway.md",
-    extensions => "docs/extensions.md",
-    migrate_from_cni => "docs/migrate-from-cni.md",
-}
+pages_here!(pages);
 
 #[test]
 fn every_kind_has_a_page_that_is_run_and_listed() {

@@ -25,6 +25,8 @@ pub struct KindInfo {
     pub admin_only: bool,
     /// The label that selects pods for an object without `spec.selector`.
     pub pod_label: Option<&'static str>,
+    /// Whether an object creates one link in each selected pod.
+    pub creates_link: bool,
     /// The printer columns.
     pub columns: Vec<Column>,
 }
@@ -48,6 +50,7 @@ impl KindInfo {
     pub(crate) fn of<K: ResourceKind>() -> Self {
         let resource = K::api_resource();
         Self {
+            creates_link: crate::kinds::LINKS.contains(&resource.kind.as_str()) && K::POD_LABEL.is_some(),
             singular: resource.kind.to_lowercase(),
             kind: resource.kind,
             group: resource.group,

@@ -118,6 +118,7 @@ impl InterfaceFields {
             master: None,
             port: None,
             vrf: self.vrf.as_ref().and_then(|vrf| vrf.read(at("vrf"), problems)).map(String::from),
+            ports: Vec::new(),
             remote_pod: None,
             ranges: self.cidr.as_ref().map(|cidr| cidr.read(at("cidr"), problems)).unwrap_or_default(),
             network: self.network.as_ref().and_then(|network| network.read(at("network"), problems)),

@@ -1,15 +1,7 @@
-//! The kinds: one file each below `kinds/`, and one line in [`kinds!`].
+//! The kinds: one file each below `kinds/`. Those of links are declared by [`knit_model::link_kinds!`], the others here.
 
-mod bridge;
-mod dummy;
 mod egressgateway;
 mod extension;
-mod geneve;
-mod gre;
-mod hostdevice;
-mod iptunnel;
-mod ipvlan;
-mod macvlan;
 mod networkquota;
 mod podaddresspool;
 mod podconfig;
@@ -17,26 +9,12 @@ mod podnetworkconfig;
 mod podroute;
 mod podsocket;
 mod primarynetwork;
-mod tap;
 mod uplink;
-mod veth;
 mod virtualnetwork;
-mod vlan;
-mod vrf;
-mod vxlan;
-mod wireguard;
 
 pub use crate::info::Column;
-pub use bridge::{Bridge, BridgeSpec};
-pub use dummy::{Dummy, DummySpec};
 pub use egressgateway::{EgressGateway, EgressGatewaySpec, EgressGatewayStatus};
 pub use extension::{Extension, ExtensionSpec};
-pub use geneve::{DontFragment, Geneve, GeneveSpec};
-pub use gre::{Gre, GrePayload, GreSpec};
-pub use hostdevice::{HostDevice, HostDeviceSpec};
-pub use iptunnel::{InnerProtocol, IpTunnel, IpTunnelSpec, TunnelMode};
-pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode, IpvlanSpec};
-pub use macvlan::{Macvlan, MacvlanMode, MacvlanSpec};
 pub use networkquota::{NetworkQuota, NetworkQuotaSpec, NetworkQuotaStatus, UsedCounts};
 pub use podaddresspool::{PodAddressPool, PodAddressPoolSpec};
 pub use podconfig::{NetworkAttachment, PodConfig, PodConfigSpec, SampleDeployment, VlanAttachment};
@@ -44,14 +22,8 @@ pub use podnetworkconfig::{AdditionalNetwork, LinkEntry, PodNetworkConfig, PodNe
 pub use podroute::{PodRoute, PodRouteSpec};
 pub use podsocket::{PodSocket, PodSocketSpec, SocketEntry, SocketType};
 pub use primarynetwork::{PrimaryFields, PrimaryNetwork, PrimaryNetworkSpec};
-pub use tap::{Tap, TapSpec};
 pub use uplink::{Uplink, UplinkSpec};
-pub use veth::{Veth, VethSpec};
 pub use virtualnetwork::{Isolation, VirtualNetwork, VirtualNetworkSpec};
-pub use vlan::{EgressPriority, IngressPriority, Vlan, VlanProtocol, VlanSpec};
-pub use vrf::{Vrf, VrfSpec};
-pub use vxlan::{Vxlan, VxlanSpec};
-pub use wireguard::{WireGuard, WireGuardPeerSpec, WireGuardSpec};
 
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -66,6 +38,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::info::KindInfo;
+use crate::link_type::LinkTypeInfo;
 use crate::status::{CommonStatus, Status};
 use crate::translate::{Translation, Translator};
 
@@ -87,6 +60,9 @@ pub trait ResourceKind:
 
     /// Printer columns of this kind, in addition to those of all kinds.
     const COLUMNS: &'static [Column] = &[];
+
+    /// The link types of list entries that create the same link as an object of this kind.
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[];
 
     /// Adds the intents of the object and all validation problems.
     fn declare(&self, to: &mut Translator);
@@ -120,6 +96,32 @@ pub trait ResourceKind:
     }
 }
 
+/// Declares the kinds of links, and adds the others.
+macro_rules! all_kinds {
+    ($($module:ident $link:ident),* $(,)?) => {
+        $(mod $module;
+        pub use $module::*;)*
+
+        /// The kinds of links.
+        pub(crate) const LINKS: &[&str] = &[$(stringify!($link)),*];
+
+        kinds!(
+            $($link,)*
+            PodNetworkConfig,
+            PodConfig,
+            PrimaryNetwork,
+            PodRoute,
+            PodSocket,
+            Uplink,
+            VirtualNetwork,
+            Extension,
+            NetworkQuota,
+            PodAddressPool,
+            EgressGateway,
+        );
+    };
+}
+
 /// Builds [`Object`] and the functions over all kinds.
 macro_rules! kinds {
     ($($kind:ident),* $(,)?) => {
@@ -139,6 +141,11 @@ macro_rules! kinds {
         /// The metadata of every kind, in the order of the list.
         pub(crate) fn kind_infos() -> Vec<KindInfo> {
             vec![$(KindInfo::of::<$kind>()),*]
+        }
+
+        /// The link types of list entries, in the order of the list.
+        pub(crate) fn link_types() -> Vec<LinkTypeInfo> {
+            [$(<$kind as ResourceKind>::LINK_TYPES),*].concat()
         }
 
         impl Object {
@@ -208,30 +215,4 @@ macro_rules! kinds {
     };
 }
 
-kinds!(
-    Bridge,
-    PodNetworkConfig,
-    PodConfig,
-    PrimaryNetwork,
-    Veth,
-    Macvlan,
-    Vxlan,
-    Dummy,
-    Vlan,
-    Ipvlan,
-    Vrf,
-    PodRoute,
-    PodSocket,
-    WireGuard,
-    Tap,
-    HostDevice,
-    Geneve,
-    Gre,
-    IpTunnel,
-    Uplink,
-    VirtualNetwork,
-    Extension,
-    NetworkQuota,
-    PodAddressPool,
-    EgressGateway,
-);
+knit_model::link_kinds!(all_kinds);

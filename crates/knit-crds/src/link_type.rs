@@ -11,15 +11,16 @@ use knit_model::{IfName, Problems};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use details::Details;
 pub use details::{LinkDetails, LinkMode};
-pub(crate) use registry::plain_vlan;
+pub use registry::LinkTypeInfo;
+pub(crate) use registry::LowerLink;
 
 use crate::fields::{DeviceName, InterfaceName, NamePrefix, RemoteEndpoint, rule_list, same_family};
 use crate::interface::InterfaceFields;
-use crate::rules::{LISTED_FAMILIES, LISTED_MODES, LISTED_MULTICAST};
+use crate::rules::{LISTED_FAMILIES, LISTED_MULTICAST};
 use crate::translate::{InterfaceEntry, Translator, article};
-use details::Details;
-use registry::{LINK_TYPES, LinkTypeInfo, LowerLink};
+use registry::link_types;
 
 /// A link type by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ impl JsonSchema for LinkType {
 }
 
 fn names() -> Vec<&'static str> {
-    LINK_TYPES.iter().map(|info| info.name).collect()
+    link_types().iter().map(|info| info.name).collect()
 }
 
 /// The CEL rules of a list entry: the lower link and the fields of each link type. Without `parent`, `master` is the
@@ -57,7 +58,7 @@ pub(crate) fn rules(has_parent: bool) -> serde_json::Value {
         let rule = format!("!has(self.linkType) || self.linkType != '{name}' || has(self.{field})");
         serde_json::json!({ "rule": rule, "message": format!("{field} must be set: {message}") })
     };
-    let lower_links = LINK_TYPES.iter().filter_map(|info| {
+    let lower_links = link_types().iter().filter_map(|info| {
         let (field, message) = match info.lower_link {
             LowerLink::HostEnd => ("master", needs_master(info.name)),
             LowerLink::Required if has_parent => ("parent", needs_parent(info.name)),
@@ -66,25 +67,42 @@ pub(crate) fn rules(has_parent: bool) -> serde_json::Value {
         };
         Some(needs(info.name, field, message))
     });
-    let fields = LINK_TYPES.iter().flat_map(|info| {
+    let fields = link_types().iter().flat_map(|info| {
         info.needs.iter().map(move |field| needs(info.name, field, needs_field(info.name, field)))
     });
     let unsupported = LinkDetails::FIELDS.iter().map(|field| {
         let kinds: Vec<&str> =
-            LINK_TYPES.iter().filter(|info| info.has_field(field)).map(|info| info.name).collect();
+            link_types().iter().filter(|info| info.has_field(field)).map(|info| info.name).collect();
         let list: Vec<String> = kinds.iter().map(|kind| format!("'{kind}'")).collect();
         let rule =
             format!("!has(self.{field}) || !has(self.linkType) || self.linkType in [{}]", list.join(", "));
         serde_json::json!({ "rule": rule, "message": format!("{field} must be unset unless linkType is one of {}", kinds.join(", ")) })
     });
     let multicast = LISTED_MULTICAST[usize::from(!has_parent)];
-    let more = [&LISTED_MODES[..], &LISTED_FAMILIES, &[same_family(), multicast]].concat();
+    let modes = link_types().iter().filter(|info| !info.modes.is_empty()).map(mode_rule);
+    let more = [&LISTED_FAMILIES[..], &[same_family(), multicast]].concat();
     let more = rule_list(&more);
     lower_links
         .chain(fields)
         .chain(unsupported)
+        .chain(modes)
         .chain(more.as_array().into_iter().flatten().cloned())
         .collect()
+}
+
+/// The CEL rule of the modes of a link type.
+fn mode_rule(info: &LinkTypeInfo) -> serde_json::Value {
+    let names: Vec<String> = info.modes.iter().map(|mode| mode.name()).collect();
+    let quoted: Vec<String> = names.iter().map(|name| format!("'{name}'")).collect();
+    let rule = format!(
+        "!has(self.mode) || !has(self.linkType) || self.linkType != '{}' || self.mode in [{}]",
+        info.name,
+        quoted.join(", ")
+    );
+    let (last, first) = names.split_last().map_or(("", &[][..]), |(last, first)| (last.as_str(), first));
+    let message =
+        format!("mode must be {} or {last} for {} {}", first.join(", "), article(info.name), info.name);
+    serde_json::json!({ "rule": rule, "message": message })
 }
 
 /// An entry of a list of links.
@@ -110,7 +128,7 @@ impl ListedLink<'_> {
         let at = |field: &str| format!("{}.{field}", self.path);
         let prefix = self.name.read(at(self.name_field), &mut to.problems);
         let name = prefix.map(|prefix| (NameRule::Prefix(prefix), at(self.name_field)));
-        let Some(info) = LINK_TYPES.iter().find(|info| info.name == self.link_type.0) else {
+        let Some(info) = link_types().iter().find(|info| info.name == self.link_type.0) else {
             let message =
                 format!("must be one of {}, got `{}`", names().join(", "), self.link_type.0.escape_debug());
             to.problems.invalid(at("linkType"), message);

@@ -44,19 +44,6 @@ pub(crate) const LISTED_MULTICAST: [Rule<'_>; 2] = [
     ),
 ];
 
-/// For a list entry: the modes of its link type.
-pub(crate) const LISTED_MODES: [Rule<'_>; 2] = [
-    (
-        "!has(self.mode) || !has(self.linkType) || self.linkType != 'macvlan' \
-         || self.mode in ['bridge', 'private', 'vepa', 'passthru']",
-        "mode must be bridge, private, vepa or passthru for a macvlan",
-    ),
-    (
-        "!has(self.mode) || !has(self.linkType) || self.linkType != 'ipvlan' || self.mode in ['l2', 'l3', 'l3s']",
-        "mode must be l2, l3 or l3s for an ipvlan",
-    ),
-];
-
 /// For a list entry: tunnels over one address family only.
 pub(crate) const LISTED_FAMILIES: [Rule<'_>; 2] = [
     (

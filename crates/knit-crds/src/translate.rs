@@ -104,17 +104,22 @@ impl Translator {
 
     /// Adds an interface.
     pub(crate) fn interface(&mut self, entry: InterfaceEntry<'_>) {
-        self.add_interface(entry, None, None);
+        self.add_interface(entry, None, None, Vec::new());
     }
 
     /// Adds an interface with a host end, and the VLANs of that end.
     pub(crate) fn port(&mut self, entry: InterfaceEntry<'_>, port: Option<BridgePortIntent>) {
-        self.add_interface(entry, None, port);
+        self.add_interface(entry, None, port, Vec::new());
     }
 
     /// Adds a tunnel, whose remote endpoint may be a pod.
     pub(crate) fn tunnel(&mut self, entry: InterfaceEntry<'_>, remote_pod: Option<String>) {
-        self.add_interface(entry, remote_pod, None);
+        self.add_interface(entry, remote_pod, None, Vec::new());
+    }
+
+    /// Adds an interface whose ports are these other interfaces of the pod.
+    pub(crate) fn master(&mut self, entry: InterfaceEntry<'_>, ports: Vec<String>) {
+        self.add_interface(entry, None, None, ports);
     }
 
     fn add_interface(
@@ -122,6 +127,7 @@ impl Translator {
         entry: InterfaceEntry<'_>,
         remote_pod: Option<String>,
         port: Option<BridgePortIntent>,
+        ports: Vec<String>,
     ) {
         let InterfaceEntry { path, name, pods, kind, parent, master, fields } = entry;
         let read = fields.read(path, &mut self.problems);
@@ -139,7 +145,7 @@ impl Translator {
         }
         let Some((name, field)) = name else { return };
         self.claim_name(&name, field);
-        let intent = InterfaceIntent { pods, name, kind, parent, master, remote_pod, port, ..read };
+        let intent = InterfaceIntent { pods, name, kind, parent, master, remote_pod, port, ports, ..read };
         self.intent(path, IntentSpec::Interface(Box::new(intent)));
     }
 

@@ -15,8 +15,10 @@ mod scratch;
 
 use serde::Serialize;
 
+pub(crate) use host::tun;
 use modules::Modules;
-use probe::{Probe, ProbeRun};
+pub(crate) use probe::Probe;
+use probe::ProbeRun;
 use scratch::Scratch;
 
 /// A group of features.
@@ -139,7 +141,8 @@ fn run_probes(modules: &Modules) -> Vec<Feature> {
 
 /// All probes, in display order.
 fn probes() -> Vec<Probe> {
-    [host::PROBES, links::PROBES, links::TUNNELS, routes::PROBES, nftables::PROBES, qdiscs::PROBES].concat()
+    let kinds = crate::kinds::probes();
+    [host::PROBES, &kinds, links::PROBES, routes::PROBES, nftables::PROBES, qdiscs::PROBES].concat()
 }
 
 #[cfg(test)]

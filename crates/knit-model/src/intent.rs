@@ -224,6 +224,9 @@ pub struct InterfaceIntent {
     /// a `master` inside the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
+    /// Other interfaces of the pod that are ports of this one, by the names with which they are requested.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
     /// Pod of the same namespace that is the remote endpoint of a tunnel; its address is looked up on a common network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_pod: Option<String>,

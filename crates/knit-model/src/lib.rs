@@ -8,6 +8,7 @@ pub mod intent;
 pub mod kernel_ids;
 pub mod key;
 pub mod link;
+mod link_kinds;
 pub mod mac;
 pub mod name;
 pub mod neighbour;

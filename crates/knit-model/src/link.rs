@@ -1,32 +1,18 @@
 //! Links: common attributes and kind-specific fields.
 //!
-//! A kind is one file below `link/` and one line in [`kinds!`]. Its fields are its serde fields, so that comparing,
-//! printing and storing need no code per kind; a kind only states which fields the kernel cannot change on an existing
-//! link.
+//! A kind is one file below `link/` and one line in [`link_kinds!`](crate::link_kinds). Its fields are its serde fields, so
+//! that comparing, printing and storing need no code per kind; a kind only states which fields the kernel cannot change on
+//! an existing link.
 
 mod attrs;
-mod bridge;
 mod compare;
 mod differences;
-mod dummy;
-mod geneve;
-mod gre;
-mod host_device;
-mod iptunnel;
-mod ipvlan;
 mod kind;
-mod macvlan;
 mod moved_device;
 mod number_or_none;
 mod port_vlans;
 mod rate_limit;
-mod tap;
 mod tunnel;
-mod veth;
-mod vlan;
-mod vrf;
-mod vxlan;
-mod wireguard;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -35,28 +21,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use attrs::{Attrs, MAX_MTU, MIN_MTU, Master};
-pub use bridge::{Bridge, DEFAULT_VLAN};
 pub use compare::values_match;
 pub use differences::FieldDifference;
-pub use dummy::Dummy;
-pub use geneve::{DEFAULT_PORT as GENEVE_PORT, Geneve, GeneveDf};
-pub use gre::{Gre, GreForm};
-pub use host_device::HostDevice;
-pub use iptunnel::{InnerProtocol, IpTunnel, IpTunnelForm};
-pub use ipvlan::{Ipvlan, IpvlanFlag, IpvlanMode};
 pub use kind::{Enforcement, LinkKind};
-pub use macvlan::{Macvlan, MacvlanMode};
 pub use moved_device::MovedDevice;
 pub use number_or_none::NumberOrNone;
 pub use port_vlans::{MAX_VLAN, ParseVlansError, PortVlans, VlanSet};
 pub use rate_limit::{BURST_GRANULARITY, MAX_RATE, MIN_RATE, RateLimit, TokenBucket};
-pub use tap::{NO_OWNER as TAP_NO_OWNER, Tap};
 pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
-pub use veth::{Veth, VethPeer};
-pub use vlan::{QosMapping, Vlan, VlanProtocol};
-pub use vrf::{VRF_RULE_PRIORITY, Vrf};
-pub use vxlan::{DEFAULT_PORT as VXLAN_PORT, Vxlan};
-pub use wireguard::{DEFAULT_PORT as WIREGUARD_PORT, WireGuard, WireGuardPeer};
 
 use crate::key::SecretKey;
 use crate::name::IfName;
@@ -65,9 +37,12 @@ use crate::route::Route;
 use crate::rule::Rule;
 use crate::sandbox::Scope;
 
-/// Builds [`Kind`] from the list of kinds.
+/// Declares the modules of the kinds, and builds [`Kind`].
 macro_rules! kinds {
-    ($($name:ident),* $(,)?) => {
+    ($($module:ident $name:ident),* $(,)?) => {
+        $(mod $module;
+        pub use $module::*;)*
+
         /// The kind of a link, with its kind-specific fields.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "lowercase")]
@@ -153,6 +128,30 @@ macro_rules! kinds {
                 match self {
                     $(Self::$name(kind) => kind.has_own_mac(),)*
                     Self::Other { .. } => true,
+                }
+            }
+
+            /// Whether a link of this kind on another such link is attached to the parent of that link.
+            pub fn shares_parent(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::SHARES_PARENT,)*
+                    Self::Other { .. } => false,
+                }
+            }
+
+            /// Whether it passes the frames of links on it to its parent unmodified.
+            pub fn is_transparent(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::TRANSPARENT,)*
+                    Self::Other { .. } => false,
+                }
+            }
+
+            /// Whether its ports have its MTU and hardware address, and are recreated to join or leave it.
+            pub fn configures_ports(&self) -> bool {
+                match self {
+                    $(Self::$name(_) => <$name as LinkKind>::CONFIGURES_PORTS,)*
+                    Self::Other { .. } => false,
                 }
             }
 
@@ -296,6 +295,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// Links of every kind with every field set, for tests that cover all kinds.
+            #[doc(hidden)]
+            pub fn samples() -> Vec<Self> {
+                let mut all = Vec::new();
+                $(all.extend(<$name as LinkKind>::samples().into_iter().map(Self::$name));)*
+                all
+            }
+
             /// All set fields of the kind.
             pub fn fields(&self) -> Fields {
                 match self {
@@ -307,9 +314,7 @@ macro_rules! kinds {
     };
 }
 
-kinds!(
-    Veth, Bridge, Macvlan, Vxlan, Dummy, Vlan, Ipvlan, Vrf, WireGuard, Tap, HostDevice, Geneve, Gre, IpTunnel
-);
+crate::link_kinds!(kinds);
 
 /// Fields of a link by name. Unset fields are absent.
 pub type Fields = BTreeMap<String, Value>;
@@ -395,21 +400,7 @@ mod tests {
     #[test]
     fn kind_specific_fields_never_clash_with_common_ones() {
         let common: Vec<String> = fields_of(&Attrs::full_for_tests()).into_keys().collect();
-        let kinds = [
-            Kind::Bridge(Bridge::default()).fields(),
-            Kind::Vxlan(Vxlan::full_for_tests()).fields(),
-            Kind::Macvlan(Macvlan::full_for_tests()).fields(),
-            Kind::WireGuard(WireGuard::full_for_tests()).fields(),
-            Kind::Tap(Tap::full_for_tests()).fields(),
-            Kind::HostDevice(HostDevice(MovedDevice::full_for_tests())).fields(),
-            Kind::Vlan(Vlan::full_for_tests()).fields(),
-            Kind::Ipvlan(Ipvlan::full_for_tests()).fields(),
-            Kind::Vrf(Vrf { table: 10 }).fields(),
-            Kind::Geneve(Geneve::full_for_tests()).fields(),
-            Kind::Gre(Gre::full_for_tests(GreForm::Ip6gretap)).fields(),
-            Kind::IpTunnel(IpTunnel::full_for_tests(IpTunnelForm::Sit)).fields(),
-        ];
-        for fields in kinds {
+        for fields in Kind::samples().iter().map(Kind::fields) {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");
         }
     }

@@ -2,6 +2,7 @@
 
 mod api;
 mod chart;
+mod pages;
 mod placement;
 mod protobuf;
 mod roles;
@@ -75,6 +76,7 @@ fn manifests(lock: String) -> Vec<(PathBuf, String)> {
     files.push((PathBuf::from("deploy/placement/policies.yaml"), placement::manifest()));
     files.push((PathBuf::from(api::LOCK), lock));
     files.push((PathBuf::from("api/reasons.md"), api::reasons()));
+    files.extend(pages::files());
     let copies = chart::copies(&files);
     files.extend(copies);
     files

@@ -20,7 +20,10 @@ const CARGO_DENY: &str = "0.20.2";
 /// run in a fresh root.
 pub fn command() -> Result<()> {
     packages::ensure(&[Purpose::Build])?;
-    check("formatting", || run(cargo(&["fmt", "--all", "--check"])))?;
+    check("formatting", || {
+        run(cargo(&["fmt", "--all", "--check"]))?;
+        run(rustfmt_kinds()?)
+    })?;
     check("vocabulary", checks::vocabulary)?;
     check("dependencies between crates", checks::dependencies)?;
     check("dialects without the kernel layer", checks::layers)?;
@@ -79,6 +82,26 @@ fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = process::cargo();
     cargo.args(arguments);
     cargo
+}
+
+/// The folders of link kinds. `knit_model::link_kinds!` declares their modules, so `cargo fmt` does not find the files.
+const KINDS: [&str; 3] =
+    ["crates/knit-model/src/link", "crates/knit-kernel/src/kinds", "crates/knit-crds/src/kinds"];
+
+/// Checks the format of the files of link kinds.
+fn rustfmt_kinds() -> Result<Command> {
+    let mut rustfmt = Command::new("rustfmt");
+    rustfmt.arg("--check");
+    for folder in KINDS {
+        let full = places::workspace().join(folder);
+        for entry in full.read_dir().with_context(|| format!("cannot read {}", full.display()))? {
+            let path = entry.with_context(|| format!("cannot read {}", full.display()))?.path();
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                rustfmt.arg(path);
+            }
+        }
+    }
+    Ok(rustfmt)
 }
 
 /// cargo-deny from the cache, built there once.

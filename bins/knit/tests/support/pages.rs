@@ -12,6 +12,7 @@
 //! - The pid of a background process is in a file `NAME.pid`; it is killed at the end of the page.
 //! - A command that fails ends in a line `[exit code N]`.
 //! - A line `...` matches any number of lines.
+//! - A line `<!-- kernel: guest -->` marks a page that runs in the guest. `cargo xtask generate` lists the pages.
 //! - Any other block must be ```` ```text ````: it is ignored.
 //!
 //! Values that differ from run to run are normalized, see [`normal`]. Runs of spaces are equal to one space, because
@@ -23,6 +24,9 @@
 
 #[path = "pages/compare.rs"]
 mod compare;
+#[path = "pages/list.rs"]
+#[macro_use]
+mod list;
 #[path = "pages/normal.rs"]
 mod normal;
 #[path = "pages/page.rs"]
@@ -42,25 +46,15 @@ use page::{Block, Step};
 /// The timeout of a command.
 const LIMIT_SECONDS: &str = "60";
 
-/// The path of a page in the repository, and its text.
-macro_rules! page {
-    ($path:literal) => {
-        ($path, include_str!(concat!("../../../../", $path)))
+/// The paths of pages in the repository, and their texts.
+macro_rules! with_texts {
+    ($($name:ident => $path:literal,)*) => {
+        &[$(($path, include_str!(concat!("../../../../", $path)))),*]
     };
 }
 
 /// Pages that need the kernel of the guest, with their texts: the guest does not have the repository.
-pub const IN_GUEST: &[(&str, &str)] = &[
-    page!("docs/kinds/dummy.md"),
-    page!("docs/kinds/vlan.md"),
-    page!("docs/vlans.md"),
-    page!("docs/kinds/ipvlan.md"),
-    page!("docs/kinds/vrf.md"),
-    page!("docs/kinds/wireguard.md"),
-    page!("docs/kinds/geneve.md"),
-    page!("docs/kinds/gre.md"),
-    page!("docs/kinds/iptunnel.md"),
-];
+pub const IN_GUEST: &[(&str, &str)] = pages_in_guest!(with_texts);
 
 /// Runs a page. Returns the differences, and updates the page.
 pub fn run(path: &str, page: &mut Page) -> Vec<String> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name};
+use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
@@ -52,6 +53,8 @@ pub struct DummySpec {
 
 impl ResourceKind for Dummy {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("dummy", LowerLink::None, |_| Some(LinkKind::Dummy(link::Dummy {})))];
     const COLUMNS: &'static [Column] =
         &[Column { name: "Addresses", type_: "string", path: ".spec.addresses", wide: false }];
 

@@ -11,6 +11,7 @@ use crate::fields::{
     FlowLabel, InterfaceName, NamePrefix, Port, Remote, RemoteEndpoint, Rule, Tos, Ttl, Vni,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::{MASTER_OR_VRF, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -133,6 +134,8 @@ impl GeneveSpec {
 
 impl ResourceKind for Geneve {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("geneve", LowerLink::None, listed).needs(&["vni", "remote"])];
     const COLUMNS: &'static [Column] = &[
         Column { name: "VNI", type_: "integer", path: ".spec.vni", wide: false },
         Column { name: "Remote", type_: "string", path: ".spec.remote", wide: false },
@@ -157,4 +160,12 @@ impl ResourceKind for Geneve {
         };
         to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
+}
+
+/// The link of a list entry.
+fn listed(details: &Details) -> Option<LinkKind> {
+    let (vni, remote) = (details.vni?, details.remote_address());
+    details.remote.as_ref()?;
+    let port = Some(link::GENEVE_PORT);
+    Some(LinkKind::Geneve(link::Geneve { vni, remote, port, ..link::Geneve::default() }))
 }

@@ -12,6 +12,7 @@ use crate::fields::{
     RemoteEndpoint, Rule, Tos, Ttl, local_over_ipv6, same_family,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -179,6 +180,12 @@ impl GreSpec {
 
 impl ResourceKind for Gre {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[
+        LinkTypeInfo::new("gre", LowerLink::Optional, |details| listed(details, false))
+            .takes(&["remote", "local"]),
+        LinkTypeInfo::new("gretap", LowerLink::Optional, |details| listed(details, true))
+            .takes(&["remote", "local"]),
+    ];
     const COLUMNS: &'static [Column] = &[
         Column { name: "GrePayload", type_: "string", path: ".spec.carries", wide: false },
         Column { name: "Remote", type_: "string", path: ".spec.remote", wide: false },
@@ -204,4 +211,12 @@ impl ResourceKind for Gre {
         };
         to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
+}
+
+/// The link of a list entry.
+fn listed(details: &Details, ethernet: bool) -> Option<LinkKind> {
+    let (remote, local) = (details.remote_address(), details.local);
+    let ipv6 = remote.or(local).is_some_and(|end| end.is_ipv6());
+    let form = GreForm::new(ethernet, ipv6);
+    Some(LinkKind::Gre(link::Gre { form, remote, local, ..link::Gre::default() }))
 }

@@ -12,6 +12,7 @@ use crate::fields::{
     Tos, Ttl, local_over_ipv6, same_family,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::{MASTER_OR_VRF, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -178,6 +179,14 @@ impl IpTunnelSpec {
 
 impl ResourceKind for IpTunnel {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[
+        LinkTypeInfo::new("ipip", LowerLink::Optional, |details| listed(details, IpTunnelForm::Ipip))
+            .takes(&["remote", "local"]),
+        LinkTypeInfo::new("sit", LowerLink::Optional, |details| listed(details, IpTunnelForm::Sit))
+            .takes(&["remote", "local"]),
+        LinkTypeInfo::new("ip6tnl", LowerLink::Optional, |details| listed(details, IpTunnelForm::Ip6tnl))
+            .needs(&["remote", "local"]),
+    ];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Mode", type_: "string", path: ".spec.mode", wide: false },
         Column { name: "Remote", type_: "string", path: ".spec.remote", wide: false },
@@ -203,4 +212,10 @@ impl ResourceKind for IpTunnel {
         };
         to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
+}
+
+/// The link of a list entry.
+fn listed(details: &Details, form: IpTunnelForm) -> Option<LinkKind> {
+    let (remote, local) = (details.remote_address(), details.local);
+    Some(LinkKind::IpTunnel(link::IpTunnel { form, remote, local, ..link::IpTunnel::default() }))
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix, Rule};
 use crate::interface::{InterfaceFields, read_name};
+use crate::link_type::{Details, LinkMode, LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
@@ -107,6 +108,8 @@ impl IpvlanSpec {
 
 impl ResourceKind for Ipvlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[LinkTypeInfo::new("ipvlan", LowerLink::Required, listed)
+        .modes(&[LinkMode::L2, LinkMode::L3, LinkMode::L3s])];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Parent", type_: "string", path: ".spec.parent", wide: false },
         Column { name: "Mode", type_: "string", path: ".spec.mode", wide: false },
@@ -129,4 +132,16 @@ impl ResourceKind for Ipvlan {
             fields: &spec.interface,
         });
     }
+}
+
+/// The link of a list entry.
+fn listed(details: &Details) -> Option<LinkKind> {
+    let mode = match details.mode.unwrap_or(LinkMode::L2) {
+        LinkMode::L2 => link::IpvlanMode::L2,
+        LinkMode::L3 => link::IpvlanMode::L3,
+        LinkMode::L3s => link::IpvlanMode::L3s,
+        _ => return None,
+    };
+    let flag = Some(link::IpvlanFlag::Bridge);
+    Some(LinkKind::Ipvlan(link::Ipvlan { parent: None, mode: Some(mode), flag }))
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name};
+use crate::link_type::{Details, LinkMode, LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
@@ -72,6 +73,8 @@ pub enum MacvlanMode {
 
 impl ResourceKind for Macvlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[LinkTypeInfo::new("macvlan", LowerLink::Required, listed)
+        .modes(&[LinkMode::Bridge, LinkMode::Private, LinkMode::Vepa, LinkMode::Passthru])];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Parent", type_: "string", path: ".spec.parent", wide: false },
         Column { name: "Mode", type_: "string", path: ".spec.mode", wide: false },
@@ -100,4 +103,16 @@ impl ResourceKind for Macvlan {
             fields: &spec.interface,
         });
     }
+}
+
+/// The link of a list entry.
+fn listed(details: &Details) -> Option<LinkKind> {
+    let mode = match details.mode.unwrap_or(LinkMode::Bridge) {
+        LinkMode::Bridge => link::MacvlanMode::Bridge,
+        LinkMode::Private => link::MacvlanMode::Private,
+        LinkMode::Vepa => link::MacvlanMode::Vepa,
+        LinkMode::Passthru => link::MacvlanMode::Passthru,
+        _ => return None,
+    };
+    Some(LinkKind::Macvlan(link::Macvlan { parent: None, mode: Some(mode) }))
 }

@@ -65,9 +65,8 @@ pub struct NetworkAttachment {
     /// name is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended: `pc0` becomes
     /// `pc02841804` in the pod and `hpc02841804` on the node. Changing it replaces the interface.
     pub name: NamePrefix,
-    /// linkType is the type of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`,
-    /// `vrf`, `vxlan`, `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Changing it replaces the
-    /// interface. Defaults to `veth`.
+    /// linkType is the type of the interface, such as `veth` or `macvlan`: the kind of object that describes it alone, or
+    /// one of its forms. Changing it replaces the interface. Defaults to `veth`.
     #[serde(default)]
     pub link_type: LinkType,
     /// parent is the lower link of a `macvlan`, `ipvlan`, `vlan` or tunnel: another interface of the pod, or an Uplink.

@@ -69,9 +69,8 @@ pub struct LinkEntry {
     /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Changing it
     /// replaces the interface.
     pub name_prefix: NamePrefix,
-    /// linkType is the type of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`,
-    /// `vrf`, `vxlan`, `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Changing it replaces the
-    /// interface. Defaults to `veth`.
+    /// linkType is the type of the interface, such as `veth` or `macvlan`: the kind of object that describes it alone, or
+    /// one of its forms. Changing it replaces the interface. Defaults to `veth`.
     #[serde(default)]
     pub link_type: LinkType,
     /// parent is the lower link of a `macvlan`, `ipvlan`, `vlan` or tunnel: another interface of the pod, or an Uplink.
@@ -105,9 +104,8 @@ pub struct AdditionalNetwork {
     /// networkDescription describes the network. It is the default of alias.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_description: Option<AliasText>,
-    /// linkType is the type of the interface: `veth`, `macvlan`, `ipvlan`, `vlan`, `host-device`, `dummy`, `tap`,
-    /// `vrf`, `vxlan`, `geneve`, `gre`, `gretap`, `ipip`, `sit`, `ip6tnl` or `wireguard`. Changing it replaces the
-    /// interface. Defaults to `veth`.
+    /// linkType is the type of the interface, such as `veth` or `macvlan`: the kind of object that describes it alone, or
+    /// one of its forms. Changing it replaces the interface. Defaults to `veth`.
     #[serde(default)]
     pub link_type: LinkType,
     /// master is, for a `veth`, the bridge on the node that the host end is a port of, created if it does not exist.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, NamePrefix, UserId};
 use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -67,6 +68,8 @@ pub struct TapSpec {
 
 impl ResourceKind for Tap {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("tap", LowerLink::None, |_| Some(LinkKind::Tap(root_tap())))];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Owner", type_: "integer", path: ".spec.owner", wide: false },
         Column { name: "CIDR", type_: "string", path: ".spec.cidr", wide: false },
@@ -97,4 +100,10 @@ impl ResourceKind for Tap {
             fields: &spec.interface,
         });
     }
+}
+
+/// A tap that only root may open.
+fn root_tap() -> link::Tap {
+    let no_owner = Some(TAP_NO_OWNER);
+    link::Tap { user: no_owner, user_group: no_owner, multi_queue: Some(false), vnet_hdr: None }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind, virtualnetwork};
 use crate::fields::{InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name, rules_with};
-use crate::link_type::{must_be_set, needs_master};
+use crate::link_type::{LinkTypeInfo, LowerLink, must_be_set, needs_master};
 use crate::port::PortVlan;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -68,6 +68,9 @@ fn rules() -> serde_json::Value {
 
 impl ResourceKind for Veth {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("veth", LowerLink::HostEnd, |_| Some(LinkKind::Veth(link::Veth::default())))
+            .takes(&["vlan"])];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Master", type_: "string", path: ".spec.master", wide: false },
         Column { name: "CIDR", type_: "string", path: ".spec.cidr", wide: false },

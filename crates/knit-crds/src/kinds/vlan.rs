@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix, SkbPriority, TagPriority, VlanId};
 use crate::interface::{InterfaceFields, each, read_name};
+use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
@@ -167,6 +168,11 @@ fn sorted_qos_map(mut map: Vec<QosMapping>, field: &str, problems: &mut Problems
 
 impl ResourceKind for Vlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("vlan", LowerLink::Required, |details| {
+            Some(LinkKind::Vlan(plain_vlan(details.vlan_id?)))
+        })
+        .needs(&["vlanID"])];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Parent", type_: "string", path: ".spec.parent", wide: false },
         Column { name: "VLAN", type_: "integer", path: ".spec.id", wide: false },
@@ -189,5 +195,20 @@ impl ResourceKind for Vlan {
             master: master.map(String::from),
             fields: &spec.interface,
         });
+    }
+}
+
+/// A VLAN with the default settings.
+pub(crate) fn plain_vlan(id: u16) -> link::Vlan {
+    link::Vlan {
+        parent: None,
+        id,
+        protocol: Some(link::VlanProtocol::Dot1q),
+        reorder_header: Some(true),
+        gvrp: Some(false),
+        mvrp: Some(false),
+        loose_binding: Some(false),
+        ingress_qos: Some(Vec::new()),
+        egress_qos: Some(Vec::new()),
     }
 }

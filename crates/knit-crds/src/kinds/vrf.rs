@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, NamePrefix, VrfTable};
 use crate::interface::{InterfaceFields, read_name};
+use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
@@ -53,6 +54,10 @@ pub struct VrfSpec {
 
 impl ResourceKind for Vrf {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[LinkTypeInfo::new("vrf", LowerLink::None, |details| {
+        Some(LinkKind::Vrf(link::Vrf { table: details.table? }))
+    })
+    .needs(&["table"])];
     const COLUMNS: &'static [Column] =
         &[Column { name: "Table", type_: "integer", path: ".spec.table", wide: false }];
 

@@ -12,6 +12,7 @@ use crate::fields::{
     same_family,
 };
 use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::{MASTER_OR_VRF, MULTICAST_NEEDS_PARENT};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -113,6 +114,9 @@ impl VxlanSpec {
 
 impl ResourceKind for Vxlan {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] = &[LinkTypeInfo::new("vxlan", LowerLink::Optional, listed)
+        .needs(&["vni"])
+        .takes(&["remote", "local"])];
     const COLUMNS: &'static [Column] = &[
         Column { name: "VNI", type_: "integer", path: ".spec.vni", wide: false },
         Column { name: "Remote", type_: "string", path: ".spec.remote", wide: false },
@@ -138,4 +142,20 @@ impl ResourceKind for Vxlan {
         };
         to.tunnel(entry, remote.and_then(RemoteEndpoint::into_pod));
     }
+}
+
+/// The link of a list entry.
+fn listed(details: &Details) -> Option<LinkKind> {
+    Some(LinkKind::Vxlan(link::Vxlan {
+        vni: details.vni?,
+        remote: details.remote_address(),
+        local: details.local,
+        port: Some(link::VXLAN_PORT),
+        parent: None,
+        ttl: None,
+        learning: None,
+        fdb_ageing: None,
+        fdb: None,
+        flood: None,
+    }))
 }

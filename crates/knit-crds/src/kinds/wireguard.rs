@@ -13,6 +13,7 @@ use crate::fields::{
     EndpointText, InterfaceName, Mark, NamePrefix, Port, PrefixText, PublicKeyText, Seconds, SecretEntry,
 };
 use crate::interface::{InterfaceFields, each, read_name, rules_with};
+use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -173,6 +174,8 @@ impl WireGuardPeerSpec {
 
 impl ResourceKind for WireGuard {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("wireguard", LowerLink::None, |_| Some(LinkKind::WireGuard(without_peers())))];
     const COLUMNS: &'static [Column] = &[
         Column { name: "Port", type_: "integer", path: ".spec.listenPort", wide: false },
         Column { name: "CIDR", type_: "string", path: ".spec.cidr", wide: false },
@@ -194,5 +197,15 @@ impl ResourceKind for WireGuard {
             master: master.map(String::from),
             fields: &spec.interface,
         });
+    }
+}
+
+/// A WireGuard interface with a generated key and no peers, which a WireGuard object adds.
+fn without_peers() -> link::WireGuard {
+    link::WireGuard {
+        private_key: Some(SecretKey::from_source(KeyRef::Generated { id: String::new() })),
+        listen_port: Some(link::WIREGUARD_PORT),
+        fwmark: Some(0),
+        peers: Some(BTreeMap::new()),
     }
 }

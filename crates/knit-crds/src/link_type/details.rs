@@ -34,8 +34,8 @@ pub struct LinkDetails {
     /// local is, for tunnels, the local endpoint address. Required over IPv6. Defaults to the kernel's choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<IpText>,
-    /// mode is, for `macvlan`, `bridge`, `private`, `vepa` or `passthru`, and defaults to `bridge`. For `ipvlan` it is
-    /// `l2`, `l3` or `l3s`, and defaults to `l2`.
+    /// mode is, for link types with modes such as `macvlan` and `ipvlan`, the field `mode` of the kind, with the same
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<LinkMode>,
     /// table is, for `vrf`, the routing table, 1 to 4294967295 except 253 to 255. Changing it replaces the interface.
@@ -43,7 +43,7 @@ pub struct LinkDetails {
     pub table: Option<VrfTable>,
 }
 
-/// LinkMode is a mode of a macvlan or ipvlan.
+/// LinkMode is a mode of a link type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -55,6 +55,13 @@ pub enum LinkMode {
     L2,
     L3,
     L3s,
+}
+
+impl LinkMode {
+    /// Its name in objects.
+    pub(super) fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
 }
 
 impl LinkDetails {
@@ -93,19 +100,19 @@ impl LinkDetails {
 
 /// The values as model types.
 #[derive(Default)]
-pub(super) struct Details {
-    pub(super) port: Option<BridgePortIntent>,
-    pub(super) vlan_id: Option<u16>,
-    pub(super) vni: Option<u32>,
-    pub(super) remote: Option<RemoteEndpoint>,
-    pub(super) local: Option<IpAddr>,
-    pub(super) mode: Option<LinkMode>,
-    pub(super) table: Option<u32>,
+pub(crate) struct Details {
+    pub(crate) port: Option<BridgePortIntent>,
+    pub(crate) vlan_id: Option<u16>,
+    pub(crate) vni: Option<u32>,
+    pub(crate) remote: Option<RemoteEndpoint>,
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) mode: Option<LinkMode>,
+    pub(crate) table: Option<u32>,
 }
 
 impl Details {
     /// The address of the remote endpoint, unless it is a pod.
-    pub(super) fn remote_address(&self) -> Option<IpAddr> {
+    pub(crate) fn remote_address(&self) -> Option<IpAddr> {
         self.remote.as_ref().and_then(RemoteEndpoint::address)
     }
 }

@@ -67,6 +67,7 @@ fn on_network(state: &State, sandbox: &Sandbox, attachment: &Attachment) -> Inte
         sysctls: attachment.request.sysctls.clone(),
         limits: attachment.limits(sandbox),
         port: None,
+        ports: Vec::new(),
         remote_pod: None,
         vrf: None,
         definition: None,

@@ -68,13 +68,15 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
         .iter()
         .filter_map(|spec| Some((spec.rule_text(), spec.spec.name.name_in(&sandbox).ok()?)))
         .collect();
+    let masters = nesting::masters(&specs);
     let mut uplinks = BTreeMap::new();
-    for spec in nesting::in_order(specs) {
+    for spec in nesting::in_order(specs, &masters) {
         resolved.requesters.insert(spec.object.clone());
         Builder {
             state,
             sandbox: &sandbox,
             names: &names,
+            masters: &masters,
             uplinks: &mut uplinks,
             resolved: &mut resolved,
             now,
@@ -197,6 +199,8 @@ pub(super) struct Builder<'a> {
     pub(super) sandbox: &'a Sandbox,
     /// Entry name -> interface name, of all entries of this sandbox.
     pub(super) names: &'a BTreeMap<String, IfName>,
+    /// See [`nesting::masters`].
+    pub(super) masters: &'a BTreeMap<String, String>,
     /// Interfaces so far that pass frames unmodified to an uplink, with the uplink's name.
     pub(super) uplinks: &'a mut BTreeMap<IfName, String>,
     pub(super) resolved: &'a mut Resolved,
@@ -234,7 +238,7 @@ impl Builder<'_> {
         self.resolved.observe.vlans |= vlans.is_some();
         let vrf = self.vrf(requested)?;
         let pod_master = if matches!(link.kind, Kind::Veth(_)) { None } else { master.clone() };
-        let pod_master = vrf.clone().or(pod_master);
+        let pod_master = self.listing_master(requested)?.or_else(|| vrf.clone()).or(pod_master);
         let table = self.table(&link, pod_master.as_ref());
         let mtu = network.as_ref().and_then(|network| network.mtu);
         let mtu = mtu.or_else(|| self.state.overlay_mtu(&requested.bridge()?));
@@ -243,6 +247,7 @@ impl Builder<'_> {
         let seed = format!("{}/{}/{name}", self.sandbox.namespace, self.sandbox.pod);
         let mtu = mtu.map(|mtu| mtu.saturating_sub(link.kind.overhead()));
         link.attrs = with_defaults(&link.kind, &spec.attrs, mtu, pod_master, &seed);
+        self.take_from_master(&mut link);
         self.limit(requested, &mut link)?;
         self.check_uplink(requested, &link)?;
         // The interface is in only one of several ranges of a family.
@@ -285,6 +290,7 @@ impl Builder<'_> {
             &addresses,
         );
         self.resolved.desired.state.scope(&scope).add_link(link);
+        self.check_ports(requested);
         for (key, value) in spec.kind.sysctls() {
             self.resolved.add_origin(&scope, ItemKey::Sysctl((*key).to_owned()), &requested.origin);
             let sysctls = &mut self.resolved.desired.state.scope(&scope).sysctls;

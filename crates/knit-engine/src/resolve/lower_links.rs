@@ -1,6 +1,6 @@
 //! Lower links: after the observation, resolves stacked macvlans and inherits MTUs.
 
-use knit_model::{IfName, Kind, Link, NetState, Scope};
+use knit_model::{IfName, Link, NetState, Scope};
 
 use super::{DEFAULT_MTU, Resolved, host_devices, routing};
 use crate::state::State;
@@ -41,13 +41,13 @@ fn lower_device(
     scope: &Scope,
     link: &Link,
 ) -> Option<(Scope, IfName)> {
-    if !matches!(link.kind, Kind::Macvlan(_)) || link.owner.is_none() {
+    if !link.kind.shares_parent() || link.owner.is_none() {
         return None;
     }
     let (parent_mtu, parent) = (link.parent_scope.as_ref().unwrap_or(scope), link.kind.parent()?);
     let owned = desired.link(parent_mtu, parent).filter(|lower| lower.owner.is_some());
     let lower = owned.or_else(|| observed.link(parent_mtu, parent))?;
-    let lowest = lower.kind.parent().filter(|_| matches!(lower.kind, Kind::Macvlan(_)))?;
+    let lowest = lower.kind.parent().filter(|_| lower.kind.shares_parent())?;
     Some((lower.parent_scope.clone().unwrap_or_else(|| parent_mtu.clone()), lowest.clone()))
 }
 

@@ -1,7 +1,9 @@
 //! Dependencies between interfaces of a pod (parent, master, VRF), and restrictions of uplinks.
 
+use std::collections::BTreeMap;
+
 use knit_model::intent::{IntentSpec, UplinkIntent};
-use knit_model::link::{Kind, Link};
+use knit_model::link::{Kind, Link, Master};
 use knit_model::problem::Reason;
 use knit_model::{IfName, Scope};
 
@@ -12,16 +14,35 @@ type Rejection = (Reason, String);
 
 /// Orders interfaces after those that they depend on; otherwise the order is stable. Cycles come last and fail because
 /// their parent is missing.
-pub(super) fn in_order(mut remaining: Vec<RequestedInterface>) -> Vec<RequestedInterface> {
+pub(super) fn in_order(
+    mut remaining: Vec<RequestedInterface>,
+    masters: &BTreeMap<String, String>,
+) -> Vec<RequestedInterface> {
     let mut ordered: Vec<RequestedInterface> = Vec::with_capacity(remaining.len());
     while !remaining.is_empty() {
         let waits = |requested: &RequestedInterface| {
-            remaining.iter().any(|other| requested.depends_on(&other.rule_text()))
+            let port_of = masters.get(&requested.rule_text());
+            remaining
+                .iter()
+                .map(RequestedInterface::rule_text)
+                .any(|other| port_of == Some(&other) || requested.depends_on(&other))
         };
         let next = remaining.iter().position(|requested| !waits(requested)).unwrap_or(0);
         ordered.push(remaining.remove(next));
     }
     ordered
+}
+
+/// The masters that list their ports, by port; both by the names with which they are requested. If several list a port,
+/// the first request decides.
+pub(super) fn masters(requested: &[RequestedInterface]) -> BTreeMap<String, String> {
+    let mut masters = BTreeMap::new();
+    for master in requested {
+        for port in &master.spec.ports {
+            masters.entry(port.clone()).or_insert_with(|| master.rule_text());
+        }
+    }
+    masters
 }
 
 impl RequestedInterface {
@@ -53,6 +74,45 @@ impl Builder<'_> {
         }
         let pod = self.sandbox.title();
         Err((Reason::NotFound, format!("there is no VRF {vrf} in pod {pod}: a Vrf object makes one")))
+    }
+
+    /// The master that lists this interface among its ports.
+    pub(super) fn listing_master(&self, requested: &RequestedInterface) -> Result<Option<IfName>, Rejection> {
+        let Some(master) = self.masters.get(&requested.rule_text()) else { return Ok(None) };
+        let spec = &requested.spec;
+        let has_pod_master = spec.master.is_some() && !matches!(spec.kind, Kind::Veth(_));
+        if spec.vrf.is_some() || has_pod_master {
+            let name = requested.rule_text();
+            let message = format!("interface {name} is a port of {master}, so it can have no other master");
+            return Err((Reason::Conflict, message));
+        }
+        self.pod_interface(master, "its master")
+    }
+
+    /// Reports the ports of an interface that no entry requests, and those that are ports of an older one.
+    pub(super) fn check_ports(&mut self, requested: &RequestedInterface) {
+        let (pod, own) = (self.sandbox.title(), requested.rule_text());
+        for port in &requested.spec.ports {
+            let (reason, message) = match self.masters.get(port).filter(|master| **master != own) {
+                Some(master) => {
+                    (Reason::Conflict, format!("interface {port} of pod {pod} is a port of {master}"))
+                }
+                None if !self.names.contains_key(port) => {
+                    (Reason::NotFound, format!("there is no interface {port} of Knit in pod {pod}"))
+                }
+                None => continue,
+            };
+            self.resolved.problem(&requested.object, requested.origin.field.clone(), reason, message);
+        }
+    }
+
+    /// A link that configures its ports gives them its MTU and hardware address.
+    pub(super) fn take_from_master(&self, link: &mut Link) {
+        let master = link.attrs.master.as_ref().and_then(Master::name);
+        let master = master.and_then(|name| self.resolved.desired.state.link(&self.scope(), name));
+        if let Some(master) = master.filter(|master| master.kind.configures_ports()) {
+            (link.attrs.mac, link.attrs.mtu) = (None, master.attrs.mtu);
+        }
     }
 
     /// The routing table of a link if it is not the main table: its VRF's, or its own.
@@ -97,7 +157,7 @@ impl Builder<'_> {
                 }
             }
         }
-        if matches!(link.kind, Kind::Macvlan(_) | Kind::Ipvlan(_)) {
+        if link.kind.is_transparent() {
             self.uplinks.insert(link.name.clone(), uplink.name.clone());
         }
         self.check_ipvlan_mode(requested, link)

@@ -20,11 +20,18 @@ const TAP_KIND: &str = "tap";
 
 /// The desired host state of a virtual machine.
 pub(super) fn all(state: &mut State, sandbox: &Sandbox, tap: &Tap, resolved: &mut Resolved, now: Time) {
-    let (names, mut uplinks) = (BTreeMap::new(), BTreeMap::new());
+    let (names, masters, mut uplinks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for requested in attachment::requested_interfaces(state, sandbox) {
         resolved.requesters.insert(requested.object.clone());
-        let mut builder =
-            Builder { state, sandbox, names: &names, uplinks: &mut uplinks, resolved: &mut *resolved, now };
+        let mut builder = Builder {
+            state,
+            sandbox,
+            names: &names,
+            masters: &masters,
+            uplinks: &mut uplinks,
+            resolved: &mut *resolved,
+            now,
+        };
         if let Err((reason, message)) = builder.tap(&requested, tap) {
             resolved.problem(&requested.object, requested.origin.field.clone(), reason, message);
         }

@@ -27,6 +27,7 @@ fn tunnel(pod: &str, kind: Kind) -> InterfaceIntent {
         master: None,
         port: None,
         vrf: None,
+        ports: Vec::new(),
         remote_pod: None,
         ranges: Vec::new(),
         network: None,

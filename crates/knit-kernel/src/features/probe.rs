@@ -68,6 +68,36 @@ impl Probe {
         Self { name, title, area, needed_for, config, module, makes_devices, required, run }
     }
 
+    /// A probe of links.
+    pub const fn link(
+        name: &'static str,
+        title: &'static str,
+        config: &'static str,
+        run: fn(&mut Scratch) -> Finding,
+    ) -> Self {
+        Self::new(name, title, Area::Links, config, ProbeRun::Scratch(run))
+    }
+
+    /// A probe of links that needs no namespace.
+    pub const fn host_link(
+        name: &'static str,
+        title: &'static str,
+        config: &'static str,
+        run: fn() -> Finding,
+    ) -> Self {
+        Self::new(name, title, Area::Links, config, ProbeRun::Host(run))
+    }
+
+    /// A probe of tunnels.
+    pub const fn tunnel(
+        name: &'static str,
+        title: &'static str,
+        config: &'static str,
+        run: fn(&mut Scratch) -> Finding,
+    ) -> Self {
+        Self::new(name, title, Area::Tunnels, config, ProbeRun::Scratch(run))
+    }
+
     pub const fn needed_for(mut self, what: &'static str) -> Self {
         self.needed_for = what;
         self

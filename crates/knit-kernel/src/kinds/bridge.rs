@@ -5,6 +5,7 @@ use knit_model::link::{Bridge, DEFAULT_VLAN, VlanProtocol};
 
 use super::vlan::PROTOCOLS;
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 // if_link.h, IFLA_BR_*
@@ -22,6 +23,11 @@ const TICKS: u32 = 100;
 
 impl WireKind for Bridge {
     const CONFIG: &'static str = "CONFIG_BRIDGE";
+    const PROBES: &'static [Probe] =
+        &[Probe::link("bridge", "bridges", Self::CONFIG, |scratch| scratch.link("bridge", |_| ()))
+            .module("bridge")
+            .needed_for("pods of a network on one node")
+            .required()];
 
     fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
         if let Some(seconds) = selection.select("forward_delay", self.forward_delay) {

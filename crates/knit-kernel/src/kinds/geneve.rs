@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use knit_model::IfName;
 use knit_model::link::{Geneve, GeneveDf};
 
+use super::tunnel::PROBE_ENDS;
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 // if_link.h, IFLA_GENEVE_*
@@ -27,6 +29,13 @@ const DF_NUMBERS: [(GeneveDf, u8); 3] = [(GeneveDf::Unset, 0), (GeneveDf::Set, 1
 
 impl WireKind for Geneve {
     const CONFIG: &'static str = "CONFIG_GENEVE";
+    const PROBES: &'static [Probe] = &[Probe::tunnel("geneve", "Geneve", Self::CONFIG, |scratch| {
+        scratch.link("geneve", |data| {
+            data.put_u32(ID, 4242).put_address(REMOTE, PROBE_ENDS[1].into());
+        })
+    })
+    .module("geneve")
+    .needed_for("tenant tunnels")];
     /// The kernel rejects a second link with the same VNI, remote address and port.
     const ALLOWS_DEFERRED_DELETE: bool = false;
     /// With another remote address the kernel recomputes the MTU.

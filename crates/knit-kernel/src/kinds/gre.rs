@@ -3,8 +3,9 @@
 use knit_model::IfName;
 use knit_model::link::{Gre, GreForm, LinkKind, NumberOrNone};
 
-use super::tunnel::{Ipv6Fields, Outer, put_end};
+use super::tunnel::{Ipv6Fields, Outer, put_end, put_probe_ends, put_probe_ends6};
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 // if_tunnel.h, IFLA_GRE_*
@@ -29,6 +30,32 @@ const SEQ: u16 = 0x1000;
 
 impl WireKind for Gre {
     const CONFIG: &'static str = "CONFIG_NET_IPGRE";
+    const PROBES: &'static [Probe] = &[
+        Probe::tunnel("gre", "GRE", Self::CONFIG, |scratch| {
+            scratch.link("gre", |data| put_probe_ends(data, LOCAL, REMOTE))
+        })
+        .module("ip_gre")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+        Probe::tunnel("gretap", "GRE with Ethernet inside", Self::CONFIG, |scratch| {
+            scratch.link("gretap", |data| put_probe_ends(data, LOCAL, REMOTE))
+        })
+        .module("ip_gre")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+        Probe::tunnel("ip6gre", "GRE over IPv6", "CONFIG_IPV6_GRE", |scratch| {
+            scratch.link("ip6gre", |data| put_probe_ends6(data, LOCAL, REMOTE))
+        })
+        .module("ip6_gre")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+        Probe::tunnel("ip6gretap", "GRE over IPv6 with Ethernet inside", "CONFIG_IPV6_GRE", |scratch| {
+            scratch.link("ip6gretap", |data| put_probe_ends6(data, LOCAL, REMOTE))
+        })
+        .module("ip6_gre")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+    ];
     /// The kernel rejects a second tunnel with the same endpoints and key.
     const ALLOWS_DEFERRED_DELETE: bool = false;
     const RESETS_OMITTED_FIELDS: bool = true;

@@ -4,10 +4,12 @@ use knit_model::IfName;
 use knit_model::link::HostDevice;
 
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 impl WireKind for HostDevice {
     const CONFIG: &'static str = "CONFIG_NET_NS";
+    const PROBES: &'static [Probe] = &[];
     const ALLOWS_DEFERRED_DELETE: bool = false;
 
     fn encode(&self, _selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, _data: &mut Message) {}

@@ -3,8 +3,9 @@
 use knit_model::IfName;
 use knit_model::link::{InnerProtocol, IpTunnel, IpTunnelForm, LinkKind};
 
-use super::tunnel::{Ipv6Fields, Outer, put_end};
+use super::tunnel::{Ipv6Fields, Outer, put_end, put_probe_ends, put_probe_ends6};
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 // if_tunnel.h, IFLA_IPTUN_*
@@ -24,6 +25,26 @@ const PROTOCOLS: [(InnerProtocol, u8); 3] =
 
 impl WireKind for IpTunnel {
     const CONFIG: &'static str = "CONFIG_NET_IPIP";
+    const PROBES: &'static [Probe] = &[
+        Probe::tunnel("ipip", "IP in IP", Self::CONFIG, |scratch| {
+            scratch.link("ipip", |data| put_probe_ends(data, LOCAL, REMOTE))
+        })
+        .module("ipip")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+        Probe::tunnel("sit", "IPv6 in IPv4 (sit)", "CONFIG_IPV6_SIT", |scratch| {
+            scratch.link("sit", |data| put_probe_ends(data, LOCAL, REMOTE))
+        })
+        .module("sit")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+        Probe::tunnel("ip6tnl", "IP in IPv6 (ip6tnl)", "CONFIG_IPV6_TUNNEL", |scratch| {
+            scratch.link("ip6tnl", |data| put_probe_ends6(data, LOCAL, REMOTE))
+        })
+        .module("ip6_tunnel")
+        .makes_devices()
+        .needed_for("tenant tunnels"),
+    ];
     /// The kernel rejects a second tunnel with the same endpoints.
     const ALLOWS_DEFERRED_DELETE: bool = false;
     const RESETS_OMITTED_FIELDS: bool = true;

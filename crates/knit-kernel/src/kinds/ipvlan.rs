@@ -4,6 +4,7 @@ use knit_model::IfName;
 use knit_model::link::{Ipvlan, IpvlanFlag, IpvlanMode};
 
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 // if_link.h, IFLA_IPVLAN_*
@@ -19,6 +20,10 @@ const FLAG_BITS: [(IpvlanFlag, u16); 3] =
 
 impl WireKind for Ipvlan {
     const CONFIG: &'static str = "CONFIG_IPVLAN";
+    const PROBES: &'static [Probe] =
+        &[Probe::link("ipvlan", "ipvlan", Self::CONFIG, |scratch| scratch.link_on_parent("ipvlan", |_| ()))
+            .module("ipvlan")
+            .needed_for("pods that share the MAC address of an uplink")];
     /// The kernel rejects its addresses on another ipvlan of the same parent, even while it is down.
     const ALLOWS_DEFERRED_DELETE: bool = false;
 

@@ -4,6 +4,7 @@ use knit_model::IfName;
 use knit_model::link::{Macvlan, MacvlanMode};
 
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 /// `IFLA_MACVLAN_MODE`.
@@ -15,6 +16,13 @@ const MODES: [(MacvlanMode, u32); 4] =
 
 impl WireKind for Macvlan {
     const CONFIG: &'static str = "CONFIG_MACVLAN";
+    const PROBES: &'static [Probe] = &[Probe::link("macvlan", "macvlan", Self::CONFIG, |scratch| {
+        scratch.link_on_parent("macvlan", |data| {
+            data.put_u32(MODE, 4);
+        })
+    })
+    .module("macvlan")
+    .needed_for("pods with their own MAC address on an uplink")];
 
     fn encode(&self, selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, data: &mut Message) {
         let mode = selection.select("mode", self.mode);

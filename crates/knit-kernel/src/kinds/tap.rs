@@ -10,6 +10,7 @@ use nix::errno::Errno;
 
 use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
 use crate::error::{Error, Result};
+use crate::features::Probe;
 use crate::kernel::LinkSelector;
 use crate::netlink::constants::{IFLA_INFO_DATA, IFLA_LINKINFO};
 use crate::netlink::header::LinkHeader;
@@ -29,6 +30,10 @@ const TYPE_TAP: u8 = 2;
 
 impl WireKind for Tap {
     const CONFIG: &'static str = "CONFIG_TUN";
+    const PROBES: &'static [Probe] =
+        &[Probe::host_link("tun", "tun and tap", Self::CONFIG, crate::features::tun)
+            .module("tun")
+            .needed_for("virtual machines in pods, tunnels in user space")];
     const CONFIGURED_FIELDS: &'static [&'static str] = &["user", "user_group", "multi_queue", "vnet_hdr"];
 
     fn encode(&self, _selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, _data: &mut Message) {}

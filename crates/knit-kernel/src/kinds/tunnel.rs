@@ -13,6 +13,22 @@ const USE_INNER_TRAFFIC_CLASS: u32 = 0x2;
 /// The position of the traffic class in the first word of the IPv6 header.
 const TRAFFIC_CLASS_SHIFT: u32 = 20;
 
+/// Documentation addresses (RFC 5737, RFC 3849) as endpoints of probed tunnels.
+pub(super) const PROBE_ENDS: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
+const PROBE_ENDS6: [[u16; 8]; 2] = [[0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], [0x2001, 0xdb8, 0, 0, 0, 0, 0, 2]];
+
+/// Writes the endpoints of a probed tunnel over IPv4.
+pub(super) fn put_probe_ends(data: &mut Message, local: u16, remote: u16) {
+    let [near, far] = PROBE_ENDS.map(IpAddr::from);
+    data.put_address(local, near).put_address(remote, far);
+}
+
+/// Writes the endpoints of a probed tunnel over IPv6.
+pub(super) fn put_probe_ends6(data: &mut Message, local: u16, remote: u16) {
+    let [near, far] = PROBE_ENDS6.map(IpAddr::from);
+    data.put_address(local, near).put_address(remote, far);
+}
+
 /// Attribute numbers of fields that only tunnels over IPv6 have.
 pub(super) struct Ipv6Fields {
     pub(super) encap_limit: u16,

@@ -4,11 +4,17 @@ use knit_model::IfName;
 use knit_model::link::Veth;
 
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::constants::VETH_INFO_PEER;
 use crate::netlink::{Attributes, Message};
 
 impl WireKind for Veth {
     const CONFIG: &'static str = "CONFIG_VETH";
+    const PROBES: &'static [Probe] =
+        &[Probe::link("veth", "veth pairs", Self::CONFIG, |scratch| scratch.link("veth", |_| ()))
+            .module("veth")
+            .needed_for("every pod's interfaces")
+            .required()];
 
     fn encode(&self, _selection: FieldSelection<'_>, related: &RelatedLinks<'_>, data: &mut Message) {
         if let Some(peer) = related.peer {

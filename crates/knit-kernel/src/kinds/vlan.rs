@@ -4,6 +4,7 @@ use knit_model::IfName;
 use knit_model::link::{QosMapping, Vlan, VlanProtocol};
 
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attribute, Attributes, Message};
 
 // if_link.h, IFLA_VLAN_*
@@ -27,6 +28,13 @@ pub(super) const PROTOCOLS: [(VlanProtocol, u16); 2] =
 
 impl WireKind for Vlan {
     const CONFIG: &'static str = "CONFIG_VLAN_8021Q";
+    const PROBES: &'static [Probe] = &[Probe::link("vlan", "VLANs", Self::CONFIG, |scratch| {
+        scratch.link_on_parent("vlan", |data| {
+            data.put_u16(ID, 100);
+        })
+    })
+    .module("8021q")
+    .needed_for("tagged networks on an uplink or an interface")];
     /// The kernel rejects a second link with the same VLAN id on the same parent, even while the first is down.
     const ALLOWS_DEFERRED_DELETE: bool = false;
 

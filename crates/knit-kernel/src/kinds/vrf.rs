@@ -4,6 +4,7 @@ use knit_model::IfName;
 use knit_model::link::Vrf;
 
 use super::{FieldSelection, RelatedLinks, WireKind};
+use crate::features::Probe;
 use crate::netlink::{Attributes, Message};
 
 /// `IFLA_VRF_TABLE`.
@@ -11,6 +12,13 @@ const TABLE: u16 = 1;
 
 impl WireKind for Vrf {
     const CONFIG: &'static str = "CONFIG_NET_VRF";
+    const PROBES: &'static [Probe] = &[Probe::link("vrf", "VRF", Self::CONFIG, |scratch| {
+        scratch.link("vrf", |data| {
+            data.put_u32(TABLE, 4242);
+        })
+    })
+    .module("vrf")
+    .needed_for("a routing table per tenant")];
     /// Its ports would remain enslaved.
     const ALLOWS_DEFERRED_DELETE: bool = false;
     const KERNEL_ADDS_RULES: bool = true;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
 use crate::error::{Error, Result};
+use crate::features::Probe;
 use crate::kernel::LinkSelector;
 use crate::netlink::constants::*;
 use crate::netlink::header::{LinkHeader, NeighbourHeader};
@@ -29,6 +30,13 @@ const LOCAL6: u16 = 17;
 
 impl WireKind for Vxlan {
     const CONFIG: &'static str = "CONFIG_VXLAN";
+    const PROBES: &'static [Probe] = &[Probe::tunnel("vxlan", "VXLAN", Self::CONFIG, |scratch| {
+        scratch.link("vxlan", |data| {
+            data.put_u32(ID, 4242).put_be16(PORT, 4789);
+        })
+    })
+    .module("vxlan")
+    .needed_for("networks that span nodes")];
     /// The kernel rejects a second link with the same VNI and port, even while the first is down.
     const ALLOWS_DEFERRED_DELETE: bool = false;
 

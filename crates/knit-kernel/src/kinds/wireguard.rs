@@ -10,6 +10,7 @@ use knit_model::{IfName, PrivateKey, PublicKey, SecretKey};
 
 use super::{FieldSelection, LinkContext, RelatedLinks, WireKind};
 use crate::error::{Context, Error, Result};
+use crate::features::Probe;
 use crate::netlink::header::GenericHeader;
 use crate::netlink::{Attributes, Header, Message, generic};
 
@@ -47,6 +48,10 @@ type Peers = BTreeMap<PublicKey, WireGuardPeer>;
 
 impl WireKind for WireGuard {
     const CONFIG: &'static str = "CONFIG_WIREGUARD";
+    const PROBES: &'static [Probe] =
+        &[Probe::tunnel("wireguard", "WireGuard", Self::CONFIG, |scratch| scratch.link("wireguard", |_| ()))
+            .module("wireguard")
+            .needed_for("encryption between nodes and pods")];
     const CONFIGURED_FIELDS: &'static [&'static str] = &["private_key", "listen_port", "fwmark", "peers"];
 
     fn encode(&self, _selection: FieldSelection<'_>, _related: &RelatedLinks<'_>, _data: &mut Message) {}

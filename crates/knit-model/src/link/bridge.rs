@@ -44,6 +44,19 @@ impl LinkKind for Bridge {
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
     const ON_UPLINK: bool = false;
 
+    fn samples() -> Vec<Self> {
+        vec![Self {
+            stp: Some(true),
+            forward_delay: Some(4),
+            ageing: Some(60),
+            priority: Some(4096),
+            vlan_filtering: Some(true),
+            default_pvid: Some(7),
+            vlan_protocol: Some(VlanProtocol::Dot1ad),
+            multicast_snooping: Some(false),
+        }]
+    }
+
     fn with_defaults(self) -> Self {
         Self {
             stp: self.stp.or(Some(false)),

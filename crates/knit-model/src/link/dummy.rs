@@ -14,6 +14,10 @@ impl LinkKind for Dummy {
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
 
+    fn samples() -> Vec<Self> {
+        vec![Self {}]
+    }
+
     /// There are no neighbours to resolve.
     fn default_attrs(&self) -> Attrs {
         Attrs { arp: Some(false), multicast: Some(false), ..Attrs::default() }

@@ -8,7 +8,7 @@ use super::{Enforcement, LinkKind, MAX_FLOW_LABEL, tunnel};
 use crate::problem::Problems;
 
 /// The IANA port of Geneve.
-pub const DEFAULT_PORT: u16 = 6081;
+pub const GENEVE_PORT: u16 = 6081;
 
 /// UDP, Geneve and inner Ethernet headers.
 const INNER_HEADERS: u32 = 8 + 8 + 14;
@@ -63,7 +63,7 @@ impl Geneve {
         Self {
             vni: 42,
             remote: Some(IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 2])),
-            port: Some(DEFAULT_PORT),
+            port: Some(GENEVE_PORT),
             ttl: Some(64),
             ttl_inherit: Some(false),
             tos: Some(0x10),
@@ -80,6 +80,11 @@ impl LinkKind for Geneve {
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
 
+    fn samples() -> Vec<Self> {
+        let ipv4 = Self { remote: Some([10, 0, 0, 2].into()), flow_label: Some(0), ..Self::full_for_tests() };
+        vec![Self::full_for_tests(), ipv4]
+    }
+
     fn overhead(&self) -> u32 {
         tunnel::outer_header(self.remote.is_some_and(|remote| remote.is_ipv6()), None) + INNER_HEADERS
     }
@@ -90,7 +95,7 @@ impl LinkKind for Geneve {
 
     fn with_defaults(self) -> Self {
         Self {
-            port: self.port.or(Some(DEFAULT_PORT)),
+            port: self.port.or(Some(GENEVE_PORT)),
             ttl: self.ttl.or(Some(0)),
             ttl_inherit: self.ttl_inherit.or(Some(false)),
             tos: self.tos.or(Some(0)),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Enforcement, LinkKind, NumberOrNone, tunnel};
+use super::{Enforcement, INHERIT_TOS, LinkKind, NumberOrNone, tunnel};
 use crate::name::IfName;
 use crate::problem::Problems;
 
@@ -147,6 +147,14 @@ impl LinkKind for Gre {
     const IMMUTABLE: &'static [&'static str] = &["parent", "ignore_df"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
+
+    fn samples() -> Vec<Self> {
+        [GreForm::Gre, GreForm::Gretap, GreForm::Ip6gre, GreForm::Ip6gretap]
+            .map(Self::full_for_tests)
+            .into_iter()
+            .chain([Self { tos: Some(INHERIT_TOS), ..Self::full_for_tests(GreForm::Ip6gretap) }])
+            .collect()
+    }
 
     fn name(&self) -> &'static str {
         self.form.name()

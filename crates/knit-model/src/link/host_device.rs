@@ -17,6 +17,10 @@ impl LinkKind for HostDevice {
     const IMMUTABLE: &'static [&'static str] = &["device"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
+    fn samples() -> Vec<Self> {
+        vec![Self(MovedDevice::full_for_tests())]
+    }
+
     fn moved_device(&self) -> Option<&MovedDevice> {
         Some(&self.0)
     }

@@ -131,6 +131,10 @@ impl LinkKind for IpTunnel {
     const ETHERNET: bool = false;
     const ON_UPLINK: bool = false;
 
+    fn samples() -> Vec<Self> {
+        [IpTunnelForm::Ipip, IpTunnelForm::Sit, IpTunnelForm::Ip6tnl].map(Self::full_for_tests).into()
+    }
+
     fn name(&self) -> &'static str {
         self.form.name()
     }

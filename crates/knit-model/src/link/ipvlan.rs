@@ -60,7 +60,12 @@ impl LinkKind for Ipvlan {
     const NAME: &'static str = "ipvlan";
     const IMMUTABLE: &'static [&'static str] = &["parent"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+    const TRANSPARENT: bool = true;
     const FOLLOWS_MTU: bool = true;
+
+    fn samples() -> Vec<Self> {
+        vec![Self::full_for_tests()]
+    }
 
     /// It follows the hardware address of its parent.
     fn has_own_mac(&self) -> bool {

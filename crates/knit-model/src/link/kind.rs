@@ -37,9 +37,22 @@ pub trait LinkKind: Serialize {
     const ON_UPLINK: bool = true;
     /// Whether the kernel also raises its MTU with that of its parent. All kinds follow downwards.
     const FOLLOWS_MTU: bool = false;
+    /// Whether the kernel attaches a link of this kind on another such link to the parent of that link.
+    const SHARES_PARENT: bool = false;
+    /// Whether it passes the frames of links on it to its parent unmodified, VLAN tags included.
+    const TRANSPARENT: bool = false;
+    /// Whether the kernel gives its ports its own MTU and hardware address, and lets only a link that is down join. Such
+    /// ports are recreated to join or leave.
+    const CONFIGURES_PORTS: bool = false;
     /// Sysctls of the namespace that the kernel itself changes when such a link comes up. They are part of desired state so
     /// that their old values are recorded and restored.
     const SYSCTLS: &'static [(&'static str, &'static str)] = &[];
+
+    /// Links with every field set, for tests that cover all kinds.
+    #[doc(hidden)]
+    fn samples() -> Vec<Self>
+    where
+        Self: Sized;
 
     /// The kernel's name of this link's kind.
     fn name(&self) -> &'static str {

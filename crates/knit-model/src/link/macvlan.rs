@@ -44,6 +44,12 @@ impl LinkKind for Macvlan {
     /// The mode changes live between private, vepa and bridge, but not to or from passthru.
     const IMMUTABLE: &'static [&'static str] = &["parent"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+    const SHARES_PARENT: bool = true;
+    const TRANSPARENT: bool = true;
+
+    fn samples() -> Vec<Self> {
+        vec![Self::full_for_tests()]
+    }
 
     fn recreate_field(&self, desired: &Self) -> Option<&'static str> {
         let is_passthru = |mode: Option<MacvlanMode>| mode == Some(MacvlanMode::Passthru);

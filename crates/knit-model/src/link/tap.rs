@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 use super::{Enforcement, LinkKind};
 
 /// The kernel's value for a tap without an owning user or group.
-pub const NO_OWNER: u32 = u32::MAX;
+pub const TAP_NO_OWNER: u32 = u32::MAX;
 
 /// tap-specific fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tap {
-    /// User that may open it without `CAP_NET_ADMIN`; [`NO_OWNER`]: none.
+    /// User that may open it without `CAP_NET_ADMIN`; [`TAP_NO_OWNER`]: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
     /// Group that may open it.
@@ -39,4 +39,8 @@ impl LinkKind for Tap {
     const IMMUTABLE: &'static [&'static str] = &["user", "user_group", "multi_queue"];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
     const ON_UPLINK: bool = false;
+
+    fn samples() -> Vec<Self> {
+        vec![Self::full_for_tests()]
+    }
 }

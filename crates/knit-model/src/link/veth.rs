@@ -28,4 +28,8 @@ impl LinkKind for Veth {
     const IMMUTABLE: &'static [&'static str] = &["peer"];
     const ENFORCEMENT: Enforcement = Enforcement::HostEnd;
     const ON_UPLINK: bool = false;
+
+    fn samples() -> Vec<Self> {
+        vec![Self::default()]
+    }
 }

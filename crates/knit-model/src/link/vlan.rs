@@ -77,6 +77,10 @@ impl LinkKind for Vlan {
     const IMMUTABLE: &'static [&'static str] = &["parent", "id", "protocol"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
 
+    fn samples() -> Vec<Self> {
+        vec![Self::full_for_tests()]
+    }
+
     fn parent(&self) -> Option<&IfName> {
         self.parent.as_ref()
     }

@@ -28,6 +28,10 @@ impl LinkKind for Vrf {
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
     const ON_UPLINK: bool = false;
 
+    fn samples() -> Vec<Self> {
+        vec![Self { table: 10 }]
+    }
+
     /// Packets do not really pass through the VRF device, so a smaller MTU would only cause needless fragmentation.
     fn default_attrs(&self) -> Attrs {
         Attrs { mtu: Some(MAX_MTU), arp: Some(false), multicast: Some(false), ..Attrs::default() }

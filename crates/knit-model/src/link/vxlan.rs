@@ -11,7 +11,7 @@ use crate::name::IfName;
 use crate::problem::Problems;
 
 /// The IANA port of VXLAN (the kernel's default is an older one).
-pub const DEFAULT_PORT: u16 = 4789;
+pub const VXLAN_PORT: u16 = 4789;
 
 /// VXLAN-specific fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ impl Vxlan {
             vni: 42,
             remote: Some(IpAddr::from([10, 0, 0, 2])),
             local: Some(IpAddr::from([10, 0, 0, 1])),
-            port: Some(DEFAULT_PORT),
+            port: Some(VXLAN_PORT),
             parent: Some(IfName::new("up0").expect("a valid name")),
             ttl: Some(64),
             learning: Some(true),
@@ -98,6 +98,11 @@ impl LinkKind for Vxlan {
     const NAME: &'static str = "vxlan";
     const IMMUTABLE: &'static [&'static str] = &["vni", "port", "local", "parent", "learning"];
     const ENFORCEMENT: Enforcement = Enforcement::PodEnd;
+
+    fn samples() -> Vec<Self> {
+        let ipv6 = |number: u16| Some(IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, number]));
+        vec![Self::full_for_tests(), Self { remote: ipv6(2), local: ipv6(1), ..Self::full_for_tests() }]
+    }
 
     fn with_defaults(self) -> Self {
         Self { ttl: self.ttl.or(Some(0)), fdb_ageing: self.fdb_ageing.or(Some(300)), ..self }

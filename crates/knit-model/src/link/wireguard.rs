@@ -11,7 +11,7 @@ use crate::key::{PublicKey, SecretKey};
 use crate::problem::Problems;
 
 /// The customary port (the kernel's default is random).
-pub const DEFAULT_PORT: u16 = 51_820;
+pub const WIREGUARD_PORT: u16 = 51_820;
 
 /// WireGuard-specific fields. All of them can be changed on an existing link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,13 +57,13 @@ impl WireGuard {
     pub fn full_for_tests() -> Self {
         let peer = WireGuardPeer {
             preshared_key: Some(SecretKey::with_public_key(PublicKey::from_bytes([3; 32]))),
-            endpoint: Some(SocketAddr::from(([10, 0, 0, 2], DEFAULT_PORT))),
+            endpoint: Some(SocketAddr::from(([10, 0, 0, 2], WIREGUARD_PORT))),
             allowed_ips: Some(BTreeSet::from([IpNet::from(ipnet::Ipv4Net::default())])),
             keepalive: Some(25),
         };
         Self {
             private_key: Some(SecretKey::with_public_key(PublicKey::from_bytes([1; 32]))),
-            listen_port: Some(DEFAULT_PORT),
+            listen_port: Some(WIREGUARD_PORT),
             fwmark: Some(7),
             peers: Some(BTreeMap::from([(PublicKey::from_bytes([2; 32]), peer)])),
         }
@@ -78,6 +78,10 @@ impl LinkKind for WireGuard {
     const ETHERNET: bool = false;
     /// The kernel's driver sets it on every `up`, because an ICMP redirect could bypass the tunnel.
     const SYSCTLS: &'static [(&'static str, &'static str)] = &[("net/ipv4/conf/all/send_redirects", "0")];
+
+    fn samples() -> Vec<Self> {
+        vec![Self::full_for_tests()]
+    }
 
     /// Peers may use either family, so the larger overhead is assumed.
     fn overhead(&self) -> u32 {

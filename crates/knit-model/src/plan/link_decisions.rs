@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::removal::{LinkKey, Removal};
 use crate::kernel_ids;
-use crate::link::Link;
+use crate::link::{Link, Master};
 use crate::name::IfName;
 use crate::problem::{Problem, Reason};
 use crate::sandbox::Scope;
@@ -46,6 +46,7 @@ pub(super) fn decide_links(desired: &NetState, observed: &NetState) -> LinkDecis
             decisions.block(scope, &link.name, Reason::NotFound, message);
         }
     }
+    decisions.recreate_ports(desired, observed);
     decisions.block_unavailable_devices(desired, observed);
     decisions.block_missing_parents(desired, observed);
     decisions.remove_children(observed);
@@ -87,6 +88,29 @@ impl LinkDecisions {
             self.notes.insert(place.clone(), note);
         }
         self.removed.insert(place);
+    }
+
+    /// Removes the ports that join or leave a link which configures its ports, or whose master is recreated.
+    fn recreate_ports(&mut self, desired: &NetState, observed: &NetState) {
+        for (scope, state) in &observed.scopes {
+            for link in state.links.values() {
+                let Some(wanted) = desired.link(scope, &link.name) else { continue };
+                let place = (scope.clone(), link.name.clone());
+                if link.owner.is_none() || wanted.owner != link.owner || self.removed.contains(&place) {
+                    continue;
+                }
+                let (from, to) =
+                    (configuring_master(observed, scope, link), configuring_master(desired, scope, wanted));
+                let is_recreated =
+                    from.is_some_and(|master| self.removed.contains(&(scope.clone(), master.clone())));
+                if from == to && !is_recreated {
+                    continue;
+                }
+                let master = to.or(from).map(IfName::as_str).unwrap_or_default();
+                let note = format!("a port joins or leaves {master} only when it is created");
+                self.remove_if_unused(observed, place, link, Some(note));
+            }
+        }
     }
 
     /// The kernel deletes the children of a deleted link, so they are removed too, and recreated if desired.
@@ -147,6 +171,12 @@ impl LinkDecisions {
         self.blocked.insert((scope.clone(), name.clone()));
         self.problems.push((scope.clone(), Problem { field: String::new(), reason, message }));
     }
+}
+
+/// The master of a link, if it configures its ports.
+fn configuring_master<'a>(state: &NetState, scope: &Scope, link: &'a Link) -> Option<&'a IfName> {
+    let master = link.attrs.master.as_ref().and_then(Master::name)?;
+    state.link(scope, master).is_some_and(|master| master.kind.configures_ports()).then_some(master)
 }
 
 /// Why a link must be recreated.

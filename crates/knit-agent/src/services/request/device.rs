@@ -40,6 +40,7 @@ pub(super) fn moved(
         master: None,
         port: None,
         vrf: None,
+        ports: Vec::new(),
         remote_pod: None,
         ranges: Vec::new(),
         network,

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::{NetworkAttachment, PodConfigSpec};
 use crate::fields::{CidrList, DeviceName, InterfaceName, NamePrefix, VlanId};
 use crate::interface::InterfaceFields;
-use crate::link_type::{LinkDetails, LinkType, ListedLink, plain_vlan};
+use crate::kinds::plain_vlan;
+use crate::link_type::{LinkDetails, LinkType, ListedLink};
 use crate::translate::{InterfaceEntry, Translator, article};
 
 /// VlanAttachment describes one VLAN interface of each pod.

@@ -261,6 +261,7 @@ pub fn veth(label: &str, prefix: &str, bridge: &str, range: &str) -> IntentSpec 
         master: Some(bridge.to_owned()),
         port: None,
         vrf: None,
+        ports: Vec::new(),
         remote_pod: None,
         ranges: vec![range.parse().unwrap()],
         network: None,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, NamePrefix};
 use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -60,6 +61,10 @@ fn rules() -> serde_json::Value {
 
 impl ResourceKind for HostDevice {
     const POD_LABEL: Option<&'static str> = Some(POD_LABEL);
+    const LINK_TYPES: &'static [LinkTypeInfo] =
+        &[LinkTypeInfo::new("host-device", LowerLink::Required, |_| {
+            Some(LinkKind::HostDevice(link::HostDevice::default()))
+        })];
     const COLUMNS: &'static [Column] =
         &[Column { name: "Uplink", type_: "string", path: ".spec.parent", wide: false }];
 
