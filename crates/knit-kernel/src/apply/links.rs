@@ -367,6 +367,14 @@ pub(super) fn set(
         let port = Attrs { hairpin: attrs.hairpin, ..Attrs::default() };
         return set(transaction, step, scope, name, &port, None);
     }
+    if matches!(attrs.master, Some(Master::Link(_))) && attrs.up == Some(true) {
+        // A bond accepts only links that are down, and in one message the kernel sets a link up before its master
+        // (do_setlink in net/core/rtnetlink.c).
+        let down = Attrs { up: None, ..attrs.clone() };
+        set(transaction, step, scope, name, &down, kind)?;
+        let up = Attrs { up: attrs.up, ..Attrs::default() };
+        return set(transaction, step, scope, name, &up, None);
+    }
     let master = match &attrs.master {
         Some(Master::Link(master)) => Some(transaction.require_index(step, scope, master)?),
         Some(Master::None) => Some(0),

@@ -39,8 +39,15 @@ pub fn survive_every_fault(node: &TestNode, plan: &Plan, delete_mode: DeleteMode
 /// The same for slow machines: after each fault only the observed state is compared, and the full dumps once at the
 /// end. Whatever a fault leaves behind still exists then.
 pub fn survive_every_fault_fast(node: &TestNode, plan: &Plan) {
-    assert!(!plan.is_empty());
     let before = node.dumps();
+    roll_back_every_fault(node, plan);
+    node.assert_unchanged(&before, &format!("after every fault of\n{plan}"));
+}
+
+/// Compares only the observed state, for plans that delete members of a bond: the kernel also shows which hardware address
+/// a member had before, and which member is active.
+pub fn roll_back_every_fault(node: &TestNode, plan: &Plan) {
+    assert!(!plan.is_empty());
     let observed = essence(node.observe());
     for step in 0..plan.steps.len() {
         let mut fail = FaultAt { step, fault: Fault::Fail(Errno::EIO) };
@@ -54,7 +61,6 @@ pub fn survive_every_fault_fast(node: &TestNode, plan: &Plan) {
         assert!(left.is_empty(), "step {step}: {left:?}\n{plan}");
         assert_eq!(essence(node.observe()), observed, "after a crash at step {step} of\n{plan}");
     }
-    node.assert_unchanged(&before, &format!("after every fault of\n{plan}"));
 }
 
 /// Only Knit's objects: the kernel adds and removes others.
