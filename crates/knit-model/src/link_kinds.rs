@@ -11,6 +11,7 @@ macro_rules! link_kinds {
             veth Veth,
             bridge Bridge,
             macvlan Macvlan,
+            macvtap Macvtap,
             ipvlan Ipvlan,
             vlan Vlan,
             host_device HostDevice,

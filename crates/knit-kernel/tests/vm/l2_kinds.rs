@@ -1,8 +1,16 @@
-//! VLAN, ipvlan, VRF and dummy: created in running sandboxes, compared with `ip`, changed field by field, used,
+//! VLAN, ipvlan, VRF, dummy and macvtap: created in running sandboxes, compared with `ip`, changed field by field, used,
 //! failed at every step, and removed without a trace.
 
-use knit_model::link::{IpvlanFlag, IpvlanMode, Kind, Link, Master, Vlan, VlanProtocol};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::time::Duration;
+
+use knit_model::link::{
+    IpvlanFlag, IpvlanMode, Kind, Link, LinkKind, Macvtap, MacvtapMode, Master, Vlan, VlanProtocol,
+};
 use knit_model::{Mac, NetState, Plan, Scope};
+use knit_testbed::eventually;
 use serde_json::{Value, json};
 
 use crate::support::edits::{COMMON, Edit, change_each, flush_neighbours};
@@ -293,5 +301,103 @@ fn a_vrf_isolates_its_ports() {
         "{text}"
     );
     inside("10.77.0.1").unwrap();
+    remove_all(&node, &before);
+}
+
+fn macvtap_fields(link: &mut Link) -> &mut Macvtap {
+    let Kind::Macvtap(macvtap) = &mut link.kind else { panic!("not a macvtap") };
+    macvtap
+}
+
+/// The header that precedes each frame of a macvtap's character device (`struct virtio_net_hdr`).
+const VNET_HEADER: usize = 10;
+
+/// Opens the character device of the macvtap `mt0`, and checks that it is the kernel's.
+fn open_tap(node: &TestNode) -> File {
+    let show = "mount -t sysfs sysfs /sys && cat /sys/class/net/mt0/tap*/dev";
+    let numbers = node.sandboxes[0].output("unshare", &["-m", "sh", "-c", show]).unwrap();
+    let path = format!("/dev/tap{}", shown(node, 0, "mt0")["ifindex"]);
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert!(metadata.file_type().is_char_device(), "{path}");
+    let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+    assert_eq!(numbers.trim(), format!("{major}:{minor}"), "{path}");
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap()
+}
+
+/// The next ARP request for this address.
+fn arp_request(tap: &mut File, address: [u8; 4]) -> Vec<u8> {
+    let mut found = None;
+    eventually("an ARP request arrives at the tap", Duration::from_secs(20), || {
+        let mut frame = [0; 2048];
+        match tap.read(&mut frame) {
+            Ok(length) => {
+                let frame = frame[VNET_HEADER..length].to_vec();
+                let is_request = frame.len() >= 42 && frame[12..14] == [8, 6] && frame[20..22] == [0, 1];
+                found = Some(frame).filter(|frame| is_request && frame[38..42] == address);
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_macvtap_exchanges_frames_through_its_character_device() {
+    let node = TestNode::new("macvtap", &["a", "b"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.55.0.1/24");
+    add_veth(&mut state, "a", "br0", &[]);
+    add_veth(&mut state, "b", "br0", &["10.55.0.3/24"]);
+    let kind = Macvtap { parent: Some(name("net1")), mode: Some(MacvtapMode::Bridge), ..Macvtap::default() };
+    add(&mut state, "a", "mt0", Kind::Macvtap(kind.with_defaults()), &[]);
+    survive_creation_and_removal(&node, &state);
+    let info = shown(&node, 0, "mt0");
+    assert_eq!((&info["linkinfo"]["info_kind"], &info["link"]), (&json!("macvtap"), &json!("net1")));
+    assert_eq!(info["linkinfo"]["info_data"]["mode"], "bridge");
+
+    change_each(&node, &mut state, &sandbox("a"), "mt0", COMMON);
+    let own: &[Edit] = &[
+        ("mode", |link| macvtap_fields(link).mode = Some(MacvtapMode::Private)),
+        ("mode", |link| macvtap_fields(link).mode = Some(MacvtapMode::Vepa)),
+        ("mode", |link| macvtap_fields(link).mode = Some(MacvtapMode::Source)),
+        ("sources", |link| macvtap_fields(link).sources = Some(vec![Mac::derived("b/net1")])),
+    ];
+    change_each(&node, &mut state, &sandbox("a"), "mt0", own);
+
+    // The test is the program behind the tap: it answers for an address. In this mode only frames of `b` arrive.
+    let mac = edit(&mut state, &sandbox("a"), "mt0").attrs.mac.unwrap();
+    let mut tap = open_tap(&node);
+    let address = [10, 55, 0, 9];
+    let asks = || drop(node.sandboxes[1].output("ping", &["-c1", "-w1", "10.55.0.9"]));
+    std::thread::scope(|scope| {
+        scope.spawn(asks);
+        let request = arp_request(&mut tap, address);
+        assert_eq!(request[6..12], Mac::derived("b/net1").bytes());
+        let mut reply = vec![0; VNET_HEADER];
+        reply.extend_from_slice(&request[6..12]);
+        reply.extend_from_slice(&mac.bytes());
+        reply.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+        reply.extend_from_slice(&mac.bytes());
+        reply.extend_from_slice(&address);
+        reply.extend_from_slice(&request[22..32]);
+        assert_eq!(tap.write(&reply).unwrap(), reply.len());
+    });
+    let learnt = || node.sandboxes[1].ip(&["neigh", "show", "10.55.0.9"]);
+    eventually("the answer arrives", Duration::from_secs(20), || learnt().contains(&mac.to_string()));
+    drop(tap);
+
+    let back: &[Edit] = &[
+        ("sources", |link| macvtap_fields(link).sources = Some(Vec::new())),
+        ("mode", |link| macvtap_fields(link).mode = Some(MacvtapMode::Bridge)),
+    ];
+    change_each(&node, &mut state, &sandbox("a"), "mt0", back);
+    let link = edit(&mut state, &sandbox("a"), "mt0");
+    macvtap_fields(link).mode = Some(MacvtapMode::Passthru);
+    link.attrs.mac = None;
+    let text = survive_change(&node, &state).to_string();
+    assert!(text.contains("recreated: the kernel cannot make this change of `mode`"), "{text}");
+    assert_eq!(shown(&node, 0, "mt0")["address"], shown(&node, 0, "net1")["address"]);
     remove_all(&node, &before);
 }
