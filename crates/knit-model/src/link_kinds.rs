@@ -18,6 +18,7 @@ macro_rules! link_kinds {
             dummy Dummy,
             tap Tap,
             vrf Vrf,
+            bond Bond,
             vxlan Vxlan,
             geneve Geneve,
             gre Gre,

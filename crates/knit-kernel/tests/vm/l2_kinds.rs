@@ -1,4 +1,4 @@
-//! VLAN, ipvlan, VRF, dummy and macvtap: created in running sandboxes, compared with `ip`, changed field by field, used,
+//! VLAN, ipvlan, VRF, dummy, macvtap and bond: created in running sandboxes, compared with `ip`, changed field by field, used,
 //! failed at every step, and removed without a trace.
 
 use std::fs::{File, OpenOptions};
@@ -7,14 +7,15 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::time::Duration;
 
 use knit_model::link::{
-    IpvlanFlag, IpvlanMode, Kind, Link, LinkKind, Macvtap, MacvtapMode, Master, Vlan, VlanProtocol,
+    Bond, BondMode, IpvlanFlag, IpvlanMode, Kind, Link, LinkKind, Macvtap, MacvtapMode, Master, Veth,
+    VethPeer, Vlan, VlanProtocol, XmitHashPolicy,
 };
 use knit_model::{Mac, NetState, Plan, Scope};
 use knit_testbed::eventually;
 use serde_json::{Value, json};
 
 use crate::support::edits::{COMMON, Edit, change_each, flush_neighbours};
-use crate::support::faults::survive_every_fault_fast;
+use crate::support::faults::{roll_back_every_fault, survive_every_fault_fast};
 use crate::support::l2::{add, add_red, dummy, edit, ipvlan, vlan};
 use crate::support::node::{TestNode, sandbox};
 use crate::support::states::{add_bridge, add_veth, name};
@@ -399,5 +400,95 @@ fn a_macvtap_exchanges_frames_through_its_character_device() {
     let text = survive_change(&node, &state).to_string();
     assert!(text.contains("recreated: the kernel cannot make this change of `mode`"), "{text}");
     assert_eq!(shown(&node, 0, "mt0")["address"], shown(&node, 0, "net1")["address"]);
+    remove_all(&node, &before);
+}
+
+fn bond_fields(link: &mut Link) -> &mut Bond {
+    let Kind::Bond(bond) = &mut link.kind else { panic!("not a bond") };
+    bond
+}
+
+/// Adds a veth pair whose end in the sandbox `a` is a member of `bond0`, and whose other end is a port of `br0`.
+fn add_member(state: &mut NetState, member: &str) {
+    let (scope, outside) = (sandbox("a"), format!("h{member}"));
+    let end = |scope: &Scope, peer: (&Scope, &str), own: &str, master: &str| {
+        let peer = VethPeer { scope: peer.0.clone(), name: name(peer.1) };
+        let kind = Kind::Veth(Veth { peer: Some(peer) });
+        let mut end = crate::support::states::link(scope, own, kind);
+        end.attrs.master = Some(Master::Link(name(master)));
+        end
+    };
+    let near = end(&scope, (&Scope::Host, &outside), member, "bond0");
+    let mut far = end(&Scope::Host, (&scope, member), &outside, "br0");
+    far.owner.clone_from(&near.owner);
+    state.scope(&scope).add_link(near);
+    state.scope(&Scope::Host).add_link(far);
+}
+
+#[test]
+fn a_bond_survives_the_failure_of_a_member() {
+    let node = TestNode::new("bond", &["a", "b"]);
+    let before = node.dumps();
+    let mut state = NetState::default();
+    add_bridge(&mut state, "br0", "10.56.0.1/24");
+    add_veth(&mut state, "b", "br0", &["10.56.0.3/24", "fd56::3/64"]);
+    let kind = Bond { mode: Some(BondMode::ActiveBackup), miimon: Some(100), ..Bond::default() };
+    add(&mut state, "a", "bond0", Kind::Bond(kind.with_defaults()), &["10.56.0.2/24", "fd56::2/64"]);
+    add_member(&mut state, "m1");
+    add_member(&mut state, "m2");
+    survive_every_fault_fast(&node, &node.plan(&state));
+    node.converge(&state);
+    roll_back_every_fault(&node, &node.plan(&NetState::default()));
+
+    let info = &shown(&node, 0, "bond0")["linkinfo"];
+    assert_eq!((&info["info_kind"], &info["info_data"]["mode"]), (&json!("bond"), &json!("active-backup")));
+    for member in ["m1", "m2"] {
+        assert_eq!(shown(&node, 0, member)["master"], "bond0");
+    }
+    let pod = &node.sandboxes[0];
+    let reach = || {
+        flush_neighbours(&node);
+        ["10.56.0.3", "fd56::3"].iter().all(|address| pod.ping(address).is_ok())
+    };
+    let active = || shown(&node, 0, "bond0")["linkinfo"]["info_data"]["active_slave"].clone();
+    eventually("the bond works", Duration::from_secs(20), reach);
+    // Each member fails in turn: the other one takes over.
+    for (failing, other) in [("m1", "m2"), ("m2", "m1")] {
+        node.host.ip(&["link", "set", &format!("h{failing}"), "down"]);
+        eventually("the other member is active", Duration::from_secs(20), || active() == json!(other));
+        eventually("the bond works", Duration::from_secs(20), reach);
+        node.host.ip(&["link", "set", &format!("h{failing}"), "up"]);
+        let carrier = || shown(&node, 0, failing)["linkinfo"]["info_slave_data"]["mii_status"] == json!("UP");
+        eventually("the member is back", Duration::from_secs(20), carrier);
+    }
+
+    change_each(&node, &mut state, &sandbox("a"), "bond0", COMMON);
+    assert_eq!(shown(&node, 0, "m1")["mtu"], json!(1280));
+    let own: &[Edit] = &[
+        ("updelay", |link| bond_fields(link).updelay = Some(200)),
+        ("downdelay", |link| bond_fields(link).downdelay = Some(100)),
+        ("miimon", |link| bond_fields(link).miimon = Some(50)),
+        ("xmit_hash_policy", |link| bond_fields(link).xmit_hash_policy = Some(XmitHashPolicy::Layer34)),
+        ("min_links", |link| bond_fields(link).min_links = Some(1)),
+    ];
+    change_each(&node, &mut state, &sandbox("a"), "bond0", own);
+    eventually("the bond works", Duration::from_secs(20), reach);
+
+    // Another mode recreates the bond, and its members with it.
+    bond_fields(edit(&mut state, &sandbox("a"), "bond0")).mode = Some(BondMode::BalanceXor);
+    roll_back_every_fault(&node, &node.plan(&state));
+    let text = node.converge(&state).to_string();
+    assert!(text.contains("recreated: the kernel cannot make this change of `mode`"), "{text}");
+    assert!(text.contains("recreated: a port joins or leaves bond0 only when it is created"), "{text}");
+    eventually("the bond works", Duration::from_secs(20), reach);
+
+    // A member leaves, and is an interface with its own hardware address again.
+    let own_mac = Mac::derived("a/m2");
+    let member = edit(&mut state, &sandbox("a"), "m2");
+    (member.attrs.master, member.attrs.mac) = (Some(Master::None), Some(own_mac));
+    node.converge(&state);
+    let member = shown(&node, 0, "m2");
+    assert_eq!((&member["master"], &member["address"]), (&Value::Null, &json!(own_mac.to_string())));
+    eventually("the bond works", Duration::from_secs(20), reach);
     remove_all(&node, &before);
 }
