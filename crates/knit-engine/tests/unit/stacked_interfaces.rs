@@ -2,7 +2,9 @@
 
 use knit_engine::{Event, StoredObject};
 use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, UplinkIntent};
-use knit_model::link::{Ipvlan, IpvlanFlag, IpvlanMode, Kind, Macvlan, MacvlanMode, Master, Vlan, Vrf};
+use knit_model::link::{
+    Bond, Ipvlan, IpvlanFlag, IpvlanMode, Kind, Macvlan, MacvlanMode, Macvtap, Master, Vlan, Vrf,
+};
 use knit_model::report::Phase;
 use knit_model::{Link, Scope};
 
@@ -232,4 +234,70 @@ fn dummy_has_a_single_address_and_no_arp() {
     assert_eq!(node.problems("own"), Vec::<String>::new());
     let attrs = node.link("a", "own0").unwrap().attrs;
     assert_eq!((attrs.arp, attrs.multicast, attrs.mac.is_some()), (Some(false), Some(false), true));
+}
+
+fn bond(ports: &[&str]) -> IntentSpec {
+    let ports = ports.iter().map(|port| (*port).to_owned()).collect();
+    interface("bond0", Kind::Bond(Bond::default()), |intent| {
+        intent.ports = ports;
+        intent.attrs.mtu = Some(1400);
+    })
+}
+
+#[test]
+fn members_of_a_bond_are_its_ports_and_have_its_mtu() {
+    let mut node = node();
+    let members = vec![pair("m1", |_| ()), pair("m2", |_| ())];
+    let members = object("PodConfig", "cnf", "members", members);
+    node.handle(Event::ObjectApplied(members.clone()));
+    let own_mac = node.link("a", "m1").unwrap().attrs.mac;
+    // A member that is missing is reported, and the bond works with the others.
+    let incomplete = object("Bond", "cnf", "both", vec![bond(&["m1", "m2", "m3"])]);
+    node.handle(Event::ObjectApplied(incomplete));
+    assert_eq!(node.problems("both"), ["spec.entries[0]: there is no interface m3 of Knit in pod cnf/a"]);
+    for name in ["m1", "m2"] {
+        let member = node.link("a", name).unwrap();
+        assert_eq!(member.attrs.master, Some(Master::Link("bond0".parse().unwrap())));
+        assert_eq!(member.attrs.mtu, Some(1400));
+    }
+    // Another bond cannot have the same member.
+    let complete = object("Bond", "cnf", "both", vec![bond(&["m1", "m2"])]);
+    node.handle(Event::ObjectApplied(complete.clone()));
+    let other =
+        interface("bond1", Kind::Bond(Bond::default()), |intent| intent.ports = vec!["m1".to_owned()]);
+    let other = object("Bond", "cnf", "other", vec![other]);
+    node.handle(Event::ObjectApplied(other.clone()));
+    assert_eq!(node.problems("other"), ["spec.entries[0]: interface m1 of pod cnf/a is a port of bond0"]);
+    node.handle(Event::ObjectDeleted(key(&other)));
+    // Without the bond they are interfaces of their own again.
+    node.handle(Event::ObjectDeleted(key(&complete)));
+    let member = node.link("a", "m1").unwrap();
+    assert_eq!((&member.attrs.master, member.attrs.mac), (&Some(Master::None), own_mac));
+}
+
+#[test]
+fn a_member_of_a_bond_has_no_other_master() {
+    let mut node = node();
+    let vrf = interface("red", Kind::Vrf(Vrf { table: 10 }), |_| ());
+    let member = pair("m1", |intent| intent.vrf = Some("red".to_owned()));
+    node.handle(Event::ObjectApplied(object("PodConfig", "cnf", "all", vec![vrf, bond(&["m1"]), member])));
+    assert_eq!(
+        node.problems("all"),
+        ["spec.entries[2]: interface m1 is a port of bond0, so it can have no other master"]
+    );
+}
+
+#[test]
+fn a_macvtap_on_a_macvlan_is_on_the_parent_of_both() {
+    let mut node = node();
+    node.handle(Event::ObjectApplied(uplink(Vec::new(), None)));
+    let macvlan = Kind::Macvlan(Macvlan { parent: None, mode: Some(MacvlanMode::Bridge) });
+    let intents = vec![
+        interface("mv0", macvlan, on("fabric")),
+        interface("mt0", Kind::Macvtap(Macvtap::default()), on("mv0")),
+    ];
+    node.handle(Event::ObjectApplied(object("PodConfig", "cnf", "stack", intents)));
+    let macvtap = node.link("a", "mt0").unwrap();
+    assert_eq!(macvtap.kind.parent().unwrap().as_str(), "eno1");
+    assert_eq!(macvtap.parent_scope, Some(Scope::Host));
 }

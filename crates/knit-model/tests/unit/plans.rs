@@ -1,6 +1,6 @@
 //! Properties of plans, checked against a fake kernel that rejects what the real one rejects.
 
-use knit_model::link::{Attrs, Dummy, Master, Veth, Vrf};
+use knit_model::link::{Attrs, Bond, BondMode, Dummy, Master, Veth, Vrf};
 use knit_model::plan::{Desired, Plan, PlannedStep, diff};
 use knit_model::{Kind, Link, Mac, Neighbour, NetState, SandboxId, Scope, Step};
 use proptest::prelude::*;
@@ -268,6 +268,40 @@ fn neighbours_of_a_link_that_changes_its_vrf_are_removed_and_added_again() {
     let added = position(|step| matches!(step, Step::AddNeighbour(_))).unwrap();
     assert!(removed < changed && changed < added, "{plan}");
     assert!(diff(&Desired { state: state("red"), ..Desired::default() }, &state("red")).is_empty());
+}
+
+#[test]
+fn a_member_of_a_bond_is_recreated_to_join_to_leave_and_with_the_bond() {
+    let scope = Scope::Sandbox(SandboxId("a".to_owned()));
+    let state = |mode: BondMode, master: Master| {
+        let bond = Kind::Bond(Bond { mode: Some(mode), ..Bond::default() });
+        let mut state = NetState::default();
+        for (name, kind, master) in
+            [("bond0", bond, Master::None), ("m1", Kind::Dummy(Dummy::default()), master)]
+        {
+            let mut link = Link::new(name.parse().unwrap(), kind);
+            link.owner = fake_kernel::owner(name);
+            link.attrs = Attrs { master: Some(master), up: Some(true), ..Attrs::default() };
+            state.scope(&scope).add_link(link);
+        }
+        state
+    };
+    let member = || Master::Link("bond0".parse().unwrap());
+    let (alone, joined) = (state(BondMode::Broadcast, Master::None), state(BondMode::Broadcast, member()));
+    let other_mode = state(BondMode::ActiveBackup, member());
+    let recreated = |to: &NetState, from: &NetState| {
+        let plan = diff(&Desired { state: to.clone(), ..Desired::default() }, from);
+        let names = plan.steps.iter().filter_map(|planned| match &planned.step {
+            Step::DeleteLink { link, .. } => Some(format!("-{}", link.name)),
+            Step::CreateLink { link, .. } => Some(format!("+{}", link.name)),
+            _ => None,
+        });
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(recreated(&joined, &alone), "-m1 +m1");
+    assert_eq!(recreated(&alone, &joined), "-m1 +m1");
+    assert_eq!(recreated(&other_mode, &joined), "-m1 -bond0 +bond0 +m1");
+    assert_eq!(recreated(&joined, &joined), "");
 }
 
 #[test]
