@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::removal::{LinkKey, Removal};
 use crate::kernel_ids;
-use crate::link::{Link, Master};
+use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
 use crate::problem::{Problem, Reason};
 use crate::sandbox::Scope;
@@ -109,7 +109,20 @@ impl LinkDecisions {
                 let master = to.or(from).map(IfName::as_str).unwrap_or_default();
                 let note = format!("a port joins or leaves {master} only when it is created");
                 self.remove_if_unused(observed, place, link, Some(note));
+                self.remove_veth_peer(observed, link);
             }
+        }
+    }
+
+    /// Both ends of a veth pair are deleted together, so that a rollback restores both.
+    fn remove_veth_peer(&mut self, observed: &NetState, link: &Link) {
+        let is_end = |other: &&Link| matches!(other.kind, Kind::Veth(_)) && other.owner == link.owner;
+        if !is_end(&link) {
+            return;
+        }
+        for (scope, state) in &observed.scopes {
+            let ends = state.links.values().filter(is_end).map(|end| (scope.clone(), end.name.clone()));
+            self.removed.extend(ends);
         }
     }
 
