@@ -132,7 +132,7 @@ impl Agent for Service {
         let found = responses.pods.iter().find(|pod| pod.id == reference.id || pod.name == reference.name);
         match found {
             Some(pod) => Ok(Response::new(v1::GetPodResponse { pod: Some(pod.clone()) })),
-            None => Err(RpcError::new(Reason::NotFound, format!("there is no pod {}", reference.name))
+            None => Err(RpcError::new(Reason::NotFound, format!("pod {} not found", reference.name))
                 .about(format!("pod {}", reference.name))
                 .call("call-7")
                 .into()),

@@ -191,7 +191,7 @@ mod tests {
             (
                 &[&["10.75.9.0/24"], &["10.75.8.0/23"]],
                 &[],
-                "range_sets[1].ranges[0].subnet: 10.75.8.1-10.75.9.254 is",
+                "range_sets[1].ranges[0].subnet: 10.75.8.1-10.75.9.254 overlaps set 0",
             ),
             (&[&["10.75.9.0/24"]], &["10.75.8.8"], "addresses: 10.75.8.8 is in none of the ranges"),
         ] {

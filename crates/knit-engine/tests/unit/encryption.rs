@@ -244,7 +244,7 @@ fn key_of_another_node_is_not_used() {
         "{warnings:?}"
     );
     assert!(
-        warnings.iter().any(|warning| warning.contains("the same WireGuard key as node node2")),
+        warnings.iter().any(|warning| warning.contains("the same WireGuard public key as node node2")),
         "{warnings:?}"
     );
     // This node's own key, also before it is generated.
