@@ -98,7 +98,7 @@ fn bandwidth_limits_apply_in_both_directions() {
     pods[0].namespace().output("tc", &["qdisc", "del", "dev", "eth0", "root"]).unwrap();
     let queue = || pods[0].namespace().output("tc", &["qdisc", "show", "dev", "eth0"]).unwrap();
     eventually("the limit is back", Duration::from_secs(10), || queue().contains("rate 5Mbit"));
-    eventually("it is reported", Duration::from_secs(5), || machine.log().contains("is repaired"));
+    eventually("it is reported", Duration::from_secs(5), || machine.log().contains("drift repaired"));
 
     for id in ["slow", "one", "two"] {
         agent.delete(id);

@@ -58,15 +58,15 @@ fn the_configuration_is_reloaded_and_an_invalid_one_is_rejected() {
         eventually(&format!("the log says {word}"), Duration::from_secs(10), || machine.log().contains(word));
     };
     write("2", "clusterNetwork: { ranges: [10.2.0.0/16] }\n");
-    printed("the new configuration holds");
+    printed("configuration reloaded");
     write("3", "clusterNetwork: { ranges: [10.3.0.1/16] }\n");
-    printed("the old one stays");
+    printed("the previous one stays in effect");
     let given = agent.attach("sb1", &pod).pod.unwrap().interfaces[0].addresses[0].address.clone();
     assert_eq!(given, "10.2.0.2");
     write("4", "clusterNetwork: { ranges: [10.4.0.0/16] }\n");
-    printed("it cannot change while pods are on it");
+    printed("it cannot change while pods use it");
     write("5", "clusterNetwork: { ranges: [10.2.0.0/16] }\nworkers: 9\n");
-    printed("these keys need a restart");
+    printed("some keys need a restart");
     pod.ping("10.2.0.1").unwrap();
 }
 

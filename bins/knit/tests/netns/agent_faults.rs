@@ -244,7 +244,7 @@ fn drift_is_repaired_and_reported() {
     eventually("the bridge is back, with its port", Duration::from_secs(10), || {
         pod.namespace().output("ping", &["-n", "-c", "1", "-W", "1", "10.75.0.1"]).is_ok()
     });
-    eventually("it is reported", Duration::from_secs(5), || machine.log().contains("is repaired"));
+    eventually("it is reported", Duration::from_secs(5), || machine.log().contains("drift repaired"));
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn ranges_outside_the_network_are_rejected() {
             "10.75.9.1 is not the gateway of network",
         ),
         (json!([[{"subnet": "10.75.9.0/24", "rangeStart": "10.75.8.1"}]]), "10.75.8.1 is not in the subnet"),
-        (json!([[{"subnet": "10.75.9.1/24"}]]), "10.75.9.0/24 is meant"),
+        (json!([[{"subnet": "10.75.9.1/24"}]]), "use 10.75.9.0/24"),
         (json!([[{"subnet": "10.75.9.0/24"}], [{"subnet": "10.75.9.0/25"}]]), "overlaps set 0"),
         (json!([[{"subnet": "all"}]]), "`all` is no subnet"),
         (json!([[{"rangeStart": "10.75.9.1"}]]), "subnet: required"),

@@ -89,7 +89,7 @@ fn a_failing_slow_or_unreachable_extension_fails_the_attach() {
     extension.state.lock().unwrap().delay = Duration::from_secs(20);
     assert_rejected("within 1500 ms");
     extension.stop();
-    assert_rejected("nobody answers");
+    assert_rejected("cannot connect to");
     eventually("the links are deleted", Duration::from_secs(20), || ports(&machine.host) == 0);
     host.assert_unchanged(&machine.host);
     inside.assert_unchanged(pod.namespace());

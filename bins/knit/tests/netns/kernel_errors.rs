@@ -103,7 +103,7 @@ fn a_deleted_link_is_recreated() {
     }
     eventually("there is no drift", Duration::from_secs(10), || agent.check("sb1").is_empty());
     // Repairs are logged with a delay.
-    let printed = || machine.log().matches("is repaired").count();
+    let printed = || machine.log().matches("drift repaired").count();
     let mut repairs = printed();
     eventually("all repairs are reported", Duration::from_secs(20), || {
         std::thread::sleep(Duration::from_millis(500));

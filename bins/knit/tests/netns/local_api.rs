@@ -150,7 +150,7 @@ fn commands_print_the_same_with_and_without_an_agent() {
     assert_eq!(knit(&machine, Some("alone"), &["get"], "").ok(), "no objects\n");
     // A state directory of an agent with an unknown socket is rejected.
     let error = knit(&machine, Some("state"), &["--kni-socket", "/nowhere", "get"], "").error();
-    assert!(error.contains("name that agent's socket with --kni-socket"), "{error}");
+    assert!(error.contains("set its socket with --kni-socket"), "{error}");
     agent.stop();
 }
 

@@ -18,7 +18,7 @@ const OBJECTS: &str = "{apiVersion: podnetwork.opdev.io/v1alpha1, kind: Tap, met
 const WITHOUT: [(&str, &str, &str); 2] = [
     (
         "mount -t tmpfs tmpfs /dev/net",
-        "this kernel has no tap (/dev/net/tun is not there",
+        "this kernel has no tap (/dev/net/tun does not exist",
         "mknod /dev/net/tun c 10 200",
     ),
     (
@@ -51,13 +51,13 @@ fn a_missing_or_denied_tun_device_is_reported_once_and_other_interfaces_are_crea
         std::thread::sleep(Duration::from_millis(3_500));
         let log = machine.log();
         assert_eq!(log.matches(expected).count(), 1, "{log}");
-        assert!(!log.contains("is repaired"), "{log}");
+        assert!(!log.contains("drift repaired"), "{log}");
         assert!(described().contains(expected), "{}", described());
 
         // Drift in the meantime is repaired and reported.
         pod.ip(&["address", "flush", "dev", "net1"]);
         eventually("the address is back", Duration::from_secs(10), reaches);
-        eventually("it is reported", Duration::from_secs(5), || machine.log().contains("is repaired"));
+        eventually("it is reported", Duration::from_secs(5), || machine.log().contains("drift repaired"));
 
         let inside = format!("--mount=/proc/{}/ns/mnt", agent.pid());
         let come = Command::new("nsenter").args([inside.as_str(), "sh", "-c", comes]).status().unwrap();

@@ -90,7 +90,7 @@ fn an_unprivileged_process_gets_only_the_sockets_of_its_pod() {
     let agent = machine.agent();
     attach(&agent, "sb1", &one, "tools");
     attach(&agent, "sb2", &two, "others");
-    assert_eq!(request_socket(&one, &["tools", "ping", "10.75.0.1"]), "nobody offers\n");
+    assert_eq!(request_socket(&one, &["tools", "ping", "10.75.0.1"]), "no sockets are offered\n");
     write(&machine, "tools.yaml", &sockets("tools", PING));
     wait_for_output(&one, &["tools", "ping", "10.75.0.1"], "ok ping 65534 0\necho from 10.75.0.1\n");
     assert_eq!(request_socket(&one, &["tools", "web"]), "ok web 65534 0\nport 80 listens\n");
@@ -108,11 +108,11 @@ fn an_unprivileged_process_gets_only_the_sockets_of_its_pod() {
     let printed = request_socket(&one, &["tools", &"x".repeat(70)]);
     assert!(printed.contains("at most 63 bytes"), "{printed}");
     // Neither a pod without the label nor the node has a listener.
-    assert_eq!(request_socket(&two, &["tools", "ping", "10.75.0.1"]), "nobody offers\n");
+    assert_eq!(request_socket(&two, &["tools", "ping", "10.75.0.1"]), "no sockets are offered\n");
 
     // Deleting the object removes the name; sockets that were passed before stay open.
     std::fs::remove_file(machine.path("objects").join("tools.yaml")).unwrap();
-    wait_for_output(&one, &["tools", "ping"], "nobody offers\n");
+    wait_for_output(&one, &["tools", "ping"], "no sockets are offered\n");
     agent.stop();
 }
 
@@ -125,11 +125,11 @@ fn an_agent_restart_restores_sockets_and_a_deleted_pod_releases_them() {
     attach(&agent, "sb1", &one, "tools");
     wait_for_output(&one, &["tools", "web"], "port 80 listens");
     agent.crash();
-    assert_eq!(request_socket(&one, &["tools", "web"]), "nobody offers\n");
+    assert_eq!(request_socket(&one, &["tools", "web"]), "no sockets are offered\n");
     let agent = machine.agent();
     wait_for_output(&one, &["tools", "web"], "port 80 listens");
     agent.delete("sb1");
-    wait_for_output(&one, &["tools", "web"], "nobody offers\n");
+    wait_for_output(&one, &["tools", "web"], "no sockets are offered\n");
     agent.stop();
 }
 
@@ -151,6 +151,6 @@ fn other_users_are_rejected_and_a_name_conflict_is_reported() {
         machine.log().contains("a process of the pod already listens on @knit/sockets/mine")
     });
     squatter.stop().unwrap();
-    wait_for_output(&one, &["mine", "web"], "error: web is not for user 65534\n");
+    wait_for_output(&one, &["mine", "web"], "error: user 65534 may not open web\n");
     agent.stop();
 }

@@ -178,7 +178,7 @@ fn another_state_directory_does_not_affect_foreign_links() {
     for command in [&["sandbox", "add", "b", "--pid", &pid][..], &["delete", "-f", "-"], &["undo"]] {
         let printed = machine.knit_with(&[&other[..], command].concat(), VETH, &[]).error();
         assert!(
-            printed.contains("another Knit's network is on this machine (") && printed.contains("br1"),
+            printed.contains("links of another Knit state directory exist on this machine (") && printed.contains("br1"),
             "{printed}"
         );
         applied.assert_unchanged();
@@ -225,7 +225,7 @@ fn newer_locked_and_invalid_state_directories_are_rejected() {
     let folder = machine.state().with_file_name("newer");
     drop(Journal::<Value, Value>::open(&folder, newer).unwrap());
     let printed = machine.knit(&["--state-dir", folder.to_str().unwrap(), "status"]).error();
-    assert!(printed.contains("was written by a newer Knit (format 9, supported: 4)"), "{printed}");
+    assert!(printed.contains("was written by a newer Knit (format 9, supported: 5)"), "{printed}");
 
     let file = machine.file("no-folder", "");
     let printed = machine.knit(&["--state-dir", file.to_str().unwrap(), "status"]).error();

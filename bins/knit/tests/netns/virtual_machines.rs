@@ -47,7 +47,7 @@ fn a_guest_on_a_tap_and_a_pod_reach_each_other() {
     // A repeated attach has the same result; comparison and agent restart do not interrupt traffic.
     assert_eq!(agent.try_attach(request).unwrap().pod.unwrap(), shown);
     std::thread::sleep(Duration::from_millis(1_500));
-    assert!(!machine.log().contains("is repaired"), "{}", machine.log());
+    assert!(!machine.log().contains("drift repaired"), "{}", machine.log());
     agent.crash();
     let agent = machine.agent();
     assert_eq!(agent.pod("vm").unwrap(), shown);

@@ -141,7 +141,7 @@ fn plan_changes_nothing_and_its_exit_code_reports_changes() {
     machine.knit(&["apply", "-f", file]).ok();
     let applied = machine.snapshot(&[&a]);
     let planned = machine.knit(&["plan", "-f", file]);
-    assert_eq!((planned.code, planned.out.as_str()), (Some(0), "nothing to change\n"));
+    assert_eq!((planned.code, planned.out.as_str()), (Some(0), "no changes\n"));
     assert_eq!(machine.knit(&["apply", "-f", file]).ok(), format!("{TITLE} unchanged\n"));
     let removing = machine.knit(&["delete", "-f", file, "--dry-run"]);
     assert!(removing.ok().contains("- bridge pcbr0"), "{removing:?}");

@@ -289,7 +289,7 @@ impl<'a> EventLoop<'a> {
                 if incarnation == self.incarnation { self.completed(&work, result, took) } else { Ok(()) }
             }
             Message::ExtensionReplied { incarnation, id, result } if incarnation == self.incarnation => {
-                self.handle(Event::ExtensionInvoked { id, result: result })
+                self.handle(Event::ExtensionInvoked { id, result })
             }
             Message::ExtensionReplied { .. } => Ok(()),
             Message::SocketsOffered { incarnation, offered } if incarnation == self.incarnation => {

@@ -3,7 +3,6 @@
 use knit_agent::Standalone;
 use knit_engine::Event;
 use knit_model::SandboxId;
-use knit_model::provenance::Dialect;
 use knit_store::{Format, Journal, Options};
 use serde_json::{Value, json};
 
@@ -148,33 +147,14 @@ fn netns_held_open_by_others_is_cleaned_up_when_its_sandbox_is_deleted() {
 }
 
 #[test]
-fn journal_of_an_older_version_is_read() {
+fn a_journal_of_an_older_format_is_rejected() {
     let host = TestHost::new("format1");
     host.on_host(|| {
-        let object = knit_crds::Object::parse(VETH.split("---").next().unwrap()).unwrap();
-        let intents = object.intents(Dialect::File).unwrap().intents;
-        let reference = object.object_ref();
-        let (kind, namespace, name) = (&reference.kind, &reference.namespace, &reference.name);
-        // A deleted sandbox with its state, without fields of later versions.
-        let old = [
-            json!({"objectApplied": {"object": reference, "intents": intents, "warnings": [], "manifest": object.to_value()}}),
-            json!({"ended": {"unit": {"sandbox": "default/gone"}, "made": {"host_links": ["knit0123456789"], "rules": [],
-                "uses": [{"namespace": "default", "name": "br1"}], "bridge": null, "warnings": [], "interfaces": [
-                    [{"kind": kind, "namespace": namespace, "name": name}, {"field": "spec", "name": "net1", "kind": "veth",
-                      "addresses": ["10.1.0.2/24"], "mac": null, "mtu": 1400, "peer": "knit0123456789", "master": "br1",
-                      "ready": true}]]},
-                "problems": [], "given_back": [], "at": 1}}),
-        ];
         let options = Options { format: Format::initial(), retained_segments: 4 };
         let opened = Journal::<Value, Value>::open(host.folder.path(), options).unwrap();
-        for record in &old {
-            opened.journal.append_durable(record).unwrap();
-        }
+        opened.journal.append_durable(&json!({ "undone": null })).unwrap();
         drop(opened);
-        let mut node = host.open();
-        assert!(node.state().objects.keys().any(|key| key.kind == "Veth" && key.name == "net"));
-        host.add_pod(&mut node);
-        assert_eq!(problems(&node), "");
-        host.pod.ping("10.1.0.1").unwrap();
+        let error = Standalone::open(host.folder.path()).err().unwrap();
+        assert!(matches!(error, knit_agent::Error::OldJournal { found: 1, .. }), "{error}");
     });
 }

@@ -36,7 +36,7 @@ fn limits_are_created_changed_and_removed_despite_faults() {
     let plan = node.plan(&other);
     let text = plan.to_string();
     assert!(text.contains("limit.bits: 10000000 -> 64000"), "{text}");
-    assert!(text.contains("limit: (bits 5000000 burst 16384) -> nothing"), "{text}");
+    assert!(text.contains("limit: (bits 5000000 burst 16384) -> none"), "{text}");
     survive_every_fault(&node, &plan, DeleteMode::Immediate);
     node.converge(&other);
     survive_every_fault(&node, &node.plan(&none), DeleteMode::Immediate);

@@ -247,7 +247,7 @@ fn a_connection_survives_a_restart_of_the_process() {
 fn nothing_is_left_behind_by_deleted_pods() {
     let node = Node::new("redirect");
     let redirect = node.redirect();
-    let links = node.pins().join("3/links");
+    let links = node.pins().join("4/links");
     let count = || std::fs::read_dir(&links).unwrap().count();
     assert_eq!(count(), 2);
     // A recreated link has another index, and the record of the old one remains.

@@ -149,7 +149,7 @@ impl Node {
     }
 
     fn uplinks(&self) -> PathBuf {
-        PathBuf::from("/sys/fs/bpf/knit").join(self.netns.cookie().unwrap().to_string()).join("3/uplinks")
+        PathBuf::from("/sys/fs/bpf/knit").join(self.netns.cookie().unwrap().to_string()).join("4/uplinks")
     }
 }
 

@@ -41,7 +41,7 @@ fn bridge() {
     assert_eq!(ifindex(&machine.host, "lab0"), born);
     a.ping("10.4.0.1").unwrap();
     let printed = machine.apply(&object("Bridge", "lab", "name: other0")).error();
-    assert!(printed.contains("spec.name: a bridge does not change its name"), "{printed}");
+    assert!(printed.contains("spec.name: name is immutable"), "{printed}");
 
     // It is kept while an interface uses it, with the range of the interface.
     machine.knit(&["delete", "bridge", "lab"]).ok();

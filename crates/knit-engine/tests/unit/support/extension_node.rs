@@ -221,7 +221,7 @@ impl ExtensionNode {
                 }
             }
         };
-        Event::ExtensionInvoked { id, result: result }
+        Event::ExtensionInvoked { id, result }
     }
 
     /// A removed extension stops: it cleans up by itself and receives none of the pending calls.
@@ -236,7 +236,7 @@ impl ExtensionNode {
         for effect in undelivered {
             let Effect::InvokeExtension(one) = effect else { continue };
             let result = Err(InvocationError { message: "connection refused".to_owned(), reached: false });
-            self.handle(Event::ExtensionInvoked { id: one.id, result: result });
+            self.handle(Event::ExtensionInvoked { id: one.id, result });
         }
     }
 
