@@ -16,9 +16,9 @@ use crate::{checks, fresh};
 /// The version of cargo-deny that checks licences, bans and sources.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Runs the checks of the source, then every test. The demo and the families that most people run first, unit and netns,
-/// run in a fresh root.
-pub fn command() -> Result<()> {
+/// Runs the checks of the source, then tests. The demo and the families that most people run first, unit and netns, run in
+/// a fresh root; with `all` the other families follow on this machine.
+pub fn command(all: bool) -> Result<()> {
     packages::ensure(&[Purpose::Build])?;
     check("formatting", || {
         run(cargo(&["fmt", "--all", "--check"]))?;
@@ -58,12 +58,8 @@ pub fn command() -> Result<()> {
     tests.push(record.path().into());
     let ran = fresh::run(&[vec!["demo".into()], tests], false);
     let total = Total::recorded(record.path(), ran)?;
-    let rest = test::Request {
-        families: vec![Family::Vm, Family::Cluster],
-        retry: true,
-        ..test::Request::default()
-    };
-    test::finish(total, &rest)
+    let families = if all { vec![Family::Vm, Family::Cluster] } else { Vec::new() };
+    test::run_after(total, &families, &test::Request { retry: true, ..test::Request::default() })
 }
 
 fn check(what: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {

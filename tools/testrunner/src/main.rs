@@ -28,8 +28,12 @@ enum Command {
     },
     /// Run the README's commands in a fresh Debian root, to find missing install steps (needs root)
     Fresh(fresh::Options),
-    /// Run everything that must hold before a change lands: format, lints, licences, generated files, tests
-    Ci,
+    /// Run what must hold before a change lands: format, lints, licences, generated files, the demo, unit and netns tests
+    Ci {
+        /// Also run the tests in the guest and on the cluster
+        #[arg(long)]
+        all: bool,
+    },
 }
 
 fn main() -> Result<()> {
@@ -37,6 +41,6 @@ fn main() -> Result<()> {
         Command::Test(request) => test::command(&request),
         Command::Suite { suite } => suite::command(suite),
         Command::Fresh(options) => fresh::command(&options),
-        Command::Ci => ci::command(),
+        Command::Ci { all } => ci::command(all),
     }
 }

@@ -55,15 +55,15 @@ pub struct Request {
 
 /// Runs the tests, prints the count as the last line, and fails if any test failed.
 pub fn command(request: &Request) -> Result<()> {
-    finish(Total::default(), request)
-}
-
-/// The same, added to what ran before.
-pub fn finish(before: Total, request: &Request) -> Result<()> {
     let families = match request.families.as_slice() {
         [] => &[Family::Unit, Family::Netns, Family::Vm, Family::Cluster],
         some => some,
     };
+    run_after(Total::default(), families, request)
+}
+
+/// Runs these families, and adds them to what ran before.
+pub fn run_after(before: Total, families: &[Family], request: &Request) -> Result<()> {
     let Total { mut count, families: mut done } = before;
     for &family in families {
         eprintln!("== {}", family.title());

@@ -156,7 +156,7 @@ fn ranges_outside_the_network_are_rejected() {
         (json!([[{"subnet": "10.75.9.0/24", "rangeStart": "10.75.8.1"}]]), "10.75.8.1 is not in the subnet"),
         (json!([[{"subnet": "10.75.9.1/24"}]]), "use 10.75.9.0/24"),
         (json!([[{"subnet": "10.75.9.0/24"}], [{"subnet": "10.75.9.0/25"}]]), "overlaps set 0"),
-        (json!([[{"subnet": "all"}]]), "`all` is no subnet"),
+        (json!([[{"subnet": "all"}]]), "`all` is not a valid subnet"),
         (json!([[{"rangeStart": "10.75.9.1"}]]), "subnet: required"),
         (json!([[]]), "this set has no range"),
         (json!([{"subnet": "10.75.9.0/24"}]), "runtimeConfig.ipRanges[0]"),

@@ -100,7 +100,7 @@ fn an_unprivileged_process_gets_only_the_sockets_of_its_pod() {
     // Invalid sockets are reported.
     let printed = request_socket(&one, &["tools", "nosuch"]);
     assert!(
-        printed.contains("error: podsocket/tools in default has no socket `nosuch`, only ping, web"),
+        printed.contains("refused: podsocket/tools in default has no socket `nosuch`, only ping, web"),
         "{printed}"
     );
     let printed = request_socket(&one, &["tools", "none"]);
@@ -151,6 +151,6 @@ fn other_users_are_rejected_and_a_name_conflict_is_reported() {
         machine.log().contains("a process of the pod already listens on @knit/sockets/mine")
     });
     squatter.stop().unwrap();
-    wait_for_output(&one, &["mine", "web"], "error: user 65534 may not open web\n");
+    wait_for_output(&one, &["mine", "web"], "refused: user 65534 may not open web\n");
     agent.stop();
 }

@@ -178,7 +178,8 @@ fn another_state_directory_does_not_affect_foreign_links() {
     for command in [&["sandbox", "add", "b", "--pid", &pid][..], &["delete", "-f", "-"], &["undo"]] {
         let printed = machine.knit_with(&[&other[..], command].concat(), VETH, &[]).error();
         assert!(
-            printed.contains("links of another Knit state directory exist on this machine (") && printed.contains("br1"),
+            printed.contains("links of another Knit state directory exist on this machine (")
+                && printed.contains("br1"),
             "{printed}"
         );
         applied.assert_unchanged();
