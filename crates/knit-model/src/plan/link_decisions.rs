@@ -94,13 +94,13 @@ impl LinkDecisions {
     fn recreate_ports(&mut self, desired: &NetState, observed: &NetState) {
         for (scope, state) in &observed.scopes {
             for link in state.links.values() {
-                let Some(wanted) = desired.link(scope, &link.name) else { continue };
+                let Some(target) = desired.link(scope, &link.name) else { continue };
                 let place = (scope.clone(), link.name.clone());
-                if link.owner.is_none() || wanted.owner != link.owner || self.removed.contains(&place) {
+                if link.owner.is_none() || target.owner != link.owner || self.removed.contains(&place) {
                     continue;
                 }
                 let (from, to) =
-                    (configuring_master(observed, scope, link), configuring_master(desired, scope, wanted));
+                    (configuring_master(observed, scope, link), configuring_master(desired, scope, target));
                 let is_recreated =
                     from.is_some_and(|master| self.removed.contains(&(scope.clone(), master.clone())));
                 if from == to && !is_recreated {
