@@ -14,8 +14,12 @@ use knit_kernel::{Netns, devices, features};
 use knit_model::{IfName, Sandbox};
 use tokio::task::{JoinError, spawn_blocking};
 
-pub(crate) use knit_kernel::counters::{LinkCounters, TrafficCounters};
-pub(crate) use knit_kernel::features::{Feature, FeatureState};
+pub(crate) use knit_kernel::counters::LinkCounters;
+#[cfg(feature = "kubernetes")]
+pub(crate) use knit_kernel::counters::TrafficCounters;
+pub(crate) use knit_kernel::features::Feature;
+#[cfg(feature = "kubernetes")]
+pub(crate) use knit_kernel::features::FeatureState;
 pub(crate) use knit_kernel::nics::Nic;
 
 use crate::error::{Error, Result};
