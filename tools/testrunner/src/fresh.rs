@@ -143,7 +143,7 @@ impl Root {
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--", "/bin/sh", "-c", &mounts, "sh"]);
         command.args(arguments).env_clear().envs(environment());
         if empty {
-            command.env("CARGO_TARGET_DIR", "/root/target").env("XDG_CACHE_HOME", "/root/.cache");
+            command.env("CARGO_TARGET_DIR", "/srv/target").env("XDG_CACHE_HOME", "/srv/cache");
         }
         Ok(command)
     }
