@@ -130,10 +130,9 @@ impl Root {
         mounts += &format!("mount --rbind /sys {root}/sys\nmount --rbind /dev {root}/dev\n");
         mounts += &format!("mount -t tmpfs tmpfs {root}/run\nmount -t tmpfs tmpfs {root}/tmp\n");
         for path in brought_along(empty)? {
-            fs::create_dir_all(self.inside(&path))
-                .with_context(|| format!("cannot create {}", path.display()))?;
             let (from, to) = (quoted(&path)?, quoted(&self.inside(&path))?);
-            mounts += &format!("mount --bind {from} {to}\n");
+            // Created here, because the folder may be below one of the file systems that were just mounted.
+            mounts += &format!("mkdir -p {to}\nmount --bind {from} {to}\n");
         }
         let checkout = quoted(places::workspace())?;
         mounts += &format!(
