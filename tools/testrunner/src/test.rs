@@ -142,7 +142,8 @@ impl Family {
                 Ok(count)
             }
             Self::Netns => {
-                packages::ensure(&[Purpose::Netns])?;
+                // A virtual machine on a tap needs QEMU; clients in Python run on the environment in the cache.
+                packages::ensure(&[Purpose::Netns, Purpose::Vm, Purpose::Clients])?;
                 let _ebpf = bpffs::ensure()?;
                 let place = if process::is_root() { Where::Here } else { Where::UserNamespace };
                 let python = ("KNIT_TEST_PYTHON".to_owned(), python::ensure()?.display().to_string());
