@@ -66,7 +66,7 @@ pub const TOOLS: &[Tool] = &[
     },
     Tool {
         command: "ci",
-        about: "Run everything that must hold before a change lands",
+        about: "Run checks, the demo, unit and netns tests; with --all also vm and cluster",
         package: "knit-testrunner",
         arguments: &["ci"],
         ..TOOL

@@ -95,7 +95,7 @@ impl Config {
             |expected: &str| CniError::invalid_config(key, format!("expected {expected}, not {value}"));
         let string = || value.as_str().ok_or_else(|| invalid("a string"));
         match key {
-            // Read elsewhere, or used only by the runtime.
+            // Read by another module, or used only by the runtime.
             "cniVersion" | "name" | "type" | "capabilities" | "runtimeConfig" => {}
             "network" => self.network = network_name(string()?)?,
             "interface" => {
