@@ -69,6 +69,7 @@ impl Purpose {
                 ("iproute2", "ip: looks at links, makes test topologies"),
                 ("iputils-ping", "ping: traffic through what was made"),
                 ("nftables", "nft: reads the rule sets that Knit made, and makes others' beside them"),
+                ("procps", "sysctl: reads and changes settings as an admin does"),
                 ("util-linux", "unshare, nsenter"),
             ],
             Self::Vm => &[

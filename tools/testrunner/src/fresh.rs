@@ -134,9 +134,11 @@ impl Root {
             // Created here, because the folder may be below one of the file systems that were just mounted.
             mounts += &format!("mkdir -p {to}\nmount --bind {from} {to}\n");
         }
+        // Not chroot: in a changed root the kernel creates no user namespaces, and entering a mount namespace leaves it.
         let checkout = quoted(places::workspace())?;
         mounts += &format!(
-            "exec chroot {root} /bin/sh -c 'cd \"$0\" && exec cargo xtask \"$@\"' {checkout} \"$@\"\n"
+            "mkdir {root}/mnt/host\ncd {root}\npivot_root . mnt/host\ncd /\numount -l /mnt/host\nrmdir /mnt/host\n\
+             cd {checkout}\nexec cargo xtask \"$@\"\n"
         );
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--", "/bin/sh", "-c", &mounts, "sh"]);

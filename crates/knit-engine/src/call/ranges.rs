@@ -193,7 +193,7 @@ mod tests {
                 &[],
                 "range_sets[1].ranges[0].subnet: 10.75.8.1-10.75.9.254 overlaps set 0",
             ),
-            (&[&["10.75.9.0/24"]], &["10.75.8.8"], "addresses: 10.75.8.8 is in none of the ranges"),
+            (&[&["10.75.9.0/24"]], &["10.75.8.8"], "addresses: 10.75.8.8 is in none of the requested ranges"),
         ] {
             let error_text = error_text(sets, addresses);
             assert!(error_text.contains(expected), "{error_text}");
