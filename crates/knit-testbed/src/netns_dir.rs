@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{AccessFlags, access};
@@ -43,13 +44,33 @@ fn prepare() -> Result<(), String> {
         .map_err(|(_, error)| format!("cannot lock /run: {error}"))?;
     ensure_own_proc()?;
     if is_usable() {
-        return Ok(());
+        return make_shared_mount();
     }
     if !in_user_namespace() {
         return Err(format!("{RUN_NETNS} is not writable"));
     }
     mount_tmpfs(if Path::new(RUN_NETNS).is_dir() { RUN_NETNS } else { "/run" })?;
-    if is_usable() { Ok(()) } else { Err(format!("{RUN_NETNS} is not writable, not even on a tmpfs")) }
+    if is_usable() {
+        make_shared_mount()
+    } else {
+        Err(format!("{RUN_NETNS} is not writable, not even on a tmpfs"))
+    }
+}
+
+/// Makes the folder a shared mount of its own, as the first `ip netns add` or `ip netns exec` does. Afterwards none of them
+/// mounts the folder over itself while namespaces are in it: the covered mounts could not be unmounted.
+fn make_shared_mount() -> Result<(), String> {
+    let flags = MsFlags::MS_SHARED | MsFlags::MS_REC;
+    let share = || mount(None::<&str>, RUN_NETNS, None::<&str>, flags, None::<&str>);
+    let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
+    let shared = match share() {
+        // Not a mount point yet.
+        Err(Errno::EINVAL) => {
+            mount(Some(RUN_NETNS), RUN_NETNS, None::<&str>, bind, None::<&str>).and_then(|()| share())
+        }
+        other => other,
+    };
+    shared.map_err(|error| format!("cannot make {RUN_NETNS} a shared mount: {error}"))
 }
 
 /// Whether namespaces can be mounted there; creates the folder if possible.
