@@ -109,7 +109,8 @@ fn environment_files_and_arguments_reach_the_program() {
 
 #[test]
 fn links_and_devices_of_the_archive_are_unpacked() {
-    let output = in_guest(&[], "readlink /usr/bin/sh; readlink /bin; stat -c '%F %t %T' /dev/null; stat -c %F /proc");
+    let output =
+        in_guest(&[], "readlink /usr/bin/sh; readlink /bin; stat -c '%F %t %T' /dev/null; stat -c %F /proc");
     assert_succeeds(&output);
     assert_eq!(text(&output.stdout), "dash\nusr/bin\ncharacter special file 1 3\ndirectory\n");
 }

@@ -280,7 +280,7 @@ fn a_geneve() {
             ("remote", |link| geneve(link).remote = Some([10, 51, 0, 9].into())),
             ("remote", |link| geneve(link).remote = Some([10, 51, 0, 2].into())),
         ]],
-        again: ("the kernel does not make this change of `vni`", |link| geneve(link).vni = 78),
+        again: ("the kernel cannot make this change of `vni`", |link| geneve(link).vni = 78),
     }
     .run();
 }
@@ -299,7 +299,7 @@ fn a_geneve_over_ipv6() {
             ("remote", |link| geneve(link).remote = Some("fd51::9".parse().unwrap())),
             ("remote", |link| geneve(link).remote = Some("fd51::2".parse().unwrap())),
         ]],
-        again: ("the kernel does not make this change of `udp_csum`", |link| {
+        again: ("the kernel cannot make this change of `udp_csum`", |link| {
             geneve(link).udp_csum = Some(false);
         }),
     }
@@ -315,7 +315,7 @@ fn a_geneve_is_recreated_over_the_other_family() {
     node.converge(&state);
     geneve(state.scope(&sandbox("a")).links.get_mut(&name("t0")).unwrap()).remote = ENDS6[1].parse().ok();
     let plan = node.converge(&state);
-    assert!(plan.to_string().contains("does not make this change of `remote`"), "{plan}");
+    assert!(plan.to_string().contains("cannot make this change of `remote`"), "{plan}");
 }
 
 #[test]
@@ -328,7 +328,7 @@ fn a_gre() {
         reach: "10.52.0.3",
         shown: &[("remote", "10.51.0.2"), ("local", "10.50.0.2"), ("ttl", "64"), ("pmtudisc", "true")],
         edits: &[GRE, GRE4],
-        again: ("the kernel does not make this change of `parent`", without_parent),
+        again: ("the kernel cannot make this change of `parent`", without_parent),
     }
     .run();
 }
@@ -343,7 +343,7 @@ fn a_gretap() {
         reach: "10.52.0.3",
         shown: &[("remote", "10.51.0.2"), ("link", "eth0")],
         edits: &[GRE, GRE4],
-        again: ("the kernel does not make this change of `ignore_df`", |link| {
+        again: ("the kernel cannot make this change of `ignore_df`", |link| {
             gre(link).ignore_df = Some(true);
             gre(link).pmtudisc = Some(false);
         }),
@@ -361,7 +361,7 @@ fn an_ip6gre() {
         reach: "10.52.0.3",
         shown: &[("remote", "fd51::2"), ("local", "fd50::2")],
         edits: &[GRE, GRE6],
-        again: ("the kernel does not make this change of `parent`", without_parent),
+        again: ("the kernel cannot make this change of `parent`", without_parent),
     }
     .run();
 }
@@ -376,7 +376,7 @@ fn an_ip6gretap() {
         reach: "10.52.0.3",
         shown: &[("remote", "fd51::2"), ("local", "fd50::2")],
         edits: &[GRE, GRE6],
-        again: ("the kernel does not make this change of `parent`", without_parent),
+        again: ("the kernel cannot make this change of `parent`", without_parent),
     }
     .run();
 }
@@ -391,7 +391,7 @@ fn an_ipip() {
         reach: "10.52.0.3",
         shown: &[("remote", "10.51.0.2"), ("local", "10.50.0.2"), ("proto", "ipip"), ("ttl", "64")],
         edits: &[IP4],
-        again: ("the kernel does not make this change of `inner`", |link| {
+        again: ("the kernel cannot make this change of `inner`", |link| {
             ip_tunnel(link).inner = Some(InnerProtocol::Any);
         }),
     }
@@ -408,7 +408,7 @@ fn a_sit() {
         reach: "fd52::3",
         shown: &[("remote", "10.51.0.2"), ("local", "10.50.0.2"), ("proto", "ip6ip")],
         edits: &[IP4],
-        again: ("the kernel does not make this change of `inner`", |link| {
+        again: ("the kernel cannot make this change of `inner`", |link| {
             ip_tunnel(link).inner = Some(InnerProtocol::Any);
         }),
     }
@@ -425,7 +425,7 @@ fn an_ip6tnl() {
         reach: "10.52.0.3",
         shown: &[("remote", "fd51::2"), ("local", "fd50::2"), ("proto", "any")],
         edits: &[IP6],
-        again: ("the kernel does not make this change of `inner`", |link| {
+        again: ("the kernel cannot make this change of `inner`", |link| {
             ip_tunnel(link).inner = Some(InnerProtocol::Ipv4);
         }),
     }
@@ -453,7 +453,7 @@ fn a_failed_change_leaves_the_other_fields_unchanged() {
     // A remote address is set at creation or not at all.
     gre(state.scope(&sandbox("a")).links.get_mut(&name("t0")).unwrap()).remote = Some([0, 0, 0, 0].into());
     let plan = node.converge(&state);
-    assert!(plan.to_string().contains("does not make this change of `remote`"), "{plan}");
+    assert!(plan.to_string().contains("cannot make this change of `remote`"), "{plan}");
 }
 
 #[test]

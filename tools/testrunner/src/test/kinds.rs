@@ -19,14 +19,15 @@ const PAGE: &str = "docs/link-kinds.md";
 const HEAD: &str = "\
 # Link kinds
 
-Generated from what the tests did: each field in this table was changed on a link of that kind, the kernel was looked at
-again, and it was so. `KNIT_DOCS_WRITE=1 cargo xtask test netns vm` writes it.
+Generated from the tests: each field in this table was changed on a link of that kind, and the kernel was observed
+afterwards. `KNIT_DOCS_WRITE=1 cargo xtask test netns vm` writes this page.
 
-- Live: the link stays, with everything on it. Made again: the kernel does not make this change, so the link goes and
-  comes back in one plan, which says so.
-- Tested on: `host`, the kernel of the machine that runs the tests (those it has); `guest`, Debian's kernel in QEMU.
+- Changed in place: the link stays, with everything on it. Recreated: the kernel cannot make this change, so one plan
+  deletes and recreates the link, and says so.
+- Tested on: `host`, the kernel of the machine that runs the tests (the kinds that it has); `guest`, Debian's kernel in
+  QEMU.
 
-Words are the kernel's and the plan's; each page has the words of the object, and a YAML that is run by a test.
+Field names are those of plans. Each page has the names in the object, and a YAML example that is run by a test.
 ";
 
 /// What was done to links.
@@ -101,7 +102,7 @@ impl Seen {
 
     fn page(&self) -> Result<String> {
         let mut page = format!(
-            "{HEAD}\n| kind | changed live | made again | tested on | page | example |\n|---|---|---|---|---|---|\n"
+            "{HEAD}\n| kind | changed in place | recreated | tested on | page | example |\n|---|---|---|---|---|---|\n"
         );
         for (name, kind) in &self.kinds {
             let word = object_of(name);
