@@ -321,7 +321,7 @@ impl Drop for CancelOnDrop<'_> {
 
 fn stopped() -> Problem {
     let message = "the agent is stopping or cannot write its state".to_owned();
-    Problem { field: String::new(), reason: Reason::Busy, message }
+    Problem::new("", Reason::Busy, message)
 }
 
 type Incoming = Receiver<Message>;

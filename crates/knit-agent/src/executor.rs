@@ -325,7 +325,7 @@ impl Executor {
         let left = self.kernel.roll_back(plan, namespaces);
         let message = format!("{unit}: verification failed after apply: {missing}");
         Err(ApplyFailure {
-            problem: Problem { field: String::new(), reason: Reason::KernelError, message },
+            problem: Problem::new("", Reason::KernelError, message),
             rolled_back: left.is_empty(),
             unsupported: None,
         })
@@ -392,7 +392,7 @@ fn create_netns(path: &str) -> Result<()> {
 }
 
 fn invalid(field: &str, why: &impl std::fmt::Display) -> Problem {
-    Problem { field: field.to_owned(), reason: Reason::InvalidValue, message: why.to_string() }
+    Problem::new(field.to_owned(), Reason::InvalidValue, why.to_string())
 }
 
 pub(crate) fn scopes_of(planned: &PlannedStep) -> Vec<Scope> {
@@ -430,6 +430,6 @@ fn failure(error: &ApplyError, plan: &Plan) -> ApplyFailure {
         }
         _ => None,
     };
-    let problem = Problem { field: String::new(), reason, message: error.to_string() };
+    let problem = Problem::new("", reason, error.to_string());
     ApplyFailure { problem, rolled_back: matches!(error.rollback, Rollback::Complete), unsupported: lacks }
 }

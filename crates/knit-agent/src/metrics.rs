@@ -198,7 +198,7 @@ impl Metrics {
 
     /// Counts an error.
     pub(crate) fn failed(&self, reason: Reason) {
-        self.errors.get_or_create(&ErrorLabels { reason: format!("{reason:?}") }).inc();
+        self.errors.get_or_create(&ErrorLabels { reason: reason.name().to_owned() }).inc();
     }
 
     pub(crate) fn repaired(&self) {

@@ -96,5 +96,5 @@ fn problem(why: &Error) -> Problem {
     let reason =
         if why.unsupported_feature().is_some() { Reason::KernelUnsupported } else { Reason::KernelError };
     let message = format!("nftables update failed: {why}");
-    Problem { field: String::new(), reason, message }
+    Problem::new("", reason, message)
 }

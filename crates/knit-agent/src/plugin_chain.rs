@@ -28,7 +28,7 @@ pub(crate) fn run(verb: CniCommand, chained: &ChainedInterface) -> Result<String
             chained.interface,
             chained.sandbox
         );
-        Problem { field: "interfaces[0].network".to_owned(), reason: Reason::KernelError, message }
+        Problem::new("interfaces[0].network", Reason::KernelError, message)
     };
     let list: Value = serde_json::from_str(&chained.chain.conflist)
         .map_err(|why| failed(format!("invalid configuration list: {why}")))?;
@@ -73,7 +73,7 @@ pub(crate) fn run(verb: CniCommand, chained: &ChainedInterface) -> Result<String
 /// A dry run executes no plugins, so their result is unknown.
 pub(crate) fn unknown_in_dry_run() -> Problem {
     let message = "a dry run cannot predict the result of CNI plugins".to_owned();
-    Problem { field: "dry_run".to_owned(), reason: Reason::InvalidValue, message }
+    Problem::new("dry_run", Reason::InvalidValue, message)
 }
 
 fn command(verb: CniCommand) -> &'static str {

@@ -154,10 +154,12 @@ async fn start_listener(
     let (to_open, host, boot) = (listener.clone(), host.clone(), boot.to_owned());
     // Entering the namespace blocks.
     let opened = tokio::task::spawn_blocking(move || open(&to_open, &host, &boot)).await;
-    let rejected = |message: String| Problem {
-        field: "spec.sockets".to_owned(),
-        reason: Reason::KernelError,
-        message: format!("pod {}: {message}", listener.sandbox.title()),
+    let rejected = |message: String| {
+        Problem::new(
+            "spec.sockets",
+            Reason::KernelError,
+            format!("pod {}: {message}", listener.sandbox.title()),
+        )
     };
     let (netns, bare) = opened.map_err(|why| rejected(why.to_string()))?.map_err(rejected)?;
     let listening = UnixListener::from_std(bare).map_err(|why| rejected(why.to_string()))?;

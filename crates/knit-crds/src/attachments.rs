@@ -87,7 +87,7 @@ pub fn translate(
         call: None,
     };
     let rejected = |origin: Provenance, (reason, message): EntryError| {
-        let problem = Problem { field: origin.field.clone(), reason, message };
+        let problem = Problem::new(origin.field.clone(), reason, message);
         let intent = RejectedIntent { pods: Selector::pod(pod.uid.as_str()), problem };
         Intent { origin, spec: IntentSpec::Rejected(Box::new(intent)) }
     };

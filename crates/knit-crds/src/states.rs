@@ -341,17 +341,13 @@ impl NodeBridge {
 
 impl ProblemState {
     fn of(problem: &Problem) -> Self {
-        let Problem { field, reason, message } = problem.clone();
-        Self { field, reason: format!("{reason:?}"), message }
+        let Problem { field, reason, message, subject: _ } = problem.clone();
+        Self { field, reason: reason.name().to_owned(), message }
     }
 
     fn report(&self) -> Problem {
         let reason = serde_json::from_value(serde_json::Value::String(self.reason.clone()));
-        Problem {
-            field: self.field.clone(),
-            reason: reason.unwrap_or(Reason::KernelError),
-            message: self.message.clone(),
-        }
+        Problem::new(self.field.clone(), reason.unwrap_or(Reason::KernelError), self.message.clone())
     }
 }
 

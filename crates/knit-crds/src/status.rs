@@ -202,7 +202,7 @@ impl CommonStatus {
 fn readiness(report: &Report, label: Option<&str>) -> (bool, String, String) {
     if let Some(first) = report.problems.first() {
         let messages: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
-        return (false, format!("{:?}", first.reason), messages.join("; "));
+        return (false, first.reason.name().to_owned(), messages.join("; "));
     }
     let (pods, ready) = counts(report);
     match (report.phase, label) {

@@ -287,7 +287,7 @@ impl State {
             Some((name, object)) => {
                 let message =
                     format!("extension {name} is required by {object} and is not registered on this node");
-                Err(Problem { field: String::new(), reason: Reason::NotReady, message })
+                Err(Problem::new("", Reason::NotReady, message))
             }
         }
     }

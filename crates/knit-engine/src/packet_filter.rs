@@ -530,7 +530,7 @@ pub(crate) fn check<'a>(
         };
         let message = format!("{} host port {} is {state}", port.protocol, port.host_port);
         let field = format!("port_mappings[{at}].host_port");
-        return Err(Problem { field, reason: Reason::Conflict, message });
+        return Err(Problem::new(field, Reason::Conflict, message));
     }
     Ok(())
 }

@@ -418,5 +418,5 @@ fn forget(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
 }
 
 fn problem(field: &str, reason: Reason, message: impl Into<String>) -> Problem {
-    Problem { field: field.to_owned(), reason, message: message.into() }
+    Problem::new(field.to_owned(), reason, message.into())
 }

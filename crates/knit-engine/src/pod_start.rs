@@ -110,7 +110,7 @@ impl State {
         let problem = missing.iter().find_map(|one| one.problems.first());
         let titles = titles(missing.iter().copied()).join(", ");
         Some(match problem.filter(|_| is_settled && !waiting.contains(&sandbox.id)) {
-            Some(problem) => gate(false, &format!("{:?}", problem.reason), format!("{titles}: {problem}")),
+            Some(problem) => gate(false, problem.reason.name(), format!("{titles}: {problem}")),
             None => gate(false, "Configuring", format!("in progress: {titles}")),
         })
     }

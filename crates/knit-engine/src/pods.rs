@@ -191,7 +191,7 @@ impl PodIndex {
             let sandbox = sandbox(SandboxId(String::new()), &running, pod);
             let message =
                 format!("pod {} uses the host network (hostNetwork): interfaces cannot be added", pod.name);
-            let problem = Problem { field: String::new(), reason: Reason::NotAllowed, message };
+            let problem = Problem::new("", Reason::NotAllowed, message);
             let objects = state.objects_selecting(&sandbox).map(|object| AppliedReport {
                 object: object.object.clone(),
                 ready: false,

@@ -88,11 +88,7 @@ impl State {
         for (name, object) in self.missing_extensions() {
             if object == key {
                 let message = format!("extension {name} is not registered on this node");
-                problems.push(Problem {
-                    field: "spec.required".to_owned(),
-                    reason: Reason::NotReady,
-                    message,
-                });
+                problems.push(Problem::new("spec.required", Reason::NotReady, message));
             }
         }
         problems

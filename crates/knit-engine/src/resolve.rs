@@ -96,8 +96,7 @@ impl Resolved {
         reason: Reason,
         message: impl Into<String>,
     ) {
-        self.problems
-            .push((object.clone(), Problem { field: field.into(), reason, message: message.into() }));
+        self.problems.push((object.clone(), Problem::new(field.into(), reason, message.into())));
     }
 }
 

@@ -70,7 +70,7 @@ impl SocketListener {
 
     /// A rejection of this listener.
     pub fn rejected(&self, reason: Reason, message: String) -> ListenerResult {
-        let problem = Problem { field: "spec.sockets".to_owned(), reason, message };
+        let problem = Problem::new("spec.sockets", reason, message);
         self.result(Err(problem))
     }
 

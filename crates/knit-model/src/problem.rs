@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::name::IfName;
+use crate::sandbox::Scope;
+
 /// A problem with an input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -11,8 +14,31 @@ pub struct Problem {
     pub field: String,
     /// Stable reason for conditions, Events, metrics and error codes.
     pub reason: Reason,
-    /// Human-readable message.
+    /// Human-readable message. No decision depends on it.
     pub message: String,
+    /// What it concerns, to attribute it to objects.
+    #[serde(default, skip_serializing_if = "Subject::is_field")]
+    pub subject: Subject,
+}
+
+/// What a problem concerns.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Subject {
+    /// Its field, or the whole object.
+    #[default]
+    Field,
+    /// A link. Boxed, since problems are part of most errors.
+    Link(Box<LinkSubject>),
+}
+
+/// A link that a problem concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkSubject {
+    /// The scope of the link.
+    pub scope: Scope,
+    /// The name of the link.
+    pub name: IfName,
 }
 
 /// Stable reasons. They are public API: they appear in conditions, Events and metrics.
@@ -56,10 +82,29 @@ pub enum Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problems(pub Vec<Problem>);
 
+impl Problem {
+    /// A problem of a field.
+    pub fn new(field: impl Into<String>, reason: Reason, message: impl Into<String>) -> Self {
+        Self { field: field.into(), reason, message: message.into(), subject: Subject::Field }
+    }
+
+    /// A problem of a link.
+    pub fn of_link(scope: &Scope, name: &IfName, reason: Reason, message: impl Into<String>) -> Self {
+        let link = LinkSubject { scope: scope.clone(), name: name.clone() };
+        Self { subject: Subject::Link(Box::new(link)), ..Self::new("", reason, message) }
+    }
+}
+
+impl Subject {
+    fn is_field(&self) -> bool {
+        *self == Self::Field
+    }
+}
+
 impl Problems {
     /// Adds a problem.
     pub fn add(&mut self, field: impl Into<String>, reason: Reason, message: impl Into<String>) {
-        self.0.push(Problem { field: field.into(), reason, message: message.into() });
+        self.0.push(Problem::new(field, reason, message));
     }
 
     /// Adds an invalid value.
@@ -79,6 +124,28 @@ impl Problems {
 }
 
 impl Reason {
+    /// Its stable name for conditions, Events and metrics; the same as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InvalidValue => "InvalidValue",
+            Self::Conflict => "Conflict",
+            Self::RangeOverlap => "RangeOverlap",
+            Self::AddressesExhausted => "AddressesExhausted",
+            Self::NotFound => "NotFound",
+            Self::NotAllowed => "NotAllowed",
+            Self::NotOwned => "NotOwned",
+            Self::KernelUnsupported => "KernelUnsupported",
+            Self::KernelError => "KernelError",
+            Self::AlreadyPresent => "AlreadyPresent",
+            Self::Superseded => "Superseded",
+            Self::SandboxGone => "SandboxGone",
+            Self::Busy => "Busy",
+            Self::ExtensionFailed => "ExtensionFailed",
+            Self::NotReady => "NotReady",
+            Self::QuotaExceeded => "QuotaExceeded",
+        }
+    }
+
     /// Whether a retry with the same input may succeed.
     pub fn is_retryable(self) -> bool {
         match self {
@@ -118,5 +185,26 @@ impl fmt::Display for Problems {
             write!(out, "{}{problem}", if index == 0 { "" } else { "\n" })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_reason_is_its_json_form() {
+        for reason in [Reason::InvalidValue, Reason::QuotaExceeded, Reason::KernelUnsupported] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.name());
+            assert_eq!(reason.name(), format!("{reason:?}"));
+        }
+    }
+
+    #[test]
+    fn a_problem_without_a_subject_is_read_from_old_state() {
+        let old = r#"{"field":"spec.mtu","reason":"InvalidValue","message":"too large"}"#;
+        let problem: Problem = serde_json::from_str(old).unwrap();
+        assert_eq!(problem, Problem::new("spec.mtu", Reason::InvalidValue, "too large"));
+        assert_eq!(serde_json::to_string(&problem).unwrap(), old);
     }
 }

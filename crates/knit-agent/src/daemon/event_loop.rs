@@ -319,7 +319,7 @@ impl<'a> EventLoop<'a> {
             None
         };
         if let Some((reason, message)) = rejection {
-            reply(&self.node, CallResult::Failed(Problem { field: String::new(), reason, message }));
+            reply(&self.node, CallResult::Failed(Problem::new("", reason, message)));
             return Ok(());
         }
         let what = match &event {

@@ -63,7 +63,7 @@ fn readiness_of(state: &State, namespace: &str, bridge: &str) -> Vec<v1::Conditi
     let conditions = problems.flatten().map(|(object, problem)| v1::Condition {
         r#type: "NetworkReady".to_owned(),
         ok: false,
-        reason: format!("{:?}", problem.reason),
+        reason: problem.reason.name().to_owned(),
         message: problem.to_string(),
         object: object.to_string(),
         since: None,

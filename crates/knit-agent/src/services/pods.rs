@@ -92,7 +92,7 @@ fn condition(object: &ObjectKey, problem: &Problem) -> v1::Condition {
     v1::Condition {
         r#type: "InterfacesReady".to_owned(),
         ok: false,
-        reason: format!("{:?}", problem.reason),
+        reason: problem.reason.name().to_owned(),
         message: problem.to_string(),
         object: object.to_string(),
         since: None,

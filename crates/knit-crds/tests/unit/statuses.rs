@@ -137,11 +137,8 @@ fn the_transition_time_changes_only_with_the_condition_status() {
     };
     object.update_status(&good, at(0));
     assert_eq!(since(&object), ("True".to_owned(), "Configured".to_owned(), at(0)));
-    let problem = |reason, message: &str| Problem {
-        field: "spec.networkAttachments[1].cidr".to_owned(),
-        reason,
-        message: message.to_owned(),
-    };
+    let problem =
+        |reason, message: &str| Problem::new("spec.networkAttachments[1].cidr", reason, message.to_owned());
     let mut bad = good.clone();
     bad.phase = Phase::Configuring;
     bad.problems = vec![problem(Reason::AddressesExhausted, "no free address is left in 192.168.99.0/24")];

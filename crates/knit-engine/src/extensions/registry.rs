@@ -92,5 +92,5 @@ pub(crate) fn remove(state: &mut State, request: ExtensionRemoval, effects: &mut
 }
 
 fn reject(call: &CallId, field: &str, reason: Reason, message: String, effects: &mut Effects) {
-    effects.respond(call, CallResult::Failed(Problem { field: field.to_owned(), reason, message }));
+    effects.respond(call, CallResult::Failed(Problem::new(field.to_owned(), reason, message)));
 }

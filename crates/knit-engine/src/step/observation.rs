@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use knit_model::link::{Attrs, Link, Master};
+use knit_model::problem::Subject;
 use knit_model::{IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
 
 use crate::event::{ObserveRequest, Unit};
@@ -59,24 +60,27 @@ pub(super) fn restrict_to_unit(
     observed
 }
 
-/// Attributes each problem of a plan to the objects whose interface or bridge it names.
+/// Attributes each problem of a plan to the objects that request the link it concerns.
 pub(super) fn attribute_problems(unit: &Unit, plan: &Plan, resolved: &mut Resolved) {
+    let unit_scope = match unit {
+        Unit::Sandbox(id) => Scope::Sandbox(id.clone()),
+        _ => Scope::Host,
+    };
     for (_, problem) in &plan.problems {
-        let named = |interface: &knit_model::report::InterfaceReport| {
-            let word = |name: &IfName| problem.message.split(' ').any(|word| word == name.as_str());
-            word(&interface.name) || interface.peer.as_ref().is_some_and(word)
+        let concerns = |at: &Scope, link: &IfName| match &problem.subject {
+            Subject::Link(subject) => subject.scope == *at && subject.name == *link,
+            Subject::Field => false,
         };
         let mut objects: BTreeSet<ObjectKey> = BTreeSet::new();
-        for (object, interface) in
-            resolved.unit_state.interfaces.iter_mut().filter(|(_, interface)| named(interface))
-        {
-            interface.ready = false;
-            objects.insert(object.clone());
+        for (object, interface) in &mut resolved.unit_state.interfaces {
+            let is_host_end = interface.peer.as_ref().is_some_and(|peer| concerns(&Scope::Host, peer));
+            if is_host_end || concerns(&unit_scope, &interface.name) {
+                interface.ready = false;
+                objects.insert(object.clone());
+            }
         }
         for (object, item) in &mut resolved.unit_state.items {
-            let is_needed = |name: &IfName| item.links.contains(name);
-            let mut words = problem.message.split(' ').filter_map(|word| word.parse().ok());
-            if words.any(|word: IfName| is_needed(&word)) {
+            if item.links.iter().any(|link| concerns(&unit_scope, link)) {
                 item.ready = false;
                 objects.insert(object.clone());
             }

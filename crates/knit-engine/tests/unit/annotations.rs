@@ -174,8 +174,7 @@ fn nic_needs_an_uplink_open_to_the_pods_namespace_and_is_never_a_pod_interface()
 fn rejected_interface_is_reported_and_the_others_are_configured() {
     let cart = sandbox("cart", 1, "shop", "x");
     let mut node = node(&[&cart]);
-    let problem =
-        Problem { field: "f".to_owned(), reason: Reason::NotFound, message: "not found".to_owned() };
+    let problem = Problem::new("f", Reason::NotFound, "not found");
     let rejected = RejectedIntent { pods: Selector::pod(cart.uid.as_str()), problem };
     let intents = vec![IntentSpec::Rejected(Box::new(rejected)), on_network(&cart, |_, _| {})];
     let mut object = annotation_of(&cart, intents);
@@ -218,11 +217,7 @@ impl PluginNode {
     fn complete(&mut self, expected: CniCommand, result: Result<&str, &str>) {
         let (key, verb) = self.running.pop().expect("a plugin chain is running");
         assert_eq!((verb, self.running.len()), (expected, 0));
-        let failed = |message: &str| Problem {
-            field: String::new(),
-            reason: Reason::KernelError,
-            message: message.to_owned(),
-        };
+        let failed = |message: &str| Problem::new("", Reason::KernelError, message.to_owned());
         self.handle(Event::PluginChainDone {
             key,
             command: verb,

@@ -66,11 +66,9 @@ impl Node {
     fn complete(&mut self, expected: CniCommand, result: Result<&str, &str>) {
         let (key, verb) = self.running.pop().expect("a plugin chain is running");
         assert_eq!(verb, expected);
-        let result = result.map(str::to_owned).map_err(|message| Problem {
-            field: String::new(),
-            reason: Reason::KernelError,
-            message: message.to_owned(),
-        });
+        let result = result
+            .map(str::to_owned)
+            .map_err(|message| Problem::new("", Reason::KernelError, message.to_owned()));
         self.handle(Event::PluginChainDone { key, command: verb, result });
     }
 

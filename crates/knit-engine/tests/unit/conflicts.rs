@@ -127,6 +127,27 @@ fn interface_recreated_as_another_kind_gets_its_sysctls() {
 }
 
 #[test]
+fn a_link_without_its_parent_is_a_problem_of_its_object_only() {
+    let mut node = two_pods();
+    let healthy = object("Veth", "cnf", "healthy", vec![veth("x", "v", "br1", "10.0.0.0/24")]);
+    node.handle(Event::ObjectApplied(healthy.clone()));
+    let IntentSpec::Interface(mut intent) = veth("x", "m", "br1", "10.1.0.0/24") else { unreachable!() };
+    intent.kind = knit_model::Kind::Macvlan(knit_model::link::Macvlan { parent: None, mode: None });
+    (intent.parent, intent.master) = (Some("eth9".to_owned()), None);
+    let orphan = object("Macvlan", "cnf", "orphan", vec![IntentSpec::Interface(intent)]);
+    node.handle(Event::ObjectApplied(orphan.clone()));
+    assert_eq!(node.problems("healthy"), Vec::<String>::new());
+    assert!(
+        node.problems("orphan")[0].contains("parent link eth9 does not exist"),
+        "{:?}",
+        node.problems("orphan")
+    );
+    let ready = |object| node.state.report(&key(object)).unwrap().pods[0].interfaces[0].ready;
+    assert!(ready(&healthy));
+    assert!(!ready(&orphan), "the interface itself is not ready");
+}
+
+#[test]
 fn macvlan_on_a_macvlan_has_the_lower_link_as_parent() {
     let mut node = two_pods();
     let macvlan = |prefix: &str, parent: &str| {

@@ -247,7 +247,7 @@ fn no_overlay_without_the_filter_that_isolates_gateways() {
     sync_all(&mut cluster);
     assert!(tunnel(&cluster, 0).is_some());
     let message = "no packet filter of bridges".to_owned();
-    let problem = Problem { field: String::new(), reason: Reason::KernelUnsupported, message };
+    let problem = Problem::new("", Reason::KernelUnsupported, message);
     cluster.nodes[0].handle(Event::PacketFilterApplied(Err(problem)));
     assert!(tunnel(&cluster, 0).is_none());
     let problems = cluster.nodes[0].problems("blue");

@@ -164,7 +164,7 @@ fn attach_fails_if_anti_spoofing_cannot_be_applied() {
     let mut node = Node::new(true);
     node.attach("a");
     let message = "this kernel has no nftables on bridges".to_owned();
-    let problem = Problem { field: String::new(), reason: Reason::KernelUnsupported, message };
+    let problem = Problem::new("", Reason::KernelUnsupported, message);
     node.complete_ports(Err(problem.clone()));
     assert_eq!(node.results.pop().unwrap(), ("a".to_owned(), CallResult::Failed(problem)));
     assert_eq!(node.complete_ports(Ok(())), []);

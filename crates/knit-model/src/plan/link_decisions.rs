@@ -182,7 +182,7 @@ impl LinkDecisions {
 
     pub(super) fn block(&mut self, scope: &Scope, name: &IfName, reason: Reason, message: String) {
         self.blocked.insert((scope.clone(), name.clone()));
-        self.problems.push((scope.clone(), Problem { field: String::new(), reason, message }));
+        self.problems.push((scope.clone(), Problem::of_link(scope, name, reason, message)));
     }
 }
 

@@ -47,16 +47,9 @@ impl<'a> Removal<'a> {
             .flat_map(|(place, state)| state.links.values().map(move |other| (place, other)));
         let mut foreign = links.filter(|(_, other)| other.owner.is_none());
         let (_, user) = foreign.find(|(place, other)| depends(place, other, scope, &link.name))?;
-        Some(Problem {
-            field: String::new(),
-            reason: Reason::NotOwned,
-            message: format!(
-                "{} {} is kept: link {} uses it and is not owned by Knit",
-                link.kind.name(),
-                link.name,
-                user.name
-            ),
-        })
+        let (kind, name) = (link.kind.name(), &link.name);
+        let message = format!("{kind} {name} is kept: link {} uses it and is not owned by Knit", user.name);
+        Some(Problem::of_link(scope, name, Reason::NotOwned, message))
     }
 
     /// Deletes the removed links, each before the links that it uses.

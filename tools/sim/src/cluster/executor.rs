@@ -65,7 +65,7 @@ impl Cluster {
             self.track_addresses(node, id);
         }
         let problem = |reason, message: &str| ApplyFailure {
-            problem: Problem { field: String::new(), reason, message: message.to_owned() },
+            problem: Problem::new("", reason, message.to_owned()),
             rolled_back: true,
             unsupported: None,
         };
@@ -99,7 +99,7 @@ impl Cluster {
         let id = SandboxId(path.rsplit('/').next().unwrap_or_default().to_owned());
         if !self.nodes[node].netns.contains_key(&id) {
             let message = format!("{path} is not a network namespace");
-            return Err(Problem { field: "isolation.path".to_owned(), reason: Reason::SandboxGone, message });
+            return Err(Problem::new("isolation.path", Reason::SandboxGone, message));
         }
         let cookie = cookie_of(&id);
         Ok(NetnsInfo { instance: instance(cookie), number: (cookie % 10_000_000) as u32 })

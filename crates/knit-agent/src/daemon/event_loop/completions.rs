@@ -44,7 +44,7 @@ impl EventLoop<'_> {
             (Err(why @ Error::Stopped { .. }), _) => Err(why),
             (Err(why), Work::Effect { effect: Effect::ApplyPacketFilter(_), .. }) => {
                 let (reason, message) = (Reason::KernelError, why.to_string());
-                Ok(vec![Event::PacketFilterApplied(Err(Problem { field: String::new(), reason, message }))])
+                Ok(vec![Event::PacketFilterApplied(Err(Problem::new("", reason, message)))])
             }
             (Err(why), work) => {
                 let Some(unit) = work.unit().cloned() else {
@@ -54,7 +54,7 @@ impl EventLoop<'_> {
                 tracing::warn!(%unit, error = %why, "kernel request failed");
                 self.resync_at = self.resync_at.min(Instant::now() + EARLY_RESYNC_DELAY);
                 let message = format!("{unit}: {why}");
-                let problem = Problem { field: String::new(), reason: Reason::KernelError, message };
+                let problem = Problem::new("", Reason::KernelError, message);
                 let result = Err(ApplyFailure { problem, rolled_back: false, unsupported: None });
                 Ok(vec![Event::PlanApplied(PlanResult { unit, result })])
             }

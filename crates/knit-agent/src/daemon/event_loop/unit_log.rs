@@ -49,7 +49,7 @@ impl UnitLog {
         }
         let logged = self.problems.remove(&ended.unit).unwrap_or_default();
         for (object, problem) in ended.problems.iter().filter(|one| !logged.contains(one)) {
-            tracing::warn!(%object, reason = ?problem.reason, "{problem}");
+            tracing::warn!(%object, reason = problem.reason.name(), "{problem}");
         }
         if !ended.problems.is_empty() {
             self.problems.insert(ended.unit.clone(), ended.problems.clone());

@@ -121,10 +121,8 @@ fn scalar(text: &str) -> Value {
 
 /// The intent of an object of this kind with these fields, or its first problem.
 fn read(kind: &str, fields: Map<String, Value>) -> Result<InterfaceIntent, Problem> {
-    let invalid_value = |field: String, message: String| Problem {
-        field,
-        reason: knit_model::problem::Reason::InvalidValue,
-        message,
+    let invalid_value = |field: String, message: String| {
+        Problem::new(field, knit_model::problem::Reason::InvalidValue, message)
     };
     let version = Object::kinds().iter().find(|info| info.kind == kind).map(|info| info.api_version());
     let manifest = json!({

@@ -26,7 +26,7 @@ pub fn execute(kernel: &mut FakeKernel, effect: Effect, plans_fail: bool) -> Res
         Effect::Apply { unit, plan } => {
             let result = if plans_fail { Err("injected failure".to_owned()) } else { kernel.apply(&plan) };
             let failure = |message| ApplyFailure {
-                problem: Problem { field: String::new(), reason: Reason::KernelError, message },
+                problem: Problem::new("", Reason::KernelError, message),
                 rolled_back: true,
                 unsupported: None,
             };

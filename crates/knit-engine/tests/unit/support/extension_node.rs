@@ -187,7 +187,7 @@ impl ExtensionNode {
         };
         let result = if self.plans_fail {
             let message = "plugin failed".to_owned();
-            Err(Problem { field: String::new(), reason: Reason::KernelError, message })
+            Err(Problem::new("", Reason::KernelError, message))
         } else {
             Ok(r#"{"ips":[{"address":"10.9.0.2/24"}]}"#.to_owned())
         };

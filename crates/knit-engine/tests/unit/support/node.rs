@@ -103,7 +103,7 @@ impl Node {
                     (false, None) => self.kernel.apply(&plan),
                 };
                 let failure = |message| ApplyFailure {
-                    problem: Problem { field: String::new(), reason: Reason::KernelError, message },
+                    problem: Problem::new("", Reason::KernelError, message),
                     rolled_back: true,
                     unsupported: lacks,
                 };
