@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_model::link::PortVlans;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
-use knit_model::report::{AppliedReport, BridgeReport, InterfaceReport, ItemReport, PodState};
+use knit_model::report::{AppliedReport, BridgeReport, InterfaceReport, ItemKind, ItemReport, PodState};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -173,6 +173,12 @@ pub struct Detail {
 pub struct ItemState {
     /// field is the field of the object that the item is from.
     pub field: String,
+    /// type is `route`, `rule`, `neighbour`, `sysctl`, `socket` or another type of item.
+    #[serde(rename = "type", default, skip_serializing_if = "String::is_empty")]
+    pub type_: String,
+    /// value describes the item without its type, such as `10.9.0.0/16 via 10.1.0.1 dev net1`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
     /// what describes the item, such as `route 10.9.0.0/16 via 10.1.0.1 dev net1`.
     pub what: String,
     /// ready is true if the item is applied.
@@ -311,12 +317,23 @@ impl InterfaceState {
 
 impl ItemState {
     fn of(item: &ItemReport) -> Self {
-        Self { field: item.field.clone(), what: item.description.clone(), ready: item.ready }
+        Self {
+            field: item.field.clone(),
+            type_: item.kind.name().to_owned(),
+            value: item.description.clone(),
+            what: item.to_string(),
+            ready: item.ready,
+        }
     }
 
     fn report(&self) -> ItemReport {
-        let Self { field, what, ready } = self.clone();
-        ItemReport { field, description: what, links: Vec::new(), ready }
+        let Self { field, type_, value, what, ready } = self.clone();
+        // An older agent writes only the text, a newer one may have other types.
+        let (kind, description) = match ItemKind::of_name(&type_) {
+            ItemKind::Other => (ItemKind::Other, what),
+            kind => (kind, value),
+        };
+        ItemReport { field, kind, description, links: Vec::new(), ready }
     }
 }
 

@@ -190,12 +190,12 @@ impl AttachedBeforeStart {
     }
 }
 
-/// The identity of an interface (name and kind) or of an item (its description).
+/// The identity of an interface (name and kind) or of an item (description and kind).
 fn identity<'a>(unit_state: &'a UnitState, object: &ObjectKey, field: &str) -> Option<(&'a str, &'a str)> {
     let links = unit_state.interfaces.iter().filter(|(of, _)| of == object).map(|(_, link)| link);
     let mut links = links.filter(|link| link.field == field);
     let items = unit_state.items.iter().filter(|(of, _)| of == object).map(|(_, item)| item);
     let mut items = items.filter(|item| item.field == field);
     let link = links.next().map(|link| (link.name.as_str(), link.kind.as_str()));
-    link.or_else(|| items.next().map(|item| (item.description.as_str(), "")))
+    link.or_else(|| items.next().map(|item| (item.description.as_str(), item.kind.name())))
 }

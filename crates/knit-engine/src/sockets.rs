@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use knit_model::intent::{IntentSpec, SocketIntent};
 use knit_model::problem::{Problem, Reason};
-use knit_model::report::ItemReport;
+use knit_model::report::{ItemKind, ItemReport};
 use knit_model::{Sandbox, SandboxId};
 
 use crate::event::Effect;
@@ -93,7 +93,8 @@ impl State {
         });
         let item = |(field, spec): (&String, &SocketIntent)| ItemReport {
             field: field.clone(),
-            description: format!("socket {} {}", spec.name, spec.socket),
+            kind: ItemKind::Socket,
+            description: format!("{} {}", spec.name, spec.socket),
             links: spec.socket.interface().cloned().into_iter().collect(),
             ready: is_ready,
         };

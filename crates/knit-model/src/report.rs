@@ -1,5 +1,7 @@
 //! Reports: the state of an object as the engine sees it, which each dialect converts into its own status.
 
+use std::fmt;
+
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -129,13 +131,92 @@ pub struct AppliedReport {
 pub struct ItemReport {
     /// The field of the object that it comes from, such as `spec.routes[0]`.
     pub field: String,
-    /// Human-readable description.
+    /// What it is.
+    #[serde(default)]
+    pub kind: ItemKind,
+    /// Human-readable description, without the kind.
     pub description: String,
     /// Interfaces that it requires.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<IfName>,
     /// Whether it is applied.
     pub ready: bool,
+}
+
+/// What an item is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ItemKind {
+    /// A route of a pod.
+    Route,
+    /// A policy rule of a pod.
+    Rule,
+    /// A neighbour of a pod.
+    Neighbour,
+    /// A sysctl of a pod.
+    Sysctl,
+    /// A socket of a pod.
+    Socket,
+    /// An address of the node.
+    NodeAddress,
+    /// The path to the pods of another node.
+    NodeRoute,
+    /// The tunnel of a network to other nodes.
+    NodeTunnel,
+    /// Another kind, such as one of another version: the description is complete.
+    #[default]
+    Other,
+}
+
+impl ItemKind {
+    const ALL: [Self; 9] = [
+        Self::Route,
+        Self::Rule,
+        Self::Neighbour,
+        Self::Sysctl,
+        Self::Socket,
+        Self::NodeAddress,
+        Self::NodeRoute,
+        Self::NodeTunnel,
+        Self::Other,
+    ];
+
+    /// Its name in statuses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Route => "route",
+            Self::Rule => "rule",
+            Self::Neighbour => "neighbour",
+            Self::Sysctl => "sysctl",
+            Self::Socket => "socket",
+            Self::NodeAddress => "nodeAddress",
+            Self::NodeRoute => "nodeRoute",
+            Self::NodeTunnel => "nodeTunnel",
+            Self::Other => "other",
+        }
+    }
+
+    /// The kind with this name; [`Self::Other`] for one of a newer version.
+    pub fn of_name(name: &str) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or_default()
+    }
+
+    /// Whether the text of an item begins with its kind. The descriptions of node items are complete.
+    fn is_in_text(self) -> bool {
+        match self {
+            Self::Route | Self::Rule | Self::Neighbour | Self::Sysctl | Self::Socket => true,
+            Self::NodeAddress | Self::NodeRoute | Self::NodeTunnel | Self::Other => false,
+        }
+    }
+}
+
+impl fmt::Display for ItemReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind.is_in_text() {
+            write!(out, "{} ", self.kind.name())?;
+        }
+        out.write_str(&self.description)
+    }
 }
 
 /// One interface of a pod.
@@ -171,4 +252,25 @@ pub struct InterfaceReport {
     pub limited: bool,
     /// Whether it is applied.
     pub ready: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_kind_of_item_is_its_json_form_and_identifies_it() {
+        for kind in ItemKind::ALL {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
+            assert_eq!(ItemKind::of_name(kind.name()), kind);
+        }
+        assert_eq!(ItemKind::of_name("newer"), ItemKind::Other);
+    }
+
+    #[test]
+    fn an_item_of_older_state_keeps_its_text() {
+        let older = r#"{"field":"spec.routes[0]","description":"route 10.9.0.0/16","ready":true}"#;
+        let item: ItemReport = serde_json::from_str(older).unwrap();
+        assert_eq!((item.kind, item.to_string().as_str()), (ItemKind::Other, "route 10.9.0.0/16"));
+    }
 }

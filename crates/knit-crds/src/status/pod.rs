@@ -68,7 +68,7 @@ pub struct InterfaceStatus {
 /// ItemStatus is an applied route, rule, neighbour or sysctl of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ItemStatus {
-    /// type is `route`, `rule`, `neighbour`, `sysctl` or another type of item.
+    /// type is `route`, `rule`, `neighbour`, `sysctl`, `socket` or another type of item.
     #[serde(rename = "type")]
     pub type_: String,
     /// value describes the item, such as `10.9.0.0/16 via 10.1.0.1 dev net1`.
@@ -93,8 +93,7 @@ impl InterfaceStatus {
 
 impl ItemStatus {
     fn of(item: &ItemReport) -> Self {
-        let (type_, value) = item.description.split_once(' ').unwrap_or((item.description.as_str(), ""));
-        Self { type_: type_.to_owned(), value: value.to_owned() }
+        Self { type_: item.kind.name().to_owned(), value: item.description.clone() }
     }
 }
 
@@ -154,7 +153,7 @@ pub fn config_line(link: &InterfaceReport) -> String {
 
 /// A route, rule, neighbour or sysctl as a line of `configList`: `{route:10.9.0.0/16 via 10.1.0.1 dev net1}`.
 pub fn item_line(item: &ItemReport) -> String {
-    format!("{{{}}}", item.description.replacen(' ', ":", 1))
+    format!("{{{}:{}}}", item.kind.name(), item.description)
 }
 
 /// The `attached` value of a status.

@@ -7,8 +7,8 @@ use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
 use knit_model::report::{
-    AppliedReport, AttachTiming, BridgeReport, InterfaceReport, ItemReport, NodeReport, Phase, PodReport,
-    Report,
+    AppliedReport, AttachTiming, BridgeReport, InterfaceReport, ItemKind, ItemReport, NodeReport, Phase,
+    PodReport, Report,
 };
 
 use crate::SAMPLES;
@@ -88,15 +88,16 @@ fn the_facts_of_the_status_lines_are_also_fields() {
     report.pods.truncate(1);
     report.pods[0].interfaces.truncate(1);
     report.pods[0].interfaces[0].details = vec![("vlan".to_owned(), "100".to_owned())];
-    let item = |what: &str, ready| ItemReport {
+    let item = |kind, what: &str, ready| ItemReport {
         field: String::new(),
+        kind,
         description: what.to_owned(),
         links: vec![],
         ready,
     };
     report.pods[0].items = vec![
-        item("route 10.9.0.0/16 via 10.1.0.1 dev net1", true),
-        item("sysctl net.ipv4.ip_forward 1", false),
+        item(ItemKind::Route, "10.9.0.0/16 via 10.1.0.1 dev net1", true),
+        item(ItemKind::Sysctl, "net.ipv4.ip_forward=1", false),
     ];
     object.update_status(&report, at(0));
     let pod = object.to_value()["status"]["podConfigurations"][0].clone();
@@ -289,12 +290,47 @@ fn the_status_of_a_gateway_has_the_node_that_holds_its_addresses() {
     object.update_status(&report, at(0));
     assert_eq!(status(&object)["activeNode"], serde_json::Value::Null);
     let what = "192.0.2.10 on eth0".to_owned();
-    let item =
-        ItemReport { field: "spec.addresses[0]".to_owned(), description: what, links: vec![], ready: true };
+    let item = ItemReport {
+        field: "spec.addresses[0]".to_owned(),
+        kind: ItemKind::NodeAddress,
+        description: what,
+        links: vec![],
+        ready: true,
+    };
     report.nodes.push(NodeReport { node: "node2".to_owned(), items: vec![item] });
     object.update_status(&report, at(1));
     assert_eq!(status(&object)["activeNode"], "node2");
     assert_eq!(status(&object)["held"], serde_json::json!(["192.0.2.10 on eth0"]));
+}
+
+#[test]
+fn the_type_of_an_item_survives_the_api_server() {
+    let item = |kind, description: &str| ItemReport {
+        field: "spec.routes[0]".to_owned(),
+        kind,
+        description: description.to_owned(),
+        links: vec![],
+        ready: true,
+    };
+    let (object, report) = walkthrough();
+    let object_ref = object.object_ref();
+    let applied = AppliedReport {
+        object: object_ref,
+        ready: true,
+        attached: None,
+        interfaces: vec![],
+        items: vec![item(ItemKind::Route, "10.9.0.0/16 dev net1"), item(ItemKind::Socket, "p443 tcp :443")],
+        bridges: vec![],
+        problems: report.problems,
+        warnings: vec![],
+    };
+    let state = AppliedObject::of(&applied);
+    assert_eq!(state.items[0].what, "route 10.9.0.0/16 dev net1");
+    assert_eq!(state.report().items, applied.items);
+    // An older agent writes only the text.
+    let mut older = state;
+    (older.items[0].type_, older.items[0].value) = (String::new(), String::new());
+    assert_eq!(older.report().items[0], item(ItemKind::Other, "route 10.9.0.0/16 dev net1"));
 }
 
 #[test]
@@ -324,8 +360,13 @@ fn the_status_of_a_network_has_the_transport_of_each_node() {
     let mut report = report(object.object_ref(), Phase::Configured, vec![]);
     for node in ["node1", "node2"] {
         let what = "vxlan, VNI 42, by knvx1 to the other".to_owned();
-        let item =
-            ItemReport { field: "spec.transport".to_owned(), description: what, links: vec![], ready: true };
+        let item = ItemReport {
+            field: "spec.transport".to_owned(),
+            kind: ItemKind::NodeTunnel,
+            description: what,
+            links: vec![],
+            ready: true,
+        };
         report.nodes.push(NodeReport { node: node.to_owned(), items: vec![item] });
     }
     object.update_status(&report, at(0));

@@ -16,7 +16,7 @@ use knit_model::intent::{IntentSpec, NetworkIntent, NodeRoutesIntent, PeerNode};
 use knit_model::link::{Link, OwnerId};
 use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
-use knit_model::report::ItemReport;
+use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::{GatewayRoute, NextHop};
 use knit_model::{IfName, Route, Rule, Scope, kernel_ids};
 
@@ -139,7 +139,8 @@ fn native(
     add_rule(range, origin, resolved);
     resolved.observe.route_links.insert(link.clone());
     resolved.unit_state.route_links.insert(link.clone());
-    ItemReport { field: origin.field.clone(), description: what, links: vec![link], ready: true }
+    let (field, kind) = (origin.field.clone(), ItemKind::NodeRoute);
+    ItemReport { field, kind, description: what, links: vec![link], ready: true }
 }
 
 fn add_route(route: Route, origin: &Provenance, resolved: &mut Resolved) {

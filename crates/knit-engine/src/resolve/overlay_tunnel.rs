@@ -8,7 +8,7 @@ use knit_model::intent::TunnelEndpoint;
 use knit_model::link::{Attrs, Kind, Link, LinkKind, OwnerId, PortVlans, VlanSet, Vxlan};
 use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
-use knit_model::report::ItemReport;
+use knit_model::report::{ItemKind, ItemReport};
 use knit_model::{IfName, Scope};
 
 use super::{Resolved, with_defaults};
@@ -68,8 +68,13 @@ pub(super) fn add(
     let own = format!("{}/{}", seed(key), end.address);
     link.attrs = with_defaults(&link.kind, &attrs, Some(max_mtu), Some(bridge.name.clone()), &own);
     let what = describe(vni, &name, &reached);
-    let item =
-        ItemReport { field: FIELD.to_owned(), description: what, links: vec![name.clone()], ready: true };
+    let item = ItemReport {
+        field: FIELD.to_owned(),
+        kind: ItemKind::NodeTunnel,
+        description: what,
+        links: vec![name.clone()],
+        ready: true,
+    };
     resolved.unit_state.items.push((overlay.object.clone(), item));
     resolved.add_origin(&Scope::Host, ItemKey::Link(name.clone()), overlay.origin);
     resolved.observe.host_links.insert(name.clone());

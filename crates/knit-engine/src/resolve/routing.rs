@@ -77,15 +77,13 @@ pub(super) fn place(resolved: &mut Resolved, observed: &NetState, scope: &Scope)
         let desired = resolved.desired.state.scopes.get(scope).unwrap_or(&nothing);
         let placed = Pod { title: &resolved.title, desired, observed }.place(&request.spec);
         let placed = placed.and_then(|placed| resolved.is_free(scope, &placed).map(|()| placed));
-        let (what, links) = match &placed {
+        let (description, links) = match &placed {
             Ok(placed) => (placed.to_string(), placed.links()),
             Err(_) => (request.spec.entry.to_string(), Vec::new()),
         };
-        let (field, ready) = (request.origin.field.clone(), placed.is_ok());
-        resolved
-            .unit_state
-            .items
-            .push((request.object.clone(), ItemReport { field, description: what, links, ready }));
+        let (field, kind, ready) = (request.origin.field.clone(), request.spec.entry.kind(), placed.is_ok());
+        let item = ItemReport { field, kind, description, links, ready };
+        resolved.unit_state.items.push((request.object.clone(), item));
         match placed {
             Ok(placed) => resolved.add(scope, placed, &request.origin),
             Err((reason, message)) => {
@@ -228,13 +226,14 @@ impl PlacedEntry {
     }
 }
 
+/// Without its kind.
 impl std::fmt::Display for PlacedEntry {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Route(route) => write!(out, "route {route}"),
-            Self::Rule(rule) => write!(out, "rule {rule}"),
-            Self::Neighbour(neighbour) => write!(out, "neighbour {neighbour}"),
-            Self::Sysctl(path, value) => write!(out, "sysctl {}={value}", path.replace('/', ".")),
+            Self::Route(route) => write!(out, "{route}"),
+            Self::Rule(rule) => write!(out, "{rule}"),
+            Self::Neighbour(neighbour) => write!(out, "{neighbour}"),
+            Self::Sysctl(path, value) => write!(out, "{}={value}", path.replace('/', ".")),
         }
     }
 }

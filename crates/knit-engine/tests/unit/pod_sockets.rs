@@ -56,7 +56,7 @@ fn each_selected_pod_gets_a_listener_and_status_reports_readiness() {
     let report = state.report(&key(&object)).unwrap();
     assert_eq!(report.phase, Phase::Configuring);
     assert_eq!(report.problems[0].message, "address already in use");
-    assert_eq!(report.pods[0].items[1].description, "socket p443 tcp 0.0.0.0:443");
+    assert_eq!(report.pods[0].items[1].to_string(), "socket p443 tcp 0.0.0.0:443");
     let ready: Vec<bool> = report.pods.iter().map(|pod| pod.items.iter().all(|item| item.ready)).collect();
     assert_eq!(ready, [true, false]);
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{RouteIntent, Selector};
 use crate::name::IfName;
 use crate::neighbour::Neighbour;
+use crate::report::ItemKind;
 use crate::route::MAIN_TABLE;
 use crate::rule::Rule;
 
@@ -104,15 +105,28 @@ pub fn sysctl_link(path: &str) -> Option<IfName> {
     }
 }
 
+impl RoutingEntry {
+    /// The kind of the item that it becomes.
+    pub fn kind(&self) -> ItemKind {
+        match self {
+            Self::Route(_) => ItemKind::Route,
+            Self::Rule(_) => ItemKind::Rule,
+            Self::Neighbour(_) => ItemKind::Neighbour,
+            Self::Sysctl(_) => ItemKind::Sysctl,
+        }
+    }
+}
+
+/// Without its kind.
 impl fmt::Display for RoutingEntry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Route(route) if route.table == MAIN_TABLE => write!(out, "route {}", route.to),
-            Self::Route(route) => write!(out, "route {} table {}", route.to, route.table),
-            Self::Rule(rule) => write!(out, "rule {rule}"),
-            Self::Neighbour(neighbour) => write!(out, "neighbour {neighbour}"),
+            Self::Route(route) if route.table == MAIN_TABLE => write!(out, "{}", route.to),
+            Self::Route(route) => write!(out, "{} table {}", route.to, route.table),
+            Self::Rule(rule) => write!(out, "{rule}"),
+            Self::Neighbour(neighbour) => write!(out, "{neighbour}"),
             Self::Sysctl(sysctl) => {
-                write!(out, "sysctl {}={}", sysctl.path().replace('/', "."), sysctl.value)
+                write!(out, "{}={}", sysctl.path().replace('/', "."), sysctl.value)
             }
         }
     }
@@ -146,7 +160,7 @@ mod tests {
         let entry = RoutingEntry::Sysctl(sysctl(Some("pc0"), "ipv4/rp_filter"));
         let intent = RoutingIntent { pods: Selector::default(), vrf: Some("red".parse().unwrap()), entry };
         let named = intent.with_names(name);
-        assert_eq!(named.entry.to_string(), "sysctl net.ipv4.conf.pc0123.rp_filter=1");
+        assert_eq!(named.entry.to_string(), "net.ipv4.conf.pc0123.rp_filter=1");
         assert_eq!(named.vrf, intent.vrf);
     }
 }

@@ -20,13 +20,13 @@ pub(super) struct UnitLog {
     /// The problems logged last.
     problems: BTreeMap<Unit, Vec<(ObjectKey, Problem)>>,
     /// The reachability of other nodes, as logged last.
-    reachability: BTreeSet<String>,
+    reachability: Reachability,
 }
 
 impl UnitLog {
     /// What is already recorded is not logged again.
     pub(super) fn of(state: &State) -> Self {
-        let reachability = state.units.get(&Unit::NodeRoutes).map(reachability).unwrap_or_default();
+        let reachability = state.units.get(&Unit::NodeRoutes).map(Reachability::of).unwrap_or_default();
         Self { reachability, ..Self::default() }
     }
 
@@ -60,24 +60,35 @@ impl UnitLog {
 impl UnitLog {
     /// Logs changes of the transport to each node.
     fn log_reachability(&mut self, unit_state: &UnitState) {
-        let before = std::mem::replace(&mut self.reachability, reachability(unit_state));
-        for line in self.reachability.difference(&before) {
-            match unit_state.warnings.iter().any(|(_, warning)| warning == line) {
-                true => tracing::warn!("{line}"),
-                false => tracing::info!("{line}"),
-            }
+        let now = Reachability::of(unit_state);
+        let before = std::mem::replace(&mut self.reachability, now);
+        let now = &self.reachability;
+        for line in now.warnings.difference(&before.warnings) {
+            tracing::warn!("{line}");
         }
-        let node_of = |line: &String| line.split_once(": ").map(|(node, _)| node.to_owned());
-        let now: BTreeSet<_> = self.reachability.iter().map(node_of).collect();
-        for line in before.iter().filter(|line| !now.contains(&node_of(line))) {
+        for line in now.items.difference(&before.items) {
+            tracing::info!("{line}");
+        }
+        let gone = before.items.difference(&now.items).chain(before.warnings.difference(&now.warnings));
+        for line in gone {
             tracing::info!("no longer: {line}");
         }
     }
 }
 
-fn reachability(unit_state: &UnitState) -> BTreeSet<String> {
-    let reached = unit_state.items.iter().map(|(_, item)| item.description.clone());
-    reached.chain(unit_state.warnings.iter().map(|(_, warning)| warning.clone())).collect()
+/// How the pods of other nodes are reached, and which are not.
+#[derive(Debug, Default)]
+struct Reachability {
+    items: BTreeSet<String>,
+    warnings: BTreeSet<String>,
+}
+
+impl Reachability {
+    fn of(unit_state: &UnitState) -> Self {
+        let items = unit_state.items.iter().map(|(_, item)| item.to_string());
+        let warnings = unit_state.warnings.iter().map(|(_, warning)| warning.clone());
+        Self { items: items.collect(), warnings: warnings.collect() }
+    }
 }
 
 impl EventLoop<'_> {

@@ -1,14 +1,14 @@
 //! Egress gateways: the gateway address on its active node, and on the others a route to that node in a separate table
 //! for marked packets of pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
-use knit_model::report::ItemReport;
+use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, NetState, Route, Rule, Scope, kernel_ids};
 
@@ -16,7 +16,7 @@ use super::{ClaimedRanges, NodePath, add_route, choose, gateway_of, put_rule, vx
 use crate::cluster::ClusterNetwork;
 use crate::egress::{GatewayLocation, ResolvedGateway};
 use crate::resolve::Resolved;
-use crate::state::State;
+use crate::state::{ObjectKey, State};
 
 /// The next hop to each node, by name and by whether it is for IPv6.
 pub(crate) type NodeNextHops = BTreeMap<(String, bool), NextHop>;
@@ -114,9 +114,9 @@ fn add_local_address(
     resolved.desired.state.scope(&Scope::Host).add_address(host_address);
     resolved.observe.route_links.insert(link.clone());
     resolved.unit_state.route_links.insert(link.clone());
-    let what = item_text(address, link);
-    let item =
-        ItemReport { field: origin.field.clone(), description: what, links: vec![link.clone()], ready: true };
+    let (field, kind) = (origin.field.clone(), ItemKind::NodeAddress);
+    let description = format!("{address} on {link}");
+    let item = ItemReport { field, kind, description, links: vec![link.clone()], ready: true };
     resolved.unit_state.items.push((gateway.key.clone(), item));
 }
 
@@ -161,18 +161,21 @@ pub(crate) fn drop_conflicting_addresses(state: &State, resolved: &mut Resolved,
     for address in refused {
         resolved.desired.state.scope(&Scope::Host).addresses.remove(&address.key());
         resolved.unit_state.addresses.remove(&address.key());
-        let what = item_text(address.address.addr(), &address.link);
-        let items = std::mem::take(&mut resolved.unit_state.items);
-        let (refused, rest): (Vec<_>, Vec<_>) =
-            items.into_iter().partition(|(_, item)| item.description == what);
-        resolved.unit_state.items = rest;
-        for (object, item) in refused.into_iter().filter(|_| is_foreign(&address)) {
-            let error = format!("{what} already exists and is not owned by Knit");
-            resolved.problem(&object, item.field, Reason::NotOwned, error);
+        let item = (Scope::Host, ItemKey::Address(address.key()));
+        let origins = resolved.desired.origins.remove(&item).unwrap_or_default();
+        let requests: BTreeSet<(ObjectKey, String)> = origins
+            .into_iter()
+            .filter_map(|origin| Some((ObjectKey::of(origin.object.as_ref()?), origin.field)))
+            .collect();
+        let is_requested =
+            |object: &ObjectKey, item: &ItemReport| requests.contains(&(object.clone(), item.field.clone()));
+        resolved.unit_state.items.retain(|(object, item)| !is_requested(object, item));
+        if is_foreign(&address) {
+            let (ip, link) = (address.address.addr(), &address.link);
+            for (object, field) in &requests {
+                let error = format!("{ip} on {link} already exists and is not owned by Knit");
+                resolved.problem(object, field.clone(), Reason::NotOwned, error);
+            }
         }
     }
-}
-
-fn item_text(address: IpAddr, link: &IfName) -> String {
-    format!("{address} on {link}")
 }

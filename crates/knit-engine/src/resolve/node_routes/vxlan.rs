@@ -11,7 +11,7 @@ use knit_model::intent::{NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEnd
 use knit_model::link::{Attrs, Kind, Link, LinkKind, Vxlan};
 use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
-use knit_model::report::ItemReport;
+use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Mac, Neighbour, Route, Scope, kernel_ids};
 
@@ -75,7 +75,8 @@ impl<'a> VxlanTunnels<'a> {
             self.add_route(address.into(), gateway, &link, resolved);
         }
         let what = format!("pods of node {} in {range}: vxlan, to {to} by {link}", peer.name);
-        Ok(ItemReport { field: self.origin.field.clone(), description: what, links: vec![link], ready: true })
+        let (field, kind) = (self.origin.field.clone(), ItemKind::NodeRoute);
+        Ok(ItemReport { field, kind, description: what, links: vec![link], ready: true })
     }
 
     fn add_route(&self, to: IpNet, gateway: IpAddr, link: &IfName, resolved: &mut Resolved) {

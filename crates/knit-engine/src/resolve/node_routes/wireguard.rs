@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, PeerNode, TunnelEndpoint};
 use knit_model::link::{Attrs, Kind, Link, LinkKind, WireGuard, WireGuardPeer};
 use knit_model::provenance::Provenance;
-use knit_model::report::ItemReport;
+use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::{NextHop, RouteAction, RouteScope};
 use knit_model::{IfName, KeyRef, NetState, PublicKey, Route, Scope, SecretKey, kernel_ids};
 
@@ -100,7 +100,8 @@ impl<'a> WireGuardMesh<'a> {
         });
         entry.allowed_ips.get_or_insert_default().insert(range);
         let what = format!("pods of node {} in {range}: wireguard, to {endpoint} by {link}", peer.name);
-        Ok(ItemReport { field: self.origin.field.clone(), description: what, links: vec![link], ready: true })
+        let (field, kind) = (self.origin.field.clone(), ItemKind::NodeRoute);
+        Ok(ItemReport { field, kind, description: what, links: vec![link], ready: true })
     }
 
     /// The key and the endpoints of a node, or why it is not a peer.
