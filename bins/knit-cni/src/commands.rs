@@ -1,6 +1,7 @@
 //! The CNI commands.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -154,17 +155,17 @@ impl CommandContext {
         };
         let plan = response.plan.unwrap_or_default();
         if plan.steps > 0 {
-            let lines = plan.text.lines().map(str::trim);
-            let steps: Vec<&str> = lines.filter(|line| line.starts_with(['+', '~', '-'])).collect();
             let message = format!(
                 "container {container}: interface {name} has changed since its ADD; required steps: {}",
-                steps.join("; ")
+                plan.step_texts.join("; ")
             );
             return Err(CniError::new(CHECK_FAILED, message));
         }
         let is_leased = |expected: &&str| {
+            let expected =
+                expected.split_once('/').and_then(|(address, length)| parse(address, length.parse().ok()?));
             let mut all = interface.addresses.iter();
-            all.any(|address| format!("{}/{}", address.address, address.prefix_length) == **expected)
+            expected.is_some() && all.any(|found| parse(&found.address, found.prefix_length) == expected)
         };
         let missing = prev_result.addresses(&name).into_iter().find(|address| !is_leased(address));
         match missing {
@@ -228,6 +229,11 @@ impl CommandContext {
             CniError::new(INTERNAL, format!("cannot decode the response of the agent: {error}"))
         })
     }
+}
+
+/// An address with its prefix length.
+fn parse(address: &str, prefix_length: u32) -> Option<(IpAddr, u32)> {
+    Some((address.parse().ok()?, prefix_length))
 }
 
 fn interface_of<'a>(pod: &'a v1::Pod, name: &str) -> Option<&'a v1::Interface> {

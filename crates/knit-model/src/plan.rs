@@ -158,6 +158,17 @@ pub enum Step {
     },
 }
 
+/// What a step does to its item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepEffect {
+    /// The item is new.
+    Add,
+    /// The item is removed.
+    Remove,
+    /// The item stays, with other properties.
+    Change,
+}
+
 /// The change of one field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FieldChange {
@@ -198,6 +209,26 @@ impl PlannedStep {
 }
 
 impl Step {
+    /// What it does to its item.
+    pub fn effect(&self) -> StepEffect {
+        match self {
+            Self::CreateLink { .. }
+            | Self::AddAddress(_)
+            | Self::AddRoute(_)
+            | Self::AddRule(_)
+            | Self::AddNeighbour(_) => StepEffect::Add,
+            Self::DeleteLink { .. }
+            | Self::RemoveAddress(_)
+            | Self::RemoveRoute(_)
+            | Self::RemoveRule(_)
+            | Self::RemoveNeighbour(_) => StepEffect::Remove,
+            Self::ChangeLink { .. }
+            | Self::ReplaceRoute { .. }
+            | Self::ReplaceNeighbour { .. }
+            | Self::SetSysctl { .. } => StepEffect::Change,
+        }
+    }
+
     /// Whether it cannot be rolled back: the host end of a veth whose peer is in a sandbox that is no longer observed.
     pub fn is_irreversible(&self) -> bool {
         matches!(self, Self::DeleteLink { link, peer: None } if matches!(link.kind, Kind::Veth(_)))

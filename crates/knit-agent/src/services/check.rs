@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use knit_engine::{Event, State, Unit};
 use knit_ipam::AttachmentId;
 use knit_kni::{Reason, RpcError, v1};
-use knit_model::plan::{PlannedStep, Step};
-use knit_model::{IfName, Plan, SandboxId, Scope};
+use knit_model::plan::{PlannedStep, Step, StepEffect};
+use knit_model::{IfName, Plan, Problem, SandboxId, Scope};
 
 use super::request::Checked;
 use crate::node::Node;
@@ -35,10 +35,15 @@ pub(super) fn differences(node: &mut Node, id: &SandboxId) -> Checked<Vec<v1::Di
     for (_, plan) in &outcome.plans {
         found.extend(of_plan(plan));
     }
+    // Problems of the plans are among the differences already.
+    let planned: Vec<&Problem> =
+        outcome.plans.iter().flat_map(|(_, plan)| &plan.problems).map(|(_, problem)| problem).collect();
+    let mut reported: Vec<&Problem> = Vec::new();
     for (_, problem) in after.problems.get(&unit).into_iter().flatten() {
-        let text = problem.to_string();
-        if !found.iter().any(|one| one.what == text) {
-            found.push(difference(v1::DifferenceKind::Missing, "pod", "interface", text));
+        // Several objects may have the same one.
+        if !planned.contains(&problem) && !reported.contains(&problem) {
+            found.push(difference(v1::DifferenceKind::Missing, "pod", "interface", problem.to_string()));
+            reported.push(problem);
         }
     }
     Ok(found)
@@ -101,10 +106,10 @@ fn of_step(planned: &PlannedStep) -> Vec<v1::Difference> {
         Step::AddNeighbour(_) | Step::RemoveNeighbour(_) | Step::ReplaceNeighbour { .. } => "neighbour",
         Step::SetSysctl { .. } => "sysctl",
     };
-    let kind = match planned.step.symbol() {
-        '+' => v1::DifferenceKind::Missing,
-        '-' => v1::DifferenceKind::LeftOver,
-        _ => v1::DifferenceKind::Changed,
+    let kind = match planned.step.effect() {
+        StepEffect::Add => v1::DifferenceKind::Missing,
+        StepEffect::Remove => v1::DifferenceKind::LeftOver,
+        StepEffect::Change => v1::DifferenceKind::Changed,
     };
     let at = place(&planned.scope);
     match &planned.step {

@@ -255,7 +255,12 @@ pub fn merged(plans: &[(Unit, Arc<Plan>)]) -> Plan {
 
 /// Renders a plan.
 pub(crate) fn plan(plan: &Plan) -> v1::Plan {
-    v1::Plan { text: plan.to_string(), json: json(plan), steps: count(plan.steps.len()) }
+    v1::Plan {
+        text: plan.to_string(),
+        json: json(plan),
+        steps: count(plan.steps.len()),
+        step_texts: plan.step_texts(),
+    }
 }
 
 fn plans(plans: &Plans) -> Vec<v1::UnitPlan> {

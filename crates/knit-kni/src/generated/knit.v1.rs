@@ -2921,6 +2921,10 @@ pub struct Plan {
     /// The number of steps; 0 when nothing would change.
     #[prost(uint32, tag = "3")]
     pub steps: u32,
+    /// Human-readable: each step with its effect (`+`, `-` or `~`), such as `- route 10.9.0.0/16 dev eth0`. Steps that only
+    /// set up a new link are left out.
+    #[prost(string, repeated, tag = "4")]
+    pub step_texts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 impl ::prost::Name for Plan {
     const NAME: &'static str = "Plan";

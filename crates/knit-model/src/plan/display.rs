@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::{FieldChange, Plan, PlannedStep, Step};
+use super::{FieldChange, Plan, PlannedStep, Step, StepEffect};
 use crate::link::{Fields, Link, values_match};
 use crate::name::IfName;
 use crate::sandbox::Scope;
@@ -37,8 +37,7 @@ const DEFAULTS: [(&str, &str); 20] = [
 impl fmt::Display for Plan {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut scope: Option<&Scope> = None;
-        let created = self.created();
-        for planned in self.steps.iter().filter(|planned| !planned.only_sets_up(&created)) {
+        for planned in self.shown() {
             if scope != Some(&planned.scope) {
                 writeln!(out, "{}", planned.scope)?;
                 scope = Some(&planned.scope);
@@ -58,10 +57,25 @@ impl Plan {
         if self.steps.is_empty() {
             return "no changes".to_owned();
         }
+        let count = |effect| self.shown().filter(|planned| planned.step.effect() == effect).count();
+        format!(
+            "{} to add, {} to change, {} to remove",
+            count(StepEffect::Add),
+            count(StepEffect::Change),
+            count(StepEffect::Remove)
+        )
+    }
+
+    /// Each step in one line, without its origins.
+    pub fn step_texts(&self) -> Vec<String> {
+        let texts = self.shown().map(|planned| format!("{} {}", planned.step.symbol(), planned.step));
+        texts.collect()
+    }
+
+    /// The steps without those that only set up a new link.
+    fn shown(&self) -> impl Iterator<Item = &PlannedStep> {
         let created = self.created();
-        let shown = || self.steps.iter().filter(|planned| !planned.only_sets_up(&created));
-        let count = |mark: char| shown().filter(|planned| planned.step.symbol() == mark).count();
-        format!("{} to add, {} to change, {} to remove", count('+'), count('~'), count('-'))
+        self.steps.iter().filter(move |planned| !planned.only_sets_up(&created))
     }
 
     /// The links that this plan creates. Setting them up is part of their creation and not shown.
@@ -107,21 +121,10 @@ impl PlannedStep {
 impl Step {
     /// `+` for additions, `-` for removals, `~` for changes.
     pub fn symbol(&self) -> char {
-        match self {
-            Self::CreateLink { .. }
-            | Self::AddAddress(_)
-            | Self::AddRoute(_)
-            | Self::AddRule(_)
-            | Self::AddNeighbour(_) => '+',
-            Self::DeleteLink { .. }
-            | Self::RemoveAddress(_)
-            | Self::RemoveRoute(_)
-            | Self::RemoveRule(_)
-            | Self::RemoveNeighbour(_) => '-',
-            Self::ChangeLink { .. }
-            | Self::ReplaceRoute { .. }
-            | Self::ReplaceNeighbour { .. }
-            | Self::SetSysctl { .. } => '~',
+        match self.effect() {
+            StepEffect::Add => '+',
+            StepEffect::Remove => '-',
+            StepEffect::Change => '~',
         }
     }
 }
