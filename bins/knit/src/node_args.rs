@@ -64,8 +64,7 @@ impl NodeArgs {
     /// Opens the node in this process. Prints problems with the state directory to standard error.
     fn open(&self) -> Result<Standalone> {
         let opened = Standalone::open(self.state_dir());
-        let is_locked =
-            matches!(&opened, Err(knit_agent::Error::Store(error)) if error.reason() == "StateLocked");
+        let is_locked = matches!(&opened, Err(error) if error.is_state_locked());
         let mut node = if is_locked { opened.context(LOCKED_ADVICE)? } else { opened? };
         for note in &node.notes {
             eprintln!("knit: {note}");

@@ -170,6 +170,13 @@ pub enum Error {
     NothingToUndo,
 }
 
+impl Error {
+    /// Whether another process uses the state directory.
+    pub fn is_state_locked(&self) -> bool {
+        matches!(self, Self::Store(knit_store::Error::Locked { .. }))
+    }
+}
+
 /// An invalid object.
 #[derive(Debug, Error)]
 #[error("{object}:\n{problems}")]

@@ -421,7 +421,7 @@ fn failure(error: &ApplyError, plan: &Plan) -> ApplyFailure {
     let lack = error.error.unsupported_feature();
     let reason = match &error.error {
         _ if lack.is_some() => Reason::KernelUnsupported,
-        other if other.reason() == "NotFound" => Reason::NotFound,
+        other if other.is_not_found() => Reason::NotFound,
         _ => Reason::KernelError,
     };
     let lacks = match (lack, plan.steps.get(error.step).map(|planned| &planned.step)) {

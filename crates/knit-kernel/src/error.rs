@@ -154,6 +154,13 @@ impl Error {
         }
     }
 
+    /// Whether an object or key that the operation needs does not exist.
+    pub fn is_not_found(&self) -> bool {
+        let is_missing =
+            |errno| matches!(errno, Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL);
+        matches!(self, Self::MissingKey { .. }) || self.errno().is_some_and(is_missing)
+    }
+
     /// The stable reason for conditions, Events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -170,11 +177,11 @@ impl Error {
             Self::Rejected { .. } | Self::System { .. } => match self.errno() {
                 Some(Errno::EPERM | Errno::EACCES) => "PermissionDenied",
                 Some(Errno::EEXIST) => "AlreadyExists",
-                Some(Errno::ENODEV | Errno::ENOENT | Errno::ESRCH | Errno::EADDRNOTAVAIL) => "NotFound",
                 Some(Errno::EBUSY) => "KernelBusy",
                 Some(Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => {
                     "KernelLacksFeature"
                 }
+                _ if self.is_not_found() => "NotFound",
                 _ => "KernelError",
             },
         }
@@ -233,6 +240,18 @@ mod tests {
         assert!(rejected(Errno::EBUSY, None, None).may_retry());
         assert!(!rejected(Errno::EEXIST, None, None).may_retry());
         assert_eq!(rejected(Errno::EEXIST, None, None).reason(), "AlreadyExists");
+    }
+
+    #[test]
+    fn missing_objects_and_keys_are_not_found() {
+        for errno in [Errno::ENODEV, Errno::ENOENT, Errno::ESRCH, Errno::EADDRNOTAVAIL] {
+            assert!(rejected(errno, None, None).is_not_found(), "{errno}");
+            assert_eq!(rejected(errno, None, None).reason(), "NotFound");
+        }
+        assert!(!rejected(Errno::EEXIST, None, None).is_not_found());
+        let key = Error::MissingKey { context: "set link wg0".into(), reason: "no key".to_owned() };
+        assert!(key.is_not_found());
+        assert_eq!(key.reason(), "NotFound");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Events of pods: derived from differences between two versions of a pod's status.
 
-use knit_crds::states::{AppliedObject, PodNetworkStateStatus};
+use knit_crds::states::{AppliedObject, PodNetworkStateStatus, ProblemState};
 use knit_kube::Severity;
 
 /// One Event.
@@ -21,10 +21,8 @@ pub(super) fn diff(
     let mut events = Vec::new();
     for now in &new {
         let before = old.iter().find(|before| is_same(before, now));
-        let had = |message: &str| {
-            before.is_some_and(|before| before.problems.iter().any(|old| old.message == message))
-        };
-        for problem in now.problems.iter().filter(|problem| !had(&problem.message)) {
+        let had = |problem: &ProblemState| before.is_some_and(|before| before.problems.contains(problem));
+        for problem in now.problems.iter().filter(|problem| !had(problem)) {
             let note = format!("{}: {}", title(now), problem.message);
             events.push(PodEvent { severity: Severity::Warning, reason: problem.reason.clone(), note });
         }

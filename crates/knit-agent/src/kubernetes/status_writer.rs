@@ -230,9 +230,7 @@ impl StatusWriter {
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // A status of a deleted pod would never be garbage collected.
             all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
-            let (mut node, opened) = node::of(state);
-            let claiming = context.quotas.waiting(state);
-            node::drop_quota_problems(&mut node, &claiming);
+            let (node, opened) = node::of(state, &context.quotas.waiting(state));
             DesiredStatus {
                 pods: all
                     .iter()

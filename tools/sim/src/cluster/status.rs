@@ -9,6 +9,7 @@ use knit_crds::states::{
 use knit_engine::state::BridgeKey;
 use knit_engine::{State, Unit, cluster};
 use knit_ipam::{Capacity, Pool};
+use knit_model::Problem;
 use knit_model::report::{AppliedReport, BridgeReport, PodState};
 
 use super::kubelet::PodPhase;
@@ -95,10 +96,8 @@ fn new_events(old: Option<&PodState>, new: &PodState) -> usize {
     let events = new.objects.iter().map(|now| {
         let is_same = |before: &&AppliedReport| before.object == now.object;
         let before = old.and_then(|old| old.objects.iter().find(is_same));
-        let had = |message: &String| {
-            before.is_some_and(|before| before.problems.iter().any(|old| old.message == *message))
-        };
-        let problems = now.problems.iter().filter(|problem| !had(&problem.message)).count();
+        let had = |problem: &Problem| before.is_some_and(|before| before.problems.contains(problem));
+        let problems = now.problems.iter().filter(|problem| !had(problem)).count();
         let became_ready = before.is_none_or(|before| !before.ready || before.interfaces != now.interfaces);
         problems + usize::from(now.ready && became_ready)
     });

@@ -12,6 +12,7 @@ use knit_crds::states::{
 use knit_engine::{State, Unit};
 use knit_model::intent::IntentSpec;
 use knit_model::problem::Reason;
+use knit_model::report::AppliedReport;
 use knit_model::{IfName, Kind};
 use tokio::time::Instant;
 
@@ -24,8 +25,8 @@ const NIC_INTERVAL: Duration = Duration::from_secs(30);
 /// The host links opened by Uplinks, with the names of the objects.
 pub(super) type Opened = BTreeMap<IfName, String>;
 
-/// The engine's part of the status.
-pub(super) fn of(state: &State) -> (NodeNetworkStatus, Opened) {
+/// The engine's part of the status, without quota problems of the namespaces whose claims are in flight.
+pub(super) fn of(state: &State, claiming: &BTreeSet<&str>) -> (NodeNetworkStatus, Opened) {
     let bridges = state.units.iter().filter_map(|(unit, unit_state)| match (unit, &unit_state.bridge) {
         (Unit::Bridge(key), Some(bridge)) => {
             Some(NodeBridge { namespace: key.namespace.clone(), ..NodeBridge::of(bridge) })
@@ -37,7 +38,7 @@ pub(super) fn of(state: &State) -> (NodeNetworkStatus, Opened) {
         kernel: KernelState::default(),
         uplinks: Vec::new(),
         bridges: bridges.collect(),
-        objects: state.node_states().iter().map(AppliedObject::of).collect(),
+        objects: settled(state.node_states(), claiming).iter().map(AppliedObject::of).collect(),
         networks: NetworkAddresses::all(state).into_iter().map(capacity).collect(),
     };
     let intents =
@@ -49,12 +50,13 @@ pub(super) fn of(state: &State) -> (NodeNetworkStatus, Opened) {
     (status, opened.collect())
 }
 
-/// Removes quota problems of these namespaces: claims are in flight.
-pub(super) fn drop_quota_problems(status: &mut NodeNetworkStatus, namespaces: &BTreeSet<&str>) {
-    let refused = format!("{:?}", Reason::QuotaExceeded);
-    let claiming = status.objects.iter_mut().filter(|one| namespaces.contains(one.namespace.as_str()));
-    claiming.for_each(|one| one.problems.retain(|problem| problem.reason != refused));
-    status.objects.retain(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty());
+/// Removes quota problems of these namespaces, and objects that have nothing else to report.
+fn settled(mut all: Vec<AppliedReport>, claiming: &BTreeSet<&str>) -> Vec<AppliedReport> {
+    for one in all.iter_mut().filter(|one| claiming.contains(one.object.namespace.as_str())) {
+        one.problems.retain(|problem| problem.reason != Reason::QuotaExceeded);
+    }
+    all.retain(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty());
+    all
 }
 
 /// The kernel's part of the status.
@@ -143,6 +145,9 @@ fn capacity(capacity: NetworkAddresses) -> NetworkCapacity {
 
 #[cfg(test)]
 mod tests {
+    use knit_model::Problem;
+    use knit_model::provenance::ObjectRef;
+
     use super::*;
 
     #[tokio::test]
@@ -153,6 +158,33 @@ mod tests {
         for kind in kinds {
             assert_eq!(kind.present, kind.why.is_empty(), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_quota_problem_is_no_problem_while_its_claim_is_in_flight() {
+        let with = |namespace: &str, reasons: &[Reason]| AppliedReport {
+            object: ObjectRef {
+                kind: "Bridge".to_owned(),
+                namespace: namespace.to_owned(),
+                name: "b".to_owned(),
+                uid: String::new(),
+                generation: 1,
+            },
+            ready: false,
+            attached: None,
+            interfaces: Vec::new(),
+            items: Vec::new(),
+            bridges: Vec::new(),
+            problems: reasons.iter().map(|reason| Problem::new("", *reason, "QuotaExceeded")).collect(),
+            warnings: Vec::new(),
+        };
+        let all = vec![
+            with("claiming", &[Reason::QuotaExceeded]),
+            with("claiming", &[Reason::QuotaExceeded, Reason::NotOwned]),
+            with("settled", &[Reason::QuotaExceeded]),
+        ];
+        let expected = [with("claiming", &[Reason::NotOwned]), with("settled", &[Reason::QuotaExceeded])];
+        assert_eq!(settled(all, &BTreeSet::from(["claiming"])), expected);
     }
 
     #[test]
