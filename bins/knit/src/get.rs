@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use knit_crds::{KindInfo, Object};
 use knit_kni::v1;
 use serde_json::{Value, json};
+use serde_json_path::JsonPath;
 
 use crate::node_args::NodeArgs;
 use crate::output::{self, TableFormat};
@@ -37,7 +38,7 @@ pub fn get(node: &NodeArgs, selector: &Selector<'_>, format: TableFormat) -> Res
             output::text(&documents.join("---\n"))?;
         }
         TableFormat::Table | TableFormat::Wide => {
-            output::text(&tables(&objects, format == TableFormat::Wide))?
+            output::text(&tables(&objects, format == TableFormat::Wide)?)?
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -108,19 +109,19 @@ fn list<'a>(objects: impl Iterator<Item = &'a Object>) -> Value {
 }
 
 /// One table for each kind, with the columns that kubectl prints.
-fn tables(objects: &[ListedObject], wide: bool) -> String {
+fn tables(objects: &[ListedObject], wide: bool) -> Result<String> {
     if objects.is_empty() {
-        return "no objects\n".to_owned();
+        return Ok("no objects\n".to_owned());
     }
     let of_kind =
         |kind: &KindInfo| objects.iter().filter(|listed| listed.name.kind == kind.kind).collect::<Vec<_>>();
     let kinds =
         Object::kinds().iter().map(|kind| (kind, of_kind(kind))).filter(|(_, objects)| !objects.is_empty());
-    let tables: Vec<String> = kinds.map(|(kind, objects)| table(kind, &objects, wide)).collect();
-    tables.join("\n")
+    let tables: Result<Vec<String>> = kinds.map(|(kind, objects)| table(kind, &objects, wide)).collect();
+    Ok(tables?.join("\n"))
 }
 
-fn table(kind: &KindInfo, objects: &[&ListedObject], wide: bool) -> String {
+fn table(kind: &KindInfo, objects: &[&ListedObject], wide: bool) -> Result<String> {
     let columns: Vec<_> =
         kind.columns.iter().filter(|column| (wide || !column.wide) && column.type_ != "date").collect();
     let titles: Vec<String> = columns.iter().map(|column| column.name.to_uppercase()).collect();
@@ -129,47 +130,31 @@ fn table(kind: &KindInfo, objects: &[&ListedObject], wide: bool) -> String {
     let rows = objects.iter().map(|ListedObject { name, object, .. }| {
         let value = object.to_value();
         let mut row = vec![name.namespace.clone(), format!("{}/{}", kind.singular, name.name)];
-        row.extend(columns.iter().map(|column| value_at(&value, column.path)));
-        row
+        for column in &columns {
+            row.push(value_at(&value, column.path)?);
+        }
+        Ok(row)
     });
-    output::table(&header, rows)
+    let rows: Vec<Vec<String>> = rows.collect::<Result<_>>()?;
+    Ok(output::table(&header, rows))
 }
 
-/// The value at a path such as `.spec.mtu`, `.spec.sockets[0].name` or `.status.conditions[?(@.type=="Ready")].status`.
-fn value_at(value: &Value, path: &str) -> String {
-    let mut current = value;
-    for part in path.trim_start_matches('.').split('.').map(|part| part.trim_end_matches(")]")) {
-        let (field, condition) =
-            part.split_once("[?(@").map_or((part, None), |(field, rest)| (field, Some(rest)));
-        current = match condition {
-            // The split at `.` cuts the filter: its field and value are the next part.
-            Some(_) => current.get(field).unwrap_or(&Value::Null),
-            None => match part.split_once("==") {
-                Some((field, expected)) => {
-                    let expected = expected.trim_matches('"');
-                    let items = current.as_array().map(Vec::as_slice).unwrap_or_default();
-                    items
-                        .iter()
-                        .find(|item| item.get(field).and_then(Value::as_str) == Some(expected))
-                        .unwrap_or(&Value::Null)
-                }
-                None => match part.strip_suffix("[0]") {
-                    Some(list) => current.get(list).and_then(|list| list.get(0)).unwrap_or(&Value::Null),
-                    None => current.get(part).unwrap_or(&Value::Null),
-                },
-            },
-        };
-    }
-    match current {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => items
-            .iter()
-            .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
-            .collect::<Vec<_>>()
-            .join(","),
-        other => other.to_string(),
-    }
+/// The values at the path of a printer column, a JSONPath without its `$`: `.spec.mtu`, `.spec.sockets[0].name` or
+/// `.status.conditions[?(@.type=="Ready")].status`.
+fn value_at(value: &Value, path: &str) -> Result<String> {
+    let parsed = JsonPath::parse(&format!("${path}"));
+    let parsed = parsed.with_context(|| format!("invalid path of a column: {path}"))?;
+    let found = parsed.query(value).all();
+    let values = found.into_iter().flat_map(|value| match value {
+        Value::Array(items) => items.iter().collect(),
+        one => vec![one],
+    });
+    let texts = values.filter_map(|value| match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    });
+    Ok(texts.collect::<Vec<_>>().join(","))
 }
 
 /// The YAML of the object from its spec on.
@@ -184,4 +169,43 @@ fn notes(response: &v1::StandaloneObject) -> String {
     let warnings = response.warnings.iter().map(|warning| format!("  Warning: {warning}\n"));
     let lines: String = problems.chain(warnings).collect();
     if lines.is_empty() { String::new() } else { format!("notes:\n{lines}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_every_column_is_valid() {
+        for kind in Object::kinds() {
+            for column in &kind.columns {
+                value_at(&json!({}), column.path).unwrap_or_else(|error| panic!("{}: {error:#}", kind.kind));
+            }
+        }
+    }
+
+    #[test]
+    fn columns_have_the_values_that_kubectl_prints() {
+        let object = json!({
+            "spec": {"mtu": 9000, "master": null, "sockets": [{"name": "a"}, {"name": "b"}],
+                "subnets": ["10.0.0.0/24", "fd00::/64"], "ports": [{"from": 1}]},
+            "status": {"conditions": [
+                {"type": "Stalled", "status": "False"},
+                {"type": "Ready", "status": "True", "message": "v1.2: ok (all)"},
+            ]},
+        });
+        let text = |path| value_at(&object, path).unwrap();
+        assert_eq!(text(".spec.mtu"), "9000");
+        assert_eq!(text(".spec.subnets"), "10.0.0.0/24,fd00::/64");
+        assert_eq!(text(".spec.sockets[0].name"), "a");
+        assert_eq!(text(".spec.sockets[1].name"), "b");
+        assert_eq!(text(".spec.sockets[*].name"), "a,b");
+        assert_eq!(text(".spec.ports"), r#"{"from":1}"#);
+        assert_eq!(text(r#".status.conditions[?(@.type=="Ready")].status"#), "True");
+        assert_eq!(text(r#".status.conditions[?(@.type=="Ready")].message"#), "v1.2: ok (all)");
+        for missing in [".spec.master", ".spec.none.below", r#".status.conditions[?(@.type=="No")].status"#] {
+            assert_eq!(text(missing), "", "{missing}");
+        }
+        assert!(value_at(&object, "spec[").is_err());
+    }
 }
