@@ -5,6 +5,7 @@
 mod cluster;
 mod evaluate;
 mod nodes;
+mod primary;
 mod ranges;
 mod text;
 
@@ -26,6 +27,9 @@ const EXIT_CHECK_FAILED: u8 = 2;
 pub struct Flags {
     #[command(flatten)]
     server: ApiServer,
+    /// Profile that the agent is to be installed with
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: ReportFormat,
@@ -34,6 +38,16 @@ pub struct Flags {
     /// Usage: `knit preflight --cluster-ranges | kubectl apply -f -`.
     #[arg(long, conflicts_with = "output")]
     cluster_ranges: bool,
+}
+
+/// The profile to be installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Profile {
+    /// In addition to the CNI plugin of the cluster
+    #[default]
+    Beside,
+    /// As the cluster network
+    Primary,
 }
 
 /// The output format.
@@ -109,7 +123,7 @@ pub fn run(flags: &Flags) -> Result<ExitCode> {
         .build()
         .context("cannot start the async runtime")?;
     let facts = runtime.block_on(cluster::collect(&flags.server))?;
-    let report = evaluate::evaluate(&facts);
+    let report = evaluate::evaluate(&facts, flags.profile);
     if flags.cluster_ranges {
         output::text(&report.ranges.manifest()?)?;
         return Ok(ExitCode::SUCCESS);

@@ -62,6 +62,9 @@ pub struct ClusterFacts {
     pub kubeadm: ApiAnswer,
     /// The pods of the controller manager; their arguments have the cluster's ranges.
     pub controller_manager_pods: ApiAnswer,
+    /// The pods of kube-proxy that no DaemonSet creates.
+    pub kube_proxy_pods: ApiAnswer,
+    pub network_policies: ApiAnswer,
     /// The IP pools of Calico.
     pub calico_pools: ApiAnswer,
     /// The ClusterRanges object of the admission policies.
@@ -119,6 +122,8 @@ pub async fn collect(server: &ApiServer) -> Result<ClusterFacts> {
         api_service: api.get("/api/v1/namespaces/default/services/kubernetes").await?,
         kubeadm: api.get("/api/v1/namespaces/kube-system/configmaps/kubeadm-config").await?,
         controller_manager_pods: api.get(controller_manager_pods).await?,
+        kube_proxy_pods: api.get("/api/v1/pods?labelSelector=component%3Dkube-proxy").await?,
+        network_policies: api.get("/apis/networking.k8s.io/v1/networkpolicies").await?,
         calico_pools: api.get("/apis/crd.projectcalico.org/v1/ippools").await?,
         cluster_ranges: api.get(&format!("{group}/clusterranges/cluster")).await?,
         policies: api.get("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies").await?,

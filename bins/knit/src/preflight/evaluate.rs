@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::Verdict::{Fail, Pass, Unknown, Warn};
 use super::cluster::{ApiAnswer, ClusterFacts, NAMESPACE};
 use super::ranges::{self, Ranges};
-use super::{Check, Report, Verdict, nodes};
+use super::{Check, Profile, Report, Verdict, nodes, primary};
 
 /// The oldest API server with the CEL functions for IP addresses and with ValidatingAdmissionPolicies.
 const MIN_VERSION: (u32, u32) = (1, 31);
@@ -14,13 +14,16 @@ const MIN_VERSION: (u32, u32) = (1, 31);
 const SUPPORTED_VERSION: (u32, u32) = (1, 33);
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 
-/// Runs all checks.
-pub fn evaluate(facts: &ClusterFacts) -> Report {
+/// Runs all checks of a profile.
+pub fn evaluate(facts: &ClusterFacts, profile: Profile) -> Report {
     let ranges = Ranges::find(facts);
     let mut checks = vec![version(&facts.version), permissions(facts), crd_check(&facts.definitions)];
     checks.push(namespace(&facts.namespace));
     checks.push(policies(&facts.policies));
-    checks.extend(nodes::checks(facts));
+    checks.extend(nodes::checks(facts, profile));
+    if profile == Profile::Primary {
+        checks.extend(primary::checks(facts));
+    }
     checks.extend(ranges::checks(facts, &ranges));
     let ready = checks.iter().all(|check| check.verdict != Fail);
     Report { server: facts.server.clone(), ready, ranges, checks }

@@ -1,12 +1,12 @@
 //! Checks of the nodes: readiness, platform, container runtime, kernel and network plugin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::Verdict::{Fail, Unknown, Warn};
 use super::cluster::{ApiAnswer, ClusterFacts};
-use super::{Check, Verdict};
+use super::{Check, Profile, Verdict};
 
 /// Well-known network plugins: the prefix of the DaemonSet's name, and the name of the plugin.
 const PLUGINS: [(&str, &str); 13] = [
@@ -26,7 +26,7 @@ const PLUGINS: [(&str, &str); 13] = [
 ];
 
 /// All checks of nodes.
-pub fn checks(facts: &ClusterFacts) -> Vec<Check> {
+pub fn checks(facts: &ClusterFacts, profile: Profile) -> Vec<Check> {
     if let ApiAnswer::Denied(message) = &facts.nodes {
         let advice = "requires permission to list nodes";
         return vec![Check::new("nodes", Unknown, message.clone(), advice)];
@@ -35,7 +35,15 @@ pub fn checks(facts: &ClusterFacts) -> Vec<Check> {
     if nodes.is_empty() {
         return vec![Check::new("nodes", Fail, "the cluster has no nodes", "add a node")];
     }
-    vec![ready(&nodes), platform(&nodes), runtime(&nodes), kernel(&nodes), plugin(facts)]
+    let plugins = plugins(facts);
+    let has_plugin = !plugins.is_empty();
+    vec![
+        ready(&nodes, has_plugin, profile),
+        platform(&nodes),
+        runtime(&nodes),
+        kernel(&nodes),
+        plugin(facts, &plugins, profile),
+    ]
 }
 
 fn text<'a>(value: &'a Value, path: &str) -> &'a str {
@@ -67,28 +75,58 @@ fn abbreviated(names: &[&str]) -> String {
     }
 }
 
-fn ready(nodes: &[&Value]) -> Check {
-    let condition = |node: &Value| -> Option<(bool, String)> {
-        let list = node["status"]["conditions"].as_array()?;
-        let ready = list.iter().find(|condition| condition["type"] == "Ready")?;
-        Some((ready["status"] == "True", text(ready, "/message").to_owned()))
-    };
-    let not_ready: Vec<(&str, String)> = nodes
-        .iter()
-        .map(|node| (name(node), condition(node).unwrap_or((false, "no Ready condition".into()))))
-        .filter(|(_, (ready, _))| !ready)
-        .map(|(name, (_, message))| (name, message))
-        .collect();
-    let Some((_, message)) = not_ready.first() else {
+/// The Ready condition of a node.
+struct Readiness<'a> {
+    node: &'a str,
+    /// The status of the condition: whether the node is ready, or not known.
+    status: &'a str,
+    reason: &'a str,
+    message: &'a str,
+}
+
+impl<'a> Readiness<'a> {
+    fn of(node: &'a Value) -> Self {
+        let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+        let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
+        let field = |path: &str| ready.map(|condition| text(condition, path));
+        Self {
+            node: name(node),
+            status: field("/status").unwrap_or_default(),
+            reason: field("/reason").unwrap_or_default(),
+            message: field("/message").unwrap_or("no Ready condition"),
+        }
+    }
+
+    /// Whether the kubelet runs and reports that the node cannot run pods, for example without a network.
+    fn is_reported_by_kubelet(&self) -> bool {
+        self.status == "False" && self.reason == "KubeletNotReady"
+    }
+}
+
+fn ready(nodes: &[&Value], has_plugin: bool, profile: Profile) -> Check {
+    let all = nodes.iter().map(|node| Readiness::of(node));
+    let not_ready: Vec<Readiness<'_>> = all.filter(|one| one.status != "True").collect();
+    let Some(first) = not_ready.first() else {
         return Check::pass("nodes", format!("{} of {} ready", nodes.len(), nodes.len()));
     };
-    let names: Vec<&str> = not_ready.iter().map(|(name, _)| *name).collect();
-    let found = format!("{} not ready: {}: {message}", not_ready.len(), abbreviated(&names));
-    if message.contains("cni") || message.contains("network") {
-        let advice = "install a CNI plugin first: the profile `beside` needs one";
-        return Check::new("nodes", Fail, found, advice);
+    let names: Vec<&str> = not_ready.iter().map(|one| one.node).collect();
+    let found = format!("{} not ready: {}: {}", not_ready.len(), abbreviated(&names), first.message);
+    // The API has no field for a missing network: the kubelet is not ready, and there is no network plugin.
+    let lacks_network = !has_plugin && not_ready.iter().any(Readiness::is_reported_by_kubelet);
+    match (lacks_network, profile) {
+        (true, Profile::Beside) => {
+            let advice = "no network plugin was found: install one first, the profile `beside` needs it";
+            Check::new("nodes", Fail, found, advice)
+        }
+        (true, Profile::Primary) => {
+            let advice = "expected without a network plugin: the nodes become ready with the agent";
+            Check::new("nodes", Warn, found, advice)
+        }
+        (false, _) => {
+            let advice = "pods on these nodes get their networks once the node is ready";
+            Check::new("nodes", Warn, found, advice)
+        }
     }
-    Check::new("nodes", Warn, found, "pods on these nodes get their networks once the node is ready")
 }
 
 fn platform(nodes: &[&Value]) -> Check {
@@ -197,22 +235,32 @@ pub fn release(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-fn plugin(facts: &ClusterFacts) -> Check {
-    if let ApiAnswer::Denied(message) = &facts.daemonsets {
-        return Check::new("network", Unknown, message.clone(), "requires permission to list DaemonSets");
-    }
+/// The well-known network plugins of the cluster, by name.
+fn plugins(facts: &ClusterFacts) -> BTreeSet<&'static str> {
     let names = facts.daemonsets.items().map(|set| text(set, "/metadata/name"));
-    let mut known: Vec<&str> = names
-        .filter_map(|name| PLUGINS.iter().find(|(prefix, _)| name.starts_with(prefix)))
-        .map(|(_, plugin)| *plugin)
-        .collect();
-    known.sort_unstable();
-    known.dedup();
-    if known.is_empty() {
-        let advice = "Knit does not change eth0; packet filters of the primary network do not apply to interfaces of Knit";
-        return Check::new("network", Warn, "no DaemonSet of a well-known network plugin", advice);
+    let known = names.filter_map(|name| PLUGINS.iter().find(|(prefix, _)| name.starts_with(prefix)));
+    known.map(|(_, plugin)| *plugin).collect()
+}
+
+fn plugin(facts: &ClusterFacts, known: &BTreeSet<&str>, profile: Profile) -> Check {
+    const NAME: &str = "network";
+    const NONE: &str = "no DaemonSet of a well-known network plugin";
+    if let ApiAnswer::Denied(message) = &facts.daemonsets {
+        return Check::new(NAME, Unknown, message.clone(), "requires permission to list DaemonSets");
     }
-    Check::pass("network", known.join(", "))
+    let names = known.iter().copied().collect::<Vec<_>>().join(", ");
+    match (known.is_empty(), profile) {
+        (true, Profile::Beside) => {
+            let advice = "Knit does not change eth0; packet filters of the primary network do not apply to interfaces of Knit";
+            Check::new(NAME, Warn, NONE, advice)
+        }
+        (false, Profile::Beside) => Check::pass(NAME, names),
+        (true, Profile::Primary) => Check::pass(NAME, NONE),
+        (false, Profile::Primary) => {
+            let advice = "the profile `primary` replaces it: migrate the nodes as in docs/migrate-primary.md";
+            Check::new(NAME, Warn, names, advice)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -254,14 +302,22 @@ mod tests {
 
     #[test]
     fn a_node_without_a_network_fails_and_other_unready_nodes_warn() {
-        let with = |message: &str| {
+        let with = |status: &str, reason: &str| {
             let mut node = node("containerd://2.4.2", "6.1.0");
-            node["status"]["conditions"][0] = json!({"type": "Ready", "status": "False", "message": message});
-            ready(&[&node])
+            // The message is not read, only shown.
+            let message = "cni network";
+            node["status"]["conditions"][0] =
+                json!({"type": "Ready", "status": status, "reason": reason, "message": message});
+            node
         };
-        assert_eq!(with("container runtime network not ready: cni plugin not initialized").verdict, Fail);
-        assert_eq!(with("kubelet stopped posting node status").verdict, Warn);
-        assert_eq!(ready(&[&node("containerd://2.4.2", "6.1.0")]).verdict, Verdict::Pass);
+        let verdict = |node: &Value, has_plugin, profile| ready(&[node], has_plugin, profile).verdict;
+        let no_network = with("False", "KubeletNotReady");
+        assert_eq!(verdict(&no_network, false, Profile::Beside), Fail);
+        assert_eq!(verdict(&no_network, false, Profile::Primary), Warn, "Knit will be its network");
+        assert_eq!(verdict(&no_network, true, Profile::Beside), Warn, "it has another cause");
+        assert_eq!(verdict(&with("Unknown", "NodeStatusUnknown"), false, Profile::Beside), Warn);
+        let running = node("containerd://2.4.2", "6.1.0");
+        assert_eq!(verdict(&running, false, Profile::Beside), Verdict::Pass);
     }
 
     #[test]

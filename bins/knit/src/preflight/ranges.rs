@@ -1,5 +1,7 @@
 //! The address ranges of the cluster: their discovery, and overlaps with the ranges of objects.
 
+use std::fmt;
+
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use serde::Serialize;
@@ -15,12 +17,33 @@ pub struct Ranges {
     pub pods: Vec<IpNet>,
     pub services: Vec<IpNet>,
     pub nodes: Vec<IpNet>,
-    /// The source of the pod ranges.
+    /// The source of the pod ranges, if any was found.
     #[serde(skip)]
-    pods_source: &'static str,
+    pods_source: Option<PodRangeSource>,
     /// Whether the service ranges may be larger than what was found.
     #[serde(skip)]
     services_incomplete: bool,
+}
+
+/// Where pod ranges were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodRangeSource {
+    CalicoPools,
+    ControllerManager,
+    Kubeadm,
+    /// The ranges of the current nodes; the range of the cluster is larger.
+    Nodes,
+}
+
+impl fmt::Display for PodRangeSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::CalicoPools => "Calico IP pools",
+            Self::ControllerManager => "--cluster-cidr of the controller manager",
+            Self::Kubeadm => "kubeadm configuration",
+            Self::Nodes => "podCIDRs of nodes",
+        })
+    }
 }
 
 impl Ranges {
@@ -78,27 +101,29 @@ fn argument<'a>(pods: &'a ApiAnswer, flag: &'a str) -> impl Iterator<Item = &'a 
     arguments.filter_map(move |argument| argument.strip_prefix(flag)?.strip_prefix('='))
 }
 
-/// A field of kubeadm's ClusterConfiguration.
-fn kubeadm<'a>(facts: &'a ClusterFacts, field: &'a str) -> Option<&'a str> {
+/// A field of `networking` in kubeadm's ClusterConfiguration.
+fn kubeadm(facts: &ClusterFacts, field: &str) -> Option<String> {
     let text = facts.kubeadm.value()?["data"]["ClusterConfiguration"].as_str()?;
-    text.lines().find_map(|line| line.trim().strip_prefix(field)?.strip_prefix(':')).map(str::trim)
+    let configuration: Value = serde_saphyr::from_str(text).ok()?;
+    configuration["networking"][field].as_str().map(str::to_owned)
 }
 
 /// The whole range if a component is configured with it, otherwise the ranges of the current nodes.
-fn pods(facts: &ClusterFacts) -> (Vec<IpNet>, &'static str) {
+fn pods(facts: &ClusterFacts) -> (Vec<IpNet>, Option<PodRangeSource>) {
     let calico = facts.calico_pools.items().filter_map(|pool| pool["spec"]["cidr"].as_str());
     let of_nodes =
         facts.nodes.items().flat_map(|node| node["spec"]["podCIDRs"].as_array().into_iter().flatten());
     let sources = [
-        (parse(calico), "Calico IP pools"),
+        (parse(calico), PodRangeSource::CalicoPools),
         (
             parse(argument(&facts.controller_manager_pods, "--cluster-cidr")),
-            "--cluster-cidr of the controller manager",
+            PodRangeSource::ControllerManager,
         ),
-        (parse(kubeadm(facts, "podSubnet").into_iter()), "kubeadm configuration"),
-        (parse(of_nodes.filter_map(Value::as_str)), "podCIDRs of nodes"),
+        (parse(kubeadm(facts, "podSubnet").as_deref().into_iter()), PodRangeSource::Kubeadm),
+        (parse(of_nodes.filter_map(Value::as_str)), PodRangeSource::Nodes),
     ];
-    sources.into_iter().find(|(ranges, _)| !ranges.is_empty()).unwrap_or_default()
+    let found = sources.into_iter().find(|(ranges, _)| !ranges.is_empty());
+    found.map_or_else(Default::default, |(ranges, source)| (ranges, Some(source)))
 }
 
 fn services(facts: &ClusterFacts) -> (Vec<IpNet>, bool) {
@@ -107,7 +132,7 @@ fn services(facts: &ClusterFacts) -> (Vec<IpNet>, bool) {
     let sources = [
         parse(cidrs.filter_map(Value::as_str)),
         parse(argument(&facts.controller_manager_pods, "--service-cluster-ip-range")),
-        parse(kubeadm(facts, "serviceSubnet").into_iter()),
+        parse(kubeadm(facts, "serviceSubnet").as_deref().into_iter()),
     ];
     if let Some(ranges) = sources.into_iter().find(|ranges| !ranges.is_empty()) {
         return (ranges, false);
@@ -134,17 +159,17 @@ fn list(ranges: &[IpNet]) -> String {
 fn pods_check(ranges: &Ranges) -> Check {
     const NAME: &str = "pod-ranges";
     match ranges.pods_source {
-        "" => Check::new(
+        None => Check::new(
             NAME,
             Unknown,
             "none found",
             "the network plugin does not publish them: set them in ClusterRanges",
         ),
-        "podCIDRs of nodes" => {
+        Some(source @ PodRangeSource::Nodes) => {
             let advice = "these are the ranges of current nodes: set the whole range in ClusterRanges";
-            Check::new(NAME, Warn, format!("{} (from podCIDRs of nodes)", list(&ranges.pods)), advice)
+            Check::new(NAME, Warn, format!("{} (from {source})", list(&ranges.pods)), advice)
         }
-        source => Check::pass(NAME, format!("{} (from {source})", list(&ranges.pods))),
+        Some(source) => Check::pass(NAME, format!("{} (from {source})", list(&ranges.pods))),
     }
 }
 
