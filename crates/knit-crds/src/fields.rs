@@ -6,6 +6,7 @@
 mod address;
 mod key;
 mod link;
+mod namespace;
 mod number;
 mod remote;
 mod socket;
@@ -14,6 +15,7 @@ pub use address::{AddressText, Cidr, CidrList, IpText, PrefixText};
 pub use key::{EndpointText, EntryName, PublicKeyText, SecretEntry};
 pub use link::{AliasText, DeviceName, HardwareAddr, InterfaceName, NamePrefix, ObjectName};
 pub(crate) use link::{invalid_object_name, is_object_name};
+pub use namespace::{NamespaceName, NamespaceOrAll};
 pub use number::{
     DefaultVlan, EncapLimit, FlowLabel, GreKey, LinkGroup, Mark, Metric, Mtu, Port, PrefixLength, Priority,
     QueueLength, Seconds, SkbPriority, StpPriority, TableId, TagPriority, Tos, Ttl, UserId, VlanId,

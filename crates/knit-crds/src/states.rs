@@ -9,7 +9,6 @@ mod counters;
 mod node;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use knit_model::link::PortVlans;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, BridgeReport, InterfaceReport, ItemKind, ItemReport, PodState};
@@ -26,7 +25,7 @@ pub use node::{
 };
 
 use crate::info::Column;
-use crate::status::{attached_name, attached_schema, parse_attached};
+use crate::status::{InterfaceStatus, attached_name, attached_schema, parse_attached};
 
 /// The label by which an agent finds the states that it wrote.
 pub const NODE_LABEL: &str = "podnetwork.opdev.io/node";
@@ -123,34 +122,12 @@ pub struct AppliedObject {
 pub struct InterfaceState {
     /// field is the field of the object that the interface is from.
     pub field: String,
-    /// name is the name of the interface in the pod.
-    pub name: String,
-    /// linkType is the type of the interface.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub link_type: String,
-    /// addresses lists its addresses.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub addresses: Vec<String>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub interface: InterfaceStatus,
     /// hardwareAddr is its hardware address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_addr: Option<String>,
-    /// mtu is its MTU in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mtu: Option<u32>,
-    /// peer is the name of the host end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub peer: Option<String>,
-    /// master is the bridge that the interface or its host end is a port of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub master: Option<String>,
-    /// vrf is the VRF in the pod that the interface is a port of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vrf: Option<String>,
-    /// details lists further properties, such as VLANs or the public key of a tunnel.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
-    pub details: Vec<Detail>,
     /// counters are the traffic counters since the interface was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<InterfaceCounters>,
@@ -274,41 +251,31 @@ impl AppliedObject {
 
 impl InterfaceState {
     fn of(link: &InterfaceReport) -> Self {
-        let text = |name: &knit_model::IfName| name.to_string();
-        let vlans =
-            link.vlans.iter().flat_map(PortVlans::details).map(|(name, value)| (name.to_owned(), value));
-        let shown = link.details.iter().map(|(name, value)| (name.clone(), value.clone()));
         Self {
             field: link.field.clone(),
-            name: link.name.to_string(),
-            link_type: link.kind.clone(),
-            addresses: link.addresses.iter().map(ToString::to_string).collect(),
+            interface: InterfaceStatus::of(link),
             hardware_addr: link.mac.as_ref().map(ToString::to_string),
-            mtu: link.mtu,
-            peer: link.peer.as_ref().map(text),
-            master: link.master.as_ref().map(text),
-            vrf: link.vrf.as_ref().map(text),
-            details: vlans.chain(shown).map(|(name, value)| Detail { name, value }).collect(),
             counters: None,
             ready: link.ready,
         }
     }
 
     fn report(&self) -> Option<InterfaceReport> {
+        let link = &self.interface;
         let name = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
         Some(InterfaceReport {
             field: self.field.clone(),
-            name: self.name.parse().ok()?,
-            kind: self.link_type.clone(),
-            addresses: self.addresses.iter().filter_map(|text| text.parse().ok()).collect(),
+            name: link.name.parse().ok()?,
+            kind: link.link_type.clone(),
+            addresses: link.addresses.iter().filter_map(|text| text.parse().ok()).collect(),
             mac: self.hardware_addr.as_ref().and_then(|text| text.parse().ok()),
-            mtu: self.mtu,
-            peer: name(&self.peer),
-            master: name(&self.master),
+            mtu: link.mtu,
+            peer: name(&link.peer),
+            master: name(&link.master),
             // VLANs are among the details, as text.
             vlans: None,
-            vrf: name(&self.vrf),
-            details: self.details.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
+            vrf: name(&link.vrf),
+            details: link.details.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
             limited: false,
             ready: self.ready,
         })

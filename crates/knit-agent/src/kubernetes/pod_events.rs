@@ -57,9 +57,9 @@ fn title(object: &AppliedObject) -> String {
 }
 
 fn what(object: &AppliedObject) -> String {
-    let links = object.interfaces.iter().map(|link| match &link.addresses[..] {
-        [] => link.name.clone(),
-        addresses => format!("{} {}", link.name, addresses.join(",")),
+    let links = object.interfaces.iter().map(|link| match &link.interface.addresses[..] {
+        [] => link.interface.name.clone(),
+        addresses => format!("{} {}", link.interface.name, addresses.join(",")),
     });
     let items = object.items.iter().map(|item| item.what.clone());
     let all: Vec<String> = links.chain(items).collect();

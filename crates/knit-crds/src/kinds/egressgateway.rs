@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{IpText, ObjectName, Rule, is_object_name, rule_list};
+use crate::fields::{IpText, NamespaceName, ObjectName, Rule, rule_list};
+use crate::interface::each;
 use crate::status::{CommonStatus, Status};
 use crate::translate::Translator;
 
@@ -38,8 +39,8 @@ const ADDRESS: Rule<'_> = ("isIP(self)", "must be an IP address such as 192.0.2.
 pub struct EgressGatewaySpec {
     /// namespaces lists the namespaces whose pods use the gateway. If several gateways list a namespace, the first by
     /// name wins.
-    #[schemars(extend("minItems" = 1, "maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
-    pub namespaces: Vec<String>,
+    #[schemars(extend("minItems" = 1, "maxItems" = 1024, "x-kubernetes-list-type" = "set"))]
+    pub namespaces: Vec<NamespaceName>,
     /// addresses lists the egress addresses, at most one of each family. They must not be used by a node, pod, Service
     /// or other gateway, and must be routed to the network of the nodes. Traffic of a family without an address does
     /// not use the gateway.
@@ -80,12 +81,6 @@ impl Status for EgressGatewayStatus {
     }
 }
 
-const NAMESPACE: &str = "must be the name of a namespace: 1 to 63 lower case letters, digits and `-`";
-
-fn namespace_schema() -> serde_json::Value {
-    crate::fields::text(63, &[("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE)]).to_value()
-}
-
 fn address_schema() -> serde_json::Value {
     crate::fields::text(45, &[ADDRESS, UNICAST]).to_value()
 }
@@ -111,12 +106,7 @@ impl ResourceKind for EgressGateway {
         for (field, _, why) in lists.into_iter().filter(|(_, is_empty, _)| *is_empty) {
             problems.invalid(field, why);
         }
-        for (index, namespace) in spec.namespaces.iter().enumerate() {
-            if namespace.len() > 63 || namespace.contains('.') || !is_object_name(namespace) {
-                let message = format!("{NAMESPACE}, got `{}`", namespace.escape_debug());
-                problems.invalid(format!("spec.namespaces[{index}]"), message);
-            }
-        }
+        let namespaces = each(&spec.namespaces, "spec.namespaces", |name, at| name.read(at, problems));
         let mut addresses: Vec<IpAddr> = Vec::new();
         for (index, text) in spec.addresses.iter().enumerate() {
             let field = format!("spec.addresses[{index}]");
@@ -126,9 +116,7 @@ impl ResourceKind for EgressGateway {
                 None => addresses.push(address),
             }
         }
-        let read = |(index, name): (usize, &ObjectName)| name.read(format!("spec.nodes[{index}]"), problems);
-        let nodes = spec.nodes.iter().enumerate().filter_map(read).collect();
-        let namespaces = spec.namespaces.clone();
+        let nodes = each(&spec.nodes, "spec.nodes", |name, at| name.read(at, problems));
         to.intent(
             "spec",
             IntentSpec::EgressGateway(EgressGatewayIntent { name, namespaces, addresses, nodes }),

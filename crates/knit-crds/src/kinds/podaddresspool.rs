@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{PrefixLength, PrefixText, Rule, is_object_name, rule_list};
+use crate::fields::{NamespaceName, PrefixLength, PrefixText, Rule, rule_list};
+use crate::interface::each;
 use crate::status::PlainStatus;
 use crate::translate::Translator;
 
@@ -56,19 +57,13 @@ pub struct PodAddressPoolSpec {
     /// namespaces lists the namespaces whose pods use this pool, and no pool of the same family that does not list
     /// them. Running pods keep their addresses. Defaults to all namespaces that no pool lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
-    pub namespaces: Vec<String>,
+    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set"))]
+    pub namespaces: Vec<NamespaceName>,
     /// masquerade translates (SNAT) the source address of pods with addresses of this pool to the node's address
     /// outside the cluster. The namespace label `knit.opdev.io/masquerade` takes precedence. Changes apply to new
     /// connections of running pods. Defaults to `clusterNetwork.masquerade` of the agent configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub masquerade: Option<bool>,
-}
-
-const NAMESPACE: &str = "must be the name of a namespace: 1 to 63 lower case letters, digits and `-`";
-
-fn namespace_schema() -> serde_json::Value {
-    crate::fields::text(63, &[("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE)]).to_value()
 }
 
 impl ResourceKind for PodAddressPool {
@@ -87,12 +82,7 @@ impl ResourceKind for PodAddressPool {
         if name.len() > MAX_POOL_NAME {
             problems.invalid("metadata.name", format!("must be at most {MAX_POOL_NAME} bytes"));
         }
-        for (index, namespace) in spec.namespaces.iter().enumerate() {
-            if namespace.len() > 63 || namespace.contains('.') || !is_object_name(namespace) {
-                let message = format!("{NAMESPACE}, got `{}`", namespace.escape_debug());
-                problems.invalid(format!("spec.namespaces[{index}]"), message);
-            }
-        }
+        let namespaces = each(&spec.namespaces, "spec.namespaces", |name, at| name.read(at, problems));
         let size = spec.block_size.as_ref().map(|size| size.read("spec.blockSize", problems));
         let Some(range) = spec.cidr.read("spec.cidr", problems) else { return };
         let block = match size {
@@ -104,7 +94,7 @@ impl ResourceKind for PodAddressPool {
             problems.invalid("spec.blockSize", why);
             return;
         }
-        let (namespaces, masquerade) = (spec.namespaces.clone(), spec.masquerade);
+        let masquerade = spec.masquerade;
         to.intent(
             "spec",
             IntentSpec::AddressPool(AddressPoolIntent { name, range, block, namespaces, masquerade }),

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{InterfaceName, Mtu, VlanRange, is_object_name};
+use crate::fields::{InterfaceName, Mtu, NamespaceOrAll, VlanRange};
 use crate::interface::each;
 use crate::status::PlainStatus;
 use crate::translate::Translator;
@@ -32,8 +32,8 @@ pub struct UplinkSpec {
     /// namespaces lists the namespaces that may use the Uplink; `*` is every namespace. Removing a namespace removes
     /// its links. Defaults to none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set", "items" = namespace_schema()))]
-    pub namespaces: Vec<String>,
+    #[schemars(extend("maxItems" = 1024, "x-kubernetes-list-type" = "set"))]
+    pub namespaces: Vec<NamespaceOrAll>,
     /// kinds lists the link types that may use the NIC as parent, such as `macvlan`. `host-device` moves the NIC itself
     /// into one pod at a time. Defaults to every link type with a parent except `host-device`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -49,12 +49,6 @@ pub struct UplinkSpec {
 }
 
 const LOOPBACK: &str = "link must not be `lo`, the loopback interface";
-const NAMESPACE: &str = "must be the name of a namespace (1 to 63 lower case letters, digits and `-`), or `*` for every namespace";
-
-fn namespace_schema() -> serde_json::Value {
-    let rule = ("self == '*' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", NAMESPACE);
-    crate::fields::text(63, &[rule]).to_value()
-}
 
 /// Link types that may have a link of the node as parent.
 fn kinds_with_parent() -> Vec<&'static str> {
@@ -86,13 +80,7 @@ impl ResourceKind for Uplink {
                 problems.invalid(format!("spec.kinds[{index}]"), message);
             }
         }
-        for (index, namespace) in spec.namespaces.iter().enumerate() {
-            let is_name = namespace.len() <= 63 && !namespace.contains('.') && is_object_name(namespace);
-            if namespace != "*" && !is_name {
-                let message = format!("{NAMESPACE}, got `{}`", namespace.escape_debug());
-                problems.invalid(format!("spec.namespaces[{index}]"), message);
-            }
-        }
+        let namespaces = each(&spec.namespaces, "spec.namespaces", |name, at| name.read(at, problems));
         let vlans = each(&spec.vlans, "spec.vlans", |range, at| range.read(at, problems));
         let max_mtu = spec.max_mtu.as_ref().and_then(|mtu| mtu.read("spec.maxMtu", problems));
         let Some(link) = spec.link.read("spec.link", problems) else { return };
@@ -102,7 +90,7 @@ impl ResourceKind for Uplink {
         let intent = UplinkIntent {
             name: to.object_name().to_owned(),
             link,
-            namespaces: spec.namespaces.clone(),
+            namespaces,
             kinds: spec.kinds.clone(),
             vlans,
             max_mtu,

@@ -58,7 +58,7 @@ impl PodNetworkStateStatus {
     #[must_use]
     pub fn with_counters(mut self, counters: &PodCounters, at: Time) -> Self {
         for interface in self.interfaces_mut() {
-            interface.counters = counters.get(&interface.name).copied();
+            interface.counters = counters.get(&interface.interface.name).copied();
         }
         let is_counted = self.counters().next().is_some();
         self.counted_at = is_counted.then_some(at);
@@ -76,7 +76,7 @@ impl PodNetworkStateStatus {
     /// The counters, by interface.
     pub fn counters(&self) -> impl Iterator<Item = (&str, InterfaceCounters)> {
         let interfaces = self.objects.iter().flat_map(|object| &object.interfaces);
-        interfaces.filter_map(|interface| Some((interface.name.as_str(), interface.counters?)))
+        interfaces.filter_map(|interface| Some((interface.interface.name.as_str(), interface.counters?)))
     }
 
     fn interfaces_mut(&mut self) -> impl Iterator<Item = &mut InterfaceState> {

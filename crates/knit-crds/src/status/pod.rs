@@ -76,7 +76,7 @@ pub struct ItemStatus {
 }
 
 impl InterfaceStatus {
-    fn of(link: &InterfaceReport) -> Self {
+    pub(crate) fn of(link: &InterfaceReport) -> Self {
         let details = properties(link).map(|(name, value)| Detail { name, value });
         Self {
             name: link.name.to_string(),
