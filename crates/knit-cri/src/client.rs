@@ -6,9 +6,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
 use crate::info;
@@ -103,14 +101,8 @@ pub struct ContainerEvents {
 impl RuntimeClient {
     /// Connects to a runtime. Returns its name and version.
     pub async fn connect(socket: &Path) -> Result<(Self, String), Error> {
-        let path = socket.to_owned();
-        let connector = tower::service_fn(move |_| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CALL_TIMEOUT);
-        let channel = endpoint
-            .connect_with_connector(connector)
+        let endpoint = knit_grpc::endpoint().connect_timeout(CALL_TIMEOUT);
+        let channel = knit_grpc::connect(&endpoint, socket)
             .await
             .map_err(|source| Error::Connect { socket: socket.to_owned(), source })?;
         let client = RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_RESPONSE);

@@ -6,9 +6,7 @@ mod standalone;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Request, Streaming};
 
 use crate::error::Error;
@@ -91,19 +89,12 @@ impl Client {
     /// Connects to the agent.
     pub async fn connect(socket: impl Into<PathBuf>) -> Result<Self, Error> {
         let socket = socket.into();
-        let path = socket.clone();
-        let connector = tower::service_fn(move |_| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        // A path is no valid HTTP/2 authority: use `localhost` like other gRPC libraries.
-        let endpoint = Endpoint::from_static("http://localhost")
+        let endpoint = knit_grpc::endpoint()
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_max_header_list_size(MAX_HEADER_LIST)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_INTERVAL);
-        let channel = endpoint
-            .connect_with_connector(connector)
+        let channel = knit_grpc::connect(&endpoint, &socket)
             .await
             .map_err(|error| Error::unavailable(&socket, &error))?;
         Ok(Self {

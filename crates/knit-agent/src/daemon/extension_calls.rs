@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use hyper_util::rt::TokioIo;
 use knit_engine::extension::{InvocationError, InvocationResult};
 use knit_kni::kni::knix_client::KnixClient;
 use knit_kni::v1::extension_client::ExtensionClient;
@@ -14,7 +13,7 @@ use knit_kni::{call, kni, v1};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::Request;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use super::Message;
 use crate::error::{Error, Result};
@@ -137,13 +136,7 @@ async fn connect(socket: PathBuf) -> std::result::Result<Channel, String> {
     if user != 0 && user != nix::unistd::geteuid().as_raw() {
         return Err(format!("{} belongs to user {user}: only root may serve extensions", socket.display()));
     }
-    let mut stream = Some(stream);
-    let connector = tower::service_fn(move |_| {
-        let stream = stream.take().map(TokioIo::new);
-        async move { stream.ok_or_else(|| std::io::Error::other("connection already used")) }
-    });
-    let endpoint = Endpoint::from_static("http://localhost");
-    let channel = endpoint.connect_with_connector(connector).await;
+    let channel = knit_grpc::connect_once(&knit_grpc::endpoint(), stream).await;
     channel.map_err(|why| format!("{}: {why}", socket.display()))
 }
 
