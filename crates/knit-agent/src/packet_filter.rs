@@ -22,8 +22,8 @@ use knit_engine::packet_filter::PacketFilter;
 use knit_kernel::Kernel;
 use knit_kernel::error::Error;
 use knit_kernel::nft::Table;
-use knit_model::IfName;
 use knit_model::problem::{Problem, Reason};
+use knit_model::{IfName, sysctl};
 
 pub(crate) use fast_path::update as update_fast_path;
 
@@ -87,7 +87,7 @@ impl Filter {
         if previous.is_some_and(|previous| previous.loopback == self.loopback) {
             return Ok(());
         }
-        let key = format!("net/ipv4/conf/{bridge}/route_localnet");
+        let key = sysctl::link_path(bridge, "ipv4/route_localnet");
         kernel.write_host_sysctl(&key, if *is_reachable { "1" } else { "0" })
     }
 }

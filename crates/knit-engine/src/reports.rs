@@ -7,6 +7,7 @@ use knit_model::report::{BridgeReport, Phase, PodReport, Report};
 
 use crate::event::Unit;
 use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
+use crate::status::problems_for;
 
 impl State {
     /// The report of an object on this node.
@@ -78,12 +79,7 @@ impl State {
     }
 
     fn problems_of(&self, key: &ObjectKey) -> Vec<Problem> {
-        let mut problems: Vec<Problem> = Vec::new();
-        for (_, problem) in self.problems.values().flatten().filter(|(object, _)| object == key) {
-            if !problems.contains(problem) {
-                problems.push(problem.clone());
-            }
-        }
+        let mut problems = problems_for(key, self.problems.values().flatten());
         problems.extend(self.sockets.problems_of(key).cloned());
         for (name, object) in self.missing_extensions() {
             if object == key {

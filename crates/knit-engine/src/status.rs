@@ -188,7 +188,7 @@ fn report_for(
 }
 
 /// The problems of one object, without duplicates.
-fn problems_for<'a>(
+pub(crate) fn problems_for<'a>(
     key: &ObjectKey,
     problems: impl Iterator<Item = &'a (ObjectKey, Problem)>,
 ) -> Vec<Problem> {

@@ -8,6 +8,7 @@ mod loopback;
 mod named;
 pub(crate) mod switch;
 
+pub(crate) use loopback::LOOPBACK;
 pub use loopback::bring_up_loopback;
 pub use switch::allow_netns_switch;
 

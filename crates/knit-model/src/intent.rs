@@ -24,7 +24,7 @@ pub use egress::{EgressGatewayIntent, LocalNode};
 pub use network_definition::{NetworkDefinition, PluginChainIntent, RejectedIntent};
 pub use overlay::OverlayIntent;
 pub use route::{NextHopIntent, RouteIntent};
-pub use routing::{RoutingEntry, RoutingIntent, SysctlIntent, default_sysctl_path, sysctl_link};
+pub use routing::{RoutingEntry, RoutingIntent, SysctlIntent};
 pub use socket::{Socket, SocketBinding, SocketIntent};
 
 use crate::key::PublicKey;

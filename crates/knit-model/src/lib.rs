@@ -22,6 +22,7 @@ pub mod rule;
 pub mod sandbox;
 pub mod serde_pairs;
 pub mod state;
+pub mod sysctl;
 
 pub use key::{KeyRef, PrivateKey, PublicKey, SecretKey};
 pub use link::{Attrs, Kind, Link};

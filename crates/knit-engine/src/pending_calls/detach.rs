@@ -6,7 +6,8 @@ use knit_model::{IfName, Sandbox, SandboxId};
 
 use super::{AfterRemoval, CallKind, Stage, attach, detach_all, enqueue, problem, respond};
 use crate::call::{
-    ATTACHMENT_KIND, Attachment, CallId, CallResult, DetachRequest, DetachScope, GcRequest, GcResult,
+    ATTACHMENT_KIND, Attachment, AttachmentMetadata, CallId, CallResult, DetachRequest, DetachScope,
+    GcRequest, GcResult,
 };
 use crate::event::{Effect, Record, Unit};
 use crate::state::State;
@@ -141,12 +142,9 @@ pub(super) fn change_ended(state: &mut State, call: &CallId, effects: &mut Effec
 }
 
 pub(super) fn gc(state: &mut State, gc: GcRequest, effects: &mut Effects) {
-    let GcRequest { call, alive, group } = gc;
+    let call = gc.call.clone();
     let is_dead = |attachment: &&Attachment| {
-        let id = &attachment.sandbox;
-        let lives = alive.contains(&(id.clone(), None))
-            || alive.contains(&(id.clone(), Some(attachment.interface.clone())));
-        !lives && (group.is_empty() || attachment.metadata.group == group)
+        gc.covers(&attachment.sandbox, &attachment.interface, &attachment.metadata)
     };
     let mut dead: Vec<GcResult> = Vec::new();
     for attachment in state.attachments.all().filter(is_dead) {
@@ -186,7 +184,7 @@ pub(super) fn gc(state: &mut State, gc: GcRequest, effects: &mut Effects) {
         let all = state.attachments.of(&one.sandbox).count() == one.interfaces.len()
             && super::plugin_chain::keys_of(state, &one.sandbox).is_empty();
         // A group covers only its attachments: what objects request stays while the sandbox exists.
-        let sandbox = state.sandboxes.get(&one.sandbox).filter(|_| !group.is_empty());
+        let sandbox = state.sandboxes.get(&one.sandbox).filter(|_| !gc.group.is_empty());
         let is_meant = |sandbox: &Sandbox| {
             !sandbox.labels.is_empty() || state.objects_selecting(sandbox).next().is_some()
         };
@@ -200,7 +198,7 @@ pub(super) fn gc(state: &mut State, gc: GcRequest, effects: &mut Effects) {
         }
         state.dirty.insert(Unit::Sandbox(one.sandbox.clone()));
     }
-    let chains = gc_chained(state, &call, &alive, &group, effects);
+    let chains = gc_chained(state, &gc, effects);
     if let Some(waiting) = state.pending_calls.waiting.get_mut(&call)
         && let CallKind::RemoveSandboxes { then: AfterRemoval::Report(collected), .. } = &mut waiting.kind
     {
@@ -212,23 +210,15 @@ pub(super) fn gc(state: &mut State, gc: GcRequest, effects: &mut Effects) {
 }
 
 /// Garbage-collects interfaces of plugin chains.
-fn gc_chained(
-    state: &mut State,
-    call: &CallId,
-    alive: &std::collections::BTreeSet<(SandboxId, Option<IfName>)>,
-    group: &str,
-    effects: &mut Effects,
-) -> Vec<GcResult> {
+fn gc_chained(state: &mut State, gc: &GcRequest, effects: &mut Effects) -> Vec<GcResult> {
+    let call = &gc.call;
     let is_dead = |attachment: &&crate::plugin_chain::ChainedInterface| {
-        let lives = alive.contains(&(attachment.sandbox.clone(), None))
-            || alive.contains(&(attachment.sandbox.clone(), Some(attachment.interface.clone())));
         // Attaches in progress are newer than the caller's list.
         let busy = state.pending_calls.of(&attachment.sandbox).iter().any(|other| other != call);
         !super::plugin_chain::is_from_object(attachment)
-            && !lives
             && !busy
             && !attachment.removing
-            && (group.is_empty() || attachment.metadata.group == *group)
+            && gc.covers(&attachment.sandbox, &attachment.interface, &attachment.metadata)
     };
     let dead: Vec<_> = state.attachments.all_chained().filter(is_dead).cloned().collect();
     let mut collected = Vec::new();
@@ -264,6 +254,15 @@ pub(super) fn sandbox_removed(state: &mut State, call: &CallId, id: &SandboxId, 
     match then.clone() {
         AfterRemoval::Report(all) => respond(state, call, CallResult::Collected(all), effects),
         AfterRemoval::RemoveNetns(path) => super::netns::remove(state, call, path, effects),
+    }
+}
+
+impl GcRequest {
+    /// Whether an interface is in the group of the request and not among the live ones.
+    fn covers(&self, sandbox: &SandboxId, interface: &IfName, metadata: &AttachmentMetadata) -> bool {
+        let is_alive = self.alive.contains(&(sandbox.clone(), None))
+            || self.alive.contains(&(sandbox.clone(), Some(interface.clone())));
+        !is_alive && (self.group.is_empty() || metadata.group == self.group)
     }
 }
 

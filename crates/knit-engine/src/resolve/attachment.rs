@@ -8,7 +8,7 @@ use knit_model::intent::{BridgePortIntent, InterfaceIntent, NameRule, NetworkInt
 use knit_model::link::{Attrs, Kind, Link, Veth};
 use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
-use knit_model::{IfName, Sandbox, SandboxId, Scope};
+use knit_model::{IfName, Sandbox, SandboxId, Scope, sysctl};
 
 use super::interface::{RequestedInterface, bridge_of};
 use super::{Resolved, node_routes};
@@ -138,7 +138,7 @@ pub(super) fn route_to(bridge: &IfName, addresses: &[IpNet], origin: &Provenance
         node_routes::add_rule(range, origin, resolved);
     }
     if addresses.iter().any(|address| address.addr().is_ipv4()) {
-        let path = format!("net/ipv4/conf/{bridge}/forwarding");
+        let path = sysctl::link_path(bridge, "ipv4/forwarding");
         resolved.add_origin(&host, ItemKey::Sysctl(path.clone()), origin);
         resolved.observe.sysctls.insert(path.clone());
         resolved.unit_state.sysctls.insert(path.clone());

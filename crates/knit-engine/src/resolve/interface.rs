@@ -6,9 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Time;
-use knit_model::intent::{
-    IntentSpec, InterfaceIntent, NameRule, NetworkIntent, RateIntent, default_sysctl_path,
-};
+use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, NetworkIntent, RateIntent};
 use knit_model::link::{Attrs, Kind, Link, OwnerId, PortVlans, Veth, VethPeer};
 use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
@@ -16,7 +14,7 @@ use knit_model::provenance::Provenance;
 use knit_model::report::InterfaceReport;
 use knit_model::route::{MAIN_TABLE, NextHop};
 use knit_model::sandbox::Isolation;
-use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope};
+use knit_model::{Address, IfName, Route, Sandbox, SandboxId, Scope, sysctl};
 
 use super::attachment;
 use super::bridge::name_of;
@@ -491,14 +489,14 @@ impl Builder<'_> {
             self.resolved.desired.state.scope(&scope).rules.insert(rule);
         }
         // Router advertisements must not change a pod's routes, unless an object enables them.
-        let accept_ra = sysctl_path("ipv6/accept_ra", name);
+        let accept_ra = sysctl::link_path(name, "ipv6/accept_ra");
         self.resolved.default_sysctls.insert(accept_ra.clone());
         self.sysctl(requested, accept_ra, "0");
         for (key, value) in &spec.sysctls {
-            let path = sysctl_path(key, name);
+            let path = sysctl::link_path(name, key);
             self.resolved.default_sysctls.remove(&path);
             // The default of a new interface is its original value.
-            self.resolved.observe.sysctls.extend(default_sysctl_path(&path));
+            self.resolved.observe.sysctls.extend(sysctl::default_path(&path));
             self.sysctl(requested, path, value);
         }
     }
@@ -520,12 +518,4 @@ fn check_host_parent(parent: &str, link: &Link) -> Result<(), (Reason, String)> 
     let message =
         format!("{parent} is on the node, but the parent of a {kind} link must be an interface of the pod");
     Err((Reason::NotAllowed, message))
-}
-
-/// `ipv6/accept_ra` of `net1` is `net/ipv6/conf/net1/accept_ra`.
-pub(super) fn sysctl_path(key: &str, link: &IfName) -> String {
-    match key.split_once('/') {
-        Some((family, rest)) => format!("net/{family}/conf/{link}/{rest}"),
-        None => format!("net/ipv4/conf/{link}/{key}"),
-    }
 }

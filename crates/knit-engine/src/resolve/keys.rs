@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use knit_model::link::{Link, OwnerId};
 use knit_model::problem::Reason;
-use knit_model::{IfName, KeyRef, NetState, Scope};
+use knit_model::{IfName, KeyRef, NetState, Scope, sysctl};
 
 use super::{Resolved, node_routes};
 use crate::event::{KeyError, PublicKeys};
@@ -68,8 +68,7 @@ fn remove_link(resolved: &mut Resolved, scope: &Scope, name: &IfName) {
     state.addresses.retain(|_, address| address.link != *name);
     state.routes.retain(|_, route| route.via.iter().all(|hop| hop.link != *name));
     state.neighbours.retain(|_, neighbour| neighbour.link != *name);
-    let of_link = format!("/conf/{name}/");
-    state.sysctls.retain(|key, _| !key.contains(&of_link));
+    state.sysctls.retain(|path, _| sysctl::link_of(path) != Some(name.as_str()));
 }
 
 fn attribute_missing_key(resolved: &mut Resolved, name: &IfName, no_key: &KeyError) {

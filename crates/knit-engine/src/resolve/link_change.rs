@@ -8,10 +8,9 @@ use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::InterfaceReport;
-use knit_model::{Sandbox, SandboxId, Scope};
+use knit_model::{Sandbox, SandboxId, Scope, sysctl};
 
 use super::Resolved;
-use super::interface::sysctl_path;
 use crate::state::{ObjectKey, State};
 
 /// All changes that objects request in a sandbox, the oldest object first.
@@ -63,7 +62,7 @@ fn change(
         resolved.claim_route(&scope, object, origin, route);
     }
     for (key, value) in &spec.sysctls {
-        let path = sysctl_path(key, &spec.name);
+        let path = sysctl::link_path(&spec.name, key);
         match resolved.desired.state.scope(&scope).sysctls.get(&path) {
             Some(taken) if taken != value => {
                 let message = format!("{key} of {} is set by another object already", spec.name);

@@ -18,7 +18,7 @@ use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
 use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::{GatewayRoute, NextHop};
-use knit_model::{IfName, Route, Rule, Scope, kernel_ids};
+use knit_model::{IfName, Route, Rule, Scope, kernel_ids, sysctl};
 
 use self::claimed_ranges::ClaimedRanges;
 pub(crate) use self::egress_gateways::{drop_conflicting_addresses, next_hops};
@@ -182,7 +182,7 @@ fn put_link(mut link: Link, origin: &Provenance, resolved: &mut Resolved) {
     resolved.add_origin(&host, ItemKey::Link(name.clone()), origin);
     resolved.observe.host_links.insert(name.clone());
     resolved.unit_state.host_links.insert(name.clone());
-    let forwarding = format!("net/ipv4/conf/{name}/forwarding");
+    let forwarding = sysctl::link_path(&name, "ipv4/forwarding");
     put_sysctl(&forwarding, "1", origin, resolved);
     resolved.unit_state.sysctls.insert(forwarding);
     resolved.desired.state.scope(&host).add_link(link);

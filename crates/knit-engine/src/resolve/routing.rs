@@ -8,12 +8,12 @@ mod pod;
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::{IntentSpec, RoutingEntry, RoutingIntent, sysctl_link};
+use knit_model::intent::{IntentSpec, RoutingEntry, RoutingIntent};
 use knit_model::plan::ItemKey;
 use knit_model::problem::Reason;
 use knit_model::provenance::Provenance;
 use knit_model::report::ItemReport;
-use knit_model::{IfName, Neighbour, NetState, Route, Rule, Sandbox, Scope, ScopeState};
+use knit_model::{IfName, Neighbour, NetState, Route, Rule, Sandbox, Scope, ScopeState, sysctl};
 
 use self::pod::Pod;
 use super::Resolved;
@@ -93,11 +93,16 @@ pub(super) fn place(resolved: &mut Resolved, observed: &NetState, scope: &Scope)
     }
 }
 
+/// The interface that a sysctl path belongs to.
+fn link_of_sysctl(path: &str) -> Option<IfName> {
+    sysctl::link_of(path)?.parse().ok()
+}
+
 /// Drops restored values of interfaces that are gone.
 fn drop_stale_restores(resolved: &mut Resolved, observed: &ScopeState, scope: &Scope) {
     let desired = resolved.desired.state.scope(scope);
     let pod = Pod { title: "", desired, observed };
-    let is_gone = |path: &&String| match sysctl_link(path) {
+    let is_gone = |path: &&String| match link_of_sysctl(path) {
         Some(link) => pod.link(&link).is_none(),
         None => !observed.sysctls.contains_key(*path),
     };
@@ -211,7 +216,7 @@ impl PlacedEntry {
             Self::Route(route) => route.via.iter().map(|hop| hop.link.clone()).collect(),
             Self::Rule(_) => Vec::new(),
             Self::Neighbour(neighbour) => vec![neighbour.link.clone()],
-            Self::Sysctl(path, _) => sysctl_link(path).into_iter().collect(),
+            Self::Sysctl(path, _) => link_of_sysctl(path).into_iter().collect(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use knit_model::intent::default_sysctl_path;
+use knit_model::sysctl;
 use knit_model::{NetState, Plan, Scope, Step};
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ pub(super) fn original_values(
                 // A new link starts with the pod's default.
                 let born_with = || {
                     let there = observed.scopes.get(&planned.scope)?;
-                    there.sysctls.get(&default_sysctl_path(key)?).cloned()
+                    there.sysctls.get(&sysctl::default_path(key)?).cloned()
                 };
                 let first = Some(from.clone()).filter(|from| !from.is_empty()).or_else(born_with);
                 let key = OriginalValueKey { scope: planned.scope.clone(), link: None, field: key.clone() };

@@ -7,10 +7,11 @@ use nix::errno::Errno;
 
 use super::Area;
 use super::probe::{Finding, Probe, ProbeRun::Scratch as InScratch};
-use super::scratch::{LOOPBACK, Scratch};
+use super::scratch::Scratch;
 use crate::netlink::Message;
 use crate::netlink::constants::*;
 use crate::netlink::header::{AddressHeader, Header, RouteHeader};
+use crate::netns::LOOPBACK;
 
 // lwtunnel.h, seg6_iptunnel.h, mpls_iptunnel.h
 const LWTUNNEL_ENCAP_MPLS: u16 = 1;

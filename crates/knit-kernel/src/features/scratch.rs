@@ -10,9 +10,7 @@ use crate::error::{Error, Result};
 use crate::netlink::constants::*;
 use crate::netlink::header::{AddressHeader, Header, LinkHeader};
 use crate::netlink::{Message, Protocol, Socket};
-
-/// The index of `lo` in every namespace.
-pub const LOOPBACK: i32 = 1;
+use crate::netns::{LOOPBACK, bring_up_loopback};
 
 /// A scratch namespace that the current thread has entered for good.
 pub struct Scratch {
@@ -50,7 +48,7 @@ impl Scratch {
             Socket::open(Protocol::Route).map_err(|error| NoScratch(error.errno().unwrap_or(Errno::EIO)))?;
         let mut scratch = Self { route, parent: None, created: 0 };
         // Routes need `lo` up; their probes report the failure.
-        let _ = scratch.set_up(LOOPBACK);
+        let _ = bring_up_loopback(&mut scratch.route);
         scratch.parent = scratch.create_parent();
         Ok(scratch)
     }
@@ -131,12 +129,6 @@ impl Scratch {
             ..Default::default()
         });
         message.put_address(IFA_LOCAL, address).put_address(IFA_ADDRESS, address).put_u8(IFA_PROTO, protocol);
-        self.route.request(message)
-    }
-
-    fn set_up(&mut self, index: i32) -> Result<()> {
-        let mut message = Message::new(RTM_NEWLINK, 0, "set lo up");
-        message.header(&LinkHeader { index, flags: IFF_UP, change: IFF_UP, ..Default::default() });
         self.route.request(message)
     }
 }

@@ -6,7 +6,7 @@ use crate::netlink::header::LinkHeader;
 use crate::netlink::{Message, Socket};
 
 /// The index of `lo` in every namespace.
-const LOOPBACK: i32 = 1;
+pub(crate) const LOOPBACK: i32 = 1;
 
 /// Sets `lo` up in the namespace of a socket.
 pub fn bring_up_loopback(socket: &mut Socket) -> Result<()> {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use knit_model::Scope;
+use knit_model::{Scope, sysctl};
 
 use crate::error::{Error, Result};
 use crate::kernel::Session;
@@ -38,7 +38,7 @@ pub(super) fn observe(
 ) -> Result<BTreeMap<String, String>> {
     let mut paths = Vec::new();
     let mut open = BTreeMap::new();
-    for key in keys.iter().filter(|key| link_of(key).is_none_or(&is_there)) {
+    for key in keys.iter().filter(|key| sysctl::link_of(key).is_none_or(&is_there)) {
         let file = session.namespaces.sysctls.get(&(scope.clone(), key.clone()));
         match file.and_then(|file| read_one(file).ok()) {
             Some(value) => {
@@ -73,13 +73,6 @@ fn read_one(file: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&value[..length]).trim().to_owned())
 }
 
-/// The link that a sysctl belongs to.
-fn link_of(key: &str) -> Option<&str> {
-    let mut parts = key.split('/').skip(2);
-    let of_a_link = matches!(parts.next(), Some("conf" | "neigh"));
-    parts.next().filter(|link| of_a_link && !matches!(*link, "all" | "default"))
-}
-
 /// The file of a sysctl. Only network sysctls belong to a namespace; any other would change the machine.
 pub(crate) fn path(key: &str) -> Result<String> {
     let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
@@ -93,16 +86,6 @@ pub(crate) fn path(key: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sysctl_of_a_link_names_it() {
-        assert_eq!(link_of("net/ipv6/conf/a.b/accept_ra"), Some("a.b"));
-        assert_eq!(link_of("net/ipv4/neigh/net1/locktime"), Some("net1"));
-        for key in ["net/ipv4/conf/all/rp_filter", "net/ipv6/conf/default/mtu", "net/ipv4/ip_forward", "net"]
-        {
-            assert_eq!(link_of(key), None, "{key}");
-        }
-    }
 
     #[test]
     fn only_sysctls_of_the_network_have_a_file() {

@@ -10,6 +10,7 @@ use crate::neighbour::Neighbour;
 use crate::report::ItemKind;
 use crate::route::MAIN_TABLE;
 use crate::rule::Rule;
+use crate::sysctl;
 
 /// A routing entry in each selected pod. It is applied once the interfaces that it refers to exist.
 ///
@@ -74,34 +75,12 @@ impl RoutingIntent {
 impl SysctlIntent {
     /// Path below `/proc/sys`.
     pub fn path(&self) -> String {
-        match (&self.link, self.key.split_once('/')) {
-            (Some(link), Some((family, name))) => format!("net/{family}/conf/{link}/{name}"),
-            _ => self.key.clone(),
-        }
+        self.link.as_ref().map_or_else(|| self.key.clone(), |link| sysctl::link_path(link, &self.key))
     }
 
     /// The `default` sysctl that a new interface inherits from. It exists iff the kernel supports the sysctl.
     pub fn default_path(&self) -> Option<String> {
-        default_sysctl_path(&self.path())
-    }
-}
-
-/// The `default` sysctl that new interfaces inherit from, for the path of an interface's sysctl.
-pub fn default_sysctl_path(path: &str) -> Option<String> {
-    let parts: Vec<&str> = path.split('/').collect();
-    match parts[..] {
-        ["net", family, "conf", _, name] => Some(format!("net/{family}/conf/default/{name}")),
-        _ => None,
-    }
-}
-
-/// The interface that a sysctl path belongs to.
-pub fn sysctl_link(path: &str) -> Option<IfName> {
-    let parts: Vec<&str> = path.split('/').collect();
-    match parts[..] {
-        ["net", _, "conf", "all" | "default", _] => None,
-        ["net", _, "conf", link, _] => link.parse().ok(),
-        _ => None,
+        sysctl::default_path(&self.path())
     }
 }
 
@@ -146,10 +125,8 @@ mod tests {
         let of_link = sysctl(Some("net1.7"), "ipv4/rp_filter");
         assert_eq!(of_link.path(), "net/ipv4/conf/net1.7/rp_filter");
         assert_eq!(of_link.default_path().unwrap(), "net/ipv4/conf/default/rp_filter");
-        assert_eq!(sysctl_link(&of_link.path()).unwrap().as_str(), "net1.7");
         let of_pod = sysctl(None, "net/ipv4/ip_forward");
         assert_eq!((of_pod.path().as_str(), of_pod.default_path()), ("net/ipv4/ip_forward", None));
-        assert_eq!(sysctl_link("net/ipv6/conf/all/forwarding"), None);
     }
 
     #[test]

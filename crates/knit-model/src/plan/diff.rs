@@ -15,6 +15,7 @@ use crate::route::{NextHop, Route};
 use crate::rule::Rule;
 use crate::sandbox::Scope;
 use crate::state::{Address, NetState, ScopeState};
+use crate::sysctl;
 
 /// The ordered steps from `observed` to `desired`.
 ///
@@ -236,8 +237,10 @@ impl Builder<'_> {
                 let observed = self.now.scopes.get(scope).and_then(|state| state.sysctls.get(key)).cloned();
                 // Not observed for a link that this plan creates; it starts with the kernel's default.
                 let from = observed.unwrap_or_default();
-                let is_blocked =
-                    self.blocked.iter().any(|(there, link)| there == scope && is_sysctl_of(key, link));
+                let is_blocked = self
+                    .blocked
+                    .iter()
+                    .any(|(there, link)| there == scope && sysctl::link_of(key) == Some(link.as_str()));
                 if from != *to && !is_blocked {
                     let step = Step::SetSysctl { key: key.clone(), from, to: to.clone() };
                     self.push(scope, ItemKey::Sysctl(key.clone()), step);
@@ -371,11 +374,6 @@ impl Builder<'_> {
             }
         }
     }
-}
-
-/// Whether a sysctl belongs to this link: `net/ipv6/conf/net1/accept_ra` belongs to `net1`.
-fn is_sysctl_of(key: &str, link: &IfName) -> bool {
-    key.split('/').nth(3) == Some(link.as_str())
 }
 
 /// The peer of a desired veth, with its scope.

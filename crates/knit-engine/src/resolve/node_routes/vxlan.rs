@@ -13,7 +13,7 @@ use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
 use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::NextHop;
-use knit_model::{Address, IfName, Mac, Neighbour, Route, Scope, kernel_ids};
+use knit_model::{Address, IfName, Mac, Neighbour, Route, Scope, kernel_ids, sysctl};
 
 use super::{add_route, add_rule, add_rules_of_pods, gateway_of, put_link, put_sysctl, sources};
 use crate::cluster::ClusterNetwork;
@@ -116,7 +116,7 @@ fn add_link(
     let own = Address { noprefixroute: true, ..own };
     resolved.add_origin(&Scope::Host, ItemKey::Address(own.key()), origin);
     resolved.desired.state.scope(&Scope::Host).add_address(own);
-    let loose = format!("net/ipv4/conf/{name}/rp_filter");
+    let loose = sysctl::link_path(&name, "ipv4/rp_filter");
     put_sysctl(&loose, "2", origin, resolved);
     resolved.unit_state.sysctls.insert(loose);
 }

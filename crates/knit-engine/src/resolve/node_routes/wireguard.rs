@@ -12,7 +12,7 @@ use knit_model::link::{Attrs, Kind, Link, LinkKind, WireGuard, WireGuardPeer};
 use knit_model::provenance::Provenance;
 use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::{NextHop, RouteAction, RouteScope};
-use knit_model::{IfName, KeyRef, NetState, PublicKey, Route, Scope, SecretKey, kernel_ids};
+use knit_model::{IfName, KeyRef, NetState, PublicKey, Route, Scope, SecretKey, kernel_ids, sysctl};
 
 use super::next_hop::pair;
 use super::{add_route, add_rule, add_rules_of_pods, owner, put_link, put_sysctl, sources};
@@ -191,7 +191,7 @@ pub(crate) fn fail_closed(resolved: &mut Resolved, observed: &NetState) -> bool 
         .for_each(|route| *route = unreachable_route(route.to));
     requested.links.remove(&name);
     let is_of_link = |path: &str| {
-        WireGuard::SYSCTLS.iter().any(|(own, _)| *own == path) || path.contains(&format!("/conf/{name}/"))
+        WireGuard::SYSCTLS.iter().any(|(own, _)| *own == path) || sysctl::link_of(path) == Some(name.as_str())
     };
     requested.sysctls.retain(|path, _| !is_of_link(path));
     let unit_state = &mut resolved.unit_state;
