@@ -14,6 +14,20 @@ use crate::fields::{
 };
 use crate::routing::{PodRule, RouteEntry};
 
+/// NameFields are the name of the interface of a kind that describes one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NameFields {
+    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
+    /// namePrefix must be set. Changing it replaces the interface.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface_name: Option<InterfaceName>,
+    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
+    /// of interfaceName and namePrefix must be set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_prefix: Option<NamePrefix>,
+}
+
 /// InterfaceFields are the fields of a pod interface of any type. All of them are updated in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -174,26 +188,24 @@ pub(crate) fn each<T, U>(list: &[T], field: &str, mut read: impl FnMut(&T, &str)
     list.iter().enumerate().filter_map(|(index, entry)| read(entry, &format!("{field}[{index}]"))).collect()
 }
 
-/// The interface name of a kind that describes one interface: exactly one of the two fields must be set.
-pub(crate) fn read_name(
-    exact: Option<&InterfaceName>,
-    prefix: Option<&NamePrefix>,
-    problems: &mut Problems,
-) -> Option<(NameRule, String)> {
-    const EXACT: &str = "spec.interfaceName";
-    const PREFIX: &str = "spec.namePrefix";
-    match (exact, prefix) {
-        (Some(name), None) => {
-            let name = name.read(EXACT, problems)?;
-            reserved(&name, EXACT, problems);
-            Some((NameRule::Exact(name), EXACT.to_owned()))
-        }
-        (None, Some(prefix)) => {
-            prefix.read(PREFIX, problems).map(|text| (NameRule::Prefix(text), PREFIX.to_owned()))
-        }
-        _ => {
-            problems.invalid("spec", ONE_NAME);
-            None
+impl NameFields {
+    /// The interface name and its field: exactly one of the two fields must be set.
+    pub(crate) fn read(&self, problems: &mut Problems) -> Option<(NameRule, String)> {
+        const EXACT: &str = "spec.interfaceName";
+        const PREFIX: &str = "spec.namePrefix";
+        match (&self.interface_name, &self.name_prefix) {
+            (Some(name), None) => {
+                let name = name.read(EXACT, problems)?;
+                reserved(&name, EXACT, problems);
+                Some((NameRule::Exact(name), EXACT.to_owned()))
+            }
+            (None, Some(prefix)) => {
+                prefix.read(PREFIX, problems).map(|text| (NameRule::Prefix(text), PREFIX.to_owned()))
+            }
+            _ => {
+                problems.invalid("spec", ONE_NAME);
+                None
+            }
         }
     }
 }

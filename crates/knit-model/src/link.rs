@@ -28,7 +28,7 @@ pub use moved_device::MovedDevice;
 pub use number_or_none::NumberOrNone;
 pub use port_vlans::{MAX_VLAN, ParseVlansError, PortVlans, VlanSet};
 pub use rate_limit::{BURST_GRANULARITY, MAX_RATE, MIN_RATE, RateLimit, TokenBucket};
-pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL};
+pub use tunnel::{INHERIT_TOS, MAX_FLOW_LABEL, TunnelFields};
 
 use crate::key::SecretKey;
 use crate::name::IfName;

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{InterfaceName, NamePrefix, Rule, number, values};
-use crate::interface::{InterfaceFields, each, read_name, rules_with};
+use crate::fields::{InterfaceName, Rule, number, values};
+use crate::interface::{InterfaceFields, each, rules_with, NameFields};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -46,14 +46,9 @@ pub struct BondSpec {
     /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// members are the interfaces of the bond: the interfaceName or namePrefix of other interfaces of Knit in the pod.
     /// They have the bond's MTU and hardware address. An interface that joins or leaves is recreated.
     #[schemars(extend("minItems" = 1, "maxItems" = 16, "x-kubernetes-list-type" = "set"))]
@@ -221,7 +216,7 @@ impl ResourceKind for Bond {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         if spec.members.is_empty() {
             to.problems.invalid("spec.members", "must have at least one member");

@@ -7,10 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{
-    FlowLabel, InterfaceName, NamePrefix, Port, Remote, RemoteEndpoint, Rule, Tos, Ttl, Vni,
-};
-use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::fields::{FlowLabel, InterfaceName, Port, Remote, RemoteEndpoint, Rule, Tos, Ttl, Vni};
+use crate::interface::{InterfaceFields, rules_with, NameFields};
 use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::{MASTER_OR_VRF, UNICAST_REMOTE};
 use crate::selector::PodSelector;
@@ -39,14 +37,9 @@ pub struct GeneveSpec {
     /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// vni is the virtual network identifier, 0 to 16777215. Changing it replaces the interface.
     pub vni: Vni,
     /// remote is the remote endpoint: an IP address, or the name of a pod in this namespace, whose address is tracked.
@@ -145,7 +138,7 @@ impl ResourceKind for Geneve {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.read("spec.remote", &mut to.problems);
         let Some(geneve) = spec.link(remote.as_ref(), &mut to.problems) else { return };

@@ -7,16 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{
-    DeviceName, EncapLimit, FlowLabel, GreKey, InterfaceName, IpText, Mark, NamePrefix, Remote,
-    RemoteEndpoint, Rule, Tos, Ttl, local_over_ipv6, same_family,
-};
-use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::fields::{GreKey, InterfaceName, Remote, RemoteEndpoint, Rule, Ttl, local_over_ipv6, same_family};
+use crate::interface::{InterfaceFields, rules_with, NameFields};
 use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
+use crate::tunnel::TunnelFields;
 
 const POD_LABEL: &str = "podnetwork.opdev.io/gre";
 
@@ -40,14 +38,9 @@ pub struct GreSpec {
     /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// carries is the payload of the tunnel: `ip` (gre and ip6gre) or `ethernet` (gretap and ip6gretap). Changing it
     /// replaces the interface. Defaults to `ip`.
     #[serde(default)]
@@ -57,20 +50,9 @@ pub struct GreSpec {
     /// neighbours determine the endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// local is the local endpoint address. It is updated in place. Defaults to this pod's address on the network of
-    /// the remote pod if remote is a pod, otherwise to the kernel's choice. Required over IPv6.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local: Option<IpText>,
-    /// parent is the lower interface in the pod. Changing it replaces the interface. Defaults to none: the pod's routes
-    /// determine the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<DeviceName>,
     /// ttl is the TTL of outer packets, 0 to 255. 0 copies it from the inner packet. Defaults to 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Ttl>,
-    /// tos is the DS field of outer packets, 0 to 255. 1 copies it from the inner packet. Defaults to 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tos: Option<Tos>,
     /// key is the GRE key for both directions, 0 to 4294967295. Mutually exclusive with ikey and okey. Defaults to
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,19 +77,13 @@ pub struct GreSpec {
     /// replaces the interface. Defaults to false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_df: Option<bool>,
-    /// encapLimit is the tunnel encapsulation limit, 0 to 255. Only valid over IPv6. Defaults to no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub encap_limit: Option<EncapLimit>,
-    /// flowLabel is the IPv6 flow label of outer packets, 0 to 1048575. Only valid over IPv6. Defaults to 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flow_label: Option<FlowLabel>,
-    /// fwmark is the firewall mark of outer packets, for policy routing. Defaults to none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fwmark: Option<Mark>,
     /// master is the name of a VRF in the pod that the interface is a port of, or of a bridge if carries is `ethernet`.
     /// Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub tunnel: TunnelFields,
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub interface: InterfaceFields,
@@ -138,12 +114,11 @@ fn rules() -> serde_json::Value {
 
 impl GreSpec {
     fn link(&self, remote: Option<&RemoteEndpoint>, problems: &mut Problems) -> link::Gre {
-        let address = remote.and_then(RemoteEndpoint::address);
-        let local = self.local.as_ref().and_then(|local| local.read("spec.local", problems));
+        let outer = self.tunnel.read(remote, self.ttl.as_ref(), self.pmtu_disc, problems);
         // The address family of a remote pod is not known yet: fields of one family decide.
-        let ipv6 = match address.or(local) {
+        let ipv6 = match outer.remote.or(outer.local) {
             Some(end) => end.is_ipv6(),
-            None => self.encap_limit.is_some() || self.flow_label.is_some(),
+            None => self.tunnel.encap_limit.is_some() || self.tunnel.flow_label.is_some(),
         };
         if self.key.is_some() && (self.ikey.is_some() || self.okey.is_some()) {
             problems.invalid("spec.key", ONE_KEY);
@@ -154,24 +129,12 @@ impl GreSpec {
         };
         let gre = link::Gre {
             form: GreForm::new(self.carries == GrePayload::Ethernet, ipv6),
-            remote: address,
-            local,
-            parent: None,
-            ttl: self.ttl.as_ref().and_then(|ttl| ttl.read("spec.ttl", problems)),
-            tos: self.tos.as_ref().and_then(|tos| tos.read("spec.tos", problems)),
+            outer,
             ikey: key(&self.ikey, "spec.ikey", problems),
             okey: key(&self.okey, "spec.okey", problems),
             seq: self.seq,
             csum: self.csum,
-            pmtudisc: self.pmtu_disc,
             ignore_df: self.ignore_df,
-            encap_limit: self
-                .encap_limit
-                .as_ref()
-                .and_then(|limit| limit.read("spec.encapLimit", problems))
-                .map(|limit| NumberOrNone(Some(limit))),
-            flow_label: self.flow_label.as_ref().and_then(|label| label.read("spec.flowLabel", problems)),
-            fwmark: self.fwmark.as_ref().and_then(|mark| mark.read("spec.fwmark", problems)),
         };
         gre.check("spec", problems);
         gre
@@ -195,8 +158,8 @@ impl ResourceKind for Gre {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
-        let parent = spec.parent.as_ref().and_then(|parent| parent.read("spec.parent", &mut to.problems));
+        let name = spec.name.read(&mut to.problems);
+        let parent = spec.tunnel.read_parent(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.as_ref().and_then(|remote| remote.read("spec.remote", &mut to.problems));
         let gre = spec.link(remote.as_ref(), &mut to.problems);
@@ -217,6 +180,6 @@ impl ResourceKind for Gre {
 fn listed(details: &Details, ethernet: bool) -> Option<LinkKind> {
     let (remote, local) = (details.remote_address(), details.local);
     let ipv6 = remote.or(local).is_some_and(|end| end.is_ipv6());
-    let form = GreForm::new(ethernet, ipv6);
-    Some(LinkKind::Gre(link::Gre { form, remote, local, ..link::Gre::default() }))
+    let (form, outer) = (GreForm::new(ethernet, ipv6), link::TunnelFields::between(local, remote));
+    Some(LinkKind::Gre(link::Gre { form, outer, ..link::Gre::default() }))
 }

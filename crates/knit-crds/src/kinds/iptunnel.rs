@@ -1,22 +1,20 @@
 //! IpTunnel: an IP-in-IP tunnel (ipip, sit or ip6tnl) in each selected pod.
 
 use knit_model::Problems;
-use knit_model::link::{self, IpTunnelForm, Kind as LinkKind, LinkKind as _, NumberOrNone};
+use knit_model::link::{self, IpTunnelForm, Kind as LinkKind, LinkKind as _};
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{
-    DeviceName, EncapLimit, FlowLabel, InterfaceName, IpText, Mark, NamePrefix, Remote, RemoteEndpoint, Rule,
-    Tos, Ttl, local_over_ipv6, same_family,
-};
-use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::fields::{InterfaceName, Remote, RemoteEndpoint, Rule, Ttl, local_over_ipv6, same_family};
+use crate::interface::{InterfaceFields, rules_with, NameFields};
 use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::{MASTER_OR_VRF, UNICAST_REMOTE};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
 use crate::translate::{InterfaceEntry, Translator};
+use crate::tunnel::TunnelFields;
 
 const POD_LABEL: &str = "podnetwork.opdev.io/iptunnel";
 
@@ -40,14 +38,9 @@ pub struct IpTunnelSpec {
     /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// mode is the kernel link type: `ipip` is IPv4 over IPv4, `sit` is IPv6 over IPv4, `ip6tnl` is IPv4 or IPv6 over
     /// IPv6. Changing it replaces the interface. Defaults to `ipip`.
     #[serde(default)]
@@ -60,37 +53,20 @@ pub struct IpTunnelSpec {
     /// It is updated in place. Defaults to none: routes determine the endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<Remote>,
-    /// local is the local endpoint address. It is updated in place. Defaults to this pod's address on the network of
-    /// the remote pod if remote is a pod, otherwise to the kernel's choice. Required over IPv6.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local: Option<IpText>,
-    /// parent is the lower interface in the pod. Changing it replaces the interface. Defaults to none: the pod's routes
-    /// determine the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<DeviceName>,
     /// ttl is the TTL of outer packets, 0 to 255. 0 copies it from the inner packet. Defaults to 64, or to 0 if
     /// pmtuDisc is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Ttl>,
-    /// tos is the DS field of outer packets, 0 to 255. 1 copies it from the inner packet. Defaults to 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tos: Option<Tos>,
     /// pmtuDisc enables path MTU discovery, which sets the Don't Fragment bit of outer packets. Only valid over IPv4;
     /// false requires a ttl of 0. Defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pmtu_disc: Option<bool>,
-    /// encapLimit is the tunnel encapsulation limit, 0 to 255. Only valid over IPv6. Defaults to no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub encap_limit: Option<EncapLimit>,
-    /// flowLabel is the IPv6 flow label of outer packets, 0 to 1048575. Only valid over IPv6. Defaults to 0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flow_label: Option<FlowLabel>,
-    /// fwmark is the firewall mark of outer packets, for policy routing. Defaults to none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fwmark: Option<Mark>,
     /// master is the name of a VRF in the pod that the interface is a port of. Defaults to none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<InterfaceName>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub tunnel: TunnelFields,
     #[serde(flatten)]
     #[allow(missing_docs)]
     pub interface: InterfaceFields,
@@ -158,19 +134,7 @@ impl IpTunnelSpec {
                 InnerProtocol::Ipv6 => link::InnerProtocol::Ipv6,
                 InnerProtocol::Any => link::InnerProtocol::Any,
             }),
-            remote: remote.and_then(RemoteEndpoint::address),
-            local: self.local.as_ref().and_then(|local| local.read("spec.local", problems)),
-            parent: None,
-            ttl: self.ttl.as_ref().and_then(|ttl| ttl.read("spec.ttl", problems)),
-            tos: self.tos.as_ref().and_then(|tos| tos.read("spec.tos", problems)),
-            pmtudisc: self.pmtu_disc,
-            encap_limit: self
-                .encap_limit
-                .as_ref()
-                .and_then(|limit| limit.read("spec.encapLimit", problems))
-                .map(|limit| NumberOrNone(Some(limit))),
-            flow_label: self.flow_label.as_ref().and_then(|label| label.read("spec.flowLabel", problems)),
-            fwmark: self.fwmark.as_ref().and_then(|mark| mark.read("spec.fwmark", problems)),
+            outer: self.tunnel.read(remote, self.ttl.as_ref(), self.pmtu_disc, problems),
         };
         tunnel.check("spec", problems);
         tunnel
@@ -196,8 +160,8 @@ impl ResourceKind for IpTunnel {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
-        let parent = spec.parent.as_ref().and_then(|parent| parent.read("spec.parent", &mut to.problems));
+        let name = spec.name.read(&mut to.problems);
+        let parent = spec.tunnel.read_parent(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let remote = spec.remote.as_ref().and_then(|remote| remote.read("spec.remote", &mut to.problems));
         let tunnel = spec.link(remote.as_ref(), &mut to.problems);
@@ -216,6 +180,6 @@ impl ResourceKind for IpTunnel {
 
 /// The link of a list entry.
 fn listed(details: &Details, form: IpTunnelForm) -> Option<LinkKind> {
-    let (remote, local) = (details.remote_address(), details.local);
-    Some(LinkKind::IpTunnel(link::IpTunnel { form, remote, local, ..link::IpTunnel::default() }))
+    let outer = link::TunnelFields::between(details.local, details.remote_address());
+    Some(LinkKind::IpTunnel(link::IpTunnel { form, inner: None, outer }))
 }

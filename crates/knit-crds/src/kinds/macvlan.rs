@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{DeviceName, InterfaceName, NamePrefix};
-use crate::interface::{InterfaceFields, read_name};
+use crate::fields::{DeviceName, InterfaceName};
+use crate::interface::{InterfaceFields, NameFields};
 use crate::link_type::{Details, LinkMode, LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -35,14 +35,9 @@ pub struct MacvlanSpec {
     /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// parent is the lower link: another interface of the pod, or an Uplink that allows this namespace. Changing it
     /// replaces the interface.
     pub parent: DeviceName,
@@ -84,7 +79,7 @@ impl ResourceKind for Macvlan {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let mode = match spec.mode {
             MacvlanMode::Bridge => link::MacvlanMode::Bridge,
             MacvlanMode::Private => link::MacvlanMode::Private,

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{DeviceName, HardwareAddr, InterfaceName, NamePrefix, Rule};
-use crate::interface::{InterfaceFields, each, read_name, rules_with};
+use crate::fields::{DeviceName, HardwareAddr, InterfaceName, Rule};
+use crate::interface::{InterfaceFields, each, rules_with, NameFields};
 use crate::link_type::{Details, LinkMode, LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
@@ -37,14 +37,9 @@ pub struct MacvtapSpec {
     /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// parent is the lower link: another interface of the pod, or an Uplink that allows this namespace. Changing it
     /// replaces the interface.
     pub parent: DeviceName,
@@ -100,7 +95,7 @@ impl ResourceKind for Macvtap {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let parent = spec.parent.read("spec.parent", &mut to.problems);
         let mode = match spec.mode {

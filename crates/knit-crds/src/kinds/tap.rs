@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{InterfaceName, NamePrefix, UserId};
-use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::fields::{InterfaceName, UserId};
+use crate::interface::{InterfaceFields, rules_with, NameFields};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
@@ -36,14 +36,9 @@ pub struct TapSpec {
     /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// owner is the numeric user ID that may open the device. Changing it replaces the interface. Defaults to root
     /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +73,7 @@ impl ResourceKind for Tap {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let id = |id: &Option<UserId>, field, to: &mut Translator| match id {
             Some(id) => id.read(field, &mut to.problems),

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind, virtualnetwork};
-use crate::fields::{InterfaceName, NamePrefix};
-use crate::interface::{InterfaceFields, read_name, rules_with};
+use crate::fields::InterfaceName;
+use crate::interface::{InterfaceFields, NameFields, rules_with};
 use crate::link_type::{LinkTypeInfo, LowerLink, must_be_set, needs_master};
 use crate::port::PortVlan;
 use crate::selector::PodSelector;
@@ -36,14 +36,9 @@ pub struct VethSpec {
     /// name>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// master is the bridge on the node that the host end is a port of. It is created if it does not exist, with the
     /// first address of cidr. Changing it moves the port and keeps the interface. Defaults to the bridge of network.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +75,7 @@ impl ResourceKind for Veth {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let master = match (&spec.master, &spec.interface.network) {
             (Some(master), _) => master.read("spec.master", &mut to.problems).map(String::from),
             (None, Some(network)) => Some(virtualnetwork::bridge_name(&network.0)),

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{InterfaceName, NamePrefix, VrfTable};
-use crate::interface::{InterfaceFields, read_name};
+use crate::fields::{VrfTable};
+use crate::interface::{InterfaceFields, NameFields};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;
@@ -36,14 +36,9 @@ pub struct VrfSpec {
     /// name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// table is the routing table of the VRF, 1 to 4294967295 except 253 to 255, which are the pod's own. Changing it
     /// replaces the VRF and keeps its ports.
     pub table: VrfTable,
@@ -64,7 +59,7 @@ impl ResourceKind for Vrf {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         if spec.interface.vrf.is_some() {
             to.problems.invalid("spec.vrf", NO_NESTED_VRF);
         }

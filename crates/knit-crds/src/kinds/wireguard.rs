@@ -9,10 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{
-    EndpointText, InterfaceName, Mark, NamePrefix, Port, PrefixText, PublicKeyText, Seconds, SecretEntry,
-};
-use crate::interface::{InterfaceFields, each, read_name, rules_with};
+use crate::fields::{EndpointText, InterfaceName, Mark, Port, PrefixText, PublicKeyText, Seconds, SecretEntry};
+use crate::interface::{InterfaceFields, each, rules_with, NameFields};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
@@ -44,14 +42,9 @@ pub struct WireGuardSpec {
     /// <object name>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<PodSelector>,
-    /// interfaceName is the name of the interface in the pod, 1 to 15 bytes. Exactly one of interfaceName and
-    /// namePrefix must be set. Changing it replaces the interface.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interface_name: Option<InterfaceName>,
-    /// namePrefix is the prefix of the interface name, 1 to 7 bytes. The pod's sandbox number is appended. Exactly one
-    /// of interfaceName and namePrefix must be set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<NamePrefix>,
+    #[serde(flatten)]
+    #[allow(missing_docs)]
+    pub name: NameFields,
     /// privateKeySecret references an entry of a Secret in this namespace that holds the private key in base64, as
     /// printed by `wg genkey`. Every selected pod gets the same key, so use it with one pod. Defaults to a key that the
     /// node generates for each pod; the status shows its public key, and the private key never leaves the node.
@@ -184,7 +177,7 @@ impl ResourceKind for WireGuard {
     fn declare(&self, to: &mut Translator) {
         let spec = &self.spec;
         let pods = to.pods(POD_LABEL, spec.selector.as_ref());
-        let name = read_name(spec.interface_name.as_ref(), spec.name_prefix.as_ref(), &mut to.problems);
+        let name = spec.name.read(&mut to.problems);
         let master = spec.master.as_ref().and_then(|master| master.read("spec.master", &mut to.problems));
         let namespace = self.identity().namespace;
         let Some(tunnel) = spec.link(&namespace, &mut to.problems) else { return };

@@ -3,7 +3,7 @@
 
 use knit_engine::{Event, StoredObject};
 use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule, Selector, UplinkIntent};
-use knit_model::link::{Attrs, Geneve, Gre, Kind, Vxlan};
+use knit_model::link::{Attrs, Geneve, Gre, Kind, TunnelFields, Vxlan};
 use knit_model::report::Phase;
 use knit_model::{Sandbox, SandboxId};
 
@@ -65,7 +65,7 @@ fn two_pods() -> Node {
 fn remote(node: &Node, pod: &str) -> Option<String> {
     let link = node.link(pod, "t0")?;
     match link.kind {
-        Kind::Gre(gre) => gre.remote.map(|remote| remote.to_string()),
+        Kind::Gre(gre) => gre.outer.remote.map(|remote| remote.to_string()),
         Kind::Geneve(geneve) => geneve.remote.map(|remote| remote.to_string()),
         Kind::Vxlan(vxlan) => vxlan.remote.map(|remote| remote.to_string()),
         other => panic!("{other:?}"),
@@ -134,8 +134,8 @@ fn remote_address_family_matches_the_tunnel() {
     assert_eq!(remote(&node, "a").as_deref(), Some("fd00:100::3"));
     node.handle(Event::ObjectApplied(tunnel_object("to-b", gre_to("a", "b"))));
     let Kind::Gre(gre) = node.link("a", "t0").unwrap().kind else { panic!("expected GRE") };
-    assert_eq!((gre.form.name(), gre.local.unwrap().to_string()), ("ip6gre", "fd00:100::2".to_owned()));
-    let ipv4 = Gre { local: Some([10, 0, 0, 1].into()), ..Gre::default() };
+    assert_eq!((gre.form.name(), gre.outer.local.unwrap().to_string()), ("ip6gre", "fd00:100::2".to_owned()));
+    let ipv4 = Gre { outer: TunnelFields::between(Some([10, 0, 0, 1].into()), None), ..Gre::default() };
     let intent = InterfaceIntent { kind: Kind::Gre(ipv4), ..gre_to("a", "b") };
     node.handle(Event::ObjectApplied(tunnel_object("to-b", intent)));
     let problems = node.problems("to-b");
@@ -185,7 +185,7 @@ fn mtu_subtracts_the_encapsulation() {
     let mut mtu = |parent: Option<&str>, mtu: Option<u32>| {
         let attrs = Attrs { mtu, ..Attrs::default() };
         let remote = Some([192, 168, 100, 3].into());
-        let kind = Kind::Gre(Gre { remote, ..Gre::default() });
+        let kind = Kind::Gre(Gre { outer: TunnelFields::between(None, remote), ..Gre::default() });
         let intent = InterfaceIntent { attrs, parent: parent.map(str::to_owned), ..tunnel("a", kind) };
         let object = tunnel_object("t", intent);
         node.handle(Event::ObjectApplied(object.clone()));
@@ -203,7 +203,10 @@ fn mtu_subtracts_the_encapsulation() {
     node.handle(Event::ObjectApplied(small));
     node.handle(Event::ObjectApplied(object("PrimaryNetwork", "cnf", "jumbo", vec![eth0_mtu("x", 9000)])));
     let mut over = |parent: &str| {
-        let kind = Kind::Gre(Gre { remote: Some([192, 168, 100, 3].into()), ..Gre::default() });
+        let kind = Kind::Gre(Gre {
+            outer: TunnelFields::between(None, Some([192, 168, 100, 3].into())),
+            ..Gre::default()
+        });
         let intent = InterfaceIntent { parent: Some(parent.to_owned()), ..tunnel("a", kind) };
         node.handle(Event::ObjectApplied(tunnel_object("t", intent)));
         node.link("a", "t0").unwrap().attrs.mtu.unwrap()
@@ -214,7 +217,10 @@ fn mtu_subtracts_the_encapsulation() {
 #[test]
 fn first_address_of_a_range_is_usable_without_a_bridge() {
     let mut node = two_pods();
-    let kind = Kind::Gre(Gre { remote: Some([192, 168, 100, 3].into()), ..Gre::default() });
+    let kind = Kind::Gre(Gre {
+        outer: TunnelFields::between(None, Some([192, 168, 100, 3].into())),
+        ..Gre::default()
+    });
     let intent = InterfaceIntent { fixed: vec!["10.70.0.1/30".parse().unwrap()], ..tunnel("a", kind) };
     let object = tunnel_object("t", intent);
     node.handle(Event::ObjectApplied(object.clone()));

@@ -1,9 +1,11 @@
-//! Encoding shared by GRE and IP tunnels: endpoints, and the fields of the outer IPv6 header.
+//! Encoding shared by GRE and IP tunnels: endpoints and the fields of the outer header.
 
 use std::net::IpAddr;
 
-use knit_model::link::{INHERIT_TOS, MAX_FLOW_LABEL, NumberOrNone};
+use knit_model::IfName;
+use knit_model::link::{INHERIT_TOS, MAX_FLOW_LABEL, NumberOrNone, TunnelFields};
 
+use super::RelatedLinks;
 use crate::netlink::{Attributes, Message};
 
 // ip6_tunnel.h, IP6_TNL_F_*
@@ -29,23 +31,57 @@ pub(super) fn put_probe_ends6(data: &mut Message, local: u16, remote: u16) {
     data.put_address(local, near).put_address(remote, far);
 }
 
-/// Attribute numbers of fields that only tunnels over IPv6 have.
-pub(super) struct Ipv6Fields {
+/// Attribute numbers of the fields that GRE and IP tunnels share.
+pub(super) struct TunnelAttributes {
+    pub(super) link: u16,
+    pub(super) local: u16,
+    pub(super) remote: u16,
+    pub(super) ttl: u16,
+    /// Over IPv4 only: over IPv6 the DS field is part of the flow information.
+    pub(super) tos: u16,
+    /// Over IPv4 only.
+    pub(super) pmtudisc: u16,
+    /// Over IPv6 only.
     pub(super) encap_limit: u16,
+    /// Over IPv6 only.
     pub(super) flow_info: u16,
+    /// Over IPv6 only.
     pub(super) flags: u16,
+    pub(super) fwmark: u16,
 }
 
-/// The model's values. Over IPv6 the DS field is part of the flow information.
-#[derive(Default)]
-pub(super) struct Outer {
-    pub(super) tos: Option<u8>,
-    pub(super) encap_limit: Option<NumberOrNone>,
-    pub(super) flow_label: Option<u32>,
-}
+impl TunnelAttributes {
+    pub(super) fn encode(
+        &self,
+        outer: &TunnelFields,
+        ipv6: bool,
+        related: &RelatedLinks<'_>,
+        data: &mut Message,
+    ) {
+        if let Some(parent) = related.parent {
+            data.put_u32(self.link, parent);
+        }
+        put_end(self.local, outer.local, data);
+        put_end(self.remote, outer.remote, data);
+        if let Some(ttl) = outer.ttl {
+            data.put_u8(self.ttl, ttl);
+        }
+        if let Some(mark) = outer.fwmark {
+            data.put_u32(self.fwmark, mark);
+        }
+        if ipv6 {
+            self.encode_ipv6(outer, data);
+            return;
+        }
+        if let Some(tos) = outer.tos {
+            data.put_u8(self.tos, tos);
+        }
+        if let Some(on) = outer.pmtudisc {
+            data.put_u8(self.pmtudisc, on.into());
+        }
+    }
 
-impl Ipv6Fields {
-    pub(super) fn encode(&self, outer: &Outer, data: &mut Message) {
+    fn encode_ipv6(&self, outer: &TunnelFields, data: &mut Message) {
         let mut flags = 0;
         match outer.encap_limit {
             Some(NumberOrNone(Some(limit))) => {
@@ -66,23 +102,41 @@ impl Ipv6Fields {
         data.put_u32(self.flags, flags);
     }
 
-    pub(super) fn decode(&self, data: Attributes<'_>) -> Outer {
+    pub(super) fn decode(&self, data: Attributes<'_>, ipv6: bool, parent: Option<IfName>) -> TunnelFields {
+        let byte = |kind| data.first(kind).and_then(|value| value.u8());
+        let fields = TunnelFields {
+            remote: data.first(self.remote).and_then(|end| end.address()),
+            local: data.first(self.local).and_then(|end| end.address()),
+            parent,
+            ttl: byte(self.ttl),
+            fwmark: data.first(self.fwmark).and_then(|mark| mark.u32()),
+            ..TunnelFields::default()
+        };
+        if !ipv6 {
+            let pmtudisc = byte(self.pmtudisc).map(|on| on != 0);
+            return TunnelFields { tos: byte(self.tos), pmtudisc, ..fields };
+        }
         let flags = data.first(self.flags).and_then(|flags| flags.u32());
         let has = |flag: u32| flags.is_some_and(|flags| flags & flag != 0);
         let info = data.first(self.flow_info).and_then(|info| info.be32());
-        let limit = data.first(self.encap_limit).and_then(|limit| limit.u8());
+        let limit = byte(self.encap_limit);
         let class = info.map(|info| (info >> TRAFFIC_CLASS_SHIFT) as u8);
-        Outer {
+        TunnelFields {
             tos: if has(USE_INNER_TRAFFIC_CLASS) { Some(INHERIT_TOS) } else { class },
             encap_limit: flags
                 .map(|_| NumberOrNone(limit.map(u32::from).filter(|_| !has(IGNORE_ENCAP_LIMIT)))),
             flow_label: info.map(|info| info & MAX_FLOW_LABEL),
+            ..fields
         }
+    }
+
+    pub(super) fn parent_index(&self, data: Attributes<'_>) -> Option<u32> {
+        data.first(self.link).and_then(|link| link.u32()).filter(|index| *index != 0)
     }
 }
 
 /// Writes an endpoint that is set.
-pub(super) fn put_end(kind: u16, end: Option<IpAddr>, data: &mut Message) {
+fn put_end(kind: u16, end: Option<IpAddr>, data: &mut Message) {
     if let Some(end) = end.filter(|end| !end.is_unspecified()) {
         data.put_address(kind, end);
     }

@@ -7,7 +7,7 @@ use knit_kernel::fault::{Fault, FaultAt, NoFaults};
 use knit_kernel::{DeleteMode, Rollback};
 use knit_model::link::{
     Geneve, GeneveDf, Gre, GreForm, INHERIT_TOS, InnerProtocol, IpTunnel, IpTunnelForm, Kind, Link,
-    NumberOrNone,
+    NumberOrNone, TunnelFields,
 };
 use knit_model::{Address, NetState, Plan};
 use knit_testbed::Dump;
@@ -184,21 +184,23 @@ fn geneve_with(_local: IpAddr, remote: IpAddr) -> Kind {
     Kind::Geneve(Geneve { vni: 77, remote: Some(remote), ..Geneve::default() })
 }
 
+fn over_eth0(local: IpAddr, remote: IpAddr) -> TunnelFields {
+    TunnelFields { parent: Some(name("eth0")), ..TunnelFields::between(Some(local), Some(remote)) }
+}
+
 fn gre_with(form: GreForm, local: IpAddr, remote: IpAddr) -> Kind {
-    let parent = Some(name("eth0"));
-    Kind::Gre(Gre { form, local: Some(local), remote: Some(remote), parent, ..Gre::default() })
+    Kind::Gre(Gre { form, outer: over_eth0(local, remote), ..Gre::default() })
 }
 
 fn ip_tunnel_with(form: IpTunnelForm, local: IpAddr, remote: IpAddr) -> Kind {
-    let parent = Some(name("eth0"));
-    Kind::IpTunnel(IpTunnel { form, local: Some(local), remote: Some(remote), parent, ..IpTunnel::default() })
+    Kind::IpTunnel(IpTunnel { form, inner: None, outer: over_eth0(local, remote) })
 }
 
 /// Fields that can be changed on GRE over either family.
 const GRE: &[Edit] = &[
-    ("ttl", |link| gre(link).ttl = Some(33)),
-    ("tos", |link| gre(link).tos = Some(INHERIT_TOS)),
-    ("tos", |link| gre(link).tos = Some(0x28)),
+    ("ttl", |link| gre(link).outer.ttl = Some(33)),
+    ("tos", |link| gre(link).outer.tos = Some(INHERIT_TOS)),
+    ("tos", |link| gre(link).outer.tos = Some(0x28)),
     ("ikey", |link| gre(link).ikey = Some(NumberOrNone(Some(9)))),
     ("okey", |link| gre(link).okey = Some(NumberOrNone(Some(0xff00_0001)))),
     ("okey", |link| gre(link).okey = Some(NumberOrNone(None))),
@@ -207,46 +209,46 @@ const GRE: &[Edit] = &[
     ("seq", |link| gre(link).seq = Some(false)),
     ("csum", |link| gre(link).csum = Some(true)),
     ("csum", |link| gre(link).csum = Some(false)),
-    ("fwmark", |link| gre(link).fwmark = Some(5)),
-    ("fwmark", |link| gre(link).fwmark = Some(0)),
+    ("fwmark", |link| gre(link).outer.fwmark = Some(5)),
+    ("fwmark", |link| gre(link).outer.fwmark = Some(0)),
 ];
 const GRE4: &[Edit] = &[
-    ("pmtudisc", |link| gre(link).pmtudisc = Some(false)),
-    ("remote", |link| gre(link).remote = Some([10, 51, 0, 9].into())),
-    ("local", |link| gre(link).local = Some([10, 50, 0, 9].into())),
-    ("local", |link| gre(link).local = Some([10, 50, 0, 2].into())),
-    ("remote", |link| gre(link).remote = Some([10, 51, 0, 2].into())),
+    ("pmtudisc", |link| gre(link).outer.pmtudisc = Some(false)),
+    ("remote", |link| gre(link).outer.remote = Some([10, 51, 0, 9].into())),
+    ("local", |link| gre(link).outer.local = Some([10, 50, 0, 9].into())),
+    ("local", |link| gre(link).outer.local = Some([10, 50, 0, 2].into())),
+    ("remote", |link| gre(link).outer.remote = Some([10, 51, 0, 2].into())),
 ];
 const GRE6: &[Edit] = &[
-    ("encap_limit", |link| gre(link).encap_limit = Some(NumberOrNone(Some(4)))),
-    ("flow_label", |link| gre(link).flow_label = Some(0x4_2042)),
-    ("encap_limit", |link| gre(link).encap_limit = Some(NumberOrNone(None))),
-    ("remote", |link| gre(link).remote = Some("fd51::9".parse().unwrap())),
-    ("remote", |link| gre(link).remote = Some("fd51::2".parse().unwrap())),
+    ("encap_limit", |link| gre(link).outer.encap_limit = Some(NumberOrNone(Some(4)))),
+    ("flow_label", |link| gre(link).outer.flow_label = Some(0x4_2042)),
+    ("encap_limit", |link| gre(link).outer.encap_limit = Some(NumberOrNone(None))),
+    ("remote", |link| gre(link).outer.remote = Some("fd51::9".parse().unwrap())),
+    ("remote", |link| gre(link).outer.remote = Some("fd51::2".parse().unwrap())),
 ];
 const IP4: &[Edit] = &[
-    ("ttl", |link| ip_tunnel(link).ttl = Some(33)),
-    ("tos", |link| ip_tunnel(link).tos = Some(INHERIT_TOS)),
-    ("ttl", |link| ip_tunnel(link).ttl = Some(0)),
-    ("pmtudisc", |link| ip_tunnel(link).pmtudisc = Some(false)),
-    ("remote", |link| ip_tunnel(link).remote = Some([10, 51, 0, 9].into())),
-    ("remote", |link| ip_tunnel(link).remote = Some([10, 51, 0, 2].into())),
-    ("local", |link| ip_tunnel(link).local = Some([10, 50, 0, 9].into())),
-    ("local", |link| ip_tunnel(link).local = Some([10, 50, 0, 2].into())),
-    ("fwmark", |link| ip_tunnel(link).fwmark = Some(5)),
-    ("fwmark", |link| ip_tunnel(link).fwmark = Some(0)),
+    ("ttl", |link| ip_tunnel(link).outer.ttl = Some(33)),
+    ("tos", |link| ip_tunnel(link).outer.tos = Some(INHERIT_TOS)),
+    ("ttl", |link| ip_tunnel(link).outer.ttl = Some(0)),
+    ("pmtudisc", |link| ip_tunnel(link).outer.pmtudisc = Some(false)),
+    ("remote", |link| ip_tunnel(link).outer.remote = Some([10, 51, 0, 9].into())),
+    ("remote", |link| ip_tunnel(link).outer.remote = Some([10, 51, 0, 2].into())),
+    ("local", |link| ip_tunnel(link).outer.local = Some([10, 50, 0, 9].into())),
+    ("local", |link| ip_tunnel(link).outer.local = Some([10, 50, 0, 2].into())),
+    ("fwmark", |link| ip_tunnel(link).outer.fwmark = Some(5)),
+    ("fwmark", |link| ip_tunnel(link).outer.fwmark = Some(0)),
 ];
 const IP6: &[Edit] = &[
-    ("ttl", |link| ip_tunnel(link).ttl = Some(33)),
-    ("tos", |link| ip_tunnel(link).tos = Some(INHERIT_TOS)),
-    ("tos", |link| ip_tunnel(link).tos = Some(0x28)),
-    ("encap_limit", |link| ip_tunnel(link).encap_limit = Some(NumberOrNone(Some(4)))),
-    ("flow_label", |link| ip_tunnel(link).flow_label = Some(0x4_2042)),
-    ("encap_limit", |link| ip_tunnel(link).encap_limit = Some(NumberOrNone(None))),
-    ("remote", |link| ip_tunnel(link).remote = Some("fd51::9".parse().unwrap())),
-    ("remote", |link| ip_tunnel(link).remote = Some("fd51::2".parse().unwrap())),
-    ("fwmark", |link| ip_tunnel(link).fwmark = Some(5)),
-    ("fwmark", |link| ip_tunnel(link).fwmark = Some(0)),
+    ("ttl", |link| ip_tunnel(link).outer.ttl = Some(33)),
+    ("tos", |link| ip_tunnel(link).outer.tos = Some(INHERIT_TOS)),
+    ("tos", |link| ip_tunnel(link).outer.tos = Some(0x28)),
+    ("encap_limit", |link| ip_tunnel(link).outer.encap_limit = Some(NumberOrNone(Some(4)))),
+    ("flow_label", |link| ip_tunnel(link).outer.flow_label = Some(0x4_2042)),
+    ("encap_limit", |link| ip_tunnel(link).outer.encap_limit = Some(NumberOrNone(None))),
+    ("remote", |link| ip_tunnel(link).outer.remote = Some("fd51::9".parse().unwrap())),
+    ("remote", |link| ip_tunnel(link).outer.remote = Some("fd51::2".parse().unwrap())),
+    ("fwmark", |link| ip_tunnel(link).outer.fwmark = Some(5)),
+    ("fwmark", |link| ip_tunnel(link).outer.fwmark = Some(0)),
 ];
 
 const INNER4: [&str; 2] = ["10.52.0.2/24", "10.52.0.3/24"];
@@ -254,8 +256,8 @@ const INNER6: [&str; 2] = ["fd52::2/64", "fd52::3/64"];
 
 fn without_parent(link: &mut Link) {
     match &mut link.kind {
-        Kind::Gre(gre) => gre.parent = None,
-        Kind::IpTunnel(tunnel) => tunnel.parent = None,
+        Kind::Gre(gre) => gre.outer.parent = None,
+        Kind::IpTunnel(tunnel) => tunnel.outer.parent = None,
         other => panic!("{other:?} has no parent"),
     }
 }
@@ -345,7 +347,7 @@ fn a_gretap() {
         edits: &[GRE, GRE4],
         again: ("the kernel cannot make this change of `ignore_df`", |link| {
             gre(link).ignore_df = Some(true);
-            gre(link).pmtudisc = Some(false);
+            gre(link).outer.pmtudisc = Some(false);
         }),
     }
     .run();
@@ -436,22 +438,25 @@ fn an_ip6tnl() {
 fn a_failed_change_leaves_the_other_fields_unchanged() {
     let node = over_a_router("retold");
     let case_kind = |remote: [u8; 4]| {
-        let full = Gre::full_for_tests(GreForm::Gre);
-        Kind::Gre(Gre { parent: Some(name("eth0")), remote: Some(remote.into()), local: None, ..full })
+        let mut full = Gre::full_for_tests(GreForm::Gre);
+        let (parent, remote) = (Some(name("eth0")), Some(remote.into()));
+        full.outer = TunnelFields { parent, remote, local: None, ..full.outer };
+        Kind::Gre(full)
     };
     let mut state = NetState::default();
     let tunnel = link(&sandbox("a"), "t0", case_kind([10, 51, 0, 2]));
     state.scope(&sandbox("a")).add_link(tunnel);
     node.converge(&state);
     let pod = state.scope(&sandbox("a")).links.get_mut(&name("t0")).unwrap();
-    gre(pod).ttl = Some(77);
+    gre(pod).outer.ttl = Some(77);
     gre(pod).okey = Some(NumberOrNone(Some(12)));
     pod.attrs.alias = Some("also".to_owned());
     let plan = node.plan(&state);
     survive_every_fault(&node, &plan, &[FAIL, Fault::Crash]);
     node.converge(&state);
     // A remote address is set at creation or not at all.
-    gre(state.scope(&sandbox("a")).links.get_mut(&name("t0")).unwrap()).remote = Some([0, 0, 0, 0].into());
+    gre(state.scope(&sandbox("a")).links.get_mut(&name("t0")).unwrap()).outer.remote =
+        Some([0, 0, 0, 0].into());
     let plan = node.converge(&state);
     assert!(plan.to_string().contains("cannot make this change of `remote`"), "{plan}");
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Enforcement, INHERIT_TOS, LinkKind, NumberOrNone, tunnel};
+use super::{Enforcement, INHERIT_TOS, LinkKind, NumberOrNone, TunnelFields, tunnel};
 use crate::name::IfName;
 use crate::problem::Problems;
 
@@ -18,21 +18,9 @@ const ETHERNET_HEADER: u32 = 14;
 pub struct Gre {
     /// Which of the kernel's four GRE kinds it is.
     pub form: GreForm,
-    /// Remote endpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remote: Option<IpAddr>,
-    /// Local endpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub local: Option<IpAddr>,
-    /// Parent link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<IfName>,
-    /// TTL; 0: inherited from the inner packet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ttl: Option<u8>,
-    /// Outer DS field; [`super::INHERIT_TOS`]: inherited from the inner packet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tos: Option<u8>,
+    /// Endpoints and outer header.
+    #[serde(flatten)]
+    pub outer: TunnelFields,
     /// Key of ingress packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ikey: Option<NumberOrNone>,
@@ -45,21 +33,9 @@ pub struct Gre {
     /// Whether packets have a checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csum: Option<bool>,
-    /// IPv4 only: DF bit of outer packets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pmtudisc: Option<bool>,
     /// IPv4 only: whether the DF bit of inner packets is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignore_df: Option<bool>,
-    /// IPv6 only: encapsulation limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub encap_limit: Option<NumberOrNone>,
-    /// IPv6 only: flow label.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub flow_label: Option<u32>,
-    /// Firewall mark of outer packets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fwmark: Option<u32>,
 }
 
 /// Inner and outer protocol of a GRE tunnel.
@@ -119,24 +95,14 @@ impl Gre {
     #[doc(hidden)]
     pub fn full_for_tests(form: GreForm) -> Self {
         let ipv6 = form.is_ipv6();
-        let ends = if ipv6 { ["fd00::1", "fd00::2"] } else { ["10.0.0.1", "10.0.0.2"] };
-        let [local, remote] = ends.map(|end| end.parse().ok());
         Self {
             form,
-            remote,
-            local,
-            parent: IfName::new("up0").ok(),
-            ttl: Some(9),
-            tos: Some(0x10),
+            outer: TunnelFields::full_for_tests(ipv6),
             ikey: Some(NumberOrNone(Some(7))),
             okey: Some(NumberOrNone(None)),
             seq: Some(true),
             csum: Some(true),
-            pmtudisc: Some(false).filter(|_| !ipv6),
             ignore_df: Some(true).filter(|_| !ipv6),
-            encap_limit: Some(NumberOrNone(Some(4))).filter(|_| ipv6),
-            flow_label: Some(0x4_2042).filter(|_| ipv6),
-            fwmark: Some(3),
         }
     }
 }
@@ -149,10 +115,12 @@ impl LinkKind for Gre {
     const ON_UPLINK: bool = false;
 
     fn samples() -> Vec<Self> {
+        let mut with_inherited_tos = Self::full_for_tests(GreForm::Ip6gretap);
+        with_inherited_tos.outer.tos = Some(INHERIT_TOS);
         [GreForm::Gre, GreForm::Gretap, GreForm::Ip6gre, GreForm::Ip6gretap]
             .map(Self::full_for_tests)
             .into_iter()
-            .chain([Self { tos: Some(INHERIT_TOS), ..Self::full_for_tests(GreForm::Ip6gretap) }])
+            .chain([with_inherited_tos])
             .collect()
     }
 
@@ -172,58 +140,44 @@ impl LinkKind for Gre {
         ];
         let options = options.into_iter().filter(|is_on| *is_on).map(|_| OPTION).sum::<u32>();
         let inner = if self.form.is_ethernet() { ETHERNET_HEADER } else { 0 };
-        tunnel::outer_header(self.form.is_ipv6(), self.encap_limit) + HEADER + options + inner
+        self.outer.header(self.form.is_ipv6()) + HEADER + options + inner
     }
 
     fn parent(&self) -> Option<&IfName> {
-        self.parent.as_ref()
+        self.outer.parent.as_ref()
     }
 
     fn set_parent(&mut self, parent: IfName) {
-        self.parent = Some(parent);
+        self.outer.parent = Some(parent);
     }
 
     fn set_endpoints(&mut self, local: IpAddr, remote: IpAddr) {
         self.form = GreForm::new(self.form.is_ethernet(), remote.is_ipv6());
-        self.remote = Some(remote);
-        self.local = self.local.or(Some(local));
+        self.outer.set_endpoints(local, remote);
     }
 
     fn with_defaults(self) -> Self {
-        let unset = Some(tunnel::unset(self.form.is_ipv6()));
+        let pmtudisc = self.ignore_df != Some(true);
         Self {
-            remote: self.remote.or(unset),
-            local: self.local.or(unset),
-            ttl: self.ttl.or(Some(tunnel::DEFAULT_TTL)),
-            tos: self.tos.or(Some(0)),
+            form: self.form,
+            outer: self.outer.with_defaults(self.form.is_ipv6(), tunnel::DEFAULT_TTL, pmtudisc),
             ikey: self.ikey.or(Some(NumberOrNone(None))),
             okey: self.okey.or(Some(NumberOrNone(None))),
             seq: self.seq.or(Some(false)),
             csum: self.csum.or(Some(false)),
-            pmtudisc: self.pmtudisc.or(Some(self.ignore_df != Some(true))),
             ignore_df: self.ignore_df.or(Some(false)),
-            encap_limit: self.encap_limit.or(Some(NumberOrNone(None))),
-            flow_label: self.flow_label.or(Some(0)),
-            fwmark: self.fwmark.or(Some(0)),
-            ..self
         }
     }
 
     fn recreate_field(&self, desired: &Self) -> Option<&'static str> {
-        let point_to_point = desired.form == GreForm::Gre;
-        tunnel::recreate_field((self.remote, desired.remote), (&self.parent, &desired.parent), point_to_point)
+        self.outer.recreate_field(&desired.outer, desired.form == GreForm::Gre)
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
-        let form = (self.form.name(), self.form.is_ipv6());
-        tunnel::check_ends([self.local, self.remote], form, path, problems);
-        tunnel::check_ipv6_only((self.encap_limit, self.flow_label), form, path, problems);
-        let ipv4_only = [("pmtuDisc", self.pmtudisc), ("ignoreDf", self.ignore_df)];
-        for (field, _) in ipv4_only.iter().filter(|(_, stated)| stated.is_some() && self.form.is_ipv6()) {
-            let message = format!("{} uses IPv6, which has no such field", self.form.name());
-            problems.invalid(format!("{path}.{field}"), message);
-        }
-        if self.ignore_df == Some(true) && self.pmtudisc == Some(true) {
+        let (kind, ipv6) = (self.form.name(), self.form.is_ipv6());
+        self.outer.check(kind, ipv6, path, problems);
+        tunnel::check_ipv4_only(("ignoreDf", self.ignore_df.is_some()), kind, ipv6, path, problems);
+        if self.ignore_df == Some(true) && self.outer.pmtudisc == Some(true) {
             let message = "mutually exclusive with `pmtuDisc`";
             problems.invalid(format!("{path}.ignoreDf"), message);
         }
@@ -241,7 +195,9 @@ mod tests {
             .map(|form| plain(form).overhead());
         assert_eq!(bytes, [24, 38, 44, 58]);
         assert_eq!(Gre { okey: Some(NumberOrNone(Some(0))), ..plain(GreForm::Gre) }.overhead(), 28);
-        assert_eq!(Gre { encap_limit: Some(NumberOrNone(Some(4))), ..plain(GreForm::Ip6gre) }.overhead(), 52);
+        let mut limited = plain(GreForm::Ip6gre);
+        limited.outer.encap_limit = Some(NumberOrNone(Some(4)));
+        assert_eq!(limited.overhead(), 52);
     }
 
     #[test]
