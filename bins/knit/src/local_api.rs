@@ -72,26 +72,7 @@ macro_rules! requests {
     };
 }
 
-requests! {
-    /// Applies objects.
-    apply(ApplyRequest) -> ApplyResponse;
-    /// Deletes objects.
-    delete_objects(DeleteObjectsRequest) -> DeleteObjectsResponse;
-    /// Rolls back the last apply or delete.
-    undo(UndoRequest) -> UndoResponse;
-    /// Lists objects with their status.
-    list_objects(ListObjectsRequest) -> ListObjectsResponse;
-    /// Returns what Knit has configured, problems and drift.
-    get_status(GetStatusRequest) -> GetStatusResponse;
-    /// Registers a sandbox.
-    add_sandbox(AddSandboxRequest) -> AddSandboxResponse;
-    /// Changes the labels of a sandbox.
-    label_sandbox(LabelSandboxRequest) -> LabelSandboxResponse;
-    /// Deletes a sandbox with its interfaces.
-    end_sandbox(EndSandboxRequest) -> EndSandboxResponse;
-    /// Lists sandboxes with their interfaces.
-    list_sandboxes(ListSandboxesRequest) -> ListSandboxesResponse;
-}
+knit_kni::standalone_calls!(requests);
 
 /// Prints repaired drift to standard error.
 pub fn print_repairs(repairs: &[String]) {

@@ -11,6 +11,7 @@ mod error;
 pub mod frame;
 pub mod json;
 mod reason;
+mod standalone_calls;
 
 pub use client::{Client, DEFAULT_SOCKET, Stream};
 pub use detail::RpcError;

@@ -56,7 +56,7 @@ fn reason(why: &Error) -> Reason {
 
 /// Every method calls the function of its name.
 macro_rules! served {
-    ($($name:ident($request:ident) -> $answer:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident($request:ident) -> $answer:ident;)*) => {
         #[tonic::async_trait]
         impl Service for Services {
             $(
@@ -68,14 +68,4 @@ macro_rules! served {
     };
 }
 
-served! {
-    apply(ApplyRequest) -> ApplyResponse;
-    delete_objects(DeleteObjectsRequest) -> DeleteObjectsResponse;
-    undo(UndoRequest) -> UndoResponse;
-    list_objects(ListObjectsRequest) -> ListObjectsResponse;
-    get_status(GetStatusRequest) -> GetStatusResponse;
-    add_sandbox(AddSandboxRequest) -> AddSandboxResponse;
-    label_sandbox(LabelSandboxRequest) -> LabelSandboxResponse;
-    end_sandbox(EndSandboxRequest) -> EndSandboxResponse;
-    list_sandboxes(ListSandboxesRequest) -> ListSandboxesResponse;
-}
+knit_kni::standalone_calls!(served);

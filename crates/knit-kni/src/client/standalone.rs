@@ -25,23 +25,4 @@ macro_rules! calls {
     };
 }
 
-calls! {
-    /// Applies objects.
-    apply(ApplyRequest) -> ApplyResponse;
-    /// Deletes objects.
-    delete_objects(DeleteObjectsRequest) -> DeleteObjectsResponse;
-    /// Reverts the last change of objects.
-    undo(UndoRequest) -> UndoResponse;
-    /// Lists objects with their status.
-    list_objects(ListObjectsRequest) -> ListObjectsResponse;
-    /// Returns the applied state, problems and drift.
-    get_status(GetStatusRequest) -> GetStatusResponse;
-    /// Adds a sandbox.
-    add_sandbox(AddSandboxRequest) -> AddSandboxResponse;
-    /// Changes a sandbox's labels.
-    label_sandbox(LabelSandboxRequest) -> LabelSandboxResponse;
-    /// Removes everything from a sandbox, and ends it.
-    end_sandbox(EndSandboxRequest) -> EndSandboxResponse;
-    /// Lists sandboxes with their interfaces.
-    list_sandboxes(ListSandboxesRequest) -> ListSandboxesResponse;
-}
+crate::standalone_calls!(calls);
