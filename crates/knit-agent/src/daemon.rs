@@ -232,12 +232,28 @@ impl Handle {
         &self,
         query: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, Problem> {
+        self.send_query(query)?.await.map_err(|_| stopped())
+    }
+
+    /// [`Self::query`] that blocks the thread until it is done.
+    pub fn query_blocking<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.send_query(query)?.blocking_recv().map_err(|_| stopped())
+    }
+
+    fn send_query<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<oneshot::Receiver<T>, Problem> {
         let (answer, answered) = oneshot::channel();
         let run = move |node: &mut Node| {
+            // A caller that is gone needs no result.
             let _ = answer.send(query(node));
         };
         self.sender.send(Message::Query(Box::new(run))).map_err(|_| stopped())?;
-        answered.await.map_err(|_| stopped())
+        Ok(answered)
     }
 
     /// Submits events of a watch. They are handled in the order of these calls.

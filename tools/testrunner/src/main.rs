@@ -3,6 +3,7 @@
 mod checks;
 mod ci;
 mod fresh;
+mod metadata;
 mod python;
 mod suite;
 mod test;

@@ -3,11 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use knit_model::problem::Problem;
-use tokio::sync::oneshot;
-
-use super::{Handle, Message, stopped};
-use crate::node::Node;
+use super::Handle;
 
 /// One reason why the node is not ready for new pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,18 +32,5 @@ impl Handle {
             Some(blocker) => all.insert(condition, blocker),
             None => all.remove(condition),
         };
-    }
-
-    /// Runs a query on the loop's thread and blocks until it is done.
-    pub fn query_blocking<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&mut Node) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
-        let (answer, answered) = oneshot::channel();
-        let run = move |node: &mut Node| {
-            let _ = answer.send(query(node));
-        };
-        self.sender.send(Message::Query(Box::new(run))).map_err(|_| stopped())?;
-        answered.blocking_recv().map_err(|_| stopped())
     }
 }

@@ -7,6 +7,8 @@ use anyhow::{Context, Result, bail};
 use knit_dev::{places, process};
 use serde::Deserialize;
 
+use crate::metadata;
+
 const PAGE: &str = "ARCHITECTURE.md";
 /// The header of the table.
 const HEADER: &str = "| crate | owns | depends on |";
@@ -74,10 +76,6 @@ fn documented(page: &str) -> Result<Dependencies> {
 
 fn actual() -> Result<Dependencies> {
     #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
     struct Package {
         name: String,
         dependencies: Vec<Dependency>,
@@ -88,19 +86,9 @@ fn actual() -> Result<Dependencies> {
         kind: Option<String>,
         path: Option<String>,
     }
-    let mut cargo = process::cargo();
-    cargo.current_dir(places::workspace()).args([
-        "metadata",
-        "--no-deps",
-        "--locked",
-        "--format-version",
-        "1",
-    ]);
-    let metadata: Metadata = serde_json::from_str(&process::output(&mut cargo)?).context("cargo metadata")?;
     // Tests may use more: only what is built into a crate counts.
     let is_built_in = |dependency: &&Dependency| dependency.kind.is_none() && dependency.path.is_some();
-    Ok(metadata
-        .packages
+    Ok(metadata::packages::<Package>()?
         .into_iter()
         .map(|package| {
             let names =

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::count::Count;
 use super::{Request, kinds};
+use crate::metadata;
 use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
@@ -230,24 +231,11 @@ fn build(selection: &Selection<'_>) -> Result<Vec<Program>> {
 
 fn all_targets() -> Result<Vec<(String, Target)>> {
     #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Package>,
-    }
-    #[derive(Deserialize)]
     struct Package {
         name: String,
         targets: Vec<Target>,
     }
-    let mut cargo = process::cargo();
-    cargo.current_dir(places::workspace()).args([
-        "metadata",
-        "--no-deps",
-        "--locked",
-        "--format-version",
-        "1",
-    ]);
-    let metadata: Metadata = serde_json::from_str(&process::output(&mut cargo)?).context("cargo metadata")?;
-    let packages = metadata.packages.into_iter();
+    let packages = metadata::packages::<Package>()?.into_iter();
     Ok(packages
         .flat_map(|package| package.targets.into_iter().map(move |target| (package.name.clone(), target)))
         .collect())
