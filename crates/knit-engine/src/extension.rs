@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use ipnet::IpNet;
 use knit_ipam::Time;
+use knit_model::report::InterfaceReport;
 use knit_model::{IfName, Sandbox};
 use serde::{Deserialize, Serialize};
 
@@ -145,21 +145,12 @@ pub struct PendingNotification {
     pub extension: String,
     /// The pod, as it was.
     pub sandbox: Sandbox,
-    /// The removed interfaces.
-    pub interfaces: Vec<RemovedInterface>,
+    /// The last reports of the removed interfaces.
+    pub interfaces: Vec<InterfaceReport>,
     /// The extension's receipts for them.
     pub receipts: Vec<Receipt>,
     /// When the interfaces were removed.
     pub since: Time,
-}
-
-/// An interface of an invocation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RemovedInterface {
-    /// Its name.
-    pub name: IfName,
-    /// Its addresses, if it was ever ready.
-    pub addresses: Vec<IpNet>,
 }
 
 /// An invocation for the host to execute.
@@ -178,7 +169,7 @@ pub struct Invocation {
     /// The pod.
     pub sandbox: Sandbox,
     /// The interfaces: to be attached, attached, or removed, depending on the phase.
-    pub interfaces: Vec<RemovedInterface>,
+    pub interfaces: Vec<InterfaceReport>,
     /// Receipts of earlier extensions for the same attach; after a detach, the extension's own receipts.
     pub earlier: Vec<Receipt>,
 }

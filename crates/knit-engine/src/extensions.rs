@@ -18,9 +18,7 @@ use crate::extension::{
 };
 use crate::state::{ObjectKey, State};
 
-pub(crate) use notifications::{
-    end_receipts, end_stale_receipts, notified, notify, removed_interface, send_due,
-};
+pub(crate) use notifications::{end_receipts, end_stale_receipts, last_report, notified, notify, send_due};
 pub use registry::{ExtensionRegistration, ExtensionRemoval};
 pub(crate) use registry::{register, remove};
 

@@ -96,18 +96,12 @@ impl ChainedInterface {
         let kind = list.as_ref().and_then(|list| list.get("plugins")?.get(0)?.get("type")?.as_str());
         InterfaceReport {
             field: self.origin.field.clone(),
-            name: self.interface.clone(),
             kind: kind.unwrap_or_default().to_owned(),
             addresses: self.addresses(),
             mac: reported.and_then(|reported| reported.get("mac")?.as_str()?.parse().ok()),
             mtu: reported.and_then(|reported| u32::try_from(reported.get("mtu")?.as_u64()?).ok()),
-            peer: None,
-            master: None,
-            vlans: None,
-            vrf: None,
-            details: Vec::new(),
-            limited: false,
             ready: self.is_ready(),
+            ..InterfaceReport::named(self.interface.clone())
         }
     }
 

@@ -94,39 +94,13 @@ impl State {
 /// Whether any intent of the object selects this sandbox.
 pub(crate) fn selects_pod(stored: &StoredObject, sandbox: &Sandbox) -> bool {
     let namespace = &stored.object.namespace;
-    stored.intents.iter().any(|intent| match &intent.spec {
-        IntentSpec::Interface(spec) => spec.pods.matches(namespace, sandbox),
-        IntentSpec::LinkChange(spec) => spec.pods.matches(namespace, sandbox),
-        IntentSpec::Routing(spec) => spec.pods.matches(namespace, sandbox),
-        IntentSpec::Socket(spec) => spec.pods.matches(namespace, sandbox),
-        IntentSpec::PluginChain(spec) => spec.pods.matches(namespace, sandbox),
-        IntentSpec::Rejected(spec) => spec.pods.matches(namespace, sandbox),
-        IntentSpec::Bridge(_)
-        | IntentSpec::Uplink(_)
-        | IntentSpec::Network(_)
-        | IntentSpec::RequiredExtensions(_)
-        | IntentSpec::Quota(_)
-        | IntentSpec::NodeRoutes(_)
-        | IntentSpec::AddressPool(_)
-        | IntentSpec::EgressGateway(_) => false,
-    })
+    let mut selectors = stored.intents.iter().filter_map(|intent| intent.spec.pods());
+    selectors.any(|pods| pods.matches(namespace, sandbox))
 }
 
 /// How many interfaces and items a pod has when the object is complete.
 pub(crate) fn entry_count(stored: &StoredObject) -> usize {
-    let specs = stored.intents.iter().map(|intent| &intent.spec);
-    let is_in_pod = |spec: &&IntentSpec| {
-        matches!(
-            spec,
-            IntentSpec::Interface(_)
-                | IntentSpec::LinkChange(_)
-                | IntentSpec::Routing(_)
-                | IntentSpec::Socket(_)
-                | IntentSpec::PluginChain(_)
-                | IntentSpec::Rejected(_)
-        )
-    };
-    specs.filter(is_in_pod).count()
+    stored.intents.iter().filter(|intent| intent.spec.pods().is_some()).count()
 }
 
 fn phase(stored: &StoredObject, pods: &[PodReport], bridges: &[BridgeReport], problems: &[Problem]) -> Phase {

@@ -78,6 +78,28 @@ pub enum IntentSpec {
     Rejected(Box<RejectedIntent>),
 }
 
+impl IntentSpec {
+    /// The pods that it selects; `None` for an intent that concerns the node or the namespace.
+    pub fn pods(&self) -> Option<&Selector> {
+        match self {
+            Self::Interface(spec) => Some(&spec.pods),
+            Self::LinkChange(spec) => Some(&spec.pods),
+            Self::Routing(spec) => Some(&spec.pods),
+            Self::Socket(spec) => Some(&spec.pods),
+            Self::PluginChain(spec) => Some(&spec.pods),
+            Self::Rejected(spec) => Some(&spec.pods),
+            Self::Bridge(_)
+            | Self::Uplink(_)
+            | Self::Network(_)
+            | Self::RequiredExtensions(_)
+            | Self::Quota(_)
+            | Self::NodeRoutes(_)
+            | Self::AddressPool(_)
+            | Self::EgressGateway(_) => None,
+        }
+    }
+}
+
 /// A pool of addresses that nodes claim blocks of for their pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressPoolIntent {

@@ -223,10 +223,12 @@ impl fmt::Display for ItemReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceReport {
     /// The field of the object that it comes from, such as `spec.networkAttachments[0]`.
+    #[serde(default)]
     pub field: String,
     /// Its name in the pod.
     pub name: IfName,
     /// Its kind.
+    #[serde(default)]
     pub kind: String,
     /// Its addresses.
     pub addresses: Vec<IpNet>,
@@ -251,7 +253,29 @@ pub struct InterfaceReport {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited: bool,
     /// Whether it is applied.
+    #[serde(default)]
     pub ready: bool,
+}
+
+impl InterfaceReport {
+    /// The report of an interface of which only the name is known.
+    pub fn named(name: IfName) -> Self {
+        Self {
+            field: String::new(),
+            name,
+            kind: String::new(),
+            addresses: Vec::new(),
+            mac: None,
+            mtu: None,
+            peer: None,
+            master: None,
+            vlans: None,
+            vrf: None,
+            details: Vec::new(),
+            limited: false,
+            ready: false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -272,5 +296,13 @@ mod tests {
         let older = r#"{"field":"spec.routes[0]","description":"route 10.9.0.0/16","ready":true}"#;
         let item: ItemReport = serde_json::from_str(older).unwrap();
         assert_eq!((item.kind, item.to_string().as_str()), (ItemKind::Other, "route 10.9.0.0/16"));
+    }
+
+    #[test]
+    fn a_journalled_interface_with_only_name_and_addresses_is_read_as_a_report() {
+        let stored = r#"{"name":"net1","addresses":["10.1.0.2/24"]}"#;
+        let report: InterfaceReport = serde_json::from_str(stored).unwrap();
+        let named = InterfaceReport::named("net1".parse().unwrap());
+        assert_eq!(report, InterfaceReport { addresses: vec!["10.1.0.2/24".parse().unwrap()], ..named });
     }
 }

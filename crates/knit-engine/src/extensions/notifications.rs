@@ -6,12 +6,13 @@
 use std::collections::BTreeSet;
 
 use knit_ipam::Time;
+use knit_model::report::InterfaceReport;
 use knit_model::{IfName, SandboxId};
 
 use super::{InFlightInvocation, ReceiptsEnded, Retry};
 use crate::call::{ATTACHMENT_KIND, CallId};
 use crate::event::{Effect, Record, Unit};
-use crate::extension::{HookPhase, Invocation, PendingNotification, Receipt, RemovedInterface};
+use crate::extension::{HookPhase, Invocation, PendingNotification, Receipt};
 use crate::pending_calls;
 use crate::state::State;
 use crate::step::Effects;
@@ -78,8 +79,7 @@ fn notifications(
         }
         let touched =
             |pair: &&(IfName, u64)| receipts.iter().any(|receipt| receipt.interfaces.contains(pair));
-        let interfaces =
-            gone.iter().filter(touched).map(|(name, _)| removed_interface(state, id, name)).collect();
+        let interfaces = gone.iter().filter(touched).map(|(name, _)| last_report(state, id, name)).collect();
         all.push(PendingNotification {
             id: state.extensions.next_id(now, all.len() as u64),
             extension: name.clone(),
@@ -92,20 +92,14 @@ fn notifications(
     all
 }
 
-/// An interface with its current or last addresses.
-pub(crate) fn removed_interface(state: &State, id: &SandboxId, name: &IfName) -> RemovedInterface {
+/// The current or last report of an interface that a call requested.
+pub(crate) fn last_report(state: &State, id: &SandboxId, name: &IfName) -> InterfaceReport {
     let unit_state = state.units.get(&Unit::Sandbox(id.clone()));
     let mut reports = unit_state.into_iter().flat_map(|unit_state| &unit_state.interfaces);
     let report = reports.find(|(object, report)| object.kind == ATTACHMENT_KIND && report.name == *name);
-    let addresses = match report {
-        Some((_, report)) => report.addresses.clone(),
-        None => state
-            .attachments
-            .chained(&(id.clone(), name.clone()))
-            .map(|there| there.addresses())
-            .unwrap_or_default(),
-    };
-    RemovedInterface { name: name.clone(), addresses }
+    let chained = || state.attachments.chained(&(id.clone(), name.clone())).map(|chained| chained.report());
+    let report = report.map(|(_, report)| report.clone()).or_else(chained);
+    report.unwrap_or_else(|| InterfaceReport::named(name.clone()))
 }
 
 impl State {

@@ -156,11 +156,7 @@ fn invoke(
         phase: run.phase,
         attach: call.clone(),
         sandbox: run.sandbox.clone(),
-        interfaces: run
-            .interfaces
-            .iter()
-            .map(|(name, _)| extensions::removed_interface(state, id, name))
-            .collect(),
+        interfaces: run.interfaces.iter().map(|(name, _)| extensions::last_report(state, id, name)).collect(),
         earlier,
     })));
 }

@@ -43,24 +43,11 @@ pub(super) fn all(state: &mut State, sandbox: &Sandbox, tap: &Tap, resolved: &mu
 fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
     for (object, stored) in &state.objects {
         for intent in &stored.intents {
-            let pods = match &intent.spec {
-                IntentSpec::Interface(spec) => &spec.pods,
-                IntentSpec::LinkChange(spec) => &spec.pods,
-                IntentSpec::Routing(spec) => &spec.pods,
-                IntentSpec::Socket(spec) => &spec.pods,
-                IntentSpec::PluginChain(spec) => &spec.pods,
-                IntentSpec::Bridge(_)
-                | IntentSpec::Uplink(_)
-                | IntentSpec::Network(_)
-                | IntentSpec::RequiredExtensions(_)
-                | IntentSpec::Quota(_)
-                | IntentSpec::NodeRoutes(_)
-                | IntentSpec::AddressPool(_)
-                | IntentSpec::EgressGateway(_)
-                // Reported anyway.
-                | IntentSpec::Rejected(_) => continue,
-            };
-            if pods.matches(&object.namespace, sandbox) {
+            // A rejected request is reported anyway.
+            if matches!(intent.spec, IntentSpec::Rejected(_)) {
+                continue;
+            }
+            if intent.spec.pods().is_some_and(|pods| pods.matches(&object.namespace, sandbox)) {
                 resolved.requesters.insert(object.clone());
                 let message = format!(
                     "pod {} is a virtual machine: objects cannot add interfaces to it",

@@ -5,10 +5,11 @@ use std::time::Duration;
 use knit_engine::State;
 use knit_engine::extension::{
     ExtensionProtocol, ExtensionSpec, FailPolicy, HookPhase, Invocation, InvocationOutcome, Receipt,
-    RegisteredExtension, RemovedInterface,
+    RegisteredExtension,
 };
 use knit_kni::{kni, v1};
 use knit_model::SandboxId;
+use knit_model::report::InterfaceReport;
 
 use super::super::pods;
 use super::missed;
@@ -77,7 +78,7 @@ fn pod(state: &State, invocation: &Invocation) -> v1::Pod {
     }
 }
 
-fn interface(removed: &RemovedInterface) -> v1::Interface {
+fn interface(removed: &InterfaceReport) -> v1::Interface {
     let addresses = removed.addresses.iter().map(|address| v1::Address {
         address: address.addr().to_string(),
         prefix_length: u32::from(address.prefix_len()),
