@@ -122,6 +122,15 @@ impl Cri {
         self.runtime.block_on(self.connection.run(name, labels))
     }
 
+    /// Starts a pod and removes it; returns how long each took.
+    pub fn time_sandbox(&self, name: &str) -> Result<(Duration, Duration)> {
+        let start = Instant::now();
+        let sandbox = self.run(name)?;
+        let (started, start) = (start.elapsed(), Instant::now());
+        self.remove(&sandbox.id)?;
+        Ok((started, start.elapsed()))
+    }
+
     /// The process that holds the namespaces of a running pod.
     pub fn process(&self, socket: &Path, id: &str) -> Result<u32> {
         let request = async {

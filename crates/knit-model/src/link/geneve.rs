@@ -112,15 +112,7 @@ impl LinkKind for Geneve {
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
-        if self.vni >= 1 << 24 {
-            problems.invalid(
-                format!("{path}.vni"),
-                format!("VNI {} exceeds 24 bits, the largest is 16777215", self.vni),
-            );
-        }
-        if self.port == Some(0) {
-            problems.invalid(format!("{path}.port"), "port 0 is not a valid port");
-        }
+        tunnel::check_vni_and_port(self.vni, self.port, path, problems);
         if self.remote.is_some_and(|remote| remote.is_multicast() || remote.is_unspecified()) {
             problems.invalid(format!("{path}.remote"), "the remote address must be a unicast address");
         }

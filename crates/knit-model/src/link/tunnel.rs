@@ -41,6 +41,17 @@ pub(super) fn outer_header(ipv6: bool, limit: Option<NumberOrNone>) -> u32 {
     }
 }
 
+/// Checks the identifier and the UDP port of a virtual network.
+pub(super) fn check_vni_and_port(vni: u32, port: Option<u16>, path: &str, problems: &mut Problems) {
+    if vni >= 1 << 24 {
+        let message = format!("VNI {vni} exceeds 24 bits, the largest is 16777215");
+        problems.invalid(format!("{path}.vni"), message);
+    }
+    if port == Some(0) {
+        problems.invalid(format!("{path}.port"), "port 0 is not a valid port");
+    }
+}
+
 /// The endpoints and outer header of GRE and IP tunnels. All but the parent can be changed on an existing link.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelFields {

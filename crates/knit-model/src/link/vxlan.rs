@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Enforcement, LinkKind};
+use super::{Enforcement, LinkKind, tunnel};
 use crate::mac::Mac;
 use crate::name::IfName;
 use crate::problem::Problems;
@@ -125,15 +125,7 @@ impl LinkKind for Vxlan {
     }
 
     fn check(&self, path: &str, problems: &mut Problems) {
-        if self.vni >= 1 << 24 {
-            problems.invalid(
-                format!("{path}.vni"),
-                format!("VNI {} exceeds 24 bits, the largest is 16777215", self.vni),
-            );
-        }
-        if self.port == Some(0) {
-            problems.invalid(format!("{path}.port"), "port 0 is not a valid port");
-        }
+        tunnel::check_vni_and_port(self.vni, self.port, path, problems);
         if let (Some(local), Some(remote)) = (self.local, self.remote)
             && local.is_ipv4() != remote.is_ipv4()
         {

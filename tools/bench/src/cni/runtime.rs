@@ -49,13 +49,10 @@ fn pods(report: &mut Report, knit: &Cri, reference: &Cri) -> Result<()> {
     let [mut run, mut remove, mut reference_run, mut reference_remove] = [const { Samples::new() }; 4];
     for round in 0..WARM_UP + ROUNDS {
         let pod = |cri: &Cri, run: &mut Samples, remove: &mut Samples| {
-            let start = Instant::now();
-            let pod = cri.run(&format!("pod-{round}"))?;
-            let (took, start) = (start.elapsed(), Instant::now());
-            cri.remove(&pod.id)?;
+            let (started, removed) = cri.time_sandbox(&format!("pod-{round}"))?;
             if round >= WARM_UP {
-                run.add_warm(took);
-                remove.add_warm(start.elapsed());
+                run.add_warm(started);
+                remove.add_warm(removed);
             }
             Ok(())
         };

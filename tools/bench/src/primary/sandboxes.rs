@@ -30,14 +30,10 @@ pub fn sequential(report: &mut Report, clusters: &Clusters, rounds: usize, with:
     let [mut run, mut remove, mut reference_run, mut reference_remove] = [const { Samples::new() }; 4];
     for round in 0..rounds + WARM_UP {
         let pod = |cluster: &BenchCluster, run: &mut Samples, remove: &mut Samples| {
-            let cri = &cluster.node().cri;
-            let start = Instant::now();
-            let pod = cri.run(&format!("one-{round}"))?;
-            let (took, start) = (start.elapsed(), Instant::now());
-            cri.remove(&pod.id)?;
+            let (started, removed) = cluster.node().cri.time_sandbox(&format!("one-{round}"))?;
             if round >= WARM_UP {
-                run.add_warm(took);
-                remove.add_warm(start.elapsed());
+                run.add_warm(started);
+                remove.add_warm(removed);
             }
             Ok(())
         };
