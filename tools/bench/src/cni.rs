@@ -20,6 +20,7 @@ use super::reference::{self, Reference};
 use knit_dev::packages::{self, Purpose};
 use knit_report::{Goal, Report};
 use knit_report::{Samples, WARM_UP};
+use knit_testcluster::Profile;
 use knit_testcluster::binaries::{self, Binaries};
 
 /// The number of pods; their links are deleted together.
@@ -38,7 +39,7 @@ const REFERENCE_DEL: &str = "reference CNI bridge plugin DEL";
 pub fn run(rounds: u32) -> Result<Report> {
     packages::ensure(&[Purpose::Bench, Purpose::Cluster])?;
     raise_descriptor_limit()?;
-    let programs = binaries::build()?;
+    let programs = binaries::build(Profile::Release)?;
     let cleanup = Cleanup::new()?;
     let host = scratch_host()?;
     let mut report = host.enter(|| on_namespaces(&programs, &cleanup, rounds as usize + WARM_UP))??;

@@ -20,6 +20,7 @@ use super::cri::Cri;
 use knit_dev::packages::{self, Purpose};
 use knit_report::Samples;
 use knit_report::{Goal, Report};
+use knit_testcluster::Profile;
 use knit_testcluster::binaries;
 use knit_testcluster::down;
 use knit_testcluster::runtime_nodes::{self, RuntimeNodes};
@@ -68,7 +69,7 @@ struct Node {
 pub fn run(options: &Options) -> Result<Report> {
     packages::ensure(&[Purpose::Bench, Purpose::Cluster])?;
     let rounds = if options.quick { 5 } else { 40 };
-    let built = binaries::build()?;
+    let built = binaries::build(Profile::Release)?;
     let multus = networks::multus()?;
     let cleanup = Cleanup::new()?;
     let mut report = Report::default();

@@ -20,8 +20,8 @@ use super::cleanup::Cleanup;
 use cluster::BenchCluster;
 use knit_dev::packages::{self, Purpose};
 use knit_report::Report;
-use knit_testcluster::Network;
 use knit_testcluster::binaries;
+use knit_testcluster::{Network, Profile};
 
 /// Arguments of `bench primary`.
 #[derive(Args)]
@@ -79,7 +79,7 @@ pub fn run(options: &Options) -> Result<Report> {
     raise_descriptor_limit()?;
     let scale = options.scale();
     let cleanup = Cleanup::new()?;
-    binaries::build()?;
+    binaries::build(Profile::Release)?;
     let mut report = Report::default();
     report.note_machine("at the start")?;
     let clusters = Clusters {

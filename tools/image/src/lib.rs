@@ -11,6 +11,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use self::archive::{ArchiveInfo, Image, Layer};
+pub use self::product::Profile;
+
 use self::product::Product;
 use knit_dev::places;
 use knit_dev::process;
@@ -26,11 +28,14 @@ const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 
 /// Runs `cargo xtask image`: builds and writes the image and prints a summary; with `check`, also builds it in another
 /// directory and compares.
-pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
+pub fn command(output: Option<PathBuf>, check: bool, profile: Profile) -> Result<()> {
+    if check && profile != Profile::Release {
+        bail!("only an image of the profile release is reproducible: `--check` needs it");
+    }
     let checkout = places::workspace();
-    let (product, builds) = Product::find(checkout)?;
+    let (product, builds) = Product::find(checkout, profile)?;
     let revision = revision::of(checkout)?;
-    let binaries = product.build(checkout, &builds)?;
+    let binaries = product.build(checkout, &builds, profile)?;
     if revision::of(checkout)? != revision {
         bail!("the checkout changed during the build, so no revision label would be correct: run it again");
     }
@@ -57,19 +62,19 @@ pub fn command(output: Option<PathBuf>, check: bool) -> Result<()> {
 }
 
 /// Writes the image of this checkout for a test cluster, without a revision label and without output.
-pub fn write(output: &Path) -> Result<()> {
+pub fn write(output: &Path, profile: Profile) -> Result<()> {
     let checkout = places::workspace();
-    let (product, builds) = Product::find(checkout)?;
-    let binaries = product.build(checkout, &builds)?;
+    let (product, builds) = Product::find(checkout, profile)?;
+    let binaries = product.build(checkout, &builds, profile)?;
     compose(&product, None, &binaries)?.write(output)?;
     Ok(())
 }
 
 /// Builds the image's binaries; returns their directory.
-pub fn binaries() -> Result<PathBuf> {
+pub fn binaries(profile: Profile) -> Result<PathBuf> {
     let checkout = places::workspace();
-    let (product, builds) = Product::find(checkout)?;
-    product.build(checkout, &builds)
+    let (product, builds) = Product::find(checkout, profile)?;
+    product.build(checkout, &builds, profile)
 }
 
 /// A path that can be pasted into a shell.
@@ -126,7 +131,7 @@ fn check_reproducible(
         .context("cannot create a temporary directory")?;
     let copy = work.path().join("another checkout");
     copy_sources(places::workspace(), &copy)?;
-    let rebuilt = product.build(&copy, &copy.join("target/image"))?;
+    let rebuilt = product.build(&copy, &copy.join("target/image"), Profile::Release)?;
     let second = compose(product, revision, &rebuilt)?.write(&work.path().join("image.tar"))?;
     if first.digest == second.digest {
         println!("a second build in another directory gave the same image");
@@ -190,6 +195,15 @@ mod tests {
         let image = composed(None);
         assert_eq!(image.references, ["localhost/knit:1.2.3"]);
         assert_eq!(image.entrypoint, ["/usr/local/bin/knit"]);
+    }
+
+    #[test]
+    fn an_image_of_the_profile_dev_is_not_checked_for_reproducibility() {
+        let error = command(None, true, Profile::Dev).unwrap_err();
+        assert!(
+            error.to_string().contains("only an image of the profile release is reproducible"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -15,9 +15,12 @@ struct Cli {
     /// Build a second time in another directory, and fail unless both images are identical
     #[arg(long)]
     check: bool,
+    /// How the binaries are built
+    #[arg(long, value_enum, default_value = "release")]
+    profile: knit_image::Profile,
 }
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    knit_image::command(cli.output, cli.check)
+    knit_image::command(cli.output, cli.check, cli.profile)
 }

@@ -1,9 +1,11 @@
 //! Knit's binaries: which ones there are, and how they are built so that the build directory leaves no trace in them.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use serde::Deserialize;
 
 use knit_dev::packages::{self, Purpose};
@@ -14,6 +16,33 @@ use knit_dev::progress::Step;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The name of the architecture in images.
 pub const ARCHITECTURE: &str = "amd64";
+
+/// How the binaries of an image are built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Optimised and reproducible, in a target directory of its own
+    #[default]
+    Release,
+    /// As in a build of the tests, which it shares: neither optimised nor reproducible, but built in seconds
+    Dev,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Dev => "dev",
+        }
+    }
+
+    /// The directory of the binaries below that of the target.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Release => "release",
+            Self::Dev => "debug",
+        }
+    }
+}
 
 /// The binaries that Knit ships, and their metadata.
 #[derive(Debug, PartialEq)]
@@ -54,14 +83,17 @@ struct Target {
 }
 
 impl Product {
-    /// Finds the product of a checkout, and its build directory.
-    pub fn find(checkout: &Path) -> Result<(Self, PathBuf)> {
+    /// Finds the product of a checkout, and the directory for builds with this profile.
+    pub fn find(checkout: &Path, profile: Profile) -> Result<(Self, PathBuf)> {
         let mut metadata = cargo(checkout);
         metadata.args(["metadata", "--no-deps", "--locked", "--format-version", "1"]);
         let text = process::output(&mut metadata)?;
         let metadata: Metadata =
             serde_json::from_str(&text).context("cannot parse the output of `cargo metadata`")?;
-        let builds = metadata.target_directory.join("image");
+        let builds = match profile {
+            Profile::Release => metadata.target_directory.join("image"),
+            Profile::Dev => metadata.target_directory.clone(),
+        };
         Ok((Self::from_metadata(metadata)?, builds))
     }
 
@@ -102,29 +134,61 @@ impl Product {
     }
 
     /// Builds the binaries of a checkout; returns their directory.
-    pub fn build(&self, checkout: &Path, builds: &Path) -> Result<PathBuf> {
+    pub fn build(&self, checkout: &Path, builds: &Path, profile: Profile) -> Result<PathBuf> {
         packages::ensure(&[Purpose::Build])?;
         let step = Step::start(format!(
-            "build {} in {} (release, static)",
+            "build {} in {} ({}, static)",
             self.binaries.join(", "),
-            checkout.display()
+            checkout.display(),
+            profile.name()
         ));
-        // Dependencies must be unpacked before their directories can be listed.
-        process::output(cargo(checkout).args(["fetch", "--locked", "--target", TARGET]))?;
-        let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-        flags.extend(remap_flags(checkout, builds)?);
-        let mut build = cargo(checkout);
-        build.args(["build", "--release", "--locked", "--bins", "--target", TARGET]);
-        build.arg("--target-dir").arg(builds);
-        for package in &self.packages {
-            build.args(["--package", package]);
-        }
-        // In this encoding a flag may contain a space, as paths do.
-        build.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-        process::output(&mut build)?;
+        let mut build = match profile {
+            Profile::Release => reproducible_cargo(checkout, builds)?,
+            // Flags and environment of the build of the tests: others would compile everything again.
+            Profile::Dev => {
+                let mut cargo = process::cargo();
+                cargo.current_dir(checkout);
+                cargo
+            }
+        };
+        process::output(build.args(self.arguments(builds, profile)))?;
         step.done();
-        Ok(builds.join(TARGET).join("release"))
+        Ok(builds.join(TARGET).join(profile.folder()))
     }
+
+    /// The arguments of cargo that build the binaries.
+    fn arguments(&self, builds: &Path, profile: Profile) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> =
+            ["build", "--locked", "--profile", profile.name(), "--target", TARGET, "--target-dir"]
+                .map(OsString::from)
+                .into();
+        arguments.push(builds.into());
+        let (flag, names) = match profile {
+            Profile::Release => {
+                arguments.push("--bins".into());
+                ("--package", &self.packages)
+            }
+            // The features of the whole workspace, as in the build of the tests.
+            Profile::Dev => {
+                arguments.push("--workspace".into());
+                ("--bin", &self.binaries)
+            }
+        };
+        arguments.extend(names.iter().flat_map(|name| [flag.into(), name.into()]));
+        arguments
+    }
+}
+
+/// Cargo with flags that leave no trace of this machine in the binaries.
+fn reproducible_cargo(checkout: &Path, builds: &Path) -> Result<Command> {
+    // Dependencies must be unpacked before their directories can be listed.
+    process::output(cargo(checkout).args(["fetch", "--locked", "--target", TARGET]))?;
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    flags.extend(remap_flags(checkout, builds)?);
+    let mut build = cargo(checkout);
+    // In this encoding a flag may contain a space, as paths do.
+    build.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    Ok(build)
 }
 
 /// Flags that map the directories of this machine to fixed names wherever the compiler embeds paths (panic messages, debug
@@ -216,6 +280,17 @@ mod tests {
         assert_eq!(found.binaries, ["knit", "knit-cni"]);
         assert_eq!(found.packages, ["knit-cni-package", "knit-package"]);
         assert_eq!(found.version, "1.2.3");
+    }
+
+    #[test]
+    fn a_dev_build_has_the_features_of_the_tests_and_a_release_only_its_own() {
+        let product = Product::from_metadata(workspace(&[("bins/knit", "knit", "bin")])).unwrap();
+        let arguments = |profile| product.arguments(Path::new("/builds"), profile);
+        let start = |profile| ["build", "--locked", "--profile", profile, "--target", TARGET, "--target-dir"];
+        let dev = [&start("dev")[..], &["/builds", "--workspace", "--bin", "knit"]].concat();
+        assert_eq!(arguments(Profile::Dev), dev);
+        let release = [&start("release")[..], &["/builds", "--bins", "--package", "knit-package"]].concat();
+        assert_eq!(arguments(Profile::Release), release);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::Step;
-use knit_testcluster::{self, Cluster, Network, Options};
+use knit_testcluster::{self, Cluster, Network, Options, Profile};
 
 /// The namespace of Knit's pods.
 pub const OPERATOR_NAMESPACE: &str = "pod-network-operator";
@@ -37,11 +37,13 @@ impl KnitCluster {
         // An earlier run that was killed may have left a cluster.
         knit_testcluster::down(name)?;
         let folder = tempfile::tempdir().context("cannot create a temporary directory")?;
+        // What people run: a soak also finds faults that depend on speed.
+        let profile = Profile::Release;
         let archive = image.map_or_else(|| folder.path().join("knit.tar"), Path::to_owned);
         if image.is_none() {
-            knit_image::write(&archive)?;
+            knit_image::write(&archive, profile)?;
         }
-        let options = Options { name: name.to_owned(), nodes: 2, network: Network::Reference };
+        let options = Options { name: name.to_owned(), nodes: 2, network: Network::Reference, profile };
         let started = knit_testcluster::up(&options).and_then(|cluster| {
             let step = Step::start("load and install Knit");
             knit_testcluster::load_images(&cluster, &archive)?;

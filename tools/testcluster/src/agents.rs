@@ -14,6 +14,7 @@ use super::layout::node_name;
 use super::state::Cluster;
 use super::{node, reference};
 use crate::binaries::{self, Binaries};
+use knit_image::Profile;
 
 /// The component name of a node's agent.
 pub fn agent_component(node: u8) -> String {
@@ -21,8 +22,8 @@ pub fn agent_component(node: u8) -> String {
 }
 
 /// Builds the binaries that the nodes run.
-pub fn build() -> Result<Binaries> {
-    binaries::build()
+pub fn build(profile: Profile) -> Result<Binaries> {
+    binaries::build(profile)
 }
 
 /// Copies the binaries to a path that every node sees, so that a later build does not change them.

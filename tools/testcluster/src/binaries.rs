@@ -1,8 +1,10 @@
-//! The release binaries as in the image: optimised and static.
+//! The binaries of the image.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
+
+use knit_image::Profile;
 
 /// Paths of the binaries.
 #[derive(Clone, Debug)]
@@ -14,7 +16,7 @@ pub struct Binaries {
 }
 
 /// Builds both binaries.
-pub fn build() -> Result<Binaries> {
-    let folder = knit_image::binaries()?;
+pub fn build(profile: Profile) -> Result<Binaries> {
+    let folder = knit_image::binaries(profile)?;
     Ok(Binaries { knit: folder.join("knit"), shim: folder.join("knit-cni") })
 }

@@ -11,6 +11,7 @@ use super::{Outcome, down};
 use crate::leftovers::HostSnapshot;
 use knit_dev::process;
 use knit_dev::progress::seconds;
+use knit_image::Profile;
 
 /// Kills `up` at points spread over the duration of a complete one, and runs `down` each time. Returns what was left
 /// behind.
@@ -46,7 +47,12 @@ fn start(name: &str) -> Result<std::process::Child> {
 
 fn complete_up(name: &str) -> Result<Duration> {
     // The first `up` also builds what is missing and is not measured.
-    super::up(&super::Options { name: name.to_owned(), nodes: 2, network: Network::Reference })?;
+    super::up(&super::Options {
+        name: name.to_owned(),
+        nodes: 2,
+        network: Network::Reference,
+        profile: Profile::Dev,
+    })?;
     down(name)?;
     let start_time = Instant::now();
     let status = start(name)?.wait()?;

@@ -42,6 +42,8 @@ pub use restart::stop_kubelets;
 pub use state::{Cluster, Network};
 pub use up::{Options, load_images, up};
 
+pub use knit_image::Profile;
+
 use knit_dev::process;
 use knit_dev::progress::Step;
 use layout::Names;
@@ -65,6 +67,9 @@ pub enum ClusterCommand {
         /// The pod network
         #[arg(long, value_enum, default_value = "none")]
         network: Network,
+        /// How Knit is built, if it is the network
+        #[arg(long, value_enum, default_value = "release")]
+        profile: Profile,
     },
     /// Show components and nodes; fails if something is unhealthy
     Status,
@@ -157,8 +162,8 @@ pub fn command(args: &ClusterArgs, command: ClusterCommand) -> Result<ExitCode> 
         Cluster::open(&Names::new(&args.name)?)
     };
     match command {
-        ClusterCommand::Up { nodes, network } => {
-            let cluster = up(&Options { name: args.name.clone(), nodes, network })?;
+        ClusterCommand::Up { nodes, network, profile } => {
+            let cluster = up(&Options { name: args.name.clone(), nodes, network, profile })?;
             if network == Network::None {
                 println!("cluster {} is up; its nodes stay NotReady until a network is installed", args.name);
             } else {

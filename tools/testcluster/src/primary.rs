@@ -11,6 +11,7 @@ use super::reference;
 use super::state::Cluster;
 use knit_dev::places;
 use knit_dev::process;
+use knit_image::Profile;
 
 /// The namespace of Knit's pods.
 const OPERATOR: &str = "pod-network-operator";
@@ -24,9 +25,9 @@ pub struct Image {
 
 impl Image {
     /// Builds the image.
-    pub fn build() -> Result<Self> {
+    pub fn build(profile: Profile) -> Result<Self> {
         let image = Self { folder: tempfile::tempdir().context("cannot create a temporary directory")? };
-        knit_image::write(&image.archive())?;
+        knit_image::write(&image.archive(), profile)?;
         Ok(image)
     }
 

@@ -16,6 +16,7 @@ use crate::go_tools::{self, Tool};
 use knit_dev::packages::{self, Purpose};
 use knit_dev::process;
 use knit_dev::progress::Step;
+use knit_image::Profile;
 
 /// The programs of every cluster.
 const TOOLS: [Tool; 12] = [
@@ -42,6 +43,8 @@ pub struct Options {
     pub nodes: u8,
     /// The pod network.
     pub network: Network,
+    /// How Knit is built, if it is the network.
+    pub profile: Profile,
 }
 
 /// Starts a cluster and returns once it is usable.
@@ -54,8 +57,9 @@ pub fn up(options: &Options) -> Result<Cluster> {
     packages::ensure(&[Purpose::Cluster])?;
     let tools = go_tools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
-    let built = options.network.has_agents().then(agents::build).transpose()?;
-    let image = (options.network == Network::Knit).then(primary::Image::build).transpose()?;
+    let built = options.network.has_agents().then(|| agents::build(options.profile)).transpose()?;
+    let image =
+        (options.network == Network::Knit).then(|| primary::Image::build(options.profile)).transpose()?;
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 

@@ -9,7 +9,7 @@ use knit_dev::places;
 use knit_dev::process;
 use knit_dev::progress::seconds;
 use knit_testcluster::conformance::{self, State};
-use knit_testcluster::{Network, Options};
+use knit_testcluster::{Network, Options, Profile};
 
 /// The page with the results.
 const PAGE: &str = "docs/conformance.md";
@@ -71,7 +71,13 @@ impl Suite {
 fn run_conformance() -> Result<String> {
     process::require_root("the test cluster")?;
     knit_testcluster::down(CLUSTER)?;
-    let options = Options { name: CLUSTER.to_owned(), nodes: 2, network: Network::Knit };
+    let options = Options {
+        name: CLUSTER.to_owned(),
+        nodes: 2,
+        network: Network::Knit,
+        // As the other suites: what people run.
+        profile: Profile::Release,
+    };
     let cluster = knit_testcluster::up(&options)?;
     let results = conformance::conformance(&cluster, CONFORMANCE, &conformance::default_folder());
     let down = knit_testcluster::down(CLUSTER);

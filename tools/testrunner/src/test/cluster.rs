@@ -11,10 +11,13 @@ use knit_dev::{places, process};
 use knit_testcluster::conformance::{self, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
-use knit_testcluster::{Cluster, Network, Options};
+use knit_testcluster::{Cluster, Network, Options, Profile};
 
 /// A name of its own, so that a cluster that someone works with stays as it is.
 const NAME: &str = "ci";
+
+/// The build of the tests already has these binaries; a release takes many minutes.
+const PROFILE: Profile = Profile::Dev;
 
 /// Upstream specs that are run on Knit, one for each thing that a network has to do; all of them take about six minutes.
 const SAMPLE: [&str; 12] = [
@@ -39,7 +42,7 @@ pub fn run(request: &Request) -> Result<Count> {
     knit_testcluster::down(NAME)?;
     let before = HostSnapshot::take_settled(NAME)?;
     let mut count = Count::default();
-    let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference };
+    let options = Options { name: NAME.to_owned(), nodes: 2, network: Network::Reference, profile: PROFILE };
     if let Some(cluster) =
         count.check("two_nodes_with_the_reference_network_come_up", knit_testcluster::up(&options))
     {
@@ -76,7 +79,7 @@ fn build_helpers() -> Result<()> {
 fn load_image(cluster: &Cluster) -> Result<()> {
     let folder = tempfile::tempdir().context("no temporary folder")?;
     let archive = folder.path().join("knit.tar");
-    knit_image::command(Some(archive.clone()), false)?;
+    knit_image::command(Some(archive.clone()), false, PROFILE)?;
     knit_testcluster::load_images(cluster, &archive)
 }
 
