@@ -95,33 +95,37 @@ fn cluster_ranges_are_rejected_in_every_kind_and_existing_objects_can_be_deleted
             "{name: br0, cidr: '192.168.100.0/24,fd00:96::/120'}",
             "fd00:96::/120 must not overlap the ranges of the cluster's Services, 10.96.0.0/16, fd00:96::/112",
         ),
-        ("Bridge", "{name: br0, cidr: 10.0.0.0/8}", "10.0.0.0/8 overlaps"),
+        ("Bridge", "{name: br0, cidr: 10.0.0.0/8}", "10.0.0.0/8 must not overlap"),
         (
             "VirtualNetwork",
             "{subnets: [192.168.0.0/24, 172.30.0.128/25]}",
             "172.30.0.128/25 must not overlap the ranges of the cluster's nodes",
         ),
-        ("Veth", "{interfaceName: n1, master: br0, addresses: [10.96.0.10/24]}", "10.96.0.10/24 overlaps"),
-        ("Vxlan", "{interfaceName: n1, vni: 1, cidr: 10.96.0.0/24}", "10.96.0.0/24 overlaps"),
+        (
+            "Veth",
+            "{interfaceName: n1, master: br0, addresses: [10.96.0.10/24]}",
+            "10.96.0.10/24 must not overlap",
+        ),
+        ("Vxlan", "{interfaceName: n1, vni: 1, cidr: 10.96.0.0/24}", "10.96.0.0/24 must not overlap"),
         (
             "PodConfig",
             "{networkAttachments: [{name: a, master: b, cidr: 10.1.0.0/24}, {name: c, master: b, cidr: 10.224.0.0/24}]}",
-            "10.224.0.0/24 overlaps",
+            "10.224.0.0/24 must not overlap",
         ),
         (
             "PodConfig",
             "{vlans: [{parentInterfaceName: a, vlanID: 7, bridgeName: b, cidr: 10.96.0.0/24}]}",
-            "10.96.0.0/24 overlaps",
+            "10.96.0.0/24 must not overlap",
         ),
         (
             "PodNetworkConfig",
             "{links: [{namePrefix: a, master: b, cidr: 10.96.0.0/24}]}",
-            "10.96.0.0/24 overlaps",
+            "10.96.0.0/24 must not overlap",
         ),
         (
             "PodNetworkConfig",
             "{additionalNetworks: [{networkName: a, master: b, cidr: 10.96.0.0/24}]}",
-            "10.96.0.0/24 overlaps",
+            "10.96.0.0/24 must not overlap",
         ),
     ];
     for (kind, spec, expected) in bad {
@@ -143,7 +147,7 @@ fn cluster_ranges_are_rejected_in_every_kind_and_existing_objects_can_be_deleted
     // An object that is older than the ranges can be labelled and deleted; a change of its spec is checked.
     namespace.kubectl(&["label", "bridges.podnetwork.opdev.io", "old", "still=there"]);
     let (accepted, output) = namespace.try_apply(&old.replace("cidr:", "mtu: 1400, cidr:"));
-    assert!(!accepted && output.contains("overlaps"), "{output}");
+    assert!(!accepted && output.contains("must not overlap"), "{output}");
     namespace.kubectl(&["delete", "bridges.podnetwork.opdev.io", "old"]);
     drop(admission);
 }
@@ -163,7 +167,7 @@ fn invalid_cluster_ranges_are_rejected() {
     }
     let other = object("ClusterRanges", "mine", "{pods: [10.224.0.0/16]}");
     let (accepted, output) = feed(&["apply", "-f", "-"], &other);
-    assert!(!accepted && output.contains("it is called `cluster`"), "{output}");
+    assert!(!accepted && output.contains("metadata.name must be cluster"), "{output}");
     drop(admission);
 }
 

@@ -215,7 +215,7 @@ fn helm_installs_knit_and_uninstalling_leaves_the_definitions_only() {
         name = shop.name
     );
     let (good, output) = helm(&["install", "knit", CHART, "-n", "default", "-f", "-"], &values);
-    assert!(good && output.contains("comes up in namespace pod-network-operator"), "{output}");
+    assert!(good && output.contains("is starting in namespace pod-network-operator"), "{output}");
     let label = "-o=jsonpath={.metadata.labels.pod-security\\.kubernetes\\.io/enforce}";
     assert_eq!(kubectl(&["get", "namespace", "pod-network-operator", label]), "privileged");
     let desired = "-o=jsonpath={.status.desiredNumberScheduled}";

@@ -290,12 +290,16 @@ fn an_agent_may_change_only_the_network_status_of_its_own_pods() {
     let annotation = |key: &str| format!(r#"{{"metadata":{{"annotations":{{"{key}":"x"}}}}}}"#);
     for (pod, change, expected) in [
         ("on-node2", annotation(STATUS), "may not change a pod of another node"),
-        ("on-node1", annotation(NETWORKS), "nothing else"),
-        ("on-node1", annotation("mine"), "nothing else"),
-        ("on-node1", annotation("mine").replace("\"x\"", "null"), "nothing else"),
-        ("on-node1", r#"{"metadata":{"labels":{"a":"c"}}}"#.to_owned(), "nothing else"),
-        ("on-node1", r#"{"metadata":{"finalizers":["example.org/held"]}}"#.to_owned(), "nothing else"),
-        ("on-node1", r#"{"spec":{"activeDeadlineSeconds":1}}"#.to_owned(), "nothing else"),
+        ("on-node1", annotation(NETWORKS), "may change only the annotation"),
+        ("on-node1", annotation("mine"), "may change only the annotation"),
+        ("on-node1", annotation("mine").replace("\"x\"", "null"), "may change only the annotation"),
+        ("on-node1", r#"{"metadata":{"labels":{"a":"c"}}}"#.to_owned(), "may change only the annotation"),
+        (
+            "on-node1",
+            r#"{"metadata":{"finalizers":["example.org/held"]}}"#.to_owned(),
+            "may change only the annotation",
+        ),
+        ("on-node1", r#"{"spec":{"activeDeadlineSeconds":1}}"#.to_owned(), "may change only the annotation"),
     ] {
         // A policy takes effect a moment after it is created.
         eventually(&change, || patch(pod, &change), |(good, output)| !good && output.contains(expected));

@@ -278,7 +278,7 @@ fn pods_of_two_nodes_share_one_status_and_a_host_network_pod_is_rejected_with_a_
     namespace.apply(&host);
     eventually("the host network pod is rejected", status, |status| {
         let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
-        status["pods"] == 3 && message.contains("pod h uses the node's own network")
+        status["pods"] == 3 && message.contains("pod h uses the host network")
     });
     namespace.kubectl(&["delete", "pod", "h"]);
     eventually("the other pods are unaffected", status, |status| {

@@ -103,7 +103,7 @@ spec: {interfaceName: net1, master: countbr0, cidr: 192.168.77.0/24}
     assert!(state["status"]["countedAt"].is_string(), "{state}");
 
     let uplink = TestUplink::new();
-    let bridge = json!({"namespace": namespace.name, "asked": "countbr0", "name": "countbr0", "addresses": ["192.168.77.1/24"]});
+    let bridge = json!({"namespace": namespace.name, "requested": "countbr0", "name": "countbr0", "addresses": ["192.168.77.1/24"]});
     let is_reported = |state: &Value| {
         let bridges = state["bridges"].as_array();
         state["uplinks"][0]["openedBy"] == uplink.0
@@ -209,7 +209,7 @@ spec: {interfaceName: wg0, addresses: [10.70.0.1/24], privateKeySecret: {name: t
         namespace.apply(&manifest);
     };
     secret("not so secret");
-    wait_condition("it is not a key", "InvalidValue", "must be a key of 32 bytes in base64");
+    wait_condition("it is not a key", "InvalidValue", "a key is 32 bytes in base64");
     assert!(!ready(&namespace, "wireguard", "tunnel").1.contains("not so secret"));
 
     secret("dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=");
