@@ -161,12 +161,12 @@ fn an_agent_may_change_only_its_own_nodes_taint_condition_and_annotation() {
     for (node, change, expected) in [
         ("node2", taint(TAINT), "may not change node node2"),
         ("node2", annotation(KEY), "may not change node node2"),
-        ("node1", annotation("example.org/other"), "nothing else"),
-        ("node1", annotation(others), "nothing else"),
-        ("node1", annotation(others).replace("\"x\"", "null"), "nothing else"),
-        ("node1", taint("example.org/other"), "nothing else"),
-        ("node1", r#"{"metadata":{"labels":{"a":"b"}}}"#.to_owned(), "nothing else"),
-        ("node1", r#"{"spec":{"unschedulable":true}}"#.to_owned(), "nothing else"),
+        ("node1", annotation("example.org/other"), "may change only Knit's own taint"),
+        ("node1", annotation(others), "may change only Knit's own taint"),
+        ("node1", annotation(others).replace("\"x\"", "null"), "may change only Knit's own taint"),
+        ("node1", taint("example.org/other"), "may change only Knit's own taint"),
+        ("node1", r#"{"metadata":{"labels":{"a":"b"}}}"#.to_owned(), "may change only Knit's own taint"),
+        ("node1", r#"{"spec":{"unschedulable":true}}"#.to_owned(), "may change only Knit's own taint"),
     ] {
         let (good, output) = patch(node, &change);
         assert!(!good && output.contains(expected), "{node} {change}: {output}");
