@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, Rule, number, values};
-use crate::interface::{InterfaceFields, each, rules_with, NameFields};
+use crate::interface::{InterfaceFields, NameFields, each, rules_with};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{InterfaceName};
+use crate::fields::InterfaceName;
 use crate::interface::{InterfaceFields, NameFields};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
 use crate::fields::{GreKey, InterfaceName, Remote, RemoteEndpoint, Rule, Ttl, local_over_ipv6, same_family};
-use crate::interface::{InterfaceFields, rules_with, NameFields};
+use crate::interface::{InterfaceFields, NameFields, rules_with};
 use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
 use crate::fields::{InterfaceName, UserId};
-use crate::interface::{InterfaceFields, rules_with, NameFields};
+use crate::interface::{InterfaceFields, NameFields, rules_with};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
 use crate::fields::{DeviceName, InterfaceName, SkbPriority, TagPriority, VlanId};
-use crate::interface::{InterfaceFields, each, NameFields};
+use crate::interface::{InterfaceFields, NameFields, each};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;
 use crate::status::PodsStatus;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{VrfTable};
+use crate::fields::VrfTable;
 use crate::interface::{InterfaceFields, NameFields};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::selector::PodSelector;

@@ -7,8 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{DeviceName, InterfaceName, IpText, Port, Remote, RemoteEndpoint, Seconds, Ttl, Vni, same_family};
-use crate::interface::{InterfaceFields, rules_with, NameFields};
+use crate::fields::{
+    DeviceName, InterfaceName, IpText, Port, Remote, RemoteEndpoint, Seconds, Ttl, Vni, same_family,
+};
+use crate::interface::{InterfaceFields, NameFields, rules_with};
 use crate::link_type::{Details, LinkTypeInfo, LowerLink};
 use crate::rules::{MASTER_OR_VRF, MULTICAST_NEEDS_PARENT};
 use crate::selector::PodSelector;

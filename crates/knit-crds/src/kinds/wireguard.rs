@@ -9,8 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Column, ResourceKind};
-use crate::fields::{EndpointText, InterfaceName, Mark, Port, PrefixText, PublicKeyText, Seconds, SecretEntry};
-use crate::interface::{InterfaceFields, each, rules_with, NameFields};
+use crate::fields::{
+    EndpointText, InterfaceName, Mark, Port, PrefixText, PublicKeyText, Seconds, SecretEntry,
+};
+use crate::interface::{InterfaceFields, NameFields, each, rules_with};
 use crate::link_type::{LinkTypeInfo, LowerLink};
 use crate::rules::MASTER_OR_VRF;
 use crate::selector::PodSelector;
