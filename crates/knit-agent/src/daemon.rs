@@ -91,6 +91,8 @@ enum Message {
     Query(Box<dyn FnOnce(&mut Node) + Send>),
     /// A notification from the kernel.
     Kernel(LinkNotification),
+    /// Another program changed Knit's tables of the packet filter.
+    FilterChanged,
     /// An executor has completed work.
     Completed { incarnation: u64, work: Box<Work>, result: Result<Completion>, took: Duration },
     /// An extension has answered, for this incarnation of the node.

@@ -7,11 +7,12 @@
 mod work;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knit_engine::call::{NetnsInfo, NetnsOutcome};
-use knit_engine::packet_filter::PacketFilter;
+use knit_engine::packet_filter::{FastPathChange, Rerouted};
 use knit_engine::{
     ApplyFailure, Effect, Event, ObserveRequest, PlanResult, PublicKeys, Unit, UnsupportedKind,
 };
@@ -30,8 +31,7 @@ pub use work::{Completion, Work};
 
 use crate::error::{Error, Result};
 use crate::keys::KeyDir;
-use crate::packet_filter::AppliedFilter;
-use crate::{announce, packet_filter, plugin_chain};
+use crate::{announce, fast_path, plugin_chain};
 
 /// Fault points that all executors of a node share.
 pub type Faults = Arc<Mutex<Box<dyn FaultInjector + Send>>>;
@@ -58,14 +58,13 @@ pub struct Executor {
     boot: String,
     /// The eBPF redirect. `None`: it is not managed.
     redirect: Option<Arc<Redirect>>,
-    filter: AppliedFilter,
 }
 
 impl Executor {
     /// A new executor for the calling thread. `host` is the network namespace that counts as the host's.
     pub fn new(host: Netns, boot: String, keys: Arc<KeyDir>, faults: Faults) -> Result<Self> {
         let kernel = Kernel::open(host)?.with_key_source(keys.clone());
-        Ok(Self { kernel, keys, faults, boot, redirect: None, filter: AppliedFilter::default() })
+        Ok(Self { kernel, keys, faults, boot, redirect: None })
     }
 
     /// Another executor of the same node, for another thread.
@@ -73,17 +72,12 @@ impl Executor {
         let host = self.kernel.host().clone();
         let (keys, faults) = (Arc::clone(&self.keys), Arc::clone(&self.faults));
         let new = Self::new(host, self.boot.clone(), keys, faults)?;
-        Ok(Self { redirect: self.redirect.clone(), filter: self.filter.clone(), ..new })
+        Ok(Self { redirect: self.redirect.clone(), ..new })
     }
 
     /// Sets the eBPF redirect to manage.
     pub(crate) fn set_redirect(&mut self, redirect: Option<Arc<Redirect>>) {
         self.redirect = redirect;
-    }
-
-    /// Shares the last applied packet filter of other executors.
-    pub(crate) fn set_filter(&mut self, filter: AppliedFilter) {
-        self.filter = filter;
     }
 
     pub(crate) fn redirect(&self) -> Option<&Arc<Redirect>> {
@@ -146,15 +140,9 @@ impl Executor {
                 let result = removed.map(|()| NetnsOutcome::Removed(instance));
                 Ok(Completion::with(Event::NetnsDone { call: call.clone(), result }))
             }
-            Effect::ApplyPacketFilter(all) => {
-                let all = std::mem::take(all);
-                let applied = packet_filter::apply(&mut self.kernel, &self.filter, &all);
-                if let Err(why) = &applied {
-                    tracing::error!(error = %why, "cannot apply the packet filter");
-                }
-                // Ports without anti-spoofing must not use the fast path.
-                let fast_path = (applied.is_ok() && self.redirect.is_some()).then(|| Box::new(all));
-                Ok(Completion { fast_path, ..Completion::with(Event::PacketFilterApplied(applied)) })
+            Effect::RerouteConnections(rerouted) => {
+                self.reroute_connections(rerouted);
+                Ok(Completion::default())
             }
             Effect::RunPluginChain { command: verb, interface: chained } => {
                 let (verb, result) = (*verb, plugin_chain::run(*verb, chained));
@@ -166,14 +154,26 @@ impl Executor {
             | Effect::Respond { .. }
             | Effect::InvokeExtension(_)
             | Effect::Block(_)
+            | Effect::UpdateFastPath(_)
             | Effect::OfferSockets(_) => Ok(Completion::default()),
         }
     }
 
     /// Updates the eBPF fast path, if it is managed.
-    pub(crate) fn update_fast_path(&self, all: &PacketFilter) {
+    pub(crate) fn update_fast_path(&self, change: &FastPathChange) {
         if let Some(redirect) = &self.redirect {
-            packet_filter::update_fast_path(redirect, &self.kernel, all);
+            fast_path::update(redirect, &self.kernel, change);
+        }
+    }
+
+    /// Drops conntrack entries of pods whose egress path changed, so that their next packet takes the new path.
+    fn reroute_connections(&mut self, rerouted: &Rerouted) {
+        let is_kept = |to: IpAddr| rerouted.kept.iter().any(|range| range.contains(&to));
+        match self.kernel.delete_conntrack_entries(&rerouted.pods, is_kept) {
+            Ok(count) => tracing::debug!(count, "moved connections to another egress gateway"),
+            Err(why) => {
+                tracing::warn!(error = %why, "cannot move connections to another egress gateway; they may break")
+            }
         }
     }
 
@@ -244,6 +244,12 @@ impl Executor {
         host.blackhole_routes = look.unreachable_routes;
         host.neighbours = look.host_neighbours;
         host.vlans = look.vlans;
+        host.filter.tables.clone_from(&look.filter_tables);
+        host.filter.with_elements = look.filter_with_elements;
+        host.filter.sets.clone_from(&look.filter_sets);
+        if !look.links_only {
+            host.filter.elements.clone_from(&look.filter_elements);
+        }
         if look.ports_of.is_some() || !look.moved_devices.is_empty() {
             // The ports of a bridge, or the whereabouts of a moved NIC, are only found among all links. This is rare: a bridge is deleted,
             // or a sandbox with a NIC ends.
@@ -327,6 +333,7 @@ impl Executor {
         Err(ApplyFailure {
             problem: Problem::new("", Reason::KernelError, message),
             rolled_back: left.is_empty(),
+            missing_tables: false,
             unsupported: None,
         })
     }
@@ -431,5 +438,8 @@ fn failure(error: &ApplyError, plan: &Plan) -> ApplyFailure {
         _ => None,
     };
     let problem = Problem::new("", reason, error.to_string());
-    ApplyFailure { problem, rolled_back: matches!(error.rollback, Rollback::Complete), unsupported: lacks }
+    let is_filter = matches!(plan.steps[error.step].step, Step::Filter(_));
+    let missing_tables = is_filter && error.error.is_not_found();
+    let rolled_back = matches!(error.rollback, Rollback::Complete);
+    ApplyFailure { problem, rolled_back, missing_tables, unsupported: lacks }
 }

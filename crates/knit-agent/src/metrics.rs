@@ -264,11 +264,12 @@ fn effect_labels(effect: &Effect) -> (&'static str, &'static str) {
         Unit::Sandbox(_) => "sandbox",
         Unit::Bridge(_) => "bridge",
         Unit::NodeRoutes => "node_routes",
+        Unit::PacketFilter => "packet_filter",
     };
     match effect {
         Effect::Observe { unit, .. } => ("observe", of(unit)),
         Effect::Apply { unit, .. } => ("apply", of(unit)),
-        Effect::ApplyPacketFilter(_) => ("packet_filter", "node"),
+        Effect::RerouteConnections(_) => ("conntrack", "node_routes"),
         Effect::RunPluginChain { .. } => ("cni_plugins", "sandbox"),
         _ => ("netns", "sandbox"),
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
-use knit_engine::packet_filter::PacketFilter;
+use knit_engine::packet_filter::FastPathChange;
 use knit_engine::sockets::SocketListener;
 use knit_engine::{CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, Unit, step};
 use knit_ipam::Time;
@@ -25,7 +25,6 @@ pub use start::FORMAT;
 use crate::error::{Error, Result};
 use crate::executor::{Completion, Executor, Faults, Work};
 use crate::keys::KeyDir;
-use crate::packet_filter::AppliedFilter;
 use crate::{host, plugin_chain, sockets};
 
 /// The journal is compacted into a snapshot after this many records.
@@ -48,8 +47,8 @@ pub struct Node {
     deferred_sandboxes: BTreeMap<SandboxId, Sandbox>,
     /// Whether links with Knit's mark that no unit owns belong to another Knit, and stay.
     keeps_foreign_links: bool,
-    /// A pending update of the fast path.
-    fast_path: Option<Box<PacketFilter>>,
+    /// Pending changes of the fast path: until they are applied, packets take the bridge.
+    fast_path: Vec<FastPathChange>,
 }
 
 /// Plans, each with its unit.
@@ -148,6 +147,12 @@ impl Node {
                 Effect::InvokeExtension(invocation) => result.invocations.push(*invocation),
                 Effect::Block(order) => result.orders.push(order),
                 Effect::OfferSockets(offers) => result.offers = Some(offers),
+                Effect::UpdateFastPath(change) => {
+                    if matches!(change, FastPathChange::All(_)) {
+                        self.fast_path.clear();
+                    }
+                    self.fast_path.push(change);
+                }
                 effect => result.effects.push(effect),
             }
         }
@@ -200,16 +205,13 @@ impl Node {
         if let Some((unit, namespaces)) = completion.namespaces {
             self.namespaces.insert(unit, namespaces);
         }
-        if completion.fast_path.is_some() {
-            self.fast_path = completion.fast_path;
-        }
         completion.events
     }
 
-    /// Executes a pending update of the fast path.
+    /// Executes pending changes of the fast path.
     pub(crate) fn update_fast_path(&mut self) {
-        if let Some(all) = self.fast_path.take() {
-            self.executor.update_fast_path(&all);
+        for change in self.fast_path.drain(..) {
+            self.executor.update_fast_path(&change);
         }
     }
 
@@ -239,7 +241,8 @@ impl Node {
                         // Nothing is created or deleted.
                         Effect::CreateNetns { .. }
                         | Effect::RemoveNetns { .. }
-                        | Effect::ApplyPacketFilter(_) => {}
+                        | Effect::UpdateFastPath(_)
+                        | Effect::RerouteConnections(_) => {}
                         Effect::Block(_) => {}
                         Effect::OfferSockets(offers) => queue.push_back(sockets::without_agent(&offers)),
                         Effect::RunPluginChain { command: verb, interface: chained } => {
@@ -313,11 +316,6 @@ impl Node {
         self.executor.set_redirect(Some(redirect));
     }
 
-    /// Shares the packet filter that an earlier node of this process applied.
-    pub(crate) fn set_filter(&mut self, filter: AppliedFilter) {
-        self.executor.set_filter(filter);
-    }
-
     /// The data path between pods of this node.
     pub fn datapath_mode(&self) -> DatapathMode {
         self.executor.redirect().map_or(DatapathMode::Bridge, |redirect| redirect.mode())
@@ -373,7 +371,7 @@ impl Node {
     fn owner_ids(&self) -> BTreeSet<String> {
         let sandboxes = self.state.units.iter().filter_map(|(unit, unit_state)| match unit {
             Unit::Sandbox(id) => Some((id, unit_state)),
-            Unit::Bridge(_) | Unit::NodeRoutes => None,
+            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => None,
         });
         sandboxes
             .flat_map(|(id, unit_state)| {

@@ -321,7 +321,7 @@ pub(crate) fn on_remote_pods(
     });
     drop(specs);
     if is_relevant && record_remote_pods(state, namespace, now, effects) {
-        packet_filter::on_egress_change(state, effects);
+        packet_filter::on_egress_change(state);
     }
 }
 
@@ -352,7 +352,7 @@ pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey, effects: &
     if object.kind == KIND {
         elect_nodes(state, effects);
         prune_remote_pods(state, effects);
-        packet_filter::on_egress_change(state, effects);
+        packet_filter::on_egress_change(state);
     }
 }
 
@@ -372,7 +372,7 @@ fn elect_nodes(state: &mut State, effects: &mut Effects) {
     if chosen != state.egress.active {
         effects.record(state, Record::ActiveGateways(chosen));
         state.dirty.insert(Unit::NodeRoutes);
-        packet_filter::on_egress_change(state, effects);
+        packet_filter::on_egress_change(state);
     }
 }
 

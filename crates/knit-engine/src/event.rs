@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use knit_ipam::Time;
+use knit_model::filter::{ElementKey, TableKey};
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::quota::ResourceCounts;
@@ -21,7 +22,7 @@ use crate::extension::{Invocation, InvocationOutcome, InvocationResult, Receipt,
 use crate::extensions::{ExtensionRegistration, ExtensionRemoval, ReceiptsEnded};
 use crate::namespaces::Namespaces;
 use crate::overlay::Underlay;
-use crate::packet_filter::PacketFilter;
+use crate::packet_filter::{FastPathChange, Rerouted};
 use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
 use crate::sockets::{ListenerResult, SocketListener};
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, StoredObject, UnitState};
@@ -37,6 +38,8 @@ pub enum Unit {
     /// Routes, tunnels and rules to the pods of other nodes. They depend on the bridge of the cluster network; no
     /// sandbox depends on them.
     NodeRoutes,
+    /// The tables of the packet filter on the host, and elements that no single pod owns.
+    PacketFilter,
 }
 
 /// An input of the engine.
@@ -128,10 +131,8 @@ pub enum Event {
         /// The ticket of the attach, if it was one: the caller may have disconnected just before the result was sent.
         ticket: u64,
     },
-    /// The packet filter was applied, or failed to apply.
-    PacketFilterApplied(Result<(), Problem>),
-    /// Apply the packet filter again, even if nothing changed.
-    PacketFilterResync,
+    /// Another program changed Knit's tables of the packet filter.
+    PacketFilterChanged,
     /// The result of [`Effect::OfferSockets`].
     SocketsOffered(Vec<ListenerResult>),
     /// A caller registers or updates an extension and waits for the result.
@@ -180,6 +181,8 @@ pub struct ApplyFailure {
     pub problem: Problem,
     /// Whether the rollback was complete.
     pub rolled_back: bool,
+    /// Whether the tables of the packet filter are missing.
+    pub missing_tables: bool,
     /// The link kind that the kernel does not support, if that is the cause.
     pub unsupported: Option<UnsupportedKind>,
 }
@@ -235,8 +238,10 @@ pub enum Effect {
         /// The path.
         path: String,
     },
-    /// Replace the packet filter with this one and reply with [`Event::PacketFilterApplied`].
-    ApplyPacketFilter(PacketFilter),
+    /// Update the eBPF fast path. Nothing waits for it.
+    UpdateFastPath(FastPathChange),
+    /// Drop conntrack entries, so that the next packet of each connection takes the new path.
+    RerouteConnections(Rerouted),
     /// Replace the sockets offered to pods with these and reply with [`Event::SocketsOffered`].
     OfferSockets(Vec<SocketListener>),
     /// Invoke this extension within its deadline and reply with [`Event::ExtensionInvoked`].
@@ -289,6 +294,14 @@ pub struct ObserveRequest {
     pub host_neighbours: bool,
     /// Sysctls of the sandbox, by path.
     pub sysctls: BTreeSet<String>,
+    /// The structure of these tables of the packet filter on the host.
+    pub filter_tables: BTreeSet<TableKey>,
+    /// All elements of these tables, too.
+    pub filter_with_elements: bool,
+    /// All elements of these sets.
+    pub filter_sets: BTreeSet<(TableKey, String)>,
+    /// These elements.
+    pub filter_elements: BTreeSet<ElementKey>,
     /// Secret keys whose public key is needed. A key that Knit generates on the node is generated if missing.
     pub keys: BTreeSet<KeyRef>,
 }
@@ -487,7 +500,7 @@ impl Unit {
     pub fn sandbox(&self) -> Option<&SandboxId> {
         match self {
             Self::Sandbox(id) => Some(id),
-            Self::Bridge(_) | Self::NodeRoutes => None,
+            Self::Bridge(_) | Self::NodeRoutes | Self::PacketFilter => None,
         }
     }
 }
@@ -498,6 +511,7 @@ impl fmt::Display for Unit {
             Self::Bridge(bridge) => write!(out, "bridge {bridge}"),
             Self::Sandbox(id) => write!(out, "sandbox {id}"),
             Self::NodeRoutes => out.write_str("routes to other nodes"),
+            Self::PacketFilter => out.write_str("packet filter"),
         }
     }
 }

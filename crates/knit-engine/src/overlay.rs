@@ -10,7 +10,6 @@ use ipnet::IpNet;
 use knit_ipam::{Pool, last_quarter};
 use knit_model::intent::{IntentSpec, NetworkIntent, OverlayIntent, TunnelEndpoint};
 use knit_model::link::Vxlan;
-use knit_model::problem::Problem;
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::{IfName, Mac};
 use serde::{Deserialize, Serialize};
@@ -57,18 +56,6 @@ pub struct OverlayTunnel {
     pub gateway_addresses: BTreeSet<IpAddr>,
     /// The other member nodes.
     pub members: BTreeSet<String>,
-}
-
-/// The tunnel port of an overlay bridge. Its gateway addresses exist on all nodes, so frames from or to the bridge
-/// itself must not cross the tunnel.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OverlayPort {
-    /// The tunnel's link.
-    pub link: IfName,
-    /// The bridge's MAC address.
-    pub mac: Mac,
-    /// The bridge's addresses.
-    pub addresses: BTreeSet<IpAddr>,
 }
 
 /// An overlay network.
@@ -194,17 +181,6 @@ impl State {
         held.map(|block| block.node.clone()).collect()
     }
 
-    /// The tunnel ports of all overlay bridges.
-    pub(crate) fn overlay_ports(&self) -> Vec<OverlayPort> {
-        let tunnels = self.units.values().filter_map(|unit_state| unit_state.tunnel.as_ref());
-        let overlay_ports = tunnels.map(|tunnel| OverlayPort {
-            link: tunnel.link.clone(),
-            mac: tunnel.mac,
-            addresses: tunnel.gateway_addresses.clone(),
-        });
-        overlay_ports.collect()
-    }
-
     /// The event to apply new node addresses, if they differ. Only addresses of member nodes are kept.
     pub fn underlay_event(&self, mut underlay: Underlay) -> Option<Event> {
         if !self.has_overlay_networks() {
@@ -248,19 +224,6 @@ pub(crate) fn on_block_change(state: &mut State) {
     });
     let others: Vec<Unit> = others.collect();
     state.dirty.extend(others);
-}
-
-/// The pseudo kind in `State::unsupported` for the filter that keeps gateway addresses out of tunnels.
-pub(crate) const OVERLAY_FILTER: &str = "filter of tunnels";
-
-/// The packet filter failed to apply: without it there are no overlay tunnels until the next resync.
-pub(crate) fn on_filter_failure(state: &mut State, error: &Problem) {
-    let tunnels = state.units.iter().filter(|(_, unit_state)| unit_state.tunnel.is_some());
-    let tunnels: Vec<Unit> = tunnels.map(|(unit, _)| unit.clone()).collect();
-    if !tunnels.is_empty() {
-        state.unsupported.insert(OVERLAY_FILTER.to_owned(), error.message.clone());
-        state.dirty.extend(tunnels);
-    }
 }
 
 /// Bridges whose tunnel may change with this network, because their network has the same VNI.

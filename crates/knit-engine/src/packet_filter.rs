@@ -1,31 +1,40 @@
-//! The desired packet filter of the node: host port mappings (DNAT), masquerading (SNAT) and egress gateway rules, and
-//! anti-spoofing on the ports of the cluster bridge. Admins configure it per namespace and pool
-//! ([`crate::namespaces`]).
+//! The desired packet filter of the node: anti-spoofing on the ports of pods, host ports (DNAT), masquerading and egress
+//! gateways (SNAT), and isolation of gateway addresses on overlay tunnels.
 //!
-//! The host applies the filter as a whole, so only one change is in flight; later changes are combined into the next
-//! one.
+//! The structure of the tables belongs to the unit [`Unit::PacketFilter`], together with elements that no single pod owns.
+//! The elements of a pod belong to its sandbox, those of an overlay tunnel to its bridge: they are applied, rolled back and
+//! removed with its links. Units whose elements need another structure wait for it.
+
+pub(crate) mod elements;
+pub(crate) mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use knit_model::intent::NodeRoutesIntent;
+use knit_model::filter::{ElementData, ElementKey, Filter, FilterItem, FilterStep, TableFamily};
+use knit_model::intent::{IntentSpec, NodeRoutesIntent, RoutingEntry};
 use knit_model::link::{LinkKind, Veth};
+use knit_model::plan::{ItemKey, PlannedStep};
 use knit_model::problem::{Problem, Reason};
+use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
 use knit_model::route::GatewayRoute;
-use knit_model::{IfName, Mac, SandboxId};
+use knit_model::{IfName, Mac, Plan, Sandbox, SandboxId, Scope, Step};
 
+use self::elements::Element;
+use self::tables::{
+    EGRESS_BLOCKED, EGRESS_PODS, EGRESS_SNAT, EGRESS_SNAT_PODS, EgressNextHop, Features, NO_MASQUERADE,
+    POD_RANGES,
+};
 use crate::call::{ATTACHMENT_KIND, Attachment, PortMapping};
 use crate::cluster::{self, ClusterNetwork};
-use crate::egress::{self, EgressPath};
-use crate::event::{Effect, Unit};
-pub use crate::overlay::OverlayPort;
+use crate::egress::{EgressPath, EgressPaths};
+use crate::event::{Effect, Record, Unit};
 use crate::pools;
-use crate::resolve;
-use crate::state::{ObjectKey, State};
+use crate::resolve::{self, Resolved};
+use crate::state::{BridgeKey, ObjectKey, State, UnitState};
 use crate::step::Effects;
 
 /// A host port that is mapped (DNAT) to one pod address.
@@ -43,239 +52,166 @@ pub struct HostPortMapping {
     pub port: u16,
 }
 
-/// A port of the cluster bridge with anti-spoofing: its pod may send only from these addresses.
+/// A bridge port with anti-spoofing: its pod may send only from these addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GuardedPort {
     /// The host link.
     pub link: IfName,
     /// The MAC addresses that the pod may use.
     pub macs: BTreeSet<Mac>,
-    /// The IP addresses that the pod may use.
+    /// The IP addresses that the pod may use. Without any, only the MAC address is checked.
     pub addresses: BTreeSet<IpAddr>,
-    /// Whether the eBPF fast path may bypass the bridge for this port: it is one end of a veth pair with a single MAC
-    /// address, and nothing on the slow path (bandwidth limits, VLANs) would be skipped.
+    /// Whether it may send DHCP server messages and router advertisements: its bridge belongs to the pod's namespace.
+    pub may_serve: bool,
+    /// Whether the eBPF fast path may bypass the bridge for this port: it is one end of a veth pair on the cluster bridge
+    /// with a single MAC address, and nothing on the slow path (bandwidth limits, VLANs) would be skipped.
     pub fast_path: bool,
 }
 
-/// The desired packet filter of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PacketFilter {
-    /// All host port mappings.
-    pub host_ports: Vec<HostPortMapping>,
-    /// The bridge of the cluster network, if there is one: mapped connections from the node's loopback leave through
-    /// it.
-    pub bridge: Option<IfName>,
-    /// Pods whose traffic to external networks is masqueraded with the node's address.
-    pub masquerade: Option<Masquerade>,
-    /// Pods whose egress uses a gateway.
-    pub egress: Option<EgressRules>,
-    /// Bridge ports with anti-spoofing.
-    pub guarded_ports: Vec<GuardedPort>,
-    /// Overlay tunnels that are bridge ports.
-    pub overlay_ports: Vec<OverlayPort>,
-    /// Routes to pods of other nodes that need no tunnel, where ports are guarded. A large list that rarely changes.
-    pub node_routes: Arc<[GatewayRoute]>,
-    /// Apply even if nothing changed: the tables may have been modified by another program.
-    pub force: bool,
-}
-
-/// Egress of pods through gateways.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EgressRules {
-    /// Destinations that are reached with the pod's own address. Sorted, without duplicates.
-    pub no_masquerade_ranges: Vec<IpNet>,
-    /// Local pods whose egress goes through another node.
-    pub marks: Vec<EgressMark>,
-    /// SNAT on this node: the pod address (local or remote) and the source address to use.
-    pub snat: BTreeMap<IpAddr, IpAddr>,
-    /// Pods that must not leave through this node: their gateway is another node, or has none.
-    pub blocked: BTreeSet<IpAddr>,
-    /// Pods whose egress path changed: their external connections must be re-routed.
-    pub rerouted: BTreeSet<IpAddr>,
-}
-
-/// Local pods of one family whose egress goes through the same remote node.
+/// A change of the eBPF fast path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EgressMark {
-    /// The mark of their packets.
-    pub mark: u32,
-    /// The next hop to the gateway node, the only one allowed.
-    pub via: IpAddr,
-    /// The pods' addresses.
-    pub pods: Vec<IpAddr>,
+pub enum FastPathChange {
+    /// Everything.
+    All(FastPath),
+    /// These ports are new.
+    Add(Vec<GuardedPort>),
 }
 
-/// Pods whose external traffic is masqueraded.
+/// The desired eBPF fast path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Masquerade {
-    /// Pod ranges, and single addresses for which an admin enabled it.
-    pub pods: Vec<IpNet>,
-    /// Addresses within those ranges that an admin excluded by namespace.
-    pub excluded: Vec<IpAddr>,
-    /// Destinations that are reached with the pod's own address: pods, nodes, and configured ranges. Sorted, without
-    /// duplicates.
-    pub no_masquerade_ranges: Vec<IpNet>,
+pub struct FastPath {
+    /// All ports that may use it.
+    pub ports: Vec<GuardedPort>,
+    /// The bridge of the cluster network.
+    pub bridge: Option<IfName>,
+    /// Routes to pods of other nodes that need no tunnel. A large list that rarely changes.
+    pub node_routes: Arc<[GatewayRoute]>,
 }
 
-/// The number of a version of the filter.
-pub(crate) type Generation = u64;
+/// Connections that have to be routed again because the egress path of their pods changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rerouted {
+    /// The pods' addresses.
+    pub pods: BTreeSet<IpAddr>,
+    /// Connections to these destinations stay as they are.
+    pub kept: Vec<IpNet>,
+}
 
-/// The filter that the host was asked to apply. Not persistent: it is rebuilt after a start.
+/// What does not depend on a single pod. Not persistent: it is rebuilt after a start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PacketFilterState {
-    by_sandbox: BTreeMap<SandboxId, SandboxRules>,
-    cluster_wide: ClusterWide,
-    /// The latest version.
-    last: Generation,
-    /// The version that the host is applying.
-    applying: Option<Generation>,
-    /// The egress state of the last request.
-    last_egress: EgressSnapshot,
-    /// Whether the next request must be applied even if nothing changed.
-    force: bool,
+    desired: HostFilter,
+    /// The features of the tables in the kernel; `None` if they are not known to be complete.
+    applied: Option<Features>,
+    /// The features of the change in flight, and the egress paths that it follows from.
+    applying: Option<(Features, EgressPaths)>,
+    /// The egress paths of the last successful change.
+    applied_egress_paths: EgressPaths,
+    /// Whether another program changed the tables: the next change compares the elements of all units.
+    compares_all: bool,
+    /// Why the tables could not be applied.
+    failure: Option<Problem>,
+    /// Sandboxes with host ports.
+    with_host_ports: BTreeSet<SandboxId>,
 }
 
-/// Egress paths at the time of a request.
+/// The desired tables, and elements that no single pod owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct EgressSnapshot {
-    /// The path of each pod.
-    pods: BTreeMap<IpAddr, EgressPath>,
-    /// The paths by namespace: a pod that disappeared may be gone, or may have lost its gateway.
-    namespaces: egress::EgressPaths,
+struct HostFilter {
+    features: Features,
+    /// Whether packets of the node's loopback may leave through the cluster bridge, for host ports.
+    loopback: bool,
+    /// Ranges of pods that are masqueraded.
+    pod_ranges: Vec<IpNet>,
+    /// Destinations that are reached with the pod's own address. Sorted, without duplicates.
     no_masquerade_ranges: Vec<IpNet>,
+    /// Egress paths by namespace and by whether they are for IPv6.
+    egress_paths: EgressPaths,
+    /// Egress paths of pods of other nodes.
+    remote_egress_paths: BTreeMap<IpAddr, EgressPath>,
+    /// The bridge whose ports may use the fast path.
+    fast_path_bridge: Option<IfName>,
+    node_routes: Arc<[GatewayRoute]>,
 }
 
-impl EgressSnapshot {
-    fn of(filter: &PacketFilterState) -> Self {
-        let own = filter.by_sandbox.values().flat_map(|rules| &rules.egress_paths);
-        let pods = filter.cluster_wide.remote_egress_paths.iter().chain(own);
+impl HostFilter {
+    fn of(state: &State) -> Self {
+        let features = Features {
+            guarded_ports: has_guarded_bridges(state),
+            overlay: state.has_overlay_networks(),
+            host_ports: !state.packet_filter.with_host_ports.is_empty(),
+            ..Features::default()
+        };
+        let Some(cluster) = state.cluster() else { return Self { features, ..Self::default() } };
+        let guarded = cluster.node_routes.filter(|_| is_cluster_guarded(cluster));
+        let egress_paths = state.egress_paths();
+        let remote_egress_paths = state.remote_egress_paths(&egress_paths);
+        let next_hops = egress_paths.values().flat_map(BTreeMap::values).filter_map(|path| match path {
+            EgressPath::ViaNode { mark, via } => Some(EgressNextHop { mark: *mark, via: *via }),
+            EgressPath::Local(_) | EgressPath::Blocked => None,
+        });
+        let egress = (!egress_paths.is_empty()).then(|| next_hops.collect());
+        let pod_ranges = masqueraded_ranges(state, cluster);
+        let is_chosen = state.namespaces.values().any(|options| options.masquerade == Some(true));
+        let masquerade = !pod_ranges.is_empty() || is_chosen;
+        let no_masquerade_ranges =
+            if masquerade || egress.is_some() { no_masquerade_ranges(cluster) } else { Vec::new() };
+        let has_bridge = state.units.contains_key(&Unit::Bridge(cluster.bridge_key()));
+        let native = |node_routes| resolve::native_routes(cluster.network, node_routes).into();
         Self {
-            pods: pods.map(|(address, path)| (*address, path.clone())).collect(),
-            namespaces: filter.cluster_wide.egress_paths.clone(),
-            no_masquerade_ranges: filter.cluster_wide.no_masquerade_ranges.clone(),
+            loopback: has_bridge && features.host_ports,
+            features: Features { bridge: Some(cluster.bridge.clone()), masquerade, egress, ..features },
+            pod_ranges,
+            no_masquerade_ranges,
+            egress_paths,
+            remote_egress_paths,
+            fast_path_bridge: guarded.map(|_| cluster.bridge.clone()),
+            node_routes: guarded.map(native).unwrap_or_default(),
         }
     }
 
-    /// Pods whose egress path changed, so that SNAT of their connections moves to another node.
-    fn rerouted_since(&self, before: &Self) -> BTreeSet<IpAddr> {
-        let is_here = |path: &EgressPath| matches!(path, EgressPath::Local(_));
-        let is_rerouted = |address: &IpAddr, old: &EgressPath| match self.pods.get(address) {
-            Some(path) => path != old && (is_here(old) || is_here(path)),
-            None => self.namespaces != before.namespaces,
-        };
-        let rerouted = before.pods.iter().filter(|(address, old)| is_rerouted(address, old));
-        rerouted.map(|(address, _)| *address).collect()
+    /// The elements that no single pod owns.
+    fn elements(&self) -> Vec<Element> {
+        let mut all = Vec::new();
+        if self.features.masquerade {
+            all.extend(elements::of_ranges(POD_RANGES, &self.pod_ranges));
+        }
+        if self.features.masquerade || self.features.egress.is_some() {
+            all.extend(elements::of_ranges(NO_MASQUERADE, &self.no_masquerade_ranges));
+        }
+        let remote = self.remote_egress_paths.iter();
+        all.extend(remote.flat_map(|(address, path)| elements::of_egress(*address, path)));
+        all
     }
 }
 
-/// The rules of one sandbox.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct SandboxRules {
-    host_ports: BTreeSet<HostPortMapping>,
-    guarded_ports: BTreeSet<GuardedPort>,
-    /// Addresses with an explicit masquerade option of their namespace.
-    masquerade: BTreeMap<IpAddr, bool>,
-    /// Addresses whose egress uses a gateway.
-    egress_paths: BTreeMap<IpAddr, EgressPath>,
-}
-
-/// Rules that do not depend on a single sandbox.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct ClusterWide {
-    masquerade: Option<Masquerade>,
-    /// The bridge with anti-spoofing.
-    guarded_bridge: Option<IfName>,
-    node_routes: Arc<[GatewayRoute]>,
-    /// Destinations without SNAT, if there is an egress gateway.
-    no_masquerade_ranges: Vec<IpNet>,
-    /// Egress paths by namespace and by whether they are for IPv6.
-    egress_paths: egress::EgressPaths,
-    /// Egress paths of pods of other nodes.
-    remote_egress_paths: BTreeMap<IpAddr, EgressPath>,
-    /// Overlay tunnels that are bridge ports.
-    overlay_ports: Vec<OverlayPort>,
-}
-
-impl SandboxRules {
-    fn is_empty(&self) -> bool {
-        self.host_ports.is_empty()
-            && self.guarded_ports.is_empty()
-            && self.masquerade.is_empty()
-            && self.egress_paths.is_empty()
-    }
-}
-
-impl PacketFilterState {
-    /// The version that a sandbox has to wait for; `None` if the filter is up to date or does not concern it.
-    pub(crate) fn pending_generation(&self, id: &SandboxId) -> Option<Generation> {
-        (self.applying.is_some() && self.by_sandbox.contains_key(id)).then_some(self.last)
-    }
-}
-
-fn cluster_wide(state: &State) -> ClusterWide {
-    let overlay_ports = state.overlay_ports();
-    let Some(cluster) = state.cluster() else {
-        return ClusterWide { overlay_ports, ..ClusterWide::default() };
+/// Whether a bridge with anti-spoofing exists, is about to, or could not be created. Bridges sort before all other units.
+fn has_guarded_bridges(state: &State) -> bool {
+    let is_guarded = |unit: &Unit| {
+        matches!(unit, Unit::Bridge(key) if state.cluster().is_none_or(|cluster| {
+            cluster.bridge_key() != *key || is_cluster_guarded(cluster)
+        }))
     };
-    let guarded_ports = cluster.node_routes.filter(|node_routes| node_routes.anti_spoofing);
-    let guarded_bridge = guarded_ports.map(|_| cluster.bridge.clone());
-    let node_routes = guarded_ports
-        .map(|node_routes| resolve::native_routes(cluster.network, node_routes).into())
-        .unwrap_or_default();
-    let egress_paths = state.egress_paths();
-    let no_masquerade_ranges =
-        if egress_paths.is_empty() { Vec::new() } else { no_masquerade_ranges(cluster) };
-    let remote_egress_paths = state.remote_egress_paths(&egress_paths);
-    ClusterWide {
-        masquerade: masquerade(state, cluster),
-        guarded_bridge,
-        node_routes,
-        no_masquerade_ranges,
-        egress_paths,
-        remote_egress_paths,
-        overlay_ports,
-    }
+    let is_bridge = |unit: &Unit| matches!(unit, Unit::Bridge(_));
+    let applied = state.units.keys().take_while(|unit| is_bridge(unit));
+    let failed = state.problems.keys().take_while(|unit| is_bridge(unit));
+    let in_flight = state.in_flight.iter().take_while(|(unit, _)| is_bridge(unit));
+    let in_flight = in_flight.filter(|(_, change)| change.resolved.unit_state.bridge.is_some());
+    let queued = state.dirty.iter().take_while(|unit| is_bridge(unit));
+    let queued = queued.filter(|unit| matches!(unit, Unit::Bridge(key) if resolve::is_needed(state, key)));
+    applied.chain(failed).chain(in_flight.map(|(unit, _)| unit)).chain(queued).any(is_guarded)
 }
 
-/// Requests an apply, now or when the one in flight has finished.
-fn request_apply(state: &mut State, effects: &mut Effects) {
-    state.packet_filter.last += 1;
-    apply_next(state, effects);
+/// Whether the ports of the cluster bridge have anti-spoofing.
+fn is_cluster_guarded(cluster: ClusterNetwork<'_>) -> bool {
+    cluster.node_routes.is_some_and(|node_routes| node_routes.anti_spoofing)
 }
 
-fn apply_next(state: &mut State, effects: &mut Effects) {
-    let bridge = state.cluster().map(|cluster| cluster.bridge.clone());
-    let filter = &mut state.packet_filter;
-    if filter.applying.is_some() {
-        return;
-    }
-    filter.applying = Some(filter.last);
-    let now = EgressSnapshot::of(filter);
-    let before = mem::replace(&mut filter.last_egress, now);
-    effects.list.push(Effect::ApplyPacketFilter(PacketFilter {
-        host_ports: filter.by_sandbox.values().flat_map(|rules| &rules.host_ports).cloned().collect(),
-        bridge,
-        masquerade: effective_masquerade(filter),
-        egress: egress_rules(&filter.last_egress, &before),
-        guarded_ports: filter.by_sandbox.values().flat_map(|rules| &rules.guarded_ports).cloned().collect(),
-        overlay_ports: filter.cluster_wide.overlay_ports.clone(),
-        node_routes: filter.cluster_wide.node_routes.clone(),
-        force: mem::take(&mut filter.force),
-    }));
-}
-
-/// Masquerading of this node's ranges as configured by their pools; `None` if no pod is masqueraded.
-fn masquerade(state: &State, cluster: ClusterNetwork<'_>) -> Option<Masquerade> {
-    let none = NodeRoutesIntent::default();
-    let node_routes = cluster.node_routes.unwrap_or(&none);
-    let own = &cluster.network.ranges;
-    let is_masqueraded = |range: &&IpNet| state.pool_masquerade(**range).unwrap_or(node_routes.masquerade);
-    let pods: Vec<IpNet> = own.iter().filter(is_masqueraded).copied().collect();
-    let is_chosen = state.namespaces.values().any(|options| options.masquerade == Some(true));
-    if pods.is_empty() && !is_chosen {
-        return None;
-    }
-    Some(Masquerade { pods, excluded: Vec::new(), no_masquerade_ranges: no_masquerade_ranges(cluster) })
+/// The pod ranges of this node that are masqueraded, as configured by their pools.
+fn masqueraded_ranges(state: &State, cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
+    let default = cluster.node_routes.is_some_and(|node_routes| node_routes.masquerade);
+    let is_masqueraded = |range: &&IpNet| state.pool_masquerade(**range).unwrap_or(default);
+    cluster.network.ranges.iter().filter(is_masqueraded).copied().collect()
 }
 
 /// Destinations that pods reach with their own address: pods, nodes, and configured ranges. Sorted, without
@@ -291,181 +227,431 @@ fn no_masquerade_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
     no_masquerade_ranges.into_iter().collect()
 }
 
-/// The egress rules, with the changes since the last request.
-fn egress_rules(now: &EgressSnapshot, before: &EgressSnapshot) -> Option<EgressRules> {
-    let no_masquerade_ranges = if now.no_masquerade_ranges.is_empty() {
-        &before.no_masquerade_ranges
-    } else {
-        &now.no_masquerade_ranges
-    };
-    let rerouted = now.rerouted_since(before);
-    let mut rules = EgressRules {
-        no_masquerade_ranges: no_masquerade_ranges.clone(),
-        rerouted,
-        ..EgressRules::default()
-    };
-    let mut marks: BTreeMap<(u32, IpAddr), Vec<IpAddr>> = BTreeMap::new();
-    for (address, path) in &now.pods {
-        match path {
-            EgressPath::Local(source) => drop(rules.snat.insert(*address, *source)),
-            EgressPath::ViaNode { mark, via } => marks.entry((*mark, *via)).or_default().push(*address),
-            EgressPath::Blocked => drop(rules.blocked.insert(*address)),
-        }
+/// Computes what does not depend on a single pod, and queues what is affected by a change.
+fn update(state: &mut State) {
+    let new = HostFilter::of(state);
+    if new == state.packet_filter.desired {
+        return;
     }
-    let marks = marks.into_iter().map(|((mark, via), pods)| EgressMark { mark, via, pods });
-    rules.marks = marks.collect();
-    let is_any = !now.pods.is_empty() || !rules.rerouted.is_empty();
-    is_any.then_some(rules)
+    let old = std::mem::replace(&mut state.packet_filter.desired, new);
+    let new = &state.packet_filter.desired;
+    state.dirty.insert(Unit::PacketFilter);
+    // Masquerade options are relative to the ranges; the bridge decides which ports are guarded.
+    let all = old.features.bridge != new.features.bridge
+        || old.fast_path_bridge != new.fast_path_bridge
+        || old.features.masquerade != new.features.masquerade
+        || old.pod_ranges != new.pod_ranges;
+    if !all && old.egress_paths == new.egress_paths {
+        return;
+    }
+    let is_rerouted = |namespace: &String| old.egress_paths.get(namespace) != new.egress_paths.get(namespace);
+    let affected = state.sandboxes.values().filter(|sandbox| all || is_rerouted(&sandbox.namespace));
+    let affected: Vec<Unit> = affected.map(|sandbox| Unit::Sandbox(sandbox.id.clone())).collect();
+    state.dirty.extend(affected.into_iter().filter(|unit| state.units.contains_key(unit)));
 }
 
-/// Masquerading including the options of namespaces.
-fn effective_masquerade(filter: &PacketFilterState) -> Option<Masquerade> {
-    let cluster_wide = filter.cluster_wide.masquerade.as_ref()?;
-    let in_range = |address: &IpAddr| cluster_wide.pods.iter().any(|range| range.contains(address));
-    let chosen = filter.by_sandbox.values().flat_map(|rules| &rules.masquerade);
-    let others: BTreeMap<IpAddr, bool> = chosen
-        .map(|(address, is)| (*address, *is))
-        .filter(|(address, is)| in_range(address) != *is)
-        .collect();
-    let with = |is: bool| others.iter().filter(move |(_, other)| **other == is).map(|(address, _)| *address);
-    let pods: Vec<IpNet> = cluster_wide.pods.iter().copied().chain(with(true).map(IpNet::from)).collect();
-    let excluded = with(false).collect();
-    (!pods.is_empty()).then(|| Masquerade {
-        pods,
-        excluded,
-        no_masquerade_ranges: cluster_wide.no_masquerade_ranges.clone(),
-    })
-}
-
-/// The cluster network or a pool changed.
-pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey, effects: &mut Effects) {
-    let is_about = *object == cluster::key() || object.kind == pools::KIND;
-    if is_about && cluster_wide(state) != state.packet_filter.cluster_wide {
-        refresh_all(state, effects);
+/// The cluster network, an overlay network or a pool changed.
+pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey) {
+    if object.kind == cluster::KIND || object.kind == pools::KIND {
+        update(state);
     }
 }
 
 /// Gateways, their active nodes, or their remote pods changed.
-pub(crate) fn on_egress_change(state: &mut State, effects: &mut Effects) {
-    if cluster_wide(state) != state.packet_filter.cluster_wide {
-        refresh_all(state, effects);
-    }
-}
-
-/// A bridge may have gained or lost its overlay tunnel.
-pub(crate) fn on_tunnel_change(state: &mut State, effects: &mut Effects) {
-    let overlay_ports = state.overlay_ports();
-    if state.packet_filter.cluster_wide.overlay_ports != overlay_ports {
-        state.packet_filter.cluster_wide.overlay_ports = overlay_ports;
-        request_apply(state, effects);
-    }
+pub(crate) fn on_egress_change(state: &mut State) {
+    update(state);
 }
 
 /// Namespace options changed: they apply to running pods at once.
-pub(crate) fn on_namespace_change(state: &mut State, effects: &mut Effects) {
-    let before =
-        (mem::take(&mut state.packet_filter.cluster_wide), mem::take(&mut state.packet_filter.by_sandbox));
-    rebuild(state);
-    if (&state.packet_filter.cluster_wide, &state.packet_filter.by_sandbox) != (&before.0, &before.1) {
-        request_apply(state, effects);
-    }
+pub(crate) fn on_namespace_change(state: &mut State, changed: &BTreeSet<String>) {
+    update(state);
+    let affected = state.sandboxes.values().filter(|sandbox| changed.contains(&sandbox.namespace));
+    let affected: Vec<Unit> = affected.map(|sandbox| Unit::Sandbox(sandbox.id.clone())).collect();
+    state.dirty.extend(affected.into_iter().filter(|unit| state.units.contains_key(unit)));
 }
 
-/// The host finished an apply. Returns the version that was applied.
-pub(crate) fn applied(state: &mut State, effects: &mut Effects) -> Generation {
-    let applied = state.packet_filter.applying.take().unwrap_or_default();
-    if state.packet_filter.last > applied {
-        apply_next(state, effects);
-    }
-    applied
-}
-
-/// Requests an apply if the rules of one sandbox changed.
-pub(crate) fn refresh(state: &mut State, id: &SandboxId, effects: &mut Effects) {
-    let now = sandbox_rules(state, id);
-    if state.packet_filter.by_sandbox.get(id).map_or(now.is_empty(), |before| *before == now) {
-        return;
-    }
-    if now.is_empty() {
-        state.packet_filter.by_sandbox.remove(id);
-    } else {
-        state.packet_filter.by_sandbox.insert(id.clone(), now);
-    }
-    request_apply(state, effects);
-}
-
-/// After a start the journalled state is what the kernel has. Rebuilding pod by pod would drop the rules of the
-/// others.
-pub(crate) fn rebuild(state: &mut State) {
-    state.packet_filter.cluster_wide = cluster_wide(state);
-    let ids = state.units.keys().filter_map(|unit| match unit {
-        Unit::Sandbox(id) => Some(id),
-        _ => None,
-    });
-    let all = ids.map(|id| (id.clone(), sandbox_rules(state, id)));
-    let all = all.filter(|(_, rules)| !rules.is_empty()).collect();
-    state.packet_filter.by_sandbox = all;
-}
-
-/// Rebuilds all rules and requests an apply.
-fn refresh_all(state: &mut State, effects: &mut Effects) {
-    rebuild(state);
-    request_apply(state, effects);
-}
-
-/// Rebuilds all rules and requests an apply even if nothing changed.
-pub(crate) fn resync(state: &mut State, effects: &mut Effects) {
-    state.packet_filter.force = true;
-    refresh_all(state, effects);
-}
-
-fn sandbox_rules(state: &State, id: &SandboxId) -> SandboxRules {
-    let options = state.namespace_options(id);
-    let guarded_ports = if options.allow_spoofing { BTreeSet::new() } else { guarded_ports(state, id) };
-    let masquerade =
-        options.masquerade.map(|is| cluster_addresses(state, id).map(|address| (address, is)).collect());
-    let masquerade = masquerade.unwrap_or_default();
-    SandboxRules {
-        host_ports: host_ports(state, id),
-        guarded_ports,
-        masquerade,
-        egress_paths: egress_paths(state, id),
-    }
-}
-
-/// The egress paths of the sandbox's addresses.
-fn egress_paths(state: &State, id: &SandboxId) -> BTreeMap<IpAddr, EgressPath> {
-    let namespace = state.sandboxes.get(id).map(|sandbox| &sandbox.namespace);
-    let Some(egress_paths) =
-        namespace.and_then(|namespace| state.packet_filter.cluster_wide.egress_paths.get(namespace))
-    else {
-        return BTreeMap::new();
+/// A record was applied: attachments with host ports may have appeared or disappeared.
+pub(crate) fn on_record(state: &mut State, record: &Record) {
+    let id = match record {
+        Record::Attached(attachment) => &attachment.sandbox,
+        Record::Detached { sandbox, .. } => sandbox,
+        Record::SandboxRemoved { id, .. } => id,
+        _ => return,
     };
-    cluster_addresses(state, id)
-        .filter_map(|address| Some((address, egress_paths.get(&address.is_ipv6())?.clone())))
-        .collect()
+    let has_ports = state.attachments.of(id).any(|attachment| !attachment.request.ports.is_empty());
+    let all = &mut state.packet_filter.with_host_ports;
+    let was_used = !all.is_empty();
+    if has_ports {
+        all.insert(id.clone());
+    } else {
+        all.remove(id);
+    }
+    if was_used == state.packet_filter.with_host_ports.is_empty() {
+        update(state);
+    }
+}
+
+/// Bridges may have appeared or disappeared.
+pub(crate) fn on_bridge_change(state: &mut State) {
+    let desired = &state.packet_filter.desired;
+    let cluster = state.cluster().map(|cluster| cluster.bridge_key());
+    let has_cluster_bridge = cluster.is_some_and(|key| state.units.contains_key(&Unit::Bridge(key)));
+    if desired.features.guarded_ports != has_guarded_bridges(state)
+        || desired.loopback != (desired.features.host_ports && has_cluster_bridge)
+    {
+        update(state);
+    }
+}
+
+/// After a start: what the kernel has is found when the units are compared with it.
+pub(crate) fn rebuild(state: &mut State) {
+    let with_ports = state.attachments.all().filter(|attachment| !attachment.request.ports.is_empty());
+    state.packet_filter.with_host_ports = with_ports.map(|attachment| attachment.sandbox.clone()).collect();
+    state.packet_filter.desired = HostFilter::of(state);
+    if is_used(state) {
+        state.dirty.insert(Unit::PacketFilter);
+    }
+}
+
+/// Whether there are tables or there should be. Tables that no unit owns may belong to another Knit.
+fn is_used(state: &State) -> bool {
+    state.units.contains_key(&Unit::PacketFilter) || !state.packet_filter.desired.features.is_unused()
+}
+
+/// Compares the tables with the kernel. Until then no unit adds elements: a set may be missing.
+pub(crate) fn resync(state: &mut State) {
+    update(state);
+    if is_used(state) {
+        retry(state);
+    }
+}
+
+fn retry(state: &mut State) {
+    state.packet_filter.applied = None;
+    state.dirty.insert(Unit::PacketFilter);
+}
+
+/// A change of the tables starts.
+pub(crate) fn on_start(state: &mut State) {
+    let desired = &state.packet_filter.desired;
+    state.packet_filter.applying = Some((desired.features.clone(), desired.egress_paths.clone()));
+}
+
+/// The tables are about to change: until then no unit adds elements to new sets.
+pub(crate) fn on_plan(state: &mut State, plan: &Plan) {
+    let is_new_set = |planned: &PlannedStep| matches!(planned.step, Step::Filter(FilterStep::AddSet(..)));
+    if plan.steps.iter().any(is_new_set) {
+        state.packet_filter.applied = None;
+    }
+}
+
+/// Whether units have to wait until the tables have what their elements need.
+pub(crate) fn is_awaited(state: &State) -> bool {
+    let busy = state.dirty.contains(&Unit::PacketFilter) || state.in_flight.contains_key(&Unit::PacketFilter);
+    busy && changes_structure(state)
+}
+
+fn changes_structure(state: &State) -> bool {
+    state.packet_filter.applied.as_ref() != Some(&state.packet_filter.desired.features)
+}
+
+/// Whether the tables can be changed. Sets are not removed or recreated while a change of their elements is in flight.
+pub(crate) fn can_start(state: &State) -> bool {
+    let has_elements = |unit: &Unit, resolved: &Resolved| {
+        let had = state.units.get(unit).is_some_and(|had| !had.filter.is_empty());
+        had || !resolved.unit_state.filter.is_empty()
+    };
+    let mut in_flight = state.in_flight.iter();
+    !changes_structure(state) || !in_flight.any(|(unit, change)| has_elements(unit, &change.resolved))
+}
+
+/// Why the elements of a unit cannot be applied, or a bridge cannot be created: its ports need anti-spoofing.
+pub(crate) fn failure(state: &State, unit: &Unit, resolved: &Resolved) -> Option<Problem> {
+    let has_elements = !resolved.unit_state.filter.is_empty();
+    let is_new_bridge = resolved.unit_state.bridge.is_some() && !state.units.contains_key(unit);
+    let needs_tables = has_elements || is_new_bridge && state.packet_filter.desired.features.guarded_ports;
+    state.packet_filter.failure.clone().filter(|_| needs_tables && *unit != Unit::PacketFilter)
+}
+
+/// Something new is requested: tables that could not be applied are tried again.
+pub(crate) fn retry_failed(state: &mut State) {
+    if state.packet_filter.failure.is_some() {
+        retry(state);
+    }
+}
+
+/// Why there are no tables for overlay tunnels.
+pub(crate) fn problem(state: &State) -> Option<&Problem> {
+    state.packet_filter.failure.as_ref()
+}
+
+/// Another program changed Knit's tables.
+pub(crate) fn on_foreign_change(state: &mut State) {
+    state.packet_filter.compares_all = true;
+    state.dirty.insert(Unit::PacketFilter);
+}
+
+/// The desired tables.
+pub(crate) fn resolve(state: &mut State) -> Resolved {
+    let mut resolved = Resolved::default();
+    resolved.observe.filter_with_elements = std::mem::take(&mut state.packet_filter.compares_all);
+    let desired = &state.packet_filter.desired;
+    let had = state.units.get(&Unit::PacketFilter);
+    resolved.observe.filter_tables.extend([TableFamily::Inet.table(), TableFamily::Bridge.table()]);
+    if state.cluster().is_some() {
+        resolved.requesters.insert(cluster::key());
+    }
+    let origin = derived("packet filter".to_owned());
+    let tables = tables::tables(&desired.features);
+    resolved.unit_state.has_tables = !tables.is_empty();
+    for (key, table) in &tables {
+        let item = ItemKey::Filter(FilterItem::Table(key.clone()));
+        resolved.add_origin(&Scope::Host, item, &origin);
+        let ranges = table.sets.iter().filter(|(_, set)| set.intervals);
+        resolved.observe.filter_sets.extend(ranges.map(|(name, _)| (key.clone(), name.clone())));
+    }
+    resolved.desired.state.scope(&Scope::Host).filter.tables = tables;
+    add(&mut resolved, had, desired.elements(), &origin);
+    if let Some(cluster) = state.cluster() {
+        let path = format!("net/ipv4/conf/{}/route_localnet", cluster.bridge);
+        let has_bridge = state.units.contains_key(&Unit::Bridge(cluster.bridge_key()));
+        let was_open = had.is_some_and(|had| had.sysctls.contains(&path));
+        if desired.loopback {
+            resolved.unit_state.sysctls.insert(path.clone());
+        }
+        if desired.loopback || was_open && has_bridge {
+            resolved.add_origin(&Scope::Host, ItemKey::Sysctl(path.clone()), &origin);
+            resolved.observe.sysctls.insert(path.clone());
+            let value = if desired.loopback { "1" } else { "0" };
+            resolved.desired.state.scope(&Scope::Host).sysctls.insert(path, value.to_owned());
+        }
+    }
+    resolved
+}
+
+/// Adds the elements of all units to a change of the tables if these are missing, or if another program changed them: they
+/// are restored in the same transaction. Elements of changes in flight are left alone.
+pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed: &mut Filter) {
+    let filter = &mut resolved.desired.state.scope(&Scope::Host).filter;
+    let compares_all = resolved.observe.filter_with_elements;
+    let is_restored = |key: &ElementKey| {
+        filter.tables.contains_key(&key.table) && (compares_all || !observed.tables.contains_key(&key.table))
+    };
+    let units = state.units.iter().filter(|(unit, _)| **unit != Unit::PacketFilter);
+    let elements = units.flat_map(|(_, unit_state)| &unit_state.filter).filter(|(key, _)| is_restored(key));
+    let declared = |key: &ElementKey| filter.tables[&key.table].sets.contains_key(&key.set);
+    let elements: Vec<_> = elements.filter(|(key, _)| declared(key)).collect();
+    filter.elements.extend(elements.into_iter().map(|(key, data)| (key.clone(), data.clone())));
+    if compares_all {
+        let own = state.units.get(&Unit::PacketFilter).map(|unit_state| &unit_state.filter);
+        let is_known = |key: &ElementKey| {
+            filter.elements.contains_key(key) || own.is_some_and(|own| own.contains_key(key))
+        };
+        observed.elements.retain(|key, _| is_known(key));
+    }
+}
+
+/// Adds elements to a unit. Those that it had are observed, too.
+fn add(resolved: &mut Resolved, had: Option<&UnitState>, all: Vec<Element>, origin: &Provenance) {
+    let had = had.into_iter().flat_map(|had| had.filter.keys()).filter(|key| !key.has_range());
+    resolved.observe.filter_elements.extend(had.cloned());
+    for (key, data) in all {
+        let item = ItemKey::Filter(FilterItem::Element(key.clone()));
+        resolved.add_origin(&Scope::Host, item, origin);
+        if !key.has_range() {
+            resolved.observe.filter_elements.insert(key.clone());
+        }
+        resolved.unit_state.filter.insert(key.clone(), data.clone());
+        resolved.desired.state.scope(&Scope::Host).filter.add(key, data);
+    }
+}
+
+/// Adds the elements of an overlay tunnel to its bridge.
+pub(crate) fn add_tunnel(state: &State, unit: &Unit, origin: Option<&Provenance>, resolved: &mut Resolved) {
+    let all = resolved.unit_state.tunnel.as_ref().map_or_else(Vec::new, elements::of_tunnel);
+    let derived = derived("packet filter of the tunnel".to_owned());
+    add(resolved, state.units.get(unit), all, origin.unwrap_or(&derived));
+}
+
+/// The origin of what Knit adds by itself.
+fn derived(field: String) -> Provenance {
+    Provenance { dialect: Dialect::Knit, object: None, field, call: None }
+}
+
+/// Adds the elements of a sandbox, which follow from its interfaces.
+pub(crate) fn add_sandbox(state: &State, id: &SandboxId, resolved: &mut Resolved) {
+    let unit = Unit::Sandbox(id.clone());
+    let had = state.units.get(&unit);
+    let interfaces = std::mem::take(&mut resolved.unit_state.interfaces);
+    let desired = &state.packet_filter.desired;
+    let mut all: Vec<Element> = guarded_ports(state, id, &resolved.unit_state.used_bridges, &interfaces)
+        .iter()
+        .flat_map(elements::of_port)
+        .collect();
+    let forwards = host_ports(state, id, &interfaces);
+    all.extend(elements::of_host_ports(&forwards, desired.features.bridge.is_some()));
+    let namespace = state.sandboxes.get(id).map(|sandbox| sandbox.namespace.as_str()).unwrap_or_default();
+    let paths = desired.egress_paths.get(namespace);
+    let masquerade = state.namespace_options(id).masquerade.filter(|_| desired.features.masquerade);
+    for address in cluster_addresses(state, &interfaces) {
+        let in_range = desired.pod_ranges.iter().any(|range| range.contains(&address));
+        let option = masquerade.filter(|is_masqueraded| *is_masqueraded != in_range);
+        all.extend(option.map(|is_masqueraded| elements::of_masquerade_option(address, is_masqueraded)));
+        let path = paths.and_then(|paths| paths.get(&address.is_ipv6()));
+        all.extend(path.into_iter().flat_map(|path| elements::of_egress(address, path)));
+    }
+    resolved.unit_state.interfaces = interfaces;
+    let origin = derived(format!("packet filter of {}", resolved.title));
+    add(resolved, had, all, &origin);
+}
+
+/// A change of a unit has ended successfully: the fast path and connections follow.
+pub(crate) fn on_change_end(state: &mut State, unit: &Unit, old: &UnitState, effects: &mut Effects) {
+    let empty = UnitState::default();
+    let new = state.units.get(unit).unwrap_or(&empty);
+    let mut pods = rerouted(&old.filter, &new.filter);
+    match unit {
+        // Connections of pods that are gone end by themselves.
+        Unit::Sandbox(_) => {
+            let addresses = cluster_addresses(state, &new.interfaces);
+            pods.retain(|pod| addresses.contains(pod));
+        }
+        Unit::PacketFilter => {
+            let applying = state.packet_filter.applying.as_ref();
+            let is_moved =
+                applying.is_some_and(|(_, paths)| *paths != state.packet_filter.applied_egress_paths);
+            pods.retain(|pod| is_moved || new.filter.keys().any(|key| key.address() == Some(*pod)));
+        }
+        Unit::Bridge(_) | Unit::NodeRoutes => {}
+    }
+    if !pods.is_empty() {
+        let kept = state.cluster().map(no_masquerade_ranges).unwrap_or_default();
+        effects.list.push(Effect::RerouteConnections(Rerouted { pods, kept }));
+    }
+    match unit {
+        Unit::PacketFilter => {
+            if let Some((features, paths)) = state.packet_filter.applying.take() {
+                state.packet_filter.applied = Some(features);
+                state.packet_filter.applied_egress_paths = paths;
+            }
+            if state.packet_filter.failure.take().is_some() {
+                state.dirty.extend(state.problems.keys().cloned());
+            }
+            effects.list.push(Effect::UpdateFastPath(FastPathChange::All(fast_path(state))));
+        }
+        Unit::Sandbox(_) => {
+            let (before, now) = (fast_path_ports(state, old), fast_path_ports(state, new));
+            let added: Vec<GuardedPort> = now.iter().filter(|port| !before.contains(port)).cloned().collect();
+            // Deleted ports need no update, only the last one: the program is unloaded then.
+            let is_demoted = before.iter().any(|port| {
+                new.host_links.contains(&port.link) && !now.iter().any(|other| other.link == port.link)
+            });
+            let is_first_or_last = before.is_empty() != now.is_empty() && !has_other_fast_path(state, unit);
+            if is_demoted || is_first_or_last {
+                effects.list.push(Effect::UpdateFastPath(FastPathChange::All(fast_path(state))));
+            } else if !added.is_empty() {
+                effects.list.push(Effect::UpdateFastPath(FastPathChange::Add(added)));
+            }
+        }
+        Unit::Bridge(_) | Unit::NodeRoutes => {}
+    }
+}
+
+/// A change found no tables, because another program removed them: it is repeated once they are restored.
+pub(crate) fn on_missing_tables(state: &mut State, unit: &Unit) {
+    state.packet_filter.applied = None;
+    on_foreign_change(state);
+    state.dirty.insert(unit.clone());
+}
+
+/// A plan failed. Without the tables there are no overlay tunnels; and if elements could not be added, the tables may have
+/// been changed by hand.
+pub(crate) fn on_failure(state: &mut State, unit: &Unit, problem: &Problem) {
+    if *unit == Unit::PacketFilter {
+        state.packet_filter.applied = None;
+        state.packet_filter.applying = None;
+        if state.packet_filter.failure.as_ref() == Some(problem) {
+            return;
+        }
+        state.packet_filter.failure = Some(problem.clone());
+        let in_flight = state.in_flight.iter().map(|(unit, change)| (unit, &change.resolved.unit_state));
+        let tunnels =
+            state.units.iter().chain(in_flight).filter(|(_, unit_state)| unit_state.tunnel.is_some());
+        let tunnels: Vec<Unit> = tunnels.map(|(unit, _)| unit.clone()).collect();
+        state.dirty.extend(tunnels);
+    } else if state.unfinished.get(unit).is_some_and(|started| changes_filter(&started.plan)) {
+        retry(state);
+    }
+}
+
+fn changes_filter(plan: &Plan) -> bool {
+    plan.steps.iter().any(|planned| matches!(planned.step, Step::Filter(_)))
+}
+
+/// Whether another unit has a port on the fast path.
+fn has_other_fast_path(state: &State, unit: &Unit) -> bool {
+    let mut others = state.units.iter().filter(|(other, _)| *other != unit);
+    others.any(|(_, unit_state)| !fast_path_ports(state, unit_state).is_empty())
+}
+
+/// The whole fast path.
+fn fast_path(state: &State) -> FastPath {
+    let desired = &state.packet_filter.desired;
+    FastPath {
+        ports: state.units.values().flat_map(|unit_state| fast_path_ports(state, unit_state)).collect(),
+        bridge: desired.features.bridge.clone(),
+        node_routes: Arc::clone(&desired.node_routes),
+    }
+}
+
+/// The ports of a unit that may use the fast path. Only a port whose anti-spoofing is applied does.
+fn fast_path_ports(state: &State, unit_state: &UnitState) -> Vec<GuardedPort> {
+    let is_applied = |port: &GuardedPort| unit_state.filter.contains_key(&elements::guarded_port(&port.link));
+    let ports = ports(state, &unit_state.interfaces).into_iter();
+    ports.filter(|port| port.fast_path && is_applied(port)).collect()
+}
+
+/// The pods whose SNAT moved to this node or away from it.
+fn rerouted(
+    old: &BTreeMap<ElementKey, ElementData>,
+    new: &BTreeMap<ElementKey, ElementData>,
+) -> BTreeSet<IpAddr> {
+    let paths = |elements: &BTreeMap<ElementKey, ElementData>| {
+        let mut paths: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
+        for (key, data) in elements {
+            let sets = [EGRESS_BLOCKED, EGRESS_SNAT_PODS, EGRESS_SNAT, EGRESS_PODS];
+            if let Some(address) = key.address().filter(|_| sets.iter().any(|set| key.set.starts_with(set))) {
+                paths.entry(address).or_default().insert(format!("{}{data}", key.set));
+            }
+        }
+        paths
+    };
+    let (before, now) = (paths(old), paths(new));
+    let none = BTreeSet::new();
+    let is_local = |path: &BTreeSet<String>| path.iter().any(|set| set.starts_with(EGRESS_SNAT));
+    let is_rerouted = |address: &IpAddr, path: &BTreeSet<String>| {
+        let other = now.get(address).unwrap_or(&none);
+        other != path && (is_local(path) || is_local(other) || other.is_empty())
+    };
+    before.iter().filter(|(address, path)| is_rerouted(address, path)).map(|(address, _)| *address).collect()
 }
 
 /// The sandbox's addresses on the cluster network.
-fn cluster_addresses<'a>(state: &'a State, id: &'a SandboxId) -> impl Iterator<Item = IpAddr> + 'a {
-    let bridge = state.cluster().map(|cluster| cluster.bridge);
-    let is_on_it = move |master: &IfName| Some(master) == bridge;
-    let on_it =
-        interfaces(state, id).filter(move |(_, report)| report.master.as_ref().is_some_and(&is_on_it));
-    on_it.flat_map(|(_, report)| &report.addresses).map(IpNet::addr)
+fn cluster_addresses(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> Vec<IpAddr> {
+    let Some(cluster) = state.cluster() else { return Vec::new() };
+    let on_it = interfaces.iter().filter(|(_, report)| report.master.as_ref() == Some(cluster.bridge));
+    on_it.flat_map(|(_, report)| &report.addresses).map(IpNet::addr).collect()
 }
 
-fn interfaces<'a>(
-    state: &'a State,
+fn host_ports(
+    state: &State,
     id: &SandboxId,
-) -> impl Iterator<Item = &'a (ObjectKey, InterfaceReport)> {
-    state.units.get(&Unit::Sandbox(id.clone())).into_iter().flat_map(|unit_state| &unit_state.interfaces)
-}
-
-fn host_ports(state: &State, id: &SandboxId) -> BTreeSet<HostPortMapping> {
+    interfaces: &[(ObjectKey, InterfaceReport)],
+) -> BTreeSet<HostPortMapping> {
     let mut all = BTreeSet::new();
     for attachment in state.attachments.of(id).filter(|attachment| !attachment.request.ports.is_empty()) {
-        let mine = interfaces(state, id)
+        let mine = interfaces
+            .iter()
             .filter(|(object, report)| object.kind == ATTACHMENT_KIND && report.name == attachment.interface);
         for address in mine.flat_map(|(_, report)| &report.addresses).map(|address| address.addr()) {
             let fits =
@@ -482,22 +668,81 @@ fn host_ports(state: &State, id: &SandboxId) -> BTreeSet<HostPortMapping> {
     all
 }
 
-/// The sandbox's ports of the guarded bridge. Interfaces without a host end are stacked on such a port or share it, so
-/// their addresses are allowed on each port.
-fn guarded_ports(state: &State, id: &SandboxId) -> BTreeSet<GuardedPort> {
-    let Some(bridge) = &state.packet_filter.cluster_wide.guarded_bridge else { return BTreeSet::new() };
+/// The sandbox's guarded ports, unless an admin allows its namespace to spoof. On the bridges of its own namespace a pod may
+/// be a DHCP server; and a router forwards packets of others there, so only its MAC address is checked.
+fn guarded_ports(
+    state: &State,
+    id: &SandboxId,
+    used_bridges: &BTreeSet<BridgeKey>,
+    interfaces: &[(ObjectKey, InterfaceReport)],
+) -> BTreeSet<GuardedPort> {
+    if state.namespace_options(id).allow_spoofing {
+        return BTreeSet::new();
+    }
+    let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
+    let cluster = state.cluster().map(|cluster| cluster.bridge_key());
+    let own = used_bridges.iter().filter(|key| key.namespace == sandbox.namespace);
+    let own = own.filter(|key| cluster.as_ref() != Some(*key)).map(|key| resolve::bridge_name(state, key));
+    let own: BTreeSet<IfName> = own.collect();
+    let forwards = !own.is_empty() && is_router(state, sandbox);
+    let is_own = |port: &GuardedPort| {
+        let mut reports = interfaces.iter().map(|(_, report)| report);
+        let report = reports.find(|report| report.peer.as_ref() == Some(&port.link));
+        report.and_then(|report| report.master.as_ref()).is_some_and(|master| own.contains(master))
+    };
+    let permitted = |mut port: GuardedPort| {
+        port.may_serve = is_own(&port);
+        if port.may_serve && forwards {
+            port.addresses.clear();
+        }
+        port
+    };
+    ports(state, interfaces).into_iter().map(permitted).collect()
+}
+
+/// Whether an object enables forwarding in the pod.
+fn is_router(state: &State, sandbox: &Sandbox) -> bool {
+    let forwards = |name: &str, value: &str| {
+        let is_forwarding = name == "net/ipv4/ip_forward" || name.ends_with("/forwarding");
+        is_forwarding && value.trim() != "0"
+    };
+    let intents = state.objects_selecting(sandbox).flat_map(|stored| {
+        let namespace = stored.object.namespace.as_str();
+        stored.intents.iter().map(move |intent| (namespace, &intent.spec))
+    });
+    let mut intents =
+        intents.filter(|(namespace, spec)| spec.pods().is_some_and(|pods| pods.matches(namespace, sandbox)));
+    intents.any(|(_, spec)| match spec {
+        IntentSpec::Routing(routing) => {
+            matches!(&routing.entry, RoutingEntry::Sysctl(sysctl) if forwards(&sysctl.key, &sysctl.value))
+        }
+        IntentSpec::Interface(interface) => {
+            interface.sysctls.iter().any(|(name, value)| forwards(name, value))
+        }
+        _ => false,
+    })
+}
+
+/// The bridge ports of interfaces. Interfaces without a host end are stacked on such a port or share it, so their addresses
+/// are allowed on each port.
+fn ports(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> BTreeSet<GuardedPort> {
+    let cluster = state.cluster().map(|cluster| cluster.bridge);
+    let fast_path_bridge = state.packet_filter.desired.fast_path_bridge.as_ref();
+    let is_guarded = |bridge: &IfName| cluster != Some(bridge) || fast_path_bridge == Some(bridge);
     let is_internal = |report: &&InterfaceReport| report.peer.is_none();
     let internal: Vec<&InterfaceReport> =
-        interfaces(state, id).map(|(_, report)| report).filter(is_internal).collect();
-    let ports = interfaces(state, id).filter(|(_, report)| report.master.as_ref() == Some(bridge));
+        interfaces.iter().map(|(_, report)| report).filter(is_internal).collect();
+    let ports = interfaces.iter().filter(|(_, report)| report.master.as_ref().is_some_and(is_guarded));
     ports
         .filter_map(|(_, report)| {
             let own = || internal.iter().copied().chain([report]);
             let macs: BTreeSet<Mac> = own().filter_map(|report| report.mac).collect();
             let misses_nothing = !report.limited && report.vlans.is_none();
+            let on_fast_path = report.master.as_ref() == fast_path_bridge;
             Some(GuardedPort {
                 link: report.peer.clone()?,
-                fast_path: report.kind == Veth::NAME && macs.len() == 1 && misses_nothing,
+                may_serve: false,
+                fast_path: on_fast_path && report.kind == Veth::NAME && macs.len() == 1 && misses_nothing,
                 macs,
                 addresses: own().flat_map(|report| &report.addresses).map(IpNet::addr).collect(),
             })

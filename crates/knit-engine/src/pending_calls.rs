@@ -21,8 +21,7 @@ use crate::call::{
 };
 use crate::event::{Event, Record, Unit};
 use crate::extensions;
-use crate::overlay;
-use crate::packet_filter::{self, Generation};
+use crate::packet_filter;
 use crate::plugin_chain::ChainKey;
 use crate::state::State;
 use crate::step::Effects;
@@ -104,8 +103,6 @@ enum Stage {
     InFlight,
     /// The call failed; it is rolled back and then completed with this error.
     RollingBack { error: Problem, in_flight: bool },
-    /// The interfaces are ready; this version of the packet filter is being applied.
-    ApplyingFilter(Generation),
     /// The interfaces are ready; extensions are invoked before the call is completed.
     AfterHooks,
     /// The caller is gone; what is being created is removed once it exists.
@@ -164,8 +161,6 @@ pub(crate) fn handle(state: &mut State, event: Event, now: Time, effects: &mut E
             plugin_chain::finished(state, &key, command, result, now, effects)
         }
         Event::Restarted => restarted(state, effects),
-        Event::PacketFilterResync => packet_filter::resync(state, effects),
-        Event::PacketFilterApplied(result) => filter_applied(state, &result, now, effects),
         _ => {}
     }
 }
@@ -189,7 +184,6 @@ pub(crate) fn change_ended(state: &mut State, unit: &Unit, now: Time, effects: &
         state.pending_calls.removing.remove(id);
         forget(state, id, now, effects);
     }
-    packet_filter::refresh(state, id, effects);
     for call in state.pending_calls.of(id) {
         let Some(waiting) = state.pending_calls.waiting.get(&call) else { continue };
         match (&waiting.kind, waiting.stage.clone()) {
@@ -221,7 +215,6 @@ pub(crate) fn sandbox_lost(state: &mut State, id: &SandboxId, effects: &mut Effe
                 | Stage::RunningPlugins
                 | Stage::Queued
                 | Stage::InFlight
-                | Stage::ApplyingFilter(_)
                 | Stage::AfterHooks,
             ) => {
                 let message = format!("sandbox {id}: its namespace is gone");
@@ -281,11 +274,7 @@ fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effect
         (CallKind::Netns(_), Stage::Inspecting) => waiting.stage = Stage::Abandoned,
         (
             CallKind::Attach(_),
-            Stage::Queued
-            | Stage::RunningPlugins
-            | Stage::InFlight
-            | Stage::ApplyingFilter(_)
-            | Stage::AfterHooks,
+            Stage::Queued | Stage::RunningPlugins | Stage::InFlight | Stage::AfterHooks,
         ) => {
             attach::roll_back(state, call, effects);
             state.pending_calls.waiting.remove(call);
@@ -318,20 +307,6 @@ fn roll_back_unacknowledged(state: &mut State, call: &CallId, ticket: u64, effec
             detach_all(state, call, &sandbox, effects);
         }
         state.dirty.insert(Unit::Sandbox(sandbox));
-    }
-}
-
-/// The packet filter was applied or failed: continue the calls that waited for it.
-fn filter_applied(state: &mut State, result: &Result<(), Problem>, now: Time, effects: &mut Effects) {
-    if let Err(error) = result {
-        overlay::on_filter_failure(state, error);
-    }
-    let done = packet_filter::applied(state, effects);
-    let waits = |waiting: &PendingCall| matches!(waiting.stage, Stage::ApplyingFilter(turn) if turn <= done);
-    let waiting = state.pending_calls.waiting.iter().filter(|(_, waiting)| waits(waiting));
-    let waiting: Vec<CallId> = waiting.map(|(call, _)| call.clone()).collect();
-    for call in waiting {
-        attach::filter_applied(state, &call, result.clone(), now, effects);
     }
 }
 

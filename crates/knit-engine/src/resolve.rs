@@ -29,7 +29,7 @@ use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, Mac, Scope};
 
-pub(crate) use bridge::{bridge, is_draining, is_needed};
+pub(crate) use bridge::{bridge, is_draining, is_needed, name_of as bridge_name};
 pub(crate) use bridge_ports::{can_disable_vlan_filter, needs_vlan_filter};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;
@@ -85,7 +85,7 @@ pub(crate) struct Resolved {
 }
 
 impl Resolved {
-    fn add_origin(&mut self, scope: &Scope, item: ItemKey, origin: &Provenance) {
+    pub(crate) fn add_origin(&mut self, scope: &Scope, item: ItemKey, origin: &Provenance) {
         self.desired.origins.entry((scope.clone(), item)).or_default().push(origin.clone());
     }
 

@@ -7,7 +7,7 @@ mod observation;
 mod original_values;
 mod quota;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -16,11 +16,11 @@ use knit_model::link::{Bridge, LinkKind};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{BridgeReport, InterfaceReport};
-use knit_model::{NetState, SandboxId};
+use knit_model::{NetState, SandboxId, Scope};
 
 use self::affected::{affected, bridges_named};
 use self::last_applied::LastApplied;
-use self::observation::{attribute_problems, bridge_object, restrict_to_unit};
+use self::observation::{attribute_problems, restrict_to_unit, unit_object};
 use self::original_values::{original_values, restored};
 use self::quota::{quota_granted, requeue_denied};
 use crate::call::{CallId, CallResult};
@@ -51,6 +51,13 @@ pub(crate) struct InFlightChange {
 pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     let mut effects = Effects::default();
     let is_resync = matches!(event, Event::Resync);
+    if let Event::ObjectApplied(_)
+    | Event::SandboxUpdated(_)
+    | Event::AttachRequested(_)
+    | Event::ResyncUnits(_) = &event
+    {
+        packet_filter::retry_failed(state);
+    }
     match event {
         Event::ObjectApplied(object) => object_applied(state, object, &mut effects),
         Event::ObjectDeleted(key) => object_deleted(state, &key, &mut effects),
@@ -70,9 +77,12 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::ResyncUnits(units) => {
             let is_known = |unit: &Unit| match unit {
                 Unit::Sandbox(id) => state.sandboxes.contains_key(id) || state.units.contains_key(unit),
-                Unit::Bridge(_) | Unit::NodeRoutes => state.units.contains_key(unit),
+                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => state.units.contains_key(unit),
             };
             let known: Vec<Unit> = units.into_iter().filter(is_known).collect();
+            if known.contains(&Unit::PacketFilter) {
+                packet_filter::resync(state);
+            }
             state.dirty.extend(known);
         }
         Event::QuotaGranted { quota, counts } => quota_granted(state, quota, counts),
@@ -83,8 +93,11 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Underlay(underlay) => overlay::on_underlay(state, underlay, &mut effects),
         Event::Namespaces(namespaces) => {
             if state.namespaces != namespaces {
+                let names = state.namespaces.keys().chain(namespaces.keys());
+                let differs = |name: &&String| state.namespaces.get(*name) != namespaces.get(*name);
+                let changed: BTreeSet<String> = names.filter(differs).cloned().collect();
                 effects.record(state, Record::Namespaces(namespaces));
-                packet_filter::on_namespace_change(state, &mut effects);
+                packet_filter::on_namespace_change(state, &changed);
                 effects.changed(BTreeSet::from([cluster::key()]));
             }
         }
@@ -102,7 +115,9 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             state
                 .dirty
                 .extend(state.cluster().and_then(|cluster| cluster.node_routes).map(|_| Unit::NodeRoutes));
+            packet_filter::resync(state);
         }
+        Event::PacketFilterChanged => packet_filter::on_foreign_change(state),
         Event::SocketsOffered(offered) => sockets::on_offered(state, offered, &mut effects),
         about_a_call => pending_calls::handle(state, about_a_call, now, &mut effects),
     }
@@ -127,6 +142,7 @@ impl Effects {
     pub(crate) fn record(&mut self, state: &mut State, record: Record) {
         state.record(&record);
         state.extensions.mark_stale(&record);
+        packet_filter::on_record(state, &record);
         self.list.push(Effect::Journal(record));
     }
 
@@ -155,7 +171,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
     }
     let affected = affected(state, object);
     state.dirty.extend(affected);
-    packet_filter::on_object_change(state, &key, effects);
+    packet_filter::on_object_change(state, &key);
     egress::on_object_change(state, &key, effects);
     effects.changed(BTreeSet::from([key]));
 }
@@ -166,7 +182,7 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     state.granted_quotas.remove(key);
     effects.record(state, Record::ObjectDeleted(key.clone()));
     state.dirty.extend(affected);
-    packet_filter::on_object_change(state, key, effects);
+    packet_filter::on_object_change(state, key);
     egress::on_object_change(state, key, effects);
     effects.changed(BTreeSet::from([key.clone()]));
 }
@@ -201,6 +217,7 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
             queue_bridges(state, id);
         }
     }
+    packet_filter::on_bridge_change(state);
     let ready: Vec<Unit> = state.dirty.iter().filter(|unit| can_start(state, unit)).cloned().collect();
     for unit in ready {
         state.dirty.remove(&unit);
@@ -211,6 +228,10 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
             Unit::Bridge(key) => resolve::bridge(state, key),
             Unit::Sandbox(id) => resolve::sandbox(state, id, now),
             Unit::NodeRoutes => resolve::node_routes(state),
+            Unit::PacketFilter => {
+                packet_filter::on_start(state);
+                packet_filter::resolve(state)
+            }
         };
         for name in &resolved.unit_state.host_links {
             state.name_claims.insert(name.clone(), unit.clone());
@@ -258,9 +279,16 @@ fn can_start(state: &State, unit: &Unit) -> bool {
     let is_cluster = |unit: &Unit| matches!(unit, Unit::Bridge(key) if state.cluster().is_none_or(|cluster| cluster.bridge_key() == *key));
     match unit {
         // Both write to the same routing table, so they run one after the other.
-        Unit::Bridge(_) => !(state.in_flight.contains_key(&Unit::NodeRoutes) && is_cluster(unit)),
+        Unit::Bridge(_) => {
+            let shares_routes = state.in_flight.contains_key(&Unit::NodeRoutes) && is_cluster(unit);
+            !shares_routes && !packet_filter::is_awaited(state)
+        }
         Unit::NodeRoutes => !state.dirty.iter().chain(state.in_flight.keys()).any(is_cluster),
-        Unit::Sandbox(id) => !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key))),
+        Unit::PacketFilter => packet_filter::can_start(state),
+        Unit::Sandbox(id) => {
+            !packet_filter::is_awaited(state)
+                && !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key)))
+        }
     }
 }
 
@@ -273,8 +301,26 @@ fn on_observed(
     effects: &mut Effects,
 ) {
     let Some(mut change) = state.in_flight.remove(unit) else { return };
+    if let Some(problem) = packet_filter::failure(state, unit, &change.resolved) {
+        // Its leases are journalled as taken and released, like those of any failed change.
+        let started = ChangeStarted {
+            unit: unit.clone(),
+            original_values: BTreeMap::new(),
+            leases: change.resolved.leases.clone(),
+            plan: Arc::default(),
+        };
+        effects.record(state, Record::ChangeStarted(Box::new(started)));
+        state.in_flight.insert(unit.clone(), change);
+        let failure = ApplyFailure { problem, rolled_back: true, missing_tables: false, unsupported: None };
+        let result = Err(failure);
+        return on_applied(state, PlanResult { unit: unit.clone(), result }, now, effects);
+    }
     let had = state.units.get(unit).cloned().unwrap_or_default();
-    let observed = restrict_to_unit(observed, &change.resolved.observe, &had, &change.resolved);
+    let mut observed = restrict_to_unit(observed, &change.resolved.observe, &had, &change.resolved);
+    if *unit == Unit::PacketFilter {
+        let filter = &mut observed.scope(&Scope::Host).filter;
+        packet_filter::restore_elements(state, &mut change.resolved, filter);
+    }
     resolve::fill_keys(&mut change.resolved, keys, &observed);
     resolve::settle(state, &mut change.resolved, &observed);
     if *unit == Unit::NodeRoutes {
@@ -302,6 +348,9 @@ fn on_observed(
         // A bridge is applied completely or not at all: its name is taken, or it has foreign ports.
         plan.steps.clear();
         change.resolved.unit_state.clone_from(&had);
+    }
+    if *unit == Unit::PacketFilter {
+        packet_filter::on_plan(state, &plan);
     }
     change.restored = restored(state, unit, &change.resolved);
     if plan.is_empty() && change.resolved.leases.is_empty() {
@@ -337,17 +386,16 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
             }
             finish_change(state, &unit, change, now, effects);
         }
+        Err(ApplyFailure { missing_tables: true, rolled_back: true, .. }) if unit != Unit::PacketFilter => {
+            retry(state, &unit, now, effects);
+            packet_filter::on_missing_tables(state, &unit);
+        }
         Err(ApplyFailure { unsupported: Some(missing), rolled_back: true, .. })
             if is_newly_unsupported(state, &unit, &missing) =>
         {
             state.unsupported.insert(missing.kind, missing.message);
-            // Nothing is decided yet: keep the problems of the unit until the next attempt.
-            let problems = state.problems.get(&unit).cloned().unwrap_or_default();
-            let ended =
-                ChangeEnded { unit: unit.clone(), unit_state: None, problems, restored: Vec::new(), at: now };
-            effects.record(state, Record::ChangeEnded(Box::new(ended)));
             // Try again without that kind.
-            state.dirty.insert(unit);
+            retry(state, &unit, now, effects);
         }
         Err(ApplyFailure { problem, rolled_back, .. }) => {
             if !state.unfinished.contains_key(&unit) {
@@ -362,12 +410,13 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
                 format!("{} (and the rollback is incomplete)", problem.message)
             };
             let problem = Problem { message, ..problem };
+            packet_filter::on_failure(state, &unit, &problem);
             let mut requesters = std::mem::take(&mut change.resolved.requesters);
             if requesters.is_empty() {
                 // The removal failed and no object requests the unit any more: report to the previous requesters.
                 requesters
                     .extend(state.units.get(&unit).into_iter().flat_map(UnitState::requesters).cloned());
-                requesters.extend(bridge_object(&unit));
+                requesters.extend(unit_object(&unit));
             }
             change
                 .resolved
@@ -389,6 +438,14 @@ fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut E
             pending_calls::change_ended(state, &unit, now, effects);
         }
     }
+}
+
+/// Queues a unit whose change was rolled back. Nothing is decided yet, so it keeps its problems until the next attempt.
+fn retry(state: &mut State, unit: &Unit, now: Time, effects: &mut Effects) {
+    let problems = state.problems.get(unit).cloned().unwrap_or_default();
+    let ended = ChangeEnded { unit: unit.clone(), unit_state: None, problems, restored: Vec::new(), at: now };
+    effects.record(state, Record::ChangeEnded(Box::new(ended)));
+    state.dirty.insert(unit.clone());
 }
 
 /// Whether the unit can do without a kind that was not known to be unsupported.
@@ -426,9 +483,7 @@ fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Ti
         requeue_tunnel_peers(state, unit);
         requeue_denied(state, unit, &old);
     }
-    if matches!(unit, Unit::Bridge(_)) {
-        packet_filter::on_tunnel_change(state, effects);
-    }
+    packet_filter::on_change_end(state, unit, &old, effects);
     if frees_addresses {
         requeue_exhausted(state);
     }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
+use knit_model::filter::{ElementData, ElementKey};
 use knit_model::report::{BridgeReport, InterfaceReport, ItemReport};
 use knit_model::state::AddressKey;
 use knit_model::{IfName, PublicKey, Rule};
@@ -41,6 +42,12 @@ pub struct UnitState {
     /// Sysctls of its interfaces, by path.
     #[serde(default)]
     pub sysctls: BTreeSet<String>,
+    /// Its elements of the packet filter on the host.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "knit_model::serde_pairs")]
+    pub filter: BTreeMap<ElementKey, ElementData>,
+    /// Whether it has tables of the packet filter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_tables: bool,
     /// The bridge itself, for a bridge unit.
     pub bridge: Option<BridgeReport>,
     /// The tunnel to other nodes, for the bridge of an overlay network.

@@ -46,6 +46,7 @@ struct SandboxNamespace {
     netns: Netns,
     socket: Option<Socket>,
     generic: Option<Socket>,
+    netfilter: Option<Socket>,
 }
 
 impl Kernel {
@@ -104,10 +105,10 @@ pub(crate) fn reset_sockets(
 ) -> Result<()> {
     if matches!(after, Error::Timeout { .. } | Error::Overrun { .. } | Error::DumpInterrupted { .. }) {
         for sandbox in namespaces.sandboxes.values_mut() {
-            (sandbox.socket, sandbox.generic) = (None, None);
+            (sandbox.socket, sandbox.generic, sandbox.netfilter) = (None, None, None);
         }
         kernel.socket = Socket::open_in(&kernel.host, Protocol::Route)?;
-        kernel.generic = None;
+        (kernel.generic, kernel.netfilter) = (None, None);
     }
     Ok(())
 }
@@ -120,7 +121,7 @@ impl SandboxNamespaces {
 
     /// Adds a sandbox with its network namespace.
     pub fn add(&mut self, id: SandboxId, netns: Netns) {
-        self.sandboxes.insert(id, SandboxNamespace { netns, socket: None, generic: None });
+        self.sandboxes.insert(id, SandboxNamespace { netns, socket: None, generic: None, netfilter: None });
     }
 
     /// Whether the sandbox is part of the transaction.
@@ -188,10 +189,19 @@ impl Session<'_> {
                 (&sandbox.netns, &mut sandbox.generic)
             }
         };
-        match socket {
-            Some(socket) => Ok(socket),
-            empty => Ok(empty.insert(Socket::open_in(netns, Protocol::Generic)?)),
-        }
+        opened(netns, socket, Protocol::Generic)
+    }
+
+    /// The scope's netfilter socket.
+    pub(crate) fn netfilter(&mut self, scope: &Scope) -> Result<&mut Socket> {
+        let (netns, socket) = match scope {
+            Scope::Host => (&self.kernel.host, &mut self.kernel.netfilter),
+            Scope::Sandbox(id) => {
+                let sandbox = self.namespaces.sandboxes.get_mut(id).ok_or_else(|| no_namespace(scope))?;
+                (&sandbox.netns, &mut sandbox.netfilter)
+            }
+        };
+        opened(netns, socket, Protocol::Netfilter)
     }
 
     /// The scope's network namespace.
@@ -228,6 +238,14 @@ impl Session<'_> {
         inside: impl Fn() -> io::Result<T> + Clone + Send + 'static,
     ) -> Result<io::Result<T>> {
         switch::run_in(self.netns(scope)?, inside)
+    }
+}
+
+/// The socket, opened on first use.
+fn opened<'a>(netns: &Netns, socket: &'a mut Option<Socket>, protocol: Protocol) -> Result<&'a mut Socket> {
+    match socket {
+        Some(socket) => Ok(socket),
+        empty => Ok(empty.insert(Socket::open_in(netns, protocol)?)),
     }
 }
 

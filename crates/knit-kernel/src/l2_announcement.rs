@@ -11,8 +11,8 @@ use nix::sys::socket::{MsgFlags, send};
 use crate::error::{Error, Result};
 use crate::netns::Netns;
 use crate::netns::switch::run_in;
-use crate::nft::EtherType;
 use crate::sys;
+use knit_model::filter::field::{EtherType, IpFamily};
 
 /// The protocol number of ICMPv6.
 const ICMPV6: u8 = 58;
@@ -83,7 +83,7 @@ fn neighbour_advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
     message.extend(mac.bytes());
     let sum = checksum(address, all_nodes, &message);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mut frame = ethernet([0x33, 0x33, 0, 0, 0, 1], mac, EtherType::Ip(crate::nft::IpFamily::V6));
+    let mut frame = ethernet([0x33, 0x33, 0, 0, 0, 1], mac, EtherType::Ip(IpFamily::V6));
     let length = message.len() as u16;
     frame.extend([0x60, 0, 0, 0]);
     frame.extend(length.to_be_bytes());

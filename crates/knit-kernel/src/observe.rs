@@ -21,6 +21,7 @@ pub(crate) use sysctls::path as sysctl_path;
 pub use sysctls::{set_sysctl_root, sysctl_root};
 
 use ipnet::IpNet;
+use knit_model::filter::{FilterItem, FilterStep, KeyPart};
 use knit_model::plan::{PlannedStep, Step};
 use knit_model::state::AddressKey;
 use knit_model::{IfName, NetState, Route, Scope, ScopeState};
@@ -28,6 +29,7 @@ use knit_model::{IfName, NetState, Route, Scope, ScopeState};
 use crate::error::Result;
 use crate::kernel::{Kernel, SandboxNamespaces, Session, reset_sockets_on_error};
 use crate::netlink::constants::{AF_INET, AF_INET6, AF_UNSPEC};
+use crate::nft::{self, FilterQuery};
 
 /// What to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +61,8 @@ pub struct ScopeQuery {
     pub sysctls: BTreeSet<String>,
     /// Only addresses and routes of IPv4 (false) or IPv6 (true). `None`: both.
     pub ipv6: Option<bool>,
+    /// The packet filter.
+    pub filter: FilterQuery,
     /// Addresses, rules and neighbours only if a link or a route is Knit's: other objects of Knit's are added after
     /// such a one and removed before it.
     pub only_if_owned: bool,
@@ -112,6 +116,7 @@ impl ScopeQuery {
             vlans: false,
             sysctls: BTreeSet::new(),
             ipv6: None,
+            filter: FilterQuery::default(),
             only_if_owned: false,
         }
     }
@@ -131,6 +136,20 @@ impl ScopeQuery {
             None => AF_UNSPEC,
             Some(false) => AF_INET,
             Some(true) => AF_INET6,
+        }
+    }
+
+    /// Adds what a step on the packet filter is about. Elements of ranges are not found by key.
+    fn add_filter(&mut self, change: &FilterStep) {
+        match change.item() {
+            FilterItem::Element(key) => match &key.key[..] {
+                [KeyPart::Range(..)] => drop(self.filter.sets.insert((key.table, key.set))),
+                _ => drop(self.filter.elements.insert(key)),
+            },
+            FilterItem::Table(table)
+            | FilterItem::Set(table, _)
+            | FilterItem::Counter(table, _)
+            | FilterItem::Chain(table, _) => drop(self.filter.tables.insert(table)),
         }
     }
 
@@ -188,6 +207,7 @@ pub(crate) fn query_for<'a>(steps: impl Iterator<Item = &'a PlannedStep>) -> Sta
             Step::SetSysctl { key, .. } => {
                 here.sysctls.insert(key.clone());
             }
+            Step::Filter(change) => here.add_filter(change),
         }
     }
     for (scope, families) in families {
@@ -266,6 +286,9 @@ impl Session<'_> {
             for neighbour in neighbours::observe(self, scope, &query.links, &found)? {
                 observed.state.add_neighbour(neighbour);
             }
+        }
+        if !query.filter.is_empty() {
+            observed.state.filter = nft::observe(self.netfilter(scope)?, &query.filter)?;
         }
         // A missing link has no sysctls: this avoids entering the namespace of a new sandbox.
         let is_there = |link: &str| query.links != LinkFilter::All || found.has(link);

@@ -158,6 +158,18 @@ impl Redirect {
         Err(error)
     }
 
+    /// Adds ports to an applied fast path. Without one, the next [`Redirect::apply`] includes them.
+    pub fn add_ports(&self, host: &Netns, ports: &[RedirectPort]) -> Result<(), RedirectError> {
+        let mut state = self.lock();
+        let State::Loaded(loaded) = &mut *state else { return Ok(()) };
+        let Err(error) = in_host(host, || loaded.add_ports(ports)) else { return Ok(()) };
+        *state = State::Unavailable(error.to_string());
+        if let Ok(cookie) = host.cookie() {
+            let _ = in_host(host, || pins::remove(&self.root, cookie));
+        }
+        Err(error)
+    }
+
     /// These links were recreated or deleted: nothing is redirected to them until they are applied again.
     pub fn forget_links(&self, links: &BTreeSet<&IfName>) {
         let State::Loaded(loaded) = &mut *self.lock() else { return };
@@ -234,6 +246,20 @@ impl Loaded {
         let links: BTreeSet<u32> = self.links.values().copied().collect();
         self.pins.port_filters.detach_others(&links)?;
         self.apply_ranges(spec.bridge.as_ref(), &spec.ranges)
+    }
+
+    /// Must be called in the host's namespace. A missing link is skipped.
+    fn add_ports(&mut self, ports: &[RedirectPort]) -> Result<(), RedirectError> {
+        let existing = ports.iter().filter_map(|port| {
+            let index = if_nametoindex(port.link.as_str()).ok()?;
+            Some((port, index))
+        });
+        let existing: Vec<(&RedirectPort, u32)> = existing.collect();
+        for (port, index) in &existing {
+            self.links.insert(port.link.clone(), *index);
+            self.pins.port_filters.attach(*index)?;
+        }
+        self.pins.add_ports(&map_entries::port_entries(&existing))
     }
 
     fn apply_ranges(

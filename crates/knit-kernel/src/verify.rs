@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use knit_model::filter::{Filter, FilterStep};
 use knit_model::link::{Attrs, FieldDifference, Fields, Kind, Link, values_match};
 use knit_model::plan::{FieldChange, ItemKey, Plan, Step};
 use knit_model::{IfName, Scope, ScopeState};
@@ -138,6 +139,7 @@ impl<'a> Expected<'a> {
             | Step::RemoveNeighbour(neighbour)
             | Step::ReplaceNeighbour { after: neighbour, .. } => ItemKey::Neighbour(neighbour.key()),
             Step::SetSysctl { key, .. } => ItemKey::Sysctl(key.clone()),
+            Step::Filter(change) => ItemKey::Filter(change.item()),
         };
         self.items.insert((scope, item), step);
     }
@@ -222,6 +224,33 @@ fn compare_item(step: &Step, observed: &ScopeState) -> Option<String> {
             Some(there) => Some(format!("sysctl {key} is {there}, expected {to}")),
             None => Some(format!("sysctl {key} is missing")),
         },
+        Step::Filter(change) => compare_filter(change, &observed.filter),
         _ => None,
     }
+}
+
+/// The deviation of an item of the packet filter after its last step.
+fn compare_filter(change: &FilterStep, observed: &Filter) -> Option<String> {
+    let table = || observed.tables.get(change.table());
+    let is_as_expected = match change {
+        FilterStep::AddTable(_) => table().is_some(),
+        FilterStep::RemoveTable(_) => table().is_none(),
+        FilterStep::AddSet(_, name, set) => table().and_then(|table| table.sets.get(name)) == Some(set),
+        FilterStep::RemoveSet(_, name, _) => table().is_none_or(|table| !table.sets.contains_key(name)),
+        FilterStep::AddCounter(_, name) => table().is_some_and(|table| table.counters.contains(name)),
+        FilterStep::RemoveCounter(_, name) => table().is_none_or(|table| !table.counters.contains(name)),
+        FilterStep::AddChain(_, name, base) => {
+            table().and_then(|table| table.chains.get(name)).is_some_and(|chain| chain.base == *base)
+        }
+        FilterStep::RemoveChain(_, name, _) => table().is_none_or(|table| !table.chains.contains_key(name)),
+        FilterStep::SetRules { chain, after, .. } => {
+            let rules = table().and_then(|table| table.chains.get(chain)).map(|chain| &chain.rules);
+            rules.map_or(after.is_empty(), |rules| rules == after)
+        }
+        FilterStep::AddElement(key, data) | FilterStep::ReplaceElement { key, after: data, .. } => {
+            observed.elements.get(key) == Some(data)
+        }
+        FilterStep::RemoveElement(key, _) => !observed.elements.contains_key(key),
+    };
+    (!is_as_expected).then(|| format!("packet filter: {change} did not take effect"))
 }

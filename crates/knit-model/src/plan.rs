@@ -3,6 +3,7 @@
 mod diff;
 mod display;
 mod field_changes;
+mod filter_steps;
 mod link_decisions;
 mod moved_devices;
 mod parents;
@@ -17,6 +18,7 @@ use serde_json::Value;
 pub use diff::diff;
 pub use moved_devices::fill_original_attrs;
 
+use crate::filter::{FilterItem, FilterStep};
 use crate::link::{Kind, Link};
 use crate::name::IfName;
 use crate::neighbour::{Neighbour, NeighbourKey};
@@ -56,6 +58,8 @@ pub enum ItemKey {
     Neighbour(NeighbourKey),
     /// A sysctl.
     Sysctl(String),
+    /// An item of the packet filter.
+    Filter(FilterItem),
 }
 
 /// Ordered steps, and problems that could not be planned around.
@@ -156,6 +160,8 @@ pub enum Step {
         /// The new value.
         to: String,
     },
+    /// Changes the packet filter.
+    Filter(FilterStep),
 }
 
 /// What a step does to its item.
@@ -212,6 +218,7 @@ impl Step {
     /// What it does to its item.
     pub fn effect(&self) -> StepEffect {
         match self {
+            Self::Filter(step) => step.effect(),
             Self::CreateLink { .. }
             | Self::AddAddress(_)
             | Self::AddRoute(_)
@@ -261,6 +268,7 @@ impl Step {
             }
             Self::RemoveNeighbour(neighbour) => Self::AddNeighbour(neighbour),
             Self::SetSysctl { key, from, to } => Self::SetSysctl { key, from: to, to: from },
+            Self::Filter(step) => Self::Filter(step.inverse()),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::filter::Filter;
 use crate::link::Link;
 use crate::name::IfName;
 use crate::neighbour::{Neighbour, NeighbourKey};
@@ -59,6 +60,9 @@ pub struct ScopeState {
     pub neighbours: BTreeMap<NeighbourKey, Neighbour>,
     /// Sysctls by path, such as `net/ipv6/conf/net1/accept_ra`; in observed state only the requested ones.
     pub sysctls: BTreeMap<String, String>,
+    /// The packet filter; in observed state only the requested tables and elements.
+    #[serde(default, skip_serializing_if = "Filter::is_empty")]
+    pub filter: Filter,
 }
 
 /// Network state of a node: the host and its sandboxes.

@@ -274,15 +274,15 @@ impl Cluster {
             match effect {
                 Effect::Journal(record) => self.journal(node, &record),
                 Effect::Observe { unit, request: look } => {
-                    self.execute(node, KernelEffect::Observe(unit, look))
+                    self.execute(node, KernelEffect::Observe(unit, Box::new(look)))
                 }
                 Effect::Apply { unit, plan } => {
                     self.nodes[node].applying.insert(unit.clone(), Arc::clone(&plan));
                     self.execute(node, KernelEffect::Apply(unit, plan));
                 }
                 Effect::InspectNetns { call, path } => self.execute(node, KernelEffect::Inspect(call, path)),
-                Effect::ApplyPacketFilter(_) => self.execute(node, KernelEffect::PacketFilter),
-                Effect::ObjectsChanged(_) => {}
+                // Nothing waits for these.
+                Effect::ObjectsChanged(_) | Effect::UpdateFastPath(_) | Effect::RerouteConnections(_) => {}
                 Effect::Block(order) => self.send_request(node, order),
                 Effect::Respond { call, result: answer } => answers.push((call, answer)),
                 other => self.fail(&[node], format!("unexpected effect {other:?}")),

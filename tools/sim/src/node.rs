@@ -8,12 +8,14 @@ use knit_engine::pods::{Pod as ApiPod, PodIndex};
 use knit_engine::state::BridgeKey;
 use knit_engine::{CallId, ObserveRequest, State, Unit};
 use knit_ipam::{Capacity, Time};
+use knit_model::filter::{ElementKey, FilterStep};
 use knit_model::link::{Attrs, Dummy, Kind, Link};
 use knit_model::report::{AppliedReport, BridgeReport, PodState};
 use knit_model::state::Address;
 use knit_model::{IfName, NetState, Plan, SandboxId, Scope, ScopeState, Step};
 
 use crate::kernel::FakeKernel;
+use crate::kernel::filter::{FilterRequest, restrict};
 use crate::queue::{MILLIS, SimTime};
 use crate::scenario::{node_address, node_name, uplink};
 
@@ -178,6 +180,12 @@ impl Node {
                 state.rules.clear();
             }
             state.sysctls.retain(|key, _| request.sysctls.contains(key));
+            let filter = FilterRequest {
+                tables: &request.filter_tables,
+                sets: &request.filter_sets,
+                elements: &request.filter_elements,
+            };
+            restrict(&mut state.filter, &filter);
         }
         Ok(observed)
     }
@@ -207,7 +215,8 @@ impl Node {
         }
     }
 
-    /// Applies step by step: removing what disappeared with a deleted netns is not an error.
+    /// Applies step by step: removing what disappeared is not an error. It went with a deleted netns, or by the plan that
+    /// was still applied when the runtime deleted the netns.
     fn apply_steps(&mut self, plan: &Plan) -> Result<(), String> {
         for planned in plan.steps.iter().filter(|planned| !planned.implied) {
             let is_removal = matches!(
@@ -217,6 +226,7 @@ impl Node {
                     | Step::RemoveRoute(_)
                     | Step::RemoveRule(_)
                     | Step::RemoveNeighbour(_)
+                    | Step::Filter(FilterStep::RemoveElement(..))
             );
             let one = Plan { steps: vec![planned.clone()], ..Plan::default() };
             match self.kernel.apply(&one) {
@@ -240,6 +250,14 @@ impl Node {
             self.kernel.observe_in(|scope| matches!(scope, Scope::Sandbox(sandbox) if sandbox == id));
         let addresses = observed.scopes.into_values().flat_map(|scope| scope.addresses.into_values());
         addresses.map(|address| address.address.addr()).collect()
+    }
+
+    /// Elements of the packet filter that belong to pods.
+    pub(crate) fn pod_elements(&self) -> impl Iterator<Item = &ElementKey> {
+        let shared = self.state.units.get(&Unit::PacketFilter);
+        let is_shared =
+            move |key: &ElementKey| shared.is_some_and(|unit_state| unit_state.filter.contains_key(key));
+        self.kernel.filter(&Scope::Host).elements.keys().filter(move |key| !is_shared(key))
     }
 
     /// Host links with Knit's mark.

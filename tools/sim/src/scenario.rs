@@ -103,7 +103,9 @@ pub(crate) fn uplink() -> IfName {
 /// The cluster network object of a node. Routes to other nodes are left out: each node would have all others.
 pub(crate) fn cluster_network(node: usize) -> StoredObject {
     let bridge = IfName::new("knit0").expect("knit0 is a valid name");
-    cluster::object(&[pod_range(node)], &bridge, Some(1_500), &NodeRoutesIntent::default())
+    let node_routes =
+        NodeRoutesIntent { anti_spoofing: true, masquerade: true, ..NodeRoutesIntent::default() };
+    cluster::object(&[pod_range(node)], &bridge, Some(1_500), &node_routes)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ fn get_describe_and_status_agree_in_all_formats() {
         assert!(status.contains(expected), "{expected} in {status}");
     }
     let status: Value = serde_json::from_str(&machine.knit(&["status", "-o", "json"]).ok()).unwrap();
-    assert_eq!(status["units"].as_array().unwrap().len(), 3);
+    assert_eq!(status["units"].as_array().unwrap().len(), 4, "two bridges, a pod and the packet filter");
     assert_eq!(machine.knit(&["get", "podconfig", "nobody"]).error(), "knit: podconfig nobody not found\n");
     assert!(machine.knit(&["get", "podkonfig"]).error().contains("unknown kind `podkonfig`; the kinds are"));
 }

@@ -130,7 +130,7 @@ fn plan_changes_nothing_and_its_exit_code_reports_changes() {
         assert!(planned.out.contains(expected), "{expected} in {}", planned.out);
     }
     let json: Value = serde_json::from_str(&machine.knit(&["plan", "-f", file, "-o", "json"]).out).unwrap();
-    assert_eq!(json.as_array().unwrap().len(), 3, "two bridges and a pod: {json}");
+    assert_eq!(json.as_array().unwrap().len(), 4, "two bridges, the packet filter and a pod: {json}");
     assert_eq!(
         machine.knit(&["apply", "-f", file, "--dry-run"]).ok(),
         format!("{TITLE} created (dry run)\n")

@@ -29,7 +29,6 @@ use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::node::{Node, StepResult};
-use crate::packet_filter::AppliedFilter;
 use crate::sockets;
 use unit_log::UnitLog;
 
@@ -106,10 +105,8 @@ pub(super) fn run(
 ) {
     let mut pool: Option<ExecutorPool> = None;
     let mut faults = faults;
-    // The executors of the pool outlive a node.
-    let filter = AppliedFilter::default();
     for incarnation in 0.. {
-        let opened = open(&options, filter.clone(), faults.take()).and_then(|node| {
+        let opened = open(&options, faults.take()).and_then(|node| {
             if pool.is_none() {
                 let executors =
                     (0..options.executors).map(|_| node.another_executor()).collect::<Result<Vec<_>>>()?;
@@ -141,17 +138,12 @@ pub(super) fn run(
     }
 }
 
-fn open(
-    options: &Options,
-    filter: AppliedFilter,
-    faults: Option<Box<dyn FaultInjector + Send>>,
-) -> Result<Node> {
+fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Node> {
     let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone())?;
     for note in notes {
         tracing::warn!("{note}");
     }
     node.set_redirect(Arc::clone(&options.redirect));
-    node.set_filter(filter);
     if let Some(faults) = faults {
         node.set_faults(faults);
     }
@@ -284,6 +276,7 @@ impl<'a> EventLoop<'a> {
             Message::Change(request) => self.change(request),
             Message::WatchEvents(source) => self.watch_events(source),
             Message::Kernel(notice) => self.kernel_notification(&notice),
+            Message::FilterChanged => self.filter_changed(),
             Message::Completed { incarnation, work, result, took } => {
                 self.pool.in_flight = self.pool.in_flight.saturating_sub(1);
                 if incarnation == self.incarnation { self.completed(&work, result, took) } else { Ok(()) }
@@ -426,7 +419,6 @@ impl<'a> EventLoop<'a> {
             self.remove_strays(now)?;
             self.deferred_delete_at.get_or_insert(now + DEFERRED_DELETE_DELAY);
             self.handle(Event::Resync)?;
-            self.handle(Event::PacketFilterResync)?;
         }
         self.remove_strays(now)
     }

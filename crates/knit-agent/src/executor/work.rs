@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use knit_engine::packet_filter::PacketFilter;
 use knit_engine::{Effect, Event, State, Unit};
 use knit_kernel::SandboxNamespaces;
 use knit_model::{Sandbox, Scope};
@@ -45,8 +44,6 @@ pub struct Completion {
     pub namespaces: Option<(Unit, SandboxNamespaces)>,
     /// Scopes with links whose deletion was deferred.
     pub deferred_deletes: BTreeSet<Scope>,
-    /// The new extent of the fast path. It is updated later: until then packets take the bridge.
-    pub fast_path: Option<Box<PacketFilter>>,
 }
 
 impl Work {
@@ -97,7 +94,7 @@ impl fmt::Display for Work {
                 Effect::InspectNetns { path, .. } => write!(out, "inspect namespace {path}"),
                 Effect::CreateNetns { path, .. } => write!(out, "create namespace {path}"),
                 Effect::RemoveNetns { path, .. } => write!(out, "delete namespace {path}"),
-                Effect::ApplyPacketFilter(_) => out.write_str("apply the packet filter"),
+                Effect::RerouteConnections(_) => out.write_str("reroute connections"),
                 Effect::RunPluginChain { .. } => out.write_str("run CNI plugins"),
                 other => write!(out, "{other:?}"),
             },

@@ -98,7 +98,7 @@ impl Quotas {
         let units = namespaces.flat_map(|namespace| state.blocked_by_quota(namespace));
         let sandboxes = units.filter_map(|unit| match unit {
             Unit::Sandbox(id) => Some(id),
-            Unit::Bridge(_) | Unit::NodeRoutes => None,
+            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => None,
         });
         sandboxes.collect()
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use knit_engine::{Event, Unit};
 use knit_kernel::SandboxNamespaces;
 use knit_kernel::apply::{AppliedPlan, DeleteMode, Rollback};
+use knit_kernel::nft::FilterQuery;
 use knit_kernel::observe::{ScopeQuery, StateQuery};
+use knit_model::filter::TableFamily;
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, kernel_ids};
@@ -91,6 +93,19 @@ impl Node {
         stray.routes.extend(host.routes.into_iter().filter(|(_, route)| is_stray(route)));
         let is_stray = |one: &Address| here(&one.link) || one.owned && is_unused(&one.link);
         stray.addresses.extend(host.addresses.into_iter().filter(|(_, address)| is_stray(address)));
+        let tables =
+            self.state.units.get(&Unit::PacketFilter).is_some_and(|unit_state| unit_state.has_tables);
+        let is_free = !self.state.is_pending(&Unit::PacketFilter);
+        let owned: BTreeSet<_> =
+            self.state.units.values().flat_map(|unit_state| unit_state.filter.keys()).collect();
+        if self.keeps_foreign_links {
+            // The tables may be another Knit's.
+        } else if !tables && is_free {
+            stray.filter = host.filter;
+        } else {
+            let unowned = host.filter.elements.into_iter().filter(|(key, _)| !owned.contains(key));
+            stray.filter.elements.extend(unowned);
+        }
         Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))
     }
 
@@ -129,13 +144,18 @@ impl Node {
             }
             Err(error) => return Err(Error::Stray { why: error.to_string() }),
         }
-        let what = "removed stray links".to_owned();
+        let is_filter = plan.steps.iter().all(|planned| matches!(planned.step, Step::Filter(_)));
+        let what = if is_filter { "removed stray packet filter elements" } else { "removed stray links" };
+        let what = what.to_owned();
         Ok(Some(Repair { what, plan: Arc::new(plan) }))
     }
 
     /// Observes the whole host.
     pub(super) fn observe_host(&mut self) -> Result<ScopeState> {
-        let look = StateQuery::default().with_scope(Scope::Host, ScopeQuery::everything());
+        let tables = [TableFamily::Inet.table(), TableFamily::Bridge.table()].into();
+        let filter = FilterQuery { tables, with_elements: true, ..FilterQuery::default() };
+        let host = ScopeQuery { filter, ..ScopeQuery::everything() };
+        let look = StateQuery::default().with_scope(Scope::Host, host);
         let mut seen = self.executor.kernel().observe(&look, &mut SandboxNamespaces::new())?;
         Ok(std::mem::take(seen.scope(&Scope::Host)))
     }

@@ -74,7 +74,7 @@ impl Node {
             deferred_deletes: [Scope::Host].into(),
             deferred_sandboxes: BTreeMap::new(),
             keeps_foreign_links: false,
-            fast_path: None,
+            fast_path: Vec::new(),
         };
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(RecoveryFinding::loses_records) {
@@ -115,7 +115,7 @@ impl Node {
         for began in unfinished {
             let sandboxes: Vec<_> = match &began.unit {
                 Unit::Sandbox(id) => self.state.sandboxes.get(id).cloned().into_iter().collect(),
-                Unit::Bridge(_) | Unit::NodeRoutes => Vec::new(),
+                Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => Vec::new(),
             };
             let (left, scopes) = self.executor.roll_back(&began.plan, &sandboxes);
             self.deferred_deletes.extend(scopes);

@@ -105,6 +105,7 @@ fn of_step(planned: &PlannedStep) -> Vec<v1::Difference> {
         Step::AddRule(_) | Step::RemoveRule(_) => "rule",
         Step::AddNeighbour(_) | Step::RemoveNeighbour(_) | Step::ReplaceNeighbour { .. } => "neighbour",
         Step::SetSysctl { .. } => "sysctl",
+        Step::Filter(_) => "filter",
     };
     let kind = match planned.step.effect() {
         StepEffect::Add => v1::DifferenceKind::Missing,

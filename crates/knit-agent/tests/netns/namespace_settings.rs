@@ -92,7 +92,7 @@ impl TwoNamespaces {
         let folder = self.folder.path();
         self.agent = Some(self.host.run(|| reopen(folder)));
         self.handle(Event::Restarted);
-        self.handle(Event::PacketFilterResync);
+        self.handle(Event::PacketFilterChanged);
     }
 
     /// The source addresses of a pod as the external host sees them, one per family.

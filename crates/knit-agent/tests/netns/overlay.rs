@@ -110,8 +110,8 @@ fn gateway_address_is_local_to_each_node_and_not_resolved_through_the_tunnel() {
     ping_gateways(&cluster);
     let resolved = resolved_addresses(&capture);
     assert!(gateways.iter().all(|gateway| resolved.contains(gateway)), "{resolved:?}");
-    cluster.handle(A, Event::PacketFilterResync);
-    cluster.handle(B, Event::PacketFilterResync);
+    cluster.handle(A, Event::PacketFilterChanged);
+    cluster.handle(B, Event::PacketFilterChanged);
     resolved_addresses(&capture);
     ping_gateways(&cluster);
     let resolved = resolved_addresses(&capture);

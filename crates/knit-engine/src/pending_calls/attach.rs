@@ -396,28 +396,7 @@ fn find_existing(
 
 /// The change of this call has ended.
 pub(super) fn change_ended(state: &mut State, call: &CallId, now: Time, effects: &mut Effects) {
-    let Some(CallKind::Attach(attaching)) =
-        state.pending_calls.waiting.get(call).map(|waiting| &waiting.kind)
-    else {
-        return;
-    };
-    let turn = state.packet_filter.pending_generation(&SandboxId(attaching.attach.sandbox.id.clone()));
-    match (result(state, call), turn) {
-        (Ok(_), Some(turn)) => state.pending_calls.stage(call, Stage::ApplyingFilter(turn)),
-        (Ok(_), None) => hooks::run_after(state, call, now, effects),
-        (Err(error), _) => fail(state, call, error, effects),
-    }
-}
-
-/// The packet filter for the call was applied, or failed.
-pub(super) fn filter_applied(
-    state: &mut State,
-    call: &CallId,
-    opened: Result<(), Problem>,
-    now: Time,
-    effects: &mut Effects,
-) {
-    match opened.and_then(|()| result(state, call)) {
+    match result(state, call) {
         Ok(_) => hooks::run_after(state, call, now, effects),
         Err(error) => fail(state, call, error, effects),
     }

@@ -102,11 +102,7 @@ fn supersede(state: &mut State, id: &SandboxId, scope: &DetachScope, effects: &m
                 state.extensions.stale.insert(id.clone());
                 respond(state, &call, CallResult::Failed(error), effects);
             }
-            Stage::RunningPlugins
-            | Stage::Queued
-            | Stage::InFlight
-            | Stage::ApplyingFilter(_)
-            | Stage::AfterHooks => {
+            Stage::RunningPlugins | Stage::Queued | Stage::InFlight | Stage::AfterHooks => {
                 attach::roll_back(state, &call, effects);
                 state.pending_calls.stage(&call, Stage::RollingBack { error, in_flight: false });
             }

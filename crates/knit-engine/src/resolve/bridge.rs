@@ -16,6 +16,7 @@ use knit_model::{Address, IfName, Route, Rule, Scope, kernel_ids};
 use super::{DEFAULT_MTU, Resolved, attachment, overlay_tunnel, with_defaults};
 use crate::call::{ATTACHMENT_KIND, Attachment};
 use crate::event::Unit;
+use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State};
 
 /// A request of one object for a bridge.
@@ -41,8 +42,10 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     }
     resolved.observe.host_rules = true;
     let requests = requests(state, key);
+    let unit = Unit::Bridge(key.clone());
     if requests.is_empty() && !is_used(state, key) {
         resolved.observe.ports_of = Some(name);
+        packet_filter::add_tunnel(state, &unit, None, &mut resolved);
         return resolved;
     }
     if deny_by_quota(state, key, &requests, &mut resolved) {
@@ -70,6 +73,7 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
         resolved.add_origin(&Scope::Host, ItemKey::Link(name.clone()), request.origin);
     }
     overlay_tunnel::add(state, key, &link, default_vlan, &mut resolved);
+    packet_filter::add_tunnel(state, &unit, requests.first().map(|request| request.origin), &mut resolved);
     resolved.desired.state.scope(&Scope::Host).add_link(link);
     let addresses = add_ranges(state, key, &name, &requests, &mut resolved);
     if attachment::is_routed(state, key) {

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::call::RangeRequest;
 use crate::event::Unit;
+use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
 
 /// The maximum number of Knit's interfaces in a pod.
@@ -51,11 +52,13 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     resolved.observe.sysctls = had.sysctls;
     let Some(sandbox) = state.sandboxes.get(id).cloned() else {
         resolved.observe.moved_devices = moved;
+        packet_filter::add_sandbox(state, id, &mut resolved);
         return resolved;
     };
     resolved.title = sandbox.title();
     if let Isolation::VirtualMachine(tap) = &sandbox.isolation {
         virtual_machine::all(state, &sandbox, tap, &mut resolved, now);
+        packet_filter::add_sandbox(state, id, &mut resolved);
         return resolved;
     }
     resolved.observe.sandbox = Some(id.clone());
@@ -85,6 +88,7 @@ pub(crate) fn sandbox(state: &mut State, id: &SandboxId, now: Time) -> Resolved 
     routing::collect(state, &sandbox, &names, &mut resolved);
     attachment::loopback(state, id, &mut resolved);
     link_change::restore(state, id, &mut resolved);
+    packet_filter::add_sandbox(state, id, &mut resolved);
     let requested = resolved.desired.state.scope(&Scope::Sandbox(id.clone()));
     let asks_for_links_only =
         requested.rules.is_empty() && requested.neighbours.is_empty() && resolved.routing.is_empty();

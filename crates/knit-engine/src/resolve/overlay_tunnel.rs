@@ -12,7 +12,8 @@ use knit_model::report::{ItemKind, ItemReport};
 use knit_model::{IfName, Scope};
 
 use super::{Resolved, with_defaults};
-use crate::overlay::{OVERLAY_FILTER, OverlayNetwork, OverlayTunnel, Underlay, gateway_addresses};
+use crate::overlay::{OverlayNetwork, OverlayTunnel, Underlay, gateway_addresses};
+use crate::packet_filter;
 use crate::state::{BridgeKey, State};
 
 /// The field of problems and items.
@@ -94,10 +95,11 @@ fn decide<'a>(
     overlay: OverlayNetwork<'_>,
     underlay: &'a Underlay,
 ) -> Result<(u32, &'a TunnelEndpoint), (Reason, String)> {
-    if let Some(message) =
-        [Vxlan::NAME, OVERLAY_FILTER].into_iter().find_map(|what| state.unsupported.get(what))
-    {
+    if let Some(message) = state.unsupported.get(Vxlan::NAME) {
         return Err((Reason::KernelUnsupported, message.clone()));
+    }
+    if let Some(problem) = packet_filter::problem(state) {
+        return Err((problem.reason, problem.message.clone()));
     }
     let vni = state.vni_of(overlay, underlay.reserved_vni).map_err(|error| (Reason::Conflict, error))?;
     let nowhere = || {

@@ -7,6 +7,7 @@
 
 use std::mem;
 
+use knit_model::filter::Filter;
 use knit_model::link::{Attrs, Link};
 use knit_model::plan::{Desired, diff};
 use knit_model::{Address, Neighbour, NetState, Plan, Route, Rule, Scope, ScopeState, Step};
@@ -36,6 +37,7 @@ struct ScopeSnapshot {
     rules: Box<[Rule]>,
     neighbours: Box<[Neighbour]>,
     sysctls: Box<[(String, String)]>,
+    filter: Filter,
 }
 
 impl LastApplied {
@@ -49,6 +51,7 @@ impl LastApplied {
             rules: state.rules.into_iter().collect(),
             neighbours: state.neighbours.into_values().collect(),
             sysctls: state.sysctls.into_iter().collect(),
+            filter: state.filter,
         };
         Self { parts: desired_scopes.scopes.into_iter().map(part).collect() }
     }
@@ -69,6 +72,7 @@ impl ScopeSnapshot {
             && self.rules.iter().eq(&desired_scopes.rules)
             && self.neighbours.iter().eq(desired_scopes.neighbours.values())
             && self.sysctls.iter().map(|(key, value)| (key, value)).eq(&desired_scopes.sysctls)
+            && self.filter == desired_scopes.filter
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use knit_model::filter::TABLE;
 use knit_model::link::{Attrs, Link, Master};
 use knit_model::problem::Subject;
 use knit_model::{IfName, NetState, Plan, Route, Scope, ScopeState, kernel_ids};
@@ -51,6 +52,7 @@ pub(super) fn restrict_to_unit(
     mine.routes = host.routes.into_iter().filter(|(_, route)| is_mine(route)).collect();
     mine.neighbours = host.neighbours.into_iter().filter(|(_, neighbour)| on_mine(&neighbour.link)).collect();
     mine.sysctls = host.sysctls;
+    mine.filter = host.filter;
     mine.rules = host
         .rules
         .into_iter()
@@ -89,14 +91,18 @@ pub(super) fn attribute_problems(unit: &Unit, plan: &Plan, resolved: &mut Resolv
             objects.clone_from(&resolved.requesters);
         }
         if objects.is_empty() {
-            objects.extend(bridge_object(unit));
+            objects.extend(unit_object(unit));
         }
         resolved.problems.extend(objects.into_iter().map(|object| (object, problem.clone())));
     }
 }
 
-/// The bridge itself as the object to report to, if no object requests it any more but it cannot be removed.
-pub(super) fn bridge_object(unit: &Unit) -> Option<ObjectKey> {
-    let Unit::Bridge(BridgeKey { namespace, name }) = unit else { return None };
-    Some(ObjectKey { kind: "Bridge".to_owned(), namespace: namespace.clone(), name: name.to_string() })
+/// The unit itself as the object to report to, if no object requests it any more but it cannot be removed.
+pub(super) fn unit_object(unit: &Unit) -> Option<ObjectKey> {
+    let (kind, namespace, name) = match unit {
+        Unit::Bridge(BridgeKey { namespace, name }) => ("Bridge", namespace.as_str(), name.as_str()),
+        Unit::PacketFilter => ("PacketFilter", "", TABLE),
+        Unit::Sandbox(_) | Unit::NodeRoutes => return None,
+    };
+    Some(ObjectKey { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() })
 }

@@ -1,31 +1,96 @@
 //! Egress gateways: which node holds the address, how other nodes reach it, and the resulting packet filter.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
-use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
-use knit_engine::packet_filter::{EgressRules, PacketFilter};
+use ipnet::IpNet;
+use knit_engine::call::{AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, SandboxRequest};
+use knit_engine::packet_filter::Rerouted;
 use knit_engine::{
-    AttachRequest, CallId, Effect, Event, ObjectKey, Record, State, StoredObject, cluster, egress, step,
+    AttachRequest, CallId, Effect, Event, ObjectKey, Record, State, StoredObject, Unit, cluster, egress, step,
 };
 use knit_ipam::Time;
+use knit_model::filter::field::Value;
+use knit_model::filter::rule::Expression;
+use knit_model::filter::{ElementData, Filter, KeyPart, TableFamily};
 use knit_model::intent::{
     EgressGatewayIntent, EncryptionIntent, IntentSpec, LocalNode, NetworkIntent, NodeRoutesIntent,
     NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
 use knit_model::link::{Attrs, Link, Veth};
 use knit_model::provenance::Dialect;
-use knit_model::{Address, Kind, NetState, Scope, kernel_ids};
+use knit_model::{Address, Kind, NetState, SandboxId, Scope, kernel_ids};
 
 use crate::support::executor::{execute, new_sandboxes};
 use crate::support::kernel::FakeKernel;
 use crate::support::node::{bridge, object};
 
-/// A node whose packet filter applies every request at once.
 struct Node {
     state: State,
     kernel: FakeKernel,
     journal: Vec<Record>,
-    filter: PacketFilter,
+    /// Connections that were rerouted since the last look.
+    rerouted: Vec<Rerouted>,
+}
+
+/// What the packet filter does with the egress of pods.
+#[derive(Default)]
+struct EgressRules {
+    /// The pods by mark and allowed next hop.
+    marks: BTreeMap<(u32, IpAddr), Vec<IpAddr>>,
+    /// The gateway address of each pod whose gateway is this node.
+    snat: BTreeMap<IpAddr, IpAddr>,
+    blocked: BTreeSet<IpAddr>,
+    no_masquerade_ranges: Vec<String>,
+}
+
+impl EgressRules {
+    fn of(filter: &Filter) -> Self {
+        let mut rules = Self::default();
+        let next_hops = next_hops(filter);
+        let mut translated = BTreeSet::new();
+        for (key, data) in &filter.elements {
+            let set = key.set.as_str();
+            let pod = || key.address().unwrap();
+            match data {
+                ElementData::Values(values) if set.starts_with("egress_snat") => {
+                    let [Value::Address(to)] = values[..] else { panic!("{key}{data}") };
+                    rules.snat.insert(pod(), to);
+                }
+                _ if set.starts_with("egress_snat_pods") => drop(translated.insert(pod())),
+                _ if set.starts_with("egress_pods") => {
+                    rules.marks.entry(next_hops[set]).or_default().push(pod())
+                }
+                _ if set.starts_with("egress_blocked") => drop(rules.blocked.insert(pod())),
+                _ if set.starts_with("no_masquerade") => {
+                    rules.no_masquerade_ranges.push(key.key[0].to_string())
+                }
+                _ => {}
+            }
+        }
+        assert!(rules.snat.keys().eq(&translated), "SNAT is enforced");
+        rules
+    }
+}
+
+/// The mark and the only allowed next hop of the pods of each set.
+fn next_hops(filter: &Filter) -> BTreeMap<String, (u32, IpAddr)> {
+    let Some(table) = filter.tables.get(&TableFamily::Inet.table()) else { return BTreeMap::new() };
+    let Some(chain) = table.chains.get("egress_enforce") else { return BTreeMap::new() };
+    let mut all = BTreeMap::new();
+    for rule in &chain.rules {
+        let (mut set, mut mark, mut via) = (None, None, None);
+        for expression in &rule.expressions {
+            match expression {
+                Expression::Lookup { set: name, .. } if name.starts_with("egress_pods") => set = Some(name),
+                Expression::Compare { value: Value::Number(number), .. } => mark = Some(*number),
+                Expression::Compare { value: Value::Address(address), .. } => via = Some(*address),
+                _ => {}
+            }
+        }
+        all.extend(set.map(|set| (set.clone(), (mark.unwrap(), via.unwrap()))));
+    }
+    all
 }
 
 /// Two pods, and a NIC with an address.
@@ -128,7 +193,7 @@ fn remote_pods(namespace: &str, addresses: &[&str]) -> Event {
 impl Node {
     fn new() -> Self {
         let (state, kernel) = (State::default(), FakeKernel::with_state(host()));
-        let mut node = Self { state, kernel, journal: Vec::new(), filter: PacketFilter::default() };
+        let mut node = Self { state, kernel, journal: Vec::new(), rerouted: Vec::new() };
         node.handle(Event::ObjectApplied(network(vec![peer(2, true), peer(3, false)])));
         node
     }
@@ -142,11 +207,8 @@ impl Node {
                         let text = serde_json::to_string(&record).unwrap();
                         self.journal.push(serde_json::from_str(&text).unwrap());
                     }
-                    Effect::ApplyPacketFilter(filter) => {
-                        self.filter = filter;
-                        events.push_back(Event::PacketFilterApplied(Ok(())));
-                    }
-                    Effect::ObjectsChanged(_) | Effect::Respond { .. } => {}
+                    Effect::RerouteConnections(rerouted) => self.rerouted.push(rerouted),
+                    Effect::ObjectsChanged(_) | Effect::Respond { .. } | Effect::UpdateFastPath(_) => {}
                     effect => events.push_back(execute(&mut self.kernel, effect, false).unwrap()),
                 }
             }
@@ -201,7 +263,30 @@ impl Node {
     }
 
     fn egress_rules(&self) -> EgressRules {
-        self.filter.egress.clone().unwrap_or_default()
+        EgressRules::of(self.kernel.filter(&Scope::Host))
+    }
+
+    /// The pods whose connections were rerouted since the last look.
+    fn take_rerouted(&mut self) -> BTreeSet<IpAddr> {
+        let kept = self.egress_rules().no_masquerade_ranges;
+        let rerouted: Vec<Rerouted> = self.rerouted.drain(..).collect();
+        for one in &rerouted {
+            let ranges = elements_of(&one.kept);
+            assert_eq!(ranges, kept.iter().cloned().collect(), "connections within the cluster stay");
+        }
+        rerouted.into_iter().flat_map(|one| one.pods).collect()
+    }
+
+    /// Sends requests to detach a pod.
+    fn detach(&mut self, id: &str) {
+        self.handle(Event::DetachRequested(DetachRequest {
+            call: CallId(format!("detach {id}")),
+            sandbox: SandboxId(id.to_owned()),
+            netns: String::new(),
+            scope: DetachScope::All,
+            forget_sandbox: false,
+            started_at: 0,
+        }));
     }
 
     fn messages(&self, name: &str) -> Vec<String> {
@@ -215,6 +300,11 @@ impl Node {
         self.journal.iter().for_each(|record| state.record(record));
         state
     }
+}
+
+/// Ranges as elements of a set.
+fn elements_of(ranges: &[IpNet]) -> BTreeSet<String> {
+    ranges.iter().map(|range| KeyPart::range(*range).to_string()).collect()
 }
 
 const LOCAL: [&str; 2] =
@@ -245,7 +335,6 @@ fn first_ready_node_holds_the_address_and_fails_back() {
     assert_eq!(node.gateway_state(), LOCAL);
     node.handle(Event::ObjectDeleted(key("shop")));
     assert_eq!(node.kernel.observe(), before);
-    assert_eq!(node.filter.egress, None, "no pod uses it");
     assert_eq!(node.replayed().egress, Default::default(), "nothing is journalled");
 }
 
@@ -321,7 +410,7 @@ fn with_encryption_nothing_leaves_through_another_node_unencrypted() {
     node_routes.encryption = Some(EncryptionIntent { port: 7476, endpoints: vec![] });
     node.handle(Event::ObjectApplied(encrypted));
     assert_eq!(node.gateway_state(), [""; 0]);
-    assert_eq!((node.egress_rules().marks, node.egress_rules().blocked.len()), (vec![], 2));
+    assert_eq!((node.egress_rules().marks.len(), node.egress_rules().blocked.len()), (0, 2));
     let messages = node.messages("shop");
     assert!(messages[0].ends_with("is not reached: the traffic would be unencrypted"), "{messages:?}");
 }
@@ -333,7 +422,7 @@ fn removing_an_egress_address_keeps_node_routes() {
     node.handle(ready_nodes(&["node1"]));
     let steps = |node: &Node| {
         let plans = node.journal.iter().filter_map(|record| match record {
-            Record::ChangeStarted(began) => Some(began.plan.steps.len()),
+            Record::ChangeStarted(began) if began.unit == Unit::NodeRoutes => Some(began.plan.steps.len()),
             _ => None,
         });
         plans.sum::<usize>()
@@ -357,19 +446,32 @@ fn only_pods_of_selected_namespaces_use_the_gateway() {
     let egress_rules = node.egress_rules();
     assert_eq!(egress_rules.blocked, BTreeSet::new());
     let sent: Vec<_> =
-        egress_rules.marks.iter().map(|sent| (sent.via.to_string(), sent.pods.clone())).collect();
+        egress_rules.marks.iter().map(|((_, via), pods)| (via.to_string(), pods.clone())).collect();
     assert_eq!(
         sent,
         [("192.0.2.2".to_owned(), pods(&["10.1.1.2"])), ("2001:db8::2".to_owned(), pods(&["fd01:1::2"]))]
     );
     let marks: BTreeSet<u32> =
-        egress_rules.marks.iter().map(|sent| sent.mark & !kernel_ids::EGRESS_MARK_MASK).collect();
+        egress_rules.marks.keys().map(|(mark, _)| mark & !kernel_ids::EGRESS_MARK_MASK).collect();
     assert_eq!(marks, BTreeSet::from([0]));
-    let outside = node.filter.masquerade.clone().unwrap();
+    let outside = [
+        "10.1.1.0/24",
+        "10.1.2.0/24",
+        "10.1.3.0/24",
+        "192.0.2.2",
+        "192.0.2.3",
+        "198.51.100.0/24",
+        "2001:db8::2",
+        "2001:db8::3",
+        "fd01:1::/64",
+        "fd01:2::/64",
+        "fd01:3::/64",
+    ];
     assert_eq!(
-        outside.no_masquerade_ranges, egress_rules.no_masquerade_ranges,
+        egress_rules.no_masquerade_ranges, outside,
         "masquerade and egress have the same exempt ranges"
     );
+    assert_eq!(node.take_rerouted(), BTreeSet::new(), "no pod was translated by another node");
     // Pods of other nodes do not matter while another node is active.
     node.handle(remote_pods("shop", &["10.1.2.9", "fd01:2::9"]));
     node.handle(remote_pods("other", &["10.1.2.8"]));
@@ -388,9 +490,9 @@ fn only_pods_of_selected_namespaces_use_the_gateway() {
             "fd01:2::9 as 2001:db8::77"
         ]
     );
-    assert_eq!((egress_rules.marks, egress_rules.blocked), (vec![], BTreeSet::new()));
+    assert_eq!((egress_rules.marks.len(), egress_rules.blocked), (0, BTreeSet::new()));
     assert_eq!(
-        egress_rules.rerouted,
+        node.take_rerouted(),
         egress_rules.snat.keys().copied().collect(),
         "established connections continue on this node"
     );
@@ -398,14 +500,44 @@ fn only_pods_of_selected_namespaces_use_the_gateway() {
     assert_eq!(node.replayed().egress, node.state.persistent().egress);
     node.handle(remote_pods("shop", &["fd01:2::9"]));
     assert_eq!(node.egress_rules().snat.len(), 3);
+    assert_eq!(node.take_rerouted(), BTreeSet::new(), "the pod is gone");
     node.handle(shop(&["node2"]));
     assert_eq!(node.state.egress.remote_pods.len(), 0);
+    assert_eq!(node.take_rerouted().len(), 3);
     // Deleting the gateway ends the connections that used it.
     node.handle(Event::ObjectDeleted(key("shop")));
     let egress_rules = node.egress_rules();
-    assert_eq!(egress_rules.rerouted, barred);
+    assert_eq!(node.take_rerouted(), barred);
     assert_eq!((egress_rules.marks.len(), egress_rules.snat.len(), egress_rules.blocked.len()), (0, 0, 0));
-    assert_eq!(egress_rules.no_masquerade_ranges, outside.no_masquerade_ranges);
+    assert_eq!(egress_rules.no_masquerade_ranges, outside);
+}
+
+#[test]
+fn pods_that_start_or_end_behind_a_gateway_reroute_nothing() {
+    let mut node = Node::new();
+    node.handle(ready_nodes(&["node1"]));
+    node.handle(shop(&["node1"]));
+    node.attach("shop", "a");
+    assert_eq!(node.egress_rules().snat.len(), 2);
+    node.detach("a");
+    assert_eq!(node.egress_rules().snat.len(), 0);
+    assert_eq!(node.take_rerouted(), BTreeSet::new());
+}
+
+#[test]
+fn flushed_egress_rules_are_restored_after_a_restart() {
+    let mut node = Node::new();
+    node.attach("shop", "a");
+    node.handle(ready_nodes(&["node1", "node2"]));
+    node.handle(shop(&["node2"]));
+    node.handle(remote_pods("shop", &["10.1.2.9"]));
+    let before = node.kernel.filter(&Scope::Host).clone();
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.state = node.replayed();
+    node.handle(Event::Restarted);
+    node.handle(Event::Resync);
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert_eq!(node.take_rerouted(), BTreeSet::new(), "no path changed");
 }
 
 #[test]

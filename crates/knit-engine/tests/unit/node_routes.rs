@@ -1,8 +1,6 @@
 //! Routes and tunnels from the cluster network to other nodes, and masquerade, against an in-memory kernel.
 
-use knit_engine::packet_filter::Masquerade;
-use knit_engine::{Effect, Event, State, StoredObject, Unit, cluster, step};
-use knit_ipam::Time;
+use knit_engine::{Event, StoredObject, Unit, cluster};
 use knit_model::intent::{
     IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
@@ -235,39 +233,41 @@ fn overlapping_pod_range_is_rejected_and_masqueraded() {
         warnings.iter().any(|warning| warning.contains("node3") && warning.contains("overlaps")),
         "{warnings:?}"
     );
-    let mut state = State::default();
-    let seen =
-        masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), overlapping], true))).unwrap();
-    assert!(!seen.unwrap().no_masquerade_ranges.contains(&"10.0.0.0/8".parse().unwrap()));
+    let exempt = elements(&node, "no_masquerade");
+    assert!(
+        exempt.contains(&"10.1.2.0/24".to_owned()) && !exempt.contains(&"10.0.0.0/8".to_owned()),
+        "{exempt:?}"
+    );
 }
 
-/// The masquerade rules requested last.
-fn masquerade(state: &mut State, event: Event) -> Option<Option<Masquerade>> {
-    let effects = step(state, event, Time(1));
-    effects.into_iter().rev().find_map(|effect| match effect {
-        Effect::ApplyPacketFilter(filter) => Some(filter.masquerade),
-        _ => None,
-    })
+/// The ranges in sets of the packet filter, of both families.
+fn elements(node: &Node, set: &str) -> Vec<String> {
+    let filter = node.kernel.filter(&Scope::Host);
+    let is_in = |name: &str| name.strip_prefix(set).is_some_and(|family| ["4", "6"].contains(&family));
+    let all = filter.elements.keys().filter(|key| is_in(&key.set));
+    all.map(|key| key.key[0].to_string()).collect()
 }
 
 #[test]
 fn pod_and_node_ranges_are_exempt_from_masquerade() {
-    let mut state = State::default();
-    let seen =
-        masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], true))).unwrap().unwrap();
-    assert_eq!(seen.pods, ["10.1.1.0/24".parse().unwrap()]);
-    let inside: Vec<String> = seen.no_masquerade_ranges.iter().map(ToString::to_string).collect();
-    let nodes = ["192.0.2.2/32", "198.51.100.0/24", "203.0.113.4/32"];
-    assert_eq!(inside[..3], ["10.1.1.0/24", "10.1.2.0/24", "10.1.4.0/24"]);
-    assert_eq!(
-        (&inside[3..6], &inside[6..]),
-        (&nodes.map(str::to_owned)[..], &["fd01:4::/64".to_owned()][..])
-    );
-    step(&mut state, Event::PacketFilterApplied(Ok(())), Time(2));
-    // A repeated object requests nothing, and disabling masquerade removes it.
-    assert_eq!(masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], true))), None);
-    assert_eq!(
-        masquerade(&mut state, Event::ObjectApplied(network(vec![peer(2), far(4)], false))),
-        Some(None)
-    );
+    let mut node = Node::with_kernel(host());
+    node.handle(Event::ObjectApplied(network(vec![peer(2), far(4)], true)));
+    assert_eq!(elements(&node, "pod_ranges"), ["10.1.1.0/24"]);
+    let exempt = [
+        "10.1.1.0/24",
+        "10.1.2.0/24",
+        "10.1.4.0/24",
+        "192.0.2.2",
+        "198.51.100.0/24",
+        "203.0.113.4",
+        "fd01:4::/64",
+    ];
+    assert_eq!(elements(&node, "no_masquerade"), exempt);
+    // A repeated object changes nothing, and disabling masquerade removes it.
+    let steps = node.applied_steps;
+    node.handle(Event::ObjectApplied(network(vec![peer(2), far(4)], true)));
+    assert_eq!(node.applied_steps, steps);
+    node.handle(Event::ObjectApplied(network(vec![peer(2), far(4)], false)));
+    assert!(node.kernel.filter(&Scope::Host).elements.is_empty());
+    assert_eq!(node.problems(cluster::NAME), [""; 0]);
 }

@@ -1,14 +1,14 @@
 //! Overlays between nodes: tunnels follow address blocks, all nodes choose the same VNI, and a fixed address moves
 //! with its pod.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use knit_engine::{Event, ObjectKey, StoredObject, Unit};
-use knit_model::SandboxId;
+use knit_engine::{Event, ObjectKey, Record, StoredObject, Unit};
+use knit_model::filter::FilterStep;
 use knit_model::intent::IntentSpec;
 use knit_model::link::{Kind, Link, Master, Vxlan};
-use knit_model::problem::{Problem, Reason};
+use knit_model::{Plan, SandboxId, Scope, Step};
 use proptest::prelude::*;
 
 use crate::support::blocks_cluster::{BlockCluster, interface_on_network, overlay_network, underlay};
@@ -246,13 +246,63 @@ fn no_overlay_without_the_filter_that_isolates_gateways() {
     cluster.add_pod(0, 1);
     sync_all(&mut cluster);
     assert!(tunnel(&cluster, 0).is_some());
-    let message = "no packet filter of bridges".to_owned();
-    let problem = Problem::new("", Reason::KernelUnsupported, message);
-    cluster.nodes[0].handle(Event::PacketFilterApplied(Err(problem)));
+    let elements = isolation(&cluster);
+    let link = tunnel(&cluster, 0).unwrap().name;
+    assert_eq!(elements["overlay_tunnels"], [link.to_string()]);
+    let mac = cluster.nodes[0].host_link("vn-blue").unwrap().attrs.mac.unwrap();
+    assert_eq!(elements["gateway_macs"], [format!("{link} . {mac}")]);
+    assert_eq!(elements["gateway_addresses4"], [format!("{link} . 10.0.0.1")]);
+    // The tables are gone and cannot be restored.
+    cluster.nodes[0].kernel.flush_ruleset(&Scope::Host);
+    cluster.nodes[0].failing_unit = Some(Unit::PacketFilter.to_string());
+    cluster.nodes[0].handle(Event::Resync);
     assert!(tunnel(&cluster, 0).is_none());
     let problems = cluster.nodes[0].problems("blue");
-    assert!(problems[0].ends_with("no packet filter of bridges"), "{problems:?}");
+    assert!(problems[0].ends_with("not connected to other nodes: injected failure"), "{problems:?}");
     assert!(cluster.nodes[0].link("p1", "net1").is_some(), "pods of one node reach each other");
+    // As soon as they can be applied again, the tunnel is back.
+    cluster.nodes[0].failing_unit = None;
+    cluster.nodes[0].handle(Event::ResyncUnits([Unit::Sandbox(SandboxId("p1".to_owned()))].into()));
+    assert_eq!(cluster.nodes[0].problems("blue"), [""; 0]);
+    assert_eq!(tunnel(&cluster, 0).unwrap().name, link);
+    assert_eq!(isolation(&cluster), elements);
+    // The elements end with the tunnel.
+    cluster.remove_pod(0, 1);
+    assert!(isolation(&cluster).is_empty());
+}
+
+/// The elements that keep gateway addresses of the first node out of tunnels, by set.
+fn isolation(cluster: &BlockCluster) -> BTreeMap<String, Vec<String>> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let is_isolation = |set: &str| set.starts_with("gateway_") || set == "overlay_tunnels";
+    for key in cluster.nodes[0].kernel.filter(&Scope::Host).elements.keys() {
+        if is_isolation(&key.set) {
+            let parts: Vec<String> = key.key.iter().map(ToString::to_string).collect();
+            all.entry(key.set.clone()).or_default().push(parts.join(" . "));
+        }
+    }
+    all
+}
+
+#[test]
+fn filter_of_a_tunnel_precedes_it() {
+    let mut cluster = overlay_cluster(1);
+    cluster.add_pod(0, 1);
+    sync_all(&mut cluster);
+    let plans = cluster.nodes[0].journal.iter().filter_map(|record| match record {
+        Record::ChangeStarted(started) => Some(&started.plan),
+        _ => None,
+    });
+    let is_element = |step: &Step| matches!(step, Step::Filter(FilterStep::AddElement(key, _)) if key.set == "overlay_tunnels");
+    let is_tunnel =
+        |step: &Step| matches!(step, Step::CreateLink { link, .. } if matches!(link.kind, Kind::Vxlan(_)));
+    let position = |plan: &Plan, is_it: &dyn Fn(&Step) -> bool| {
+        plan.steps.iter().position(|planned| is_it(&planned.step))
+    };
+    let positions: Vec<_> =
+        plans.filter_map(|plan| Some((position(plan, &is_tunnel)?, position(plan, &is_element)))).collect();
+    let [(link, Some(element))] = positions[..] else { panic!("{positions:?}") };
+    assert!(element < link);
 }
 
 /// Two nodes on a network where pods labelled `far` have a fixed address.

@@ -1,12 +1,18 @@
-//! The packet filter of the cluster network: anti-spoofing, masquerade, and when it is applied.
+//! The packet filter of the node: who waits for its tables, the elements of pods, and the fast path.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use knit_engine::call::{AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, SandboxRequest};
+use knit_engine::call::{
+    AttachmentMetadata, DetachRequest, DetachScope, InterfaceRequest, PortMapping, SandboxRequest,
+};
 use knit_engine::namespaces::{NamespaceOptions, Namespaces};
-use knit_engine::packet_filter::{GuardedPort, Masquerade, PacketFilter};
-use knit_engine::{AttachRequest, CallId, CallResult, Effect, Event, State, StoredObject, cluster, step};
+use knit_engine::packet_filter::{FastPath, FastPathChange};
+use knit_engine::{
+    ApplyFailure, AttachRequest, CallId, CallResult, Effect, Event, PlanResult, Record, State, StoredObject,
+    Unit, cluster, step,
+};
 use knit_ipam::Time;
+use knit_model::filter::{ElementData, ElementKey, FilterSet, FilterStep, TableFamily};
 use knit_model::intent::{
     AddressPoolIntent, EncryptionIntent, Intent, IntentSpec, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
     TunnelEndpoint,
@@ -14,71 +20,103 @@ use knit_model::intent::{
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
 use knit_model::route::GatewayRoute;
-use knit_model::{Mac, SandboxId};
+use knit_model::{Plan, SandboxId, Scope, Step};
 
 use crate::support::executor::{cluster_network, execute, new_sandboxes};
 use crate::support::kernel::FakeKernel;
-use crate::support::node::object;
+use crate::support::node::{self, object};
 
-/// A node whose packet filter completes only when the test completes it.
+/// A node whose packet filter can be held back, or fail.
 struct Node {
     state: State,
     kernel: FakeKernel,
+    journal: Vec<Record>,
     pending: VecDeque<Effect>,
-    filter_updates: Vec<PacketFilter>,
+    /// Plans of this unit stay pending.
+    held: Option<Unit>,
+    /// Why plans of the tables fail.
+    failure: Option<Problem>,
+    /// Applied plans.
+    plans: Vec<(Unit, Plan)>,
+    fast_path_changes: Vec<FastPathChange>,
     results: Vec<(String, CallResult)>,
 }
 
 impl Node {
-    fn new(anti_spoofing: bool) -> Self {
-        let mut node = Self {
+    fn empty() -> Self {
+        Self {
             state: State::default(),
             kernel: FakeKernel::with_state(new_sandboxes(&["a", "b", "c"])),
+            journal: Vec::new(),
             pending: VecDeque::new(),
-            filter_updates: Vec::new(),
+            held: None,
+            failure: None,
+            plans: Vec::new(),
+            fast_path_changes: Vec::new(),
             results: Vec::new(),
-        };
-        node.handle(Event::ObjectApplied(network(anti_spoofing)));
-        if anti_spoofing {
-            assert_eq!(node.complete_ports(Ok(())), []);
         }
+    }
+
+    fn new(anti_spoofing: bool) -> Self {
+        let mut node = Self::empty();
+        node.handle(Event::ObjectApplied(network(anti_spoofing)));
         node
     }
 
-    /// Handles an event and all its effects except packet filter updates.
+    /// Handles an event and all its effects, except plans that are held back.
     fn handle(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
-        while let Some(event) = events.pop_front() {
-            for effect in step(&mut self.state, event, Time(1)) {
-                match effect {
-                    Effect::Journal(_) | Effect::ObjectsChanged(_) => {}
-                    Effect::Respond { call, result: answer } => self.results.push((call.0, answer)),
-                    Effect::ApplyPacketFilter(update) => self.filter_updates.push(update),
-                    effect => self.pending.push_back(effect),
+        loop {
+            while let Some(event) = events.pop_front() {
+                for effect in step(&mut self.state, event, Time(1)) {
+                    match effect {
+                        Effect::Journal(record) => self.journal.push(record),
+                        Effect::ObjectsChanged(_) | Effect::RerouteConnections(_) => {}
+                        Effect::UpdateFastPath(change) => self.fast_path_changes.push(change),
+                        Effect::Respond { call, result: answer } => self.results.push((call.0, answer)),
+                        effect => self.pending.push_back(effect),
+                    }
                 }
             }
-            if let Some(effect) = self.pending.pop_front() {
-                events.push_back(execute(&mut self.kernel, effect, false).unwrap());
-            }
+            let held = |effect: &Effect| matches!(effect, Effect::Apply { unit, .. } if self.held.as_ref() == Some(unit));
+            let Some(at) = self.pending.iter().position(|effect| !held(effect)) else { return };
+            let effect = self.pending.remove(at).unwrap();
+            events.push_back(self.execute(effect));
         }
     }
 
-    /// Completes the one pending packet filter update and returns its guarded ports.
-    fn complete_ports(&mut self, result: Result<(), Problem>) -> Vec<GuardedPort> {
-        self.complete_filter(result).guarded_ports
+    fn execute(&mut self, effect: Effect) -> Event {
+        if let Effect::Apply { unit, plan } = &effect {
+            if let (Unit::PacketFilter, Some(problem)) = (unit, self.failure.clone()) {
+                let failure =
+                    ApplyFailure { problem, rolled_back: true, missing_tables: false, unsupported: None };
+                return Event::PlanApplied(PlanResult { unit: unit.clone(), result: Err(failure) });
+            }
+            self.plans.push((unit.clone(), (**plan).clone()));
+        }
+        execute(&mut self.kernel, effect, false).unwrap()
     }
 
-    /// The same, and returns the whole update.
-    fn complete_filter(&mut self, result: Result<(), Problem>) -> PacketFilter {
-        let update = self.filter_updates.remove(0);
-        assert_eq!(self.filter_updates, [], "one update at a time");
-        self.handle(Event::PacketFilterApplied(result));
-        update
+    /// Applies the plan that was held back.
+    fn release(&mut self) {
+        self.held = None;
+        let effect = self.pending.pop_front().expect("a plan is held back");
+        assert_eq!(self.pending.len(), 0);
+        let event = self.execute(effect);
+        self.handle(event);
     }
 
-    /// The masquerade rules after one update.
-    fn masquerade(&mut self) -> Option<Masquerade> {
-        self.complete_filter(Ok(())).masquerade
+    /// The state that a restart reads from the journal.
+    fn replayed(&self) -> State {
+        let mut state = State::default();
+        self.journal.iter().for_each(|record| state.record(record));
+        state
+    }
+
+    fn restart(&mut self) {
+        self.state = self.replayed();
+        self.handle(Event::Restarted);
+        self.handle(Event::Resync);
     }
 
     fn attach(&mut self, id: &str) {
@@ -86,8 +124,12 @@ impl Node {
     }
 
     fn attach_in(&mut self, namespace: &str, id: &str) {
+        self.attach_with_ports(namespace, id, Vec::new());
+    }
+
+    fn attach_with_ports(&mut self, namespace: &str, id: &str, ports: Vec<PortMapping>) {
         let namespace = namespace.to_owned();
-        let options = InterfaceRequest { default_route: true, ..InterfaceRequest::default() };
+        let options = InterfaceRequest { default_route: true, ports, ..InterfaceRequest::default() };
         self.handle(Event::AttachRequested(Box::new(AttachRequest {
             call: CallId(id.to_owned()),
             dialect: Dialect::Kni,
@@ -124,6 +166,78 @@ impl Node {
         let results = self.results.drain(..);
         results.map(|(call, answer)| (call, matches!(answer, CallResult::Attached { .. }))).collect()
     }
+
+    /// The elements of a set in the kernel.
+    fn elements(&self, set: &str) -> Vec<String> {
+        let filter = self.kernel.filter(&Scope::Host);
+        let all = filter.elements.iter().filter(|(key, _)| key.set == set);
+        all.map(|(key, data)| format!("{}{data}", key_text(key))).collect()
+    }
+
+    /// The IPv4 addresses that ports may use.
+    fn guarded_addresses(&self) -> Vec<String> {
+        let all = self.elements("port_addresses4").into_iter();
+        let mut all: Vec<String> = all.map(|text| text.rsplit(' ').next().unwrap().to_owned()).collect();
+        all.sort();
+        all
+    }
+
+    /// Each element in the kernel has one owner.
+    fn check_owners(&self) {
+        let mut owned: BTreeMap<ElementKey, ElementData> = BTreeMap::new();
+        for (unit, unit_state) in &self.state.units {
+            for (key, data) in &unit_state.filter {
+                assert_eq!(owned.insert(key.clone(), data.clone()), None, "{unit}: {key} has two owners");
+            }
+        }
+        assert_eq!(self.kernel.filter(&Scope::Host).elements, owned);
+    }
+
+    /// The last complete update of the fast path.
+    fn fast_path(&self) -> FastPath {
+        let all = self.fast_path_changes.iter().rev();
+        let mut complete = all.filter_map(|change| match change {
+            FastPathChange::All(fast_path) => Some(fast_path.clone()),
+            FastPathChange::Add(_) => None,
+        });
+        complete.next().unwrap()
+    }
+
+    /// The addresses of the ports on the fast path, after all changes.
+    fn fast_path_addresses(&self) -> BTreeSet<String> {
+        let mut ports = BTreeMap::new();
+        for change in &self.fast_path_changes {
+            let changed = match change {
+                FastPathChange::All(fast_path) => {
+                    ports.clear();
+                    &fast_path.ports
+                }
+                FastPathChange::Add(added) => added,
+            };
+            ports.extend(changed.iter().map(|port| (port.link.clone(), port.addresses.clone())));
+        }
+        ports.into_values().flatten().map(|address| address.to_string()).collect()
+    }
+
+    /// Plans of a unit since the last call, as text.
+    fn take_plans(&mut self) -> Vec<(Unit, Plan)> {
+        std::mem::take(&mut self.plans)
+    }
+}
+
+fn key_text(key: &ElementKey) -> String {
+    let parts: Vec<String> = key.key.iter().map(ToString::to_string).collect();
+    parts.join(" . ")
+}
+
+fn sandbox(id: &str) -> Unit {
+    Unit::Sandbox(SandboxId(id.to_owned()))
+}
+
+/// The positions of the steps that match.
+fn positions(plan: &Plan, is_it: impl Fn(&Step) -> bool) -> Vec<usize> {
+    let steps = plan.steps.iter().enumerate();
+    steps.filter(|(_, planned)| is_it(&planned.step)).map(|(at, _)| at).collect()
 }
 
 /// The cluster network.
@@ -135,54 +249,199 @@ fn network(anti_spoofing: bool) -> StoredObject {
     object
 }
 
-fn addresses(ports: &[GuardedPort]) -> Vec<String> {
-    ports.iter().flat_map(|port| &port.addresses).map(ToString::to_string).collect()
+#[test]
+fn pods_and_bridges_wait_until_the_tables_exist() {
+    let mut node = Node::empty();
+    node.held = Some(Unit::PacketFilter);
+    node.handle(Event::ObjectApplied(network(true)));
+    node.attach("a");
+    assert_eq!((node.attach_results(), node.take_plans()), (vec![], vec![]), "no port without anti-spoofing");
+    node.release();
+    assert_eq!(node.attach_results(), [("a".to_owned(), true)]);
+    let units: Vec<Unit> = node.take_plans().into_iter().map(|(unit, _)| unit).collect();
+    let position = |unit: &Unit| units.iter().position(|other| other == unit).unwrap();
+    assert_eq!(position(&Unit::PacketFilter), 0);
+    assert!(units.iter().position(|unit| matches!(unit, Unit::Bridge(_))).unwrap() < position(&sandbox("a")));
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2"]);
+    assert_eq!((node.elements("guarded_ports").len(), node.elements("port_macs").len()), (1, 1));
+    assert!(!node.elements("port_macs")[0].contains("00:00:00:00:00:00"));
+    node.check_owners();
 }
 
 #[test]
-fn attach_is_answered_once_anti_spoofing_is_applied() {
+fn elements_of_a_pod_are_added_before_its_link_and_removed_after_it() {
     let mut node = Node::new(true);
+    node.take_plans();
     node.attach("a");
-    assert_eq!(node.attach_results(), [], "the packet filter is not applied yet");
-    // These arrive during the update and wait for the next one.
+    let is_link = |step: &Step| matches!(step, Step::CreateLink { .. } | Step::DeleteLink { .. });
+    let is_filter = |step: &Step| matches!(step, Step::Filter(_));
+    let plans = node.take_plans();
+    let [(unit, plan)] = &plans[..] else { panic!("{plans:?}") };
+    assert_eq!(*unit, sandbox("a"));
+    assert!(positions(plan, is_filter).last() < positions(plan, is_link).first(), "{plan:?}");
+    let adds = |step: &Step| matches!(step, Step::Filter(FilterStep::AddElement(..)));
+    assert_eq!(positions(plan, is_filter), positions(plan, adds), "a pod adds elements and no rule");
     node.attach("b");
     node.attach("c");
-    let guarded = node.complete_ports(Ok(()));
-    assert_eq!(addresses(&guarded), ["10.75.0.2"]);
-    assert_eq!(guarded[0].macs.len(), 1);
-    assert_ne!(guarded[0].macs, [Mac::from_bytes([0; 6])].into());
-    assert_eq!(node.attach_results(), [("a".to_owned(), true)]);
-    assert_eq!(addresses(&node.complete_ports(Ok(()))), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
-    assert_eq!(node.attach_results(), [("b".to_owned(), true), ("c".to_owned(), true)]);
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
+    node.take_plans();
     node.detach("b");
-    assert_eq!(node.attach_results().len(), 1, "detach does not wait");
-    assert_eq!(addresses(&node.complete_ports(Ok(()))), ["10.75.0.2", "10.75.0.4"]);
+    let plans = node.take_plans();
+    let [(unit, plan)] = &plans[..] else { panic!("{plans:?}") };
+    assert_eq!(*unit, sandbox("b"));
+    assert!(positions(plan, is_link).last() < positions(plan, is_filter).first(), "{plan:?}");
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.4"]);
+    node.check_owners();
+    // The tables end with the last bridge.
+    node.detach("a");
+    node.detach("c");
+    node.handle(Event::ObjectDeleted(cluster::key()));
+    assert!(node.kernel.filter(&Scope::Host).is_empty());
+    assert_eq!(node.state.units.keys().collect::<Vec<_>>(), [&Unit::PacketFilter; 0]);
 }
 
 #[test]
-fn attach_fails_if_anti_spoofing_cannot_be_applied() {
-    let mut node = Node::new(true);
-    node.attach("a");
+fn attach_fails_with_the_problem_of_the_packet_filter_and_is_retried() {
+    let mut node = Node::empty();
     let message = "this kernel has no nftables on bridges".to_owned();
     let problem = Problem::new("", Reason::KernelUnsupported, message);
-    node.complete_ports(Err(problem.clone()));
-    assert_eq!(node.results.pop().unwrap(), ("a".to_owned(), CallResult::Failed(problem)));
-    assert_eq!(node.complete_ports(Ok(())), []);
+    node.failure = Some(problem.clone());
+    node.handle(Event::ObjectApplied(network(true)));
+    assert_eq!(node.state.report(&cluster::key()).unwrap().problems, std::slice::from_ref(&problem));
+    for _ in 0..2 {
+        node.attach("a");
+        let (id, result) = node.results.pop().unwrap();
+        let CallResult::Failed(failure) = result else { panic!("{result:?}") };
+        assert_eq!((id.as_str(), failure.message.ends_with(&problem.message)), ("a", true), "{failure}");
+    }
+    let creates_link = |step: &Step| matches!(step, Step::CreateLink { .. });
+    assert!(node.take_plans().iter().all(|(_, plan)| positions(plan, creates_link).is_empty()));
+    assert!(node.state.leases.iter().all(|(_, _, lease)| !lease.is_live()), "nothing is left behind");
+    assert_eq!(node.replayed(), node.state.persistent());
+    // The failed attach starts another attempt, so a later one finds the tables.
+    node.failure = None;
+    node.attach("a");
+    node.attach_results();
+    node.attach("a");
+    assert_eq!(node.attach_results(), [("a".to_owned(), true)]);
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2"]);
+    assert_eq!(node.state.report(&cluster::key()).unwrap().problems, []);
+    node.check_owners();
 }
 
 #[test]
-fn anti_spoofing_costs_nothing_when_off_and_switches_while_pods_run() {
+fn pods_get_their_interfaces_when_the_tables_can_be_applied_again() {
+    let mut node = Node::empty();
+    node.failure = Some(Problem::new("", Reason::KernelError, "out of memory".to_owned()));
+    let range = "10.9.0.0/24";
+    let spec = vec![node::bridge("br0", range), node::veth("x", "net", "br0", range)];
+    node.handle(Event::ObjectApplied(object("Veth", "shop", "net", spec)));
+    node.handle(Event::SandboxUpdated(node::sandbox("a", 1, "shop", "x")));
+    let key = node.state.objects.keys().next().unwrap().clone();
+    assert_eq!(node.state.report(&key).unwrap().problems[0].message, "out of memory");
+    node.failure = None;
+    node.handle(Event::ResyncUnits([sandbox("a")].into()));
+    assert_eq!(node.state.report(&key).unwrap().problems, []);
+    assert_eq!(node.guarded_addresses(), ["10.9.0.2"]);
+    node.check_owners();
+}
+
+#[test]
+fn tables_that_change_during_their_own_update_are_awaited() {
+    let mut node = Node::empty();
+    node.held = Some(Unit::PacketFilter);
+    node.handle(Event::ObjectApplied(network(true)));
+    // Host ports need another set.
+    node.attach_with_ports("", "a", vec![host_port(8080)]);
+    node.release();
+    assert_eq!(node.attach_results(), [("a".to_owned(), true)]);
+    assert_eq!(node.elements("host_ports4"), ["6 . 8080 : 10.75.0.2 . 80"]);
+    let of_tables = node.take_plans().into_iter().filter(|(unit, _)| *unit == Unit::PacketFilter);
+    assert!(of_tables.count() > 1);
+    node.check_owners();
+}
+
+#[test]
+fn sets_are_not_removed_while_their_elements_change() {
+    let mut node = Node::new(true);
+    for (id, port) in [("a", 8080), ("b", 8081)] {
+        node.attach_with_ports("", id, vec![host_port(port)]);
+    }
+    node.results.clear();
+    node.held = Some(sandbox("a"));
+    node.detach("a");
+    node.take_plans();
+    // No pod has host ports any more, but the plan of the first one removes elements.
+    node.detach("b");
+    assert_eq!(node.take_plans(), [], "both wait");
+    node.release();
+    assert_eq!(node.results.len(), 2);
+    assert!(node.results.iter().all(|(_, result)| *result == CallResult::Detached), "{:?}", node.results);
+    assert!(!has_nat(&node));
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+    node.check_owners();
+}
+
+fn host_port(host_port: u16) -> PortMapping {
+    PortMapping { host_port, container_port: 80, protocol: "tcp".to_owned(), host_ip: None }
+}
+
+#[test]
+fn host_ports_have_elements_and_open_the_loopback_of_the_bridge() {
+    let mut node = Node::new(true);
+    let loopback = |node: &Node| {
+        let host = &node.kernel.observe().scopes[&Scope::Host];
+        host.sysctls.get("net/ipv4/conf/knit0/route_localnet").cloned()
+    };
+    assert_eq!(loopback(&node), None, "left as it is until there is a host port");
+    node.attach_with_ports("", "a", vec![host_port(8080)]);
+    node.attach_with_ports("", "b", vec![host_port(8081)]);
+    assert_eq!(node.elements("host_ports4"), ["6 . 8080 : 10.75.0.2 . 80", "6 . 8081 : 10.75.0.3 . 80"]);
+    assert_eq!(node.elements("host_port_pods4"), ["6 . 10.75.0.2 . 80", "6 . 10.75.0.3 . 80"]);
+    assert_eq!(loopback(&node).as_deref(), Some("1"));
+    node.attach_results();
+    node.attach_with_ports("", "c", vec![host_port(8080)]);
+    assert_eq!(node.attach_results(), [("c".to_owned(), false)], "the port is taken");
+    node.restart();
+    node.check_owners();
+    node.detach("a");
+    assert_eq!(node.elements("host_ports4"), ["6 . 8081 : 10.75.0.3 . 80"]);
+    node.detach("b");
+    assert_eq!(loopback(&node).as_deref(), Some("0"));
+    assert!(!node.kernel.filter(&Scope::Host).tables.contains_key(&TableFamily::Inet.table()));
+    node.check_owners();
+}
+
+#[test]
+fn anti_spoofing_of_the_cluster_network_switches_while_pods_run() {
     let mut node = Node::new(false);
     node.attach("a");
-    assert_eq!((node.attach_results(), node.filter_updates.len()), (vec![("a".to_owned(), true)], 0));
+    assert_eq!(node.attach_results(), [("a".to_owned(), true)]);
+    assert_eq!((node.guarded_addresses(), node.fast_path_addresses().len()), (vec![], 0));
     node.handle(Event::ObjectApplied(network(true)));
-    assert_eq!(addresses(&node.complete_ports(Ok(()))), ["10.75.0.2"]);
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2"]);
+    assert_eq!(node.fast_path_addresses(), ["10.75.0.2".to_owned()].into());
     node.handle(Event::ObjectApplied(network(false)));
-    assert_eq!(node.complete_ports(Ok(())), []);
+    assert_eq!((node.guarded_addresses(), node.fast_path_addresses().len()), (vec![], 0));
+    node.check_owners();
 }
 
 #[test]
-fn routes_to_directly_reachable_nodes_are_in_the_packet_filter_with_anti_spoofing_only() {
+fn ports_of_all_other_bridges_are_guarded_and_never_on_the_fast_path() {
+    let mut node = Node::new(false);
+    let range = "10.9.0.0/24";
+    let spec = vec![node::bridge("br0", range), node::veth("x", "net", "br0", range)];
+    node.handle(Event::ObjectApplied(object("Veth", "shop", "net", spec)));
+    node.handle(Event::SandboxUpdated(node::sandbox("a", 1, "shop", "x")));
+    assert_eq!(node.guarded_addresses(), ["10.9.0.2"]);
+    assert_eq!(node.fast_path_addresses().len(), 0);
+    node.handle(namespace_options("shop", NamespaceOptions { allow_spoofing: true, masquerade: None }));
+    assert_eq!(node.guarded_addresses(), [""; 0]);
+    node.check_owners();
+}
+
+#[test]
+fn routes_to_directly_reachable_nodes_are_on_the_fast_path_with_anti_spoofing_only() {
     let object = |change: fn(&mut NodeRoutesIntent)| {
         let mut object = network(true);
         let IntentSpec::NodeRoutes(node_routes) = &mut object.intents.last_mut().unwrap().spec else {
@@ -218,36 +477,103 @@ fn routes_to_directly_reachable_nodes_are_in_the_packet_filter_with_anti_spoofin
         gateway: "192.0.2.2".parse().unwrap(),
         link: "eth0".parse().unwrap(),
     };
-    assert_eq!(*node.complete_filter(Ok(())).node_routes, *std::slice::from_ref(&near));
+    assert_eq!(*node.fast_path().node_routes, *std::slice::from_ref(&near));
     node.handle(object(|node_routes| node_routes.tunnel.as_mut().unwrap().always = true));
-    assert_eq!(*node.complete_filter(Ok(())).node_routes, []);
+    assert_eq!(*node.fast_path().node_routes, []);
     node.handle(object(|_| ()));
-    assert_eq!(*node.complete_filter(Ok(())).node_routes, [near]);
+    assert_eq!(*node.fast_path().node_routes, [near]);
     node.handle(object(|node_routes| {
         node_routes.encryption = Some(EncryptionIntent { port: 1, endpoints: vec![] })
     }));
-    assert_eq!(*node.complete_filter(Ok(())).node_routes, [], "the fast path must not bypass encryption");
+    assert_eq!(*node.fast_path().node_routes, [], "the fast path must not bypass encryption");
     node.handle(object(|_| ()));
-    assert_ne!(*node.complete_filter(Ok(())).node_routes, []);
+    assert_ne!(*node.fast_path().node_routes, []);
     node.handle(object(|node_routes| node_routes.anti_spoofing = false));
-    assert_eq!(*node.complete_filter(Ok(())).node_routes, []);
+    assert_eq!(*node.fast_path().node_routes, []);
 }
 
 #[test]
-fn full_packet_filter_update_only_on_resync() {
+fn flushed_ruleset_is_restored_on_resync() {
     let mut node = Node::new(true);
-    node.attach_in("lab", "a");
-    assert!(!node.complete_filter(Ok(())).force);
-    // A resync during an update applies to the next update only.
+    node.attach_with_ports("lab", "a", vec![host_port(8080)]);
     node.attach_in("lab", "b");
-    node.handle(Event::PacketFilterResync);
-    assert!(!node.complete_filter(Ok(())).force);
-    assert!(node.complete_filter(Ok(())).force);
-    node.attach_in("lab", "c");
-    assert!(!node.complete_filter(Ok(())).force);
+    let before = node.kernel.filter(&Scope::Host).clone();
+    let events = [
+        Event::Resync,
+        // Only the tables are known to differ.
+        Event::ResyncUnits([Unit::PacketFilter].into()),
+        Event::ResyncUnits([Unit::PacketFilter, sandbox("a")].into()),
+    ];
+    for event in events {
+        node.kernel.flush_ruleset(&Scope::Host);
+        node.handle(event.clone());
+        assert_eq!(*node.kernel.filter(&Scope::Host), before, "{event:?}");
+        node.take_plans();
+        node.handle(event);
+        assert_eq!(node.take_plans(), [], "nothing differs any more");
+    }
+    // A set with another declaration: its table is recreated, with the elements of pods.
+    let mut changed = node.kernel.observe();
+    let tables = &mut changed.scope(&Scope::Host).filter.tables;
+    let sets = &mut tables.get_mut(&TableFamily::Bridge.table()).unwrap().sets;
+    sets.insert("guarded_ports".to_owned(), FilterSet::default());
+    node.kernel = FakeKernel::with_state(changed);
+    node.handle(Event::Resync);
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
 }
 
-fn namespace_terms(name: &str, terms: NamespaceOptions) -> Event {
+#[test]
+fn attach_after_a_flush_restores_the_tables() {
+    let mut node = Node::new(true);
+    node.attach("a");
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.attach_results();
+    // The first one fails for lack of the tables, which are compared with the kernel then.
+    for result in [false, true] {
+        node.attach("b");
+        assert_eq!(node.attach_results(), [("b".to_owned(), result)]);
+    }
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.3"]);
+    node.check_owners();
+}
+
+#[test]
+fn restart_changes_nothing_and_restores_what_is_missing() {
+    let mut node = Node::new(true);
+    node.attach_with_ports("lab", "a", vec![host_port(8080)]);
+    let before = node.kernel.filter(&Scope::Host).clone();
+    node.take_plans();
+    node.restart();
+    assert_eq!(node.take_plans(), []);
+    assert_eq!(node.fast_path_addresses(), ["10.75.0.2".to_owned()].into());
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.restart();
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
+}
+
+#[test]
+fn resync_updates_the_whole_fast_path_and_a_pod_adds_its_port() {
+    let mut node = Node::new(true);
+    node.attach("a");
+    assert_eq!(node.fast_path().ports.len(), 1, "the first port loads the program");
+    node.attach("b");
+    let [.., FastPathChange::Add(added)] = &node.fast_path_changes[..] else {
+        panic!("{:?}", node.fast_path_changes)
+    };
+    assert_eq!(added.len(), 1);
+    node.fast_path_changes.clear();
+    node.handle(Event::Resync);
+    assert_eq!(node.fast_path().ports.len(), 2);
+    node.fast_path_changes.clear();
+    node.detach("a");
+    assert_eq!(node.fast_path_changes, [], "the kernel removes the port with its link");
+    node.detach("b");
+    assert_eq!(node.fast_path().ports.len(), 0, "the last port unloads the program");
+}
+
+fn namespace_options(name: &str, terms: NamespaceOptions) -> Event {
     Event::Namespaces(Namespaces::from([(name.to_owned(), terms)]))
 }
 
@@ -256,26 +582,29 @@ fn namespace_can_be_exempt_from_anti_spoofing_while_its_pods_run() {
     let mut node = Node::new(true);
     for (namespace, id) in [("lab", "a"), ("shop", "b")] {
         node.attach_in(namespace, id);
-        node.complete_ports(Ok(()));
     }
     let exempt = NamespaceOptions { allow_spoofing: true, masquerade: None };
-    node.handle(namespace_terms("lab", exempt));
-    assert_eq!(addresses(&node.complete_ports(Ok(()))), ["10.75.0.3"], "the other namespace stays guarded");
+    node.handle(namespace_options("lab", exempt));
+    assert_eq!(node.guarded_addresses(), ["10.75.0.3"], "the other namespace stays guarded");
+    assert_eq!(node.fast_path_addresses(), ["10.75.0.3".to_owned()].into());
     let warnings = node.state.report(&cluster::key()).unwrap().warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("namespace lab may spoof source addresses"), "{warnings:?}");
-    // A pod attached later needs no packet filter update.
+    // A pod attached later has no elements.
     node.attach_results();
     node.attach_in("lab", "c");
-    assert_eq!((node.attach_results(), node.filter_updates.len()), (vec![("c".to_owned(), true)], 0));
+    assert_eq!(node.attach_results(), [("c".to_owned(), true)]);
+    assert!(node.state.units[&sandbox("c")].filter.is_empty());
     // A repeated event changes nothing, and the exemption survives a restart.
-    node.handle(namespace_terms("lab", exempt));
-    assert_eq!(node.filter_updates, []);
-    node.handle(Event::Restarted);
-    node.handle(Event::PacketFilterResync);
-    assert_eq!(addresses(&node.complete_ports(Ok(()))), ["10.75.0.3"]);
+    node.take_plans();
+    node.handle(namespace_options("lab", exempt));
+    node.restart();
+    assert_eq!(node.take_plans(), []);
+    assert_eq!(node.guarded_addresses(), ["10.75.0.3"]);
     node.handle(Event::Namespaces(Namespaces::new()));
-    assert_eq!(addresses(&node.complete_ports(Ok(()))), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
+    assert_eq!(node.guarded_addresses(), ["10.75.0.2", "10.75.0.3", "10.75.0.4"]);
+    assert_eq!(node.fast_path_addresses().len(), 3);
+    node.check_owners();
 }
 
 /// The cluster network with or without masquerade.
@@ -290,8 +619,22 @@ fn network_with_masquerade(masquerade: bool) -> StoredObject {
     object
 }
 
-fn texts<T: ToString>(all: &[T]) -> Vec<String> {
+/// Masqueraded ranges, pods that are masqueraded by option, and pods that are not.
+fn masquerade(node: &Node) -> [Vec<String>; 3] {
+    ["pod_ranges4", "masqueraded_pods4", "keep_source4"].map(|set| node.elements(set))
+}
+
+fn masquerade_option(masquerade: bool) -> Event {
+    namespace_options("lab", NamespaceOptions { masquerade: Some(masquerade), ..NamespaceOptions::default() })
+}
+
+fn texts(all: &[&str]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
+}
+
+/// Whether there is a table for masquerading.
+fn has_nat(node: &Node) -> bool {
+    node.kernel.filter(&Scope::Host).tables.contains_key(&TableFamily::Inet.table())
 }
 
 #[test]
@@ -299,34 +642,21 @@ fn namespace_overrides_masquerade() {
     let mut node = Node::new(false);
     node.attach_in("lab", "a");
     node.attach_in("shop", "b");
-    let on =
-        namespace_terms("lab", NamespaceOptions { masquerade: Some(true), ..NamespaceOptions::default() });
-    node.handle(on.clone());
-    let masquerade = node.masquerade().unwrap();
-    assert_eq!((texts(&masquerade.pods), masquerade.excluded), (vec!["10.75.0.2/32".to_owned()], vec![]));
-    let inside = texts(&masquerade.no_masquerade_ranges);
-    assert_eq!(inside, ["10.75.0.0/29"], "never between pods");
+    assert!(!has_nat(&node));
+    node.handle(masquerade_option(true));
+    assert_eq!(masquerade(&node), [texts(&[]), texts(&["10.75.0.2"]), texts(&[])]);
+    assert_eq!(node.elements("no_masquerade4"), ["10.75.0.0/29"], "never between pods");
     node.handle(Event::ObjectApplied(network_with_masquerade(true)));
-    let masquerade = node.masquerade().unwrap();
-    assert_eq!((texts(&masquerade.pods), masquerade.excluded), (vec!["10.75.0.0/29".to_owned()], vec![]));
-    assert_eq!(
-        texts(&masquerade.no_masquerade_ranges),
-        ["10.75.0.0/29", "172.16.0.0/12", "192.0.2.0/24"],
-        "sorted"
-    );
-    node.handle(namespace_terms(
-        "lab",
-        NamespaceOptions { masquerade: Some(false), ..NamespaceOptions::default() },
-    ));
-    let masquerade = node.masquerade().unwrap();
-    assert_eq!(
-        (texts(&masquerade.pods), texts(&masquerade.excluded)),
-        (vec!["10.75.0.0/29".to_owned()], vec!["10.75.0.2".to_owned()])
-    );
+    assert_eq!(masquerade(&node), [texts(&["10.75.0.0/29"]), texts(&[]), texts(&[])]);
+    assert_eq!(node.elements("no_masquerade4"), ["10.75.0.0/29", "172.16.0.0/12", "192.0.2.0/24"]);
+    node.handle(masquerade_option(false));
+    assert_eq!(masquerade(&node), [texts(&["10.75.0.0/29"]), texts(&[]), texts(&["10.75.0.2"])]);
+    node.check_owners();
     node.detach("a");
-    assert!(node.masquerade().unwrap().excluded.is_empty());
+    assert_eq!(masquerade(&node), [texts(&["10.75.0.0/29"]), texts(&[]), texts(&[])]);
     node.handle(Event::ObjectApplied(network_with_masquerade(false)));
-    assert_eq!(node.masquerade(), None);
+    assert!(!has_nat(&node));
+    node.check_owners();
 }
 
 #[test]
@@ -342,22 +672,41 @@ fn pool_overrides_the_agent_and_namespace_overrides_the_pool() {
         });
         Event::ObjectApplied(object("PodAddressPool", "", "p", vec![intent]))
     };
+    let whole_range = [texts(&["10.75.0.0/29"]), texts(&[]), texts(&[])];
     let mut node = Node::new(false);
     node.attach_in("lab", "a");
     node.handle(Event::ObjectApplied(network_with_masquerade(true)));
-    assert_eq!(texts(&node.masquerade().unwrap().pods), ["10.75.0.0/29"]);
+    assert_eq!(masquerade(&node), whole_range);
+    node.take_plans();
     node.handle(pool(None));
-    assert_eq!(node.filter_updates, [], "a pool without a setting changes nothing");
+    assert_eq!(node.take_plans(), [], "a pool without a setting changes nothing");
     node.handle(pool(Some(false)));
-    assert_eq!(node.masquerade(), None);
-    node.handle(namespace_terms(
-        "lab",
-        NamespaceOptions { masquerade: Some(true), ..NamespaceOptions::default() },
-    ));
-    assert_eq!(texts(&node.masquerade().unwrap().pods), ["10.75.0.2/32"]);
+    assert!(!has_nat(&node));
+    node.handle(masquerade_option(true));
+    assert_eq!(masquerade(&node), [texts(&[]), texts(&["10.75.0.2"]), texts(&[])]);
     node.handle(Event::Namespaces(Namespaces::new()));
-    assert_eq!(node.masquerade(), None);
+    assert!(!has_nat(&node));
     node.handle(Event::ObjectApplied(network_with_masquerade(false)));
     node.handle(pool(Some(true)));
-    assert_eq!(texts(&node.masquerade().unwrap().pods), ["10.75.0.0/29"]);
+    assert_eq!(masquerade(&node), whole_range);
+    node.check_owners();
+}
+
+#[test]
+fn a_range_replaces_those_that_it_overlaps() {
+    let mut node = Node::new(false);
+    node.attach("a");
+    let with = |range: &str| {
+        let mut object = network_with_masquerade(true);
+        let IntentSpec::NodeRoutes(node_routes) = &mut object.intents.last_mut().unwrap().spec else {
+            panic!("{object:?}")
+        };
+        node_routes.no_masquerade_ranges = vec![range.parse().unwrap()];
+        Event::ObjectApplied(object)
+    };
+    for range in ["172.16.0.0/12", "172.16.0.0/16", "172.0.0.0/8", "172.16.5.0/24"] {
+        node.handle(with(range));
+        assert_eq!(node.elements("no_masquerade4"), ["10.75.0.0/29", range]);
+    }
+    assert!(node.state.problems.is_empty(), "{:?}", node.state.problems);
 }

@@ -265,18 +265,22 @@ fn bridge_named_like_an_existing_host_link_is_rejected() {
     let before = kernel.clone();
     let mut node = Node::with_kernel(kernel);
     node.handle(Event::SandboxUpdated(sandbox("a", 5, "cnf", "x")));
-    node.handle(Event::ObjectApplied(object(
-        "PodConfig",
-        "cnf",
-        "greedy",
-        vec![veth("x", "g", "docker0", "10.0.0.0/24")],
-    )));
+    let greedy = object("PodConfig", "cnf", "greedy", vec![veth("x", "g", "docker0", "10.0.0.0/24")]);
+    node.handle(Event::ObjectApplied(greedy.clone()));
     assert!(
         node.problems("greedy")[0].contains("docker0 exists and is not owned by Knit"),
         "{:?}",
         node.problems("greedy")
     );
-    assert_eq!(node.kernel.observe().scopes[&Scope::Host], before.scopes[&Scope::Host]);
+    // The tables for the bridge's ports wait for it, without elements.
+    let mut host = node.kernel.observe().scopes[&Scope::Host].clone();
+    assert!(std::mem::take(&mut host.filter).elements.is_empty());
+    assert_eq!(host, before.scopes[&Scope::Host]);
+    let steps = node.applied_steps;
+    node.handle(Event::Resync);
+    assert_eq!(node.applied_steps, steps);
+    node.handle(Event::ObjectDeleted(key(&greedy)));
+    assert_eq!(node.kernel.observe(), before);
 }
 
 #[test]

@@ -69,6 +69,7 @@ impl Transaction<'_, '_> {
                 let tolerate = self.removing();
                 self.push(scope, Op::new(step, neighbours::remove(scope, neighbour, index), tolerate))
             }
+            Step::Filter(change) => self.change_filter(step, scope, change),
             // The previous value is unknown: the sysctl belongs to a link that is deleted.
             Step::SetSysctl { to, .. } if to.is_empty() => Ok(()),
             Step::SetSysctl { key, to, .. } => {

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 
+use knit_model::filter::FilterStep;
 use knit_model::link::Attrs;
 use knit_model::{IfName, Kind, Scope};
 use nix::errno::Errno;
@@ -15,6 +16,7 @@ use crate::kernel::{LinkSelector, Session};
 use crate::kinds::{self, FieldSelection, LinkContext};
 use crate::netlink::header::LinkHeader;
 use crate::netlink::{Header, Message};
+use crate::nft::{self, FilterError};
 
 /// The state of one pass.
 pub(super) struct Transaction<'a, 'r> {
@@ -48,6 +50,8 @@ pub(super) struct PendingGroup {
 enum Pending {
     Messages(Scope, Vec<Op>),
     Sysctls(Scope, Vec<Write>),
+    /// Changes of the packet filter, each with its step: one nftables transaction.
+    Filter(Scope, Vec<(usize, FilterStep)>),
 }
 
 /// One message of a step.
@@ -172,6 +176,25 @@ impl<'a, 'r> Transaction<'a, 'r> {
         Ok(())
     }
 
+    /// Queues a change of the packet filter; adjacent ones of the same scope are one nftables transaction.
+    pub(super) fn change_filter(
+        &mut self,
+        step: usize,
+        scope: &Scope,
+        change: &FilterStep,
+    ) -> Result<(), Failure> {
+        self.flush_deletes()?;
+        if let Pending::Filter(here, changes) = &mut self.pending
+            && here == scope
+        {
+            changes.push((step, change.clone()));
+            return Ok(());
+        }
+        self.flush_pending()?;
+        self.pending = Pending::Filter(scope.clone(), vec![(step, change.clone())]);
+        Ok(())
+    }
+
     /// Applies everything that is queued or deferred.
     pub(super) fn finish(&mut self) -> Result<(), Failure> {
         for (scope, mark) in mem::take(&mut self.pending_marks) {
@@ -217,6 +240,24 @@ impl<'a, 'r> Transaction<'a, 'r> {
                 let (done, outcome) = sysctls::write(self.session, &scope, writes, is_tolerant);
                 self.touched.extend(done);
                 outcome
+            }
+            Pending::Filter(scope, changes) => {
+                let steps = || changes.iter().map(|(step, _)| *step);
+                let fail = |error| Failure { step: changes[0].0, error };
+                let socket = self.session.netfilter(&scope).map_err(fail)?;
+                match nft::apply(socket, changes.iter().map(|(step, change)| (*step, change))) {
+                    Ok(()) => {
+                        self.touched.extend(steps());
+                        Ok(())
+                    }
+                    Err(FilterError { step, error }) => {
+                        // Without an acknowledgement the transaction may have been applied.
+                        if matches!(error, Error::Timeout { .. } | Error::Overrun { .. }) {
+                            self.touched.extend(steps());
+                        }
+                        Err(Failure { step, error })
+                    }
+                }
             }
         }
     }

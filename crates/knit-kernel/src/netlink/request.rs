@@ -1,5 +1,7 @@
 //! Requests with an acknowledgement, a reply, or a dump.
 
+use nix::errno::Errno;
+
 use super::constants::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR};
 use super::frame::{Frame, Frames};
 use super::message::Message;
@@ -8,6 +10,8 @@ use crate::error::{Error, Result};
 
 /// Attempts to get a consistent dump.
 const DUMP_ATTEMPTS: u32 = 8;
+/// Requests in one datagram: their replies must fit the receive buffer of an unprivileged process.
+const REQUESTS_PER_DATAGRAM: usize = 64;
 
 impl Socket {
     /// Sends a request and waits for its acknowledgement.
@@ -43,6 +47,50 @@ impl Socket {
             let what = "it lacks the requested data";
             return reply.ok_or_else(|| Error::Malformed { context: message.into_context(), what });
         }
+    }
+
+    /// Sends requests with a single reply each, many in a datagram, and returns what `decode` returns for each reply;
+    /// `None` for those that the kernel answers with "not found".
+    pub fn request_each<T>(
+        &mut self,
+        messages: &[Message],
+        mut decode: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Vec<Option<T>>> {
+        self.grow_buffer();
+        let mut results = Vec::with_capacity(messages.len());
+        for part in messages.chunks(REQUESTS_PER_DATAGRAM) {
+            let first_sequence = self.reserve_sequence(part.len() as u32);
+            let mut datagram = Vec::new();
+            for (message, sequence) in part.iter().zip(first_sequence..) {
+                message.append_to(&mut datagram, sequence, 0);
+            }
+            let context = part[0].context().clone();
+            self.send(&datagram, &context)?;
+            let mut found: Vec<Option<Option<T>>> = part.iter().map(|_| None).collect();
+            let mut rejected = None;
+            while found.iter().any(Option::is_none) {
+                for frame in Frames::new(self.receive(&context)?) {
+                    let index = frame.sequence.wrapping_sub(first_sequence) as usize;
+                    let Some(slot) = found.get_mut(index) else { continue };
+                    *slot = Some(match frame.ack() {
+                        None => decode(frame.body),
+                        Some(Ok(())) => None,
+                        Some(Err(rejection)) => {
+                            let error = rejection.with_context(part[index].context().clone());
+                            if error.errno() != Some(Errno::ENOENT) {
+                                rejected.get_or_insert(error);
+                            }
+                            None
+                        }
+                    });
+                }
+            }
+            if let Some(error) = rejected {
+                return Err(error);
+            }
+            results.extend(found.into_iter().map(Option::flatten));
+        }
+        Ok(results)
     }
 
     /// Dumps a table, and returns what `decode` returns for each entry (`None` skips one).

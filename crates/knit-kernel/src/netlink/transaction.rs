@@ -1,5 +1,6 @@
 //! Netfilter transactions: all messages are applied, or none.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 use super::constants::{NFNL_MSG_BATCH_BEGIN, NFNL_MSG_BATCH_END, NLM_F_ACK};
@@ -24,7 +25,7 @@ impl Socket {
         &mut self,
         subsystem: u16,
         context: impl Into<Context>,
-        messages: &[Message],
+        messages: &[impl Borrow<Message>],
     ) -> Result<(), TransactionError> {
         let context = context.into();
         let whole = |error| TransactionError { index: None, error };
@@ -38,6 +39,7 @@ impl Socket {
         let mut datagram = Vec::new();
         delimiter(NFNL_MSG_BATCH_BEGIN).append_to(&mut datagram, first_sequence, 0);
         for ((index, message), sequence) in messages.iter().enumerate().zip(first_sequence + 1..) {
+            let message: &Message = message.borrow();
             if message.overflowed() {
                 let error = Error::TooLong { context: message.context().clone() };
                 return Err(TransactionError { index: Some(index), error });
@@ -57,7 +59,7 @@ impl Socket {
                 let offset = frame.sequence.wrapping_sub(first_sequence) as usize;
                 let Some(ack) = frame.ack().filter(|_| offset < messages.len() + 2) else { continue };
                 let about = match offset.checked_sub(1).and_then(|index| messages.get(index)) {
-                    Some(message) => message.context(),
+                    Some(message) => message.borrow().context(),
                     // An error about the transaction as a whole refers to no message.
                     None => &context,
                 };
@@ -84,7 +86,7 @@ mod tests {
     #[test]
     fn an_empty_transaction_succeeds_and_a_rejected_one_ends_the_wait() {
         let mut socket = Socket::open(Protocol::Netfilter).unwrap();
-        socket.transaction(10, "test", &[]).unwrap();
+        socket.transaction(10, "test", &[] as &[Message]).unwrap();
         // The subsystem does not exist: the begin message is rejected, and nothing else is acknowledged.
         let message = Message::new(0x7f << 8, 0, "test message");
         let rejected = socket.transaction(0x7f, "test", &[message]).unwrap_err();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knit_kernel::fault::{FaultInjector, NoFaults};
+use knit_kernel::nft::FilterQuery;
 use knit_kernel::private_keys::NoPrivateKeys;
 use knit_kernel::{
     AppliedPlan, ApplyError, DeleteMode, Kernel, Netns, PrivateKeySource, SandboxNamespaces, ScopeQuery,
@@ -20,6 +21,7 @@ pub struct TestNode {
     pub host: Namespace,
     pub sandboxes: Vec<Namespace>,
     sysctls: Vec<(Scope, String)>,
+    filters: Vec<(Scope, FilterQuery)>,
     key_source: Arc<dyn PrivateKeySource>,
     records_coverage: bool,
     _testbed: Testbed,
@@ -38,7 +40,15 @@ impl TestNode {
         let host = testbed.host();
         let sandboxes = sandboxes.iter().map(|label| testbed.namespace(label)).collect();
         let key_source = Arc::new(NoPrivateKeys);
-        Self { host, sandboxes, sysctls: Vec::new(), key_source, records_coverage: true, _testbed: testbed }
+        Self {
+            host,
+            sandboxes,
+            sysctls: Vec::new(),
+            filters: Vec::new(),
+            key_source,
+            records_coverage: true,
+            _testbed: testbed,
+        }
     }
 
     /// Does not record coverage, for random states.
@@ -49,6 +59,11 @@ impl TestNode {
     /// Every observation of this node includes this sysctl.
     pub fn observe_sysctl(&mut self, scope: &Scope, key: &str) {
         self.sysctls.push((scope.clone(), key.to_owned()));
+    }
+
+    /// Every observation of this node includes this part of the packet filter.
+    pub fn observe_filter(&mut self, scope: &Scope, query: FilterQuery) {
+        self.filters.push((scope.clone(), query));
     }
 
     /// Sets the source of private keys.
@@ -78,6 +93,9 @@ impl TestNode {
         }
         for (scope, key) in &self.sysctls {
             query.scopes.get_mut(scope).unwrap().sysctls.insert(key.clone());
+        }
+        for (scope, filter) in &self.filters {
+            query.scopes.get_mut(scope).unwrap().filter = filter.clone();
         }
         self.kernel().observe(&query, &mut self.namespaces()).unwrap()
     }

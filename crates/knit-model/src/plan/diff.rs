@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::field_changes::{changes, up_change};
+use super::filter_steps::{self, PlannedFilterStep};
 use super::link_decisions::decide_links;
 use super::parents::{depth, implied_mtu_changes, parent_of, required_links};
 use super::removal::{LinkKey, Removal};
 use super::{Desired, FieldChange, ItemKey, Plan, PlannedStep, Step};
+use crate::filter::Filter;
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
 use crate::provenance::Provenance;
@@ -21,8 +23,8 @@ use crate::sysctl;
 ///
 /// Items that Knit owns and that are not desired are removed. Items that Knit does not own are never changed or removed,
 /// except for the set fields of a link that desired state names without an owner. Order: removals (users before what they
-/// use), link creation, sysctls, field changes, addresses, setting links up that waited for addresses, routes, rules,
-/// neighbours. Only the rule of VRFs precedes link creation: no VRF ever exists without it.
+/// use), additions to the packet filter, link creation, sysctls, field changes, addresses, setting links up that waited for addresses, routes, rules,
+/// neighbours, removals from the packet filter. Only the rule of VRFs precedes link creation: no VRF ever exists without it.
 pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     let decisions = decide_links(&desired.state, observed);
     let mut removal = Removal::new(observed, &decisions.removed);
@@ -31,8 +33,10 @@ pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
 
     let Removal { now, steps, .. } = removal;
     let mut builder = Builder { desired, now, steps, blocked: decisions.blocked };
+    builder.change_filter(observed, |desired, observed| filter_steps::additions(desired, observed, false));
     builder.add_rules(|rule| rule.vrf);
     builder.create_links();
+    builder.change_filter(observed, |desired, observed| filter_steps::additions(desired, observed, true));
     builder.set_sysctls();
     builder.change_links();
     builder.add_addresses();
@@ -40,6 +44,7 @@ pub fn diff(desired: &Desired, observed: &NetState) -> Plan {
     builder.add_routes();
     builder.add_rules(|rule| !rule.vrf);
     builder.add_neighbours();
+    builder.change_filter(observed, filter_steps::removals);
     let announced_addresses = announced_addresses(desired, &builder.steps);
     Plan { steps: builder.steps, problems: decisions.problems, announced_addresses }
 }
@@ -161,6 +166,28 @@ impl Builder<'_> {
     fn is_blocked(&self, scope: &Scope, link: &IfName) -> bool {
         // Called for every item of every plan, and almost always empty.
         !self.blocked.is_empty() && self.blocked.contains(&(scope.clone(), link.clone()))
+    }
+
+    /// Adds a part of the steps on the packet filter of each scope.
+    fn change_filter(
+        &mut self,
+        observed: &NetState,
+        part: impl Fn(&Filter, &Filter) -> Vec<PlannedFilterStep>,
+    ) {
+        let nothing = Filter::default();
+        let desired = self.desired;
+        let scopes: BTreeSet<&Scope> = desired.state.scopes.keys().chain(observed.scopes.keys()).collect();
+        for scope in scopes {
+            let (to, from) = (
+                desired.state.scopes.get(scope).map_or(&nothing, |state| &state.filter),
+                observed.scopes.get(scope).map_or(&nothing, |state| &state.filter),
+            );
+            for (step, implied) in part(to, from) {
+                let origins = self.origins(scope, ItemKey::Filter(step.item()));
+                let step = Step::Filter(step);
+                self.steps.push(PlannedStep { scope: scope.clone(), step, origins, implied, note: None });
+            }
+        }
     }
 
     /// Creates missing links, each after those it requires. A veth is created with its peer.

@@ -6,6 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{FieldChange, Plan, PlannedStep, Step, StepEffect};
+use crate::filter::FilterStep;
 use crate::link::{Fields, Link, values_match};
 use crate::name::IfName;
 use crate::sandbox::Scope;
@@ -108,6 +109,14 @@ impl PlannedStep {
                 writeln!(out, "      {change}")?;
             }
         }
+        if let Step::Filter(FilterStep::SetRules { before, after, .. }) = &self.step {
+            for rule in before.iter().filter(|rule| !after.contains(rule)) {
+                writeln!(out, "      - {rule}")?;
+            }
+            for rule in after.iter().filter(|rule| !before.contains(rule)) {
+                writeln!(out, "      + {rule}")?;
+            }
+        }
         if let Some(note) = &self.note {
             writeln!(out, "      recreated: {note}")?;
         }
@@ -152,6 +161,7 @@ impl fmt::Display for Step {
             Self::ReplaceNeighbour { before, after } => write!(out, "neighbour {before} -> {after}"),
             Self::SetSysctl { key, from, to } if from.is_empty() => write!(out, "sysctl {key} = {to}"),
             Self::SetSysctl { key, from, to } => write!(out, "sysctl {key}: {from} -> {to}"),
+            Self::Filter(step) => write!(out, "{step}"),
         }
     }
 }

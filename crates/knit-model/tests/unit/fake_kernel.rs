@@ -1,6 +1,12 @@
 //! A fake kernel made of plain data. It rejects what the real one rejects: a duplicate link name, a port of a missing
 //! bridge, an address on a missing link, a route over a link that is down.
 
+#[path = "fake_filter.rs"]
+pub mod filter;
+
+use std::collections::BTreeMap;
+
+use knit_model::filter::Filter;
 use knit_model::link::{DEFAULT_VLAN, Kind, Link, Master, MovedDevice, OwnerId, PortVlans, VethPeer};
 use knit_model::plan::{Plan, PlannedStep, Step};
 use knit_model::{IfName, NetState, Scope};
@@ -42,6 +48,17 @@ impl FakeKernel {
     /// Flushes a routing table, as another program would.
     pub fn flush_table(&mut self, scope: &Scope, table: u32) {
         self.state.scope(scope).routes.retain(|key, _| key.table != table);
+    }
+
+    /// Deletes all tables of the packet filter, as `nft flush ruleset` would.
+    pub fn flush_ruleset(&mut self, scope: &Scope) {
+        self.state.scope(scope).filter = Default::default();
+    }
+
+    /// The packet filter of a scope.
+    pub fn filter(&self, scope: &Scope) -> &Filter {
+        static NONE: Filter = Filter { tables: BTreeMap::new(), elements: BTreeMap::new() };
+        self.state.scopes.get(scope).map_or(&NONE, |state| &state.filter)
     }
 
     /// Observed state. Like the real kernel, it does not report the peer of a veth.
@@ -186,6 +203,7 @@ impl FakeKernel {
                 self.state.scope(scope).sysctls.insert(key.clone(), to.clone());
                 Ok(())
             }
+            Step::Filter(step) => filter::apply(&mut self.state.scope(scope).filter, step),
         }
     }
 

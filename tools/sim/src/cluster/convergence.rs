@@ -1,6 +1,10 @@
 //! After the faults the cluster must converge, and after draining nothing may be left of its pods.
 
+use std::collections::BTreeMap;
+
 use knit_engine::Unit;
+use knit_model::Scope;
+use knit_model::filter::{ElementData, ElementKey};
 
 use super::kubelet::PodPhase;
 use super::{Cluster, Phase, ScheduledEvent};
@@ -79,9 +83,21 @@ impl Cluster {
             let has_requests = !here.requests_in_flight.is_empty() || here.requests_in_backoff > 0;
             !here.is_removed && (!here.is_up || here.state.pending().next().is_some() || has_requests)
         };
-        let busy = (0..self.nodes.len()).find(busy)?;
+        let Some(busy) = (0..self.nodes.len()).find(busy) else { return self.wrong_packet_filter() };
         let pending: Vec<String> = self.nodes[busy].state.pending().map(ToString::to_string).collect();
         Some((busy, format!("{} has pending {}", self.nodes[busy].name, pending.join(", "))))
+    }
+
+    /// The packet filter in each kernel has exactly the elements of the node's units.
+    fn wrong_packet_filter(&self) -> Option<(usize, String)> {
+        let mut remaining = self.nodes.iter().enumerate().filter(|(_, node)| !node.is_removed);
+        remaining.find_map(|(at, node)| {
+            let owned = node.state.units.values().flat_map(|unit_state| &unit_state.filter).collect();
+            let existing: BTreeMap<&ElementKey, &ElementData> =
+                node.kernel.filter(&Scope::Host).elements.iter().collect();
+            (existing != owned)
+                .then(|| (at, format!("{} has another packet filter than its units", node.name)))
+        })
     }
 
     /// A tenant's pod has its second interface or a reported problem.
@@ -145,6 +161,7 @@ impl Cluster {
                         .find(|(_, _, lease)| lease.is_live())
                         .map(|(_, address, _)| address.to_string()),
                 ),
+                ("an element of the packet filter", node.pod_elements().next().map(ToString::to_string)),
                 ("a link", node.marked_host_links().into_iter().find(|link| link != "knit0")),
                 ("a call", node.calls.keys().next().map(ToString::to_string)),
             ];

@@ -20,10 +20,9 @@ const SLOW_PER_MILLE: u64 = 5;
 
 /// A kernel effect.
 pub(crate) enum KernelEffect {
-    Observe(Unit, ObserveRequest),
+    Observe(Unit, Box<ObserveRequest>),
     Apply(Unit, Arc<Plan>),
     Inspect(CallId, String),
-    PacketFilter,
 }
 
 impl Cluster {
@@ -31,7 +30,7 @@ impl Cluster {
     pub(crate) fn execute(&mut self, node: usize, effect: KernelEffect) {
         let max_delay = match &effect {
             KernelEffect::Observe(..) | KernelEffect::Inspect(..) => 2 * MILLIS,
-            KernelEffect::Apply(..) | KernelEffect::PacketFilter => 20 * MILLIS,
+            KernelEffect::Apply(..) => 20 * MILLIS,
         };
         let factor = if self.rng.per_mille(SLOW_PER_MILLE) { 100 } else { 1 };
         let delay = self.rng.between(200, max_delay) * factor;
@@ -51,7 +50,6 @@ impl Cluster {
                 let found = self.inspect(node, &path);
                 Event::NetnsInspected { call, result: found }
             }
-            KernelEffect::PacketFilter => Event::PacketFilterApplied(Ok(())),
         };
         self.handle(node, event);
     }
@@ -67,6 +65,7 @@ impl Cluster {
         let problem = |reason, message: &str| ApplyFailure {
             problem: Problem::new("", reason, message.to_owned()),
             rolled_back: true,
+            missing_tables: false,
             unsupported: None,
         };
         let result = match applied {

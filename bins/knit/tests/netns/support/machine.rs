@@ -136,13 +136,18 @@ impl Machine {
         assert_eq!(printed.err, "");
     }
 
-    /// The foreign routes, rules and nftables of the host.
+    /// The foreign routes, rules and nftables tables of the host.
     pub fn foreign_state(&self) -> String {
+        let ruleset = self.host.output("nft", &["list", "ruleset"]).unwrap();
+        let tables = ruleset.split_inclusive("\n}\n").filter(|table| {
+            let title = table.lines().next().unwrap_or_default();
+            !title.ends_with(" knit {")
+        });
         let rules = self.host.ip(&["rule"]) + &self.host.ip(&["-6", "rule"]);
         let rules: String = rules.lines().filter(|rule| !rule.contains("lookup 7500")).collect();
         let routes = self.host.ip(&["route", "show", "table", "main"])
             + &self.host.ip(&["-6", "route", "show", "table", "main", "dev", "cni0"]);
-        rules + &routes + &self.host.output("nft", &["list", "ruleset"]).unwrap()
+        rules + &routes + &tables.collect::<String>()
     }
 
     /// Dumps the host and these pods.

@@ -42,10 +42,6 @@ impl EventLoop<'_> {
                 Ok(if matches!(work, Work::CheckSandboxes(_)) { self.without_busy(events) } else { events })
             }
             (Err(why @ Error::Stopped { .. }), _) => Err(why),
-            (Err(why), Work::Effect { effect: Effect::ApplyPacketFilter(_), .. }) => {
-                let (reason, message) = (Reason::KernelError, why.to_string());
-                Ok(vec![Event::PacketFilterApplied(Err(Problem::new("", reason, message)))])
-            }
             (Err(why), work) => {
                 let Some(unit) = work.unit().cloned() else {
                     tracing::warn!(%work, error = %why, "work failed");
@@ -55,7 +51,12 @@ impl EventLoop<'_> {
                 self.resync_at = self.resync_at.min(Instant::now() + EARLY_RESYNC_DELAY);
                 let message = format!("{unit}: {why}");
                 let problem = Problem::new("", Reason::KernelError, message);
-                let result = Err(ApplyFailure { problem, rolled_back: false, unsupported: None });
+                let result = Err(ApplyFailure {
+                    problem,
+                    rolled_back: false,
+                    missing_tables: false,
+                    unsupported: None,
+                });
                 Ok(vec![Event::PlanApplied(PlanResult { unit, result })])
             }
         }

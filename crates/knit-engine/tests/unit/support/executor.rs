@@ -1,7 +1,7 @@
 //! Executes the engine's effects against an in-memory kernel.
 
 use knit_engine::call::{NetnsInfo, NetnsOutcome};
-use knit_engine::{ApplyFailure, Effect, Event, PlanResult, StoredObject, cluster};
+use knit_engine::{ApplyFailure, Effect, Event, ObserveRequest, PlanResult, StoredObject, cluster};
 use knit_model::intent::{IntentSpec, NetworkIntent};
 use knit_model::link::Veth;
 use knit_model::problem::{Problem, Reason};
@@ -9,6 +9,7 @@ use knit_model::sandbox::SandboxInstance;
 use knit_model::{Kind, Link, NetState, Scope};
 
 use super::kernel::FakeKernel;
+use super::kernel::filter::{self, FilterRequest};
 use super::node::{bridge, object, scope};
 
 /// Executes an effect and returns its completion event. With `plans_fail`, plans fail. Effects that are not the
@@ -21,6 +22,7 @@ pub fn execute(kernel: &mut FakeKernel, effect: Effect, plans_fail: bool) -> Res
                 Scope::Host => true,
                 Scope::Sandbox(id) => look.sandbox.as_ref() == Some(id),
             });
+            restrict_filter(&mut seen, &look);
             Event::Observed { unit, observed: seen, keys: Default::default() }
         }
         Effect::Apply { unit, plan } => {
@@ -28,6 +30,7 @@ pub fn execute(kernel: &mut FakeKernel, effect: Effect, plans_fail: bool) -> Res
             let failure = |message| ApplyFailure {
                 problem: Problem::new("", Reason::KernelError, message),
                 rolled_back: true,
+                missing_tables: false,
                 unsupported: None,
             };
             Event::PlanApplied(PlanResult { unit, result: result.map_err(failure) })
@@ -35,7 +38,6 @@ pub fn execute(kernel: &mut FakeKernel, effect: Effect, plans_fail: bool) -> Res
         Effect::InspectNetns { call, path } => {
             Event::NetnsInspected { call, result: Ok(inspect_netns(&path)) }
         }
-        Effect::ApplyPacketFilter(_) => Event::PacketFilterApplied(Ok(())),
         Effect::CreateNetns { call, .. } => Event::NetnsDone { call, result: Ok(NetnsOutcome::Created) },
         Effect::RemoveNetns { call, path } => {
             let instance = Some(inspect_netns(&path).instance);
@@ -43,6 +45,18 @@ pub fn execute(kernel: &mut FakeKernel, effect: Effect, plans_fail: bool) -> Res
         }
         other => return Err(Box::new(other)),
     })
+}
+
+/// Keeps only the tables, sets and elements of the packet filter that were requested.
+pub fn restrict_filter(observed: &mut NetState, request: &ObserveRequest) {
+    let requested = FilterRequest {
+        tables: &request.filter_tables,
+        sets: &request.filter_sets,
+        elements: &request.filter_elements,
+    };
+    for scope in observed.scopes.values_mut() {
+        filter::restrict(&mut scope.filter, &requested);
+    }
 }
 
 /// The path identifies a netns.

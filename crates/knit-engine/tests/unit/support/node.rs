@@ -20,6 +20,7 @@ use knit_model::{
     KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId, Scope, ScopeState, Step, kernel_ids,
 };
 
+use super::executor::restrict_filter;
 use super::kernel::FakeKernel;
 
 /// Bounds the number of events, so that a loop in the engine fails instead of hanging.
@@ -105,6 +106,7 @@ impl Node {
                 let failure = |message| ApplyFailure {
                     problem: Problem::new("", Reason::KernelError, message),
                     rolled_back: true,
+                    missing_tables: false,
                     unsupported: lacks,
                 };
                 Some(Event::PlanApplied(PlanResult { unit, result: result.map_err(failure) }))
@@ -168,6 +170,7 @@ impl Node {
         for scope in observed.scopes.values_mut() {
             scope.sysctls.retain(|key, _| request.sysctls.contains(key));
         }
+        restrict_filter(&mut observed, request);
         observed
     }
 

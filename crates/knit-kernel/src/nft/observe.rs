@@ -1,0 +1,198 @@
+//! Reads Knit's tables back: structure by dumps of these tables only, elements by key.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use knit_model::filter::rule::FilterRule;
+use knit_model::filter::{
+    BaseChain, ChainType, ElementData, ElementKey, Filter, FilterChain, FilterSet, FilterTable, Hook,
+    TableFamily, TableKey,
+};
+
+use super::constants::*;
+use super::{encode, expression, set};
+use crate::error::{Error, Result};
+use crate::kernel::absent_is_none;
+use crate::netlink::constants::NFNL_SUBSYS_NFTABLES;
+use crate::netlink::header::NetfilterHeader;
+use crate::netlink::{Attributes, Header, Message, Socket};
+
+/// What to observe of the packet filter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilterQuery {
+    /// The structure of these tables.
+    pub tables: BTreeSet<TableKey>,
+    /// All elements of these tables, too.
+    pub with_elements: bool,
+    /// All elements of these sets.
+    pub sets: BTreeSet<(TableKey, String)>,
+    /// These elements, requested one by one. Not for sets of ranges.
+    pub elements: BTreeSet<ElementKey>,
+}
+
+impl FilterQuery {
+    /// Whether nothing is requested.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.sets.is_empty() && self.elements.is_empty()
+    }
+}
+
+/// Observes the packet filter. A kernel without nftables has none.
+pub(crate) fn observe(socket: &mut Socket, query: &FilterQuery) -> Result<Filter> {
+    match try_observe(socket, query).map_err(super::explain_unsupported) {
+        Err(Error::Unsupported { .. }) => Ok(Filter::default()),
+        other => other,
+    }
+}
+
+fn try_observe(socket: &mut Socket, query: &FilterQuery) -> Result<Filter> {
+    let mut filter = Filter::default();
+    for key in &query.tables {
+        if let Some(table) = table(socket, key)? {
+            for name in table.sets.keys().filter(|_| query.with_elements) {
+                filter.elements.extend(all_elements(socket, key, name)?);
+            }
+            filter.tables.insert(key.clone(), table);
+        }
+    }
+    for (key, name) in &query.sets {
+        filter.elements.extend(all_elements(socket, key, name)?);
+    }
+    let mut declarations: BTreeMap<(&TableKey, &str), Option<FilterSet>> = BTreeMap::new();
+    for key in &query.elements {
+        if let Entry::Vacant(unknown) = declarations.entry((&key.table, key.set.as_str())) {
+            unknown.insert(declaration(socket, &key.table, &key.set)?);
+        }
+    }
+    let requested: Vec<(&ElementKey, &FilterSet)> = query
+        .elements
+        .iter()
+        .filter_map(|key| Some((key, declarations[&(&key.table, key.set.as_str())].as_ref()?)))
+        // The kernel rejects a key of another length; a set of other keys does not have it.
+        .filter(|(key, declaration)| set::has_key_types(declaration, &key.key))
+        .collect();
+    let messages: Vec<Message> = requested.iter().map(|(key, _)| encode::get_element(key)).collect();
+    let found = socket.request_each(&messages, |body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        Some(set::decode_elements(attributes))
+    })?;
+    for ((key, declaration), raw) in requested.into_iter().zip(found) {
+        let mut elements = set::elements_of(declaration, raw.unwrap_or_default()).into_iter();
+        if let Some((_, data)) = elements.find(|(found, _)| *found == key.key) {
+            filter.add(key.clone(), data);
+        }
+    }
+    Ok(filter)
+}
+
+/// The structure of a table; `None` if it does not exist.
+fn table(socket: &mut Socket, key: &TableKey) -> Result<Option<FilterTable>> {
+    let exists = encode::message(key, NFT_MSG_GETTABLE, 0, format!("get table {key}"));
+    if absent_is_none(socket.request_reply(exists, |_, _| Some(())))?.is_none() {
+        return Ok(None);
+    }
+    let mut table = FilterTable::default();
+    // Some kernels list the chains of all tables of the family.
+    let mut chains =
+        Message::new(NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN, 0, format!("list chains of {key}"));
+    chains.header(&NetfilterHeader { family: encode::family_number(key.family), ..Default::default() });
+    let chains = socket.dump(chains, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        (attributes.first(NFTA_CHAIN_TABLE)?.str()? == key.name).then(|| chain(key.family, attributes))?
+    })?;
+    table.chains.extend(chains);
+    let rules = encode::message(key, NFT_MSG_GETRULE, 0, format!("list rules of {key}"));
+    let rules = socket.dump(rules, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        (attributes.first(NFTA_RULE_TABLE)?.str()? == key.name).then(|| rule(attributes))?
+    })?;
+    for (name, rule) in rules {
+        if let Some(chain) = table.chains.get_mut(&name) {
+            chain.rules.push(rule);
+        }
+    }
+    let sets = encode::message(key, NFT_MSG_GETSET, 0, format!("list sets of {key}"));
+    table.sets.extend(socket.dump(sets, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        set::decode_set(attributes)
+    })?);
+    let counters = encode::message(key, NFT_MSG_GETOBJ, 0, format!("list counters of {key}"));
+    table.counters = socket.dump(counters, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        let is_counter = attributes.first(NFTA_OBJ_TYPE)?.be32()? == NFT_OBJECT_COUNTER;
+        let name = attributes.first(NFTA_OBJ_NAME)?.str()?;
+        is_counter.then(|| name.to_owned())
+    })?;
+    table.counters.sort();
+    Ok(Some(table))
+}
+
+fn chain(family: TableFamily, attributes: Attributes<'_>) -> Option<(String, FilterChain)> {
+    let name = attributes.first(NFTA_CHAIN_NAME)?.str()?.to_owned();
+    let base = attributes.first(NFTA_CHAIN_HOOK).and_then(|hook| {
+        let hook = hook.nested();
+        let kind = attributes.first(NFTA_CHAIN_TYPE)?.str()?;
+        let types = [ChainType::Filter, ChainType::Nat, ChainType::Route];
+        let number = hook.first(NFTA_HOOK_HOOKNUM)?.be32()?;
+        let hooks = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
+        let at = match family {
+            TableFamily::Netdev => Hook::Ingress(hook.first(NFTA_HOOK_DEV)?.str()?.parse().ok()?),
+            _ => hooks.into_iter().find(|hook| encode::hook_number(hook) == number)?,
+        };
+        Some(BaseChain {
+            chain_type: types.into_iter().find(|one| encode::chain_type_name(*one) == kind)?,
+            hook: at,
+            priority: hook.first(NFTA_HOOK_PRIORITY)?.be32()? as i32,
+        })
+    });
+    Some((name, FilterChain { base, rules: Vec::new() }))
+}
+
+/// A rule and the name of its chain.
+fn rule(attributes: Attributes<'_>) -> Option<(String, FilterRule)> {
+    let chain = attributes.first(NFTA_RULE_CHAIN)?.str()?.to_owned();
+    let expressions = attributes
+        .first(NFTA_RULE_EXPRESSIONS)
+        .map_or_else(Vec::new, |list| expression::decode_all(list.nested()));
+    let comment = attributes.first(NFTA_RULE_USERDATA).and_then(|data| comment_in(data.value));
+    Some((chain, FilterRule { expressions, comment }))
+}
+
+/// The comment among the entries of a rule's userdata: type, length, value.
+fn comment_in(mut data: &[u8]) -> Option<String> {
+    while let [kind, length, rest @ ..] = data {
+        let (value, more) = rest.split_at_checked(usize::from(*length))?;
+        if *kind == encode::COMMENT {
+            let text = value.strip_suffix(&[0]).unwrap_or(value);
+            return String::from_utf8(text.to_vec()).ok();
+        }
+        data = more;
+    }
+    None
+}
+
+/// The declaration of a set; `None` if it does not exist.
+fn declaration(socket: &mut Socket, table: &TableKey, name: &str) -> Result<Option<FilterSet>> {
+    let mut message = encode::message(table, NFT_MSG_GETSET, 0, format!("get set {name} of table {table}"));
+    message.put_str(NFTA_SET_NAME, name);
+    let found = socket.request_reply(message, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        set::decode_set(attributes)
+    });
+    Ok(absent_is_none(found)?.map(|(_, set)| set))
+}
+
+/// All elements of a set.
+fn all_elements(socket: &mut Socket, table: &TableKey, name: &str) -> Result<Vec<(ElementKey, ElementData)>> {
+    let Some(declaration) = declaration(socket, table, name)? else { return Ok(Vec::new()) };
+    let context = format!("list elements of set {name} of table {table}");
+    let mut message = encode::message(table, NFT_MSG_GETSETELEM, 0, context);
+    message.put_str(NFTA_SET_ELEM_LIST_SET, name);
+    let listed = absent_is_none(socket.dump(message, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        Some(set::decode_elements(attributes))
+    }))?;
+    let raw = listed.unwrap_or_default().into_iter().flatten().collect();
+    let elements = set::elements_of(&declaration, raw);
+    Ok(elements.into_iter().map(|(key, data)| (table.element(name, key), data)).collect())
+}
