@@ -65,7 +65,7 @@ pub enum Expression {
         /// The bits to invert.
         xor: Value,
     },
-    /// Matches if a set or map has the key, or has it not.
+    /// Matches if a set or map contains the key; negated, if it does not.
     Lookup {
         /// The set.
         set: String,

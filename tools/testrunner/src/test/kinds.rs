@@ -23,7 +23,7 @@ Generated from the tests: each field in this table was changed on a link of that
 afterwards. `KNIT_DOCS_WRITE=1 cargo xtask test netns vm` writes this page.
 
 - Changed in place: the link stays, with everything on it. Recreated: the kernel cannot make this change, so one plan
-  deletes and recreates the link, and says so.
+  deletes and recreates the link, and notes the reason.
 - Tested on: `host`, the kernel of the machine that runs the tests (the kinds that it has); `guest`, Debian's kernel in
   QEMU.
 
