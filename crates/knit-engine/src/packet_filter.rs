@@ -6,35 +6,36 @@
 //! removed with its links. Units whose elements need another structure wait for it.
 
 pub(crate) mod elements;
+mod host;
+mod ports;
+mod rerouted;
 pub(crate) mod tables;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use knit_model::filter::{ElementData, ElementKey, Filter, FilterItem, FilterStep, TableFamily};
-use knit_model::intent::{IntentSpec, NodeRoutesIntent, RoutingEntry};
-use knit_model::link::{LinkKind, Veth};
+use knit_model::filter::{ElementKey, Filter, FilterItem, FilterStep, TableFamily};
 use knit_model::plan::{ItemKey, PlannedStep};
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
 use knit_model::route::GatewayRoute;
-use knit_model::{IfName, Mac, Plan, Sandbox, SandboxId, Scope, Step};
+use knit_model::{IfName, Mac, Plan, SandboxId, Scope, Step};
 
 use self::elements::Element;
-use self::tables::{
-    EGRESS_BLOCKED, EGRESS_PODS, EGRESS_SNAT, EGRESS_SNAT_PODS, EgressNextHop, Features, NO_MASQUERADE,
-    POD_RANGES,
-};
+use self::host::{HostFilter, has_guarded_bridges, no_masquerade_ranges};
+use self::ports::{fast_path, fast_path_ports, guarded_ports, has_other_fast_path};
+use self::rerouted::rerouted;
+use self::tables::Features;
 use crate::call::{ATTACHMENT_KIND, Attachment, PortMapping};
-use crate::cluster::{self, ClusterNetwork};
-use crate::egress::{EgressPath, EgressPaths};
+use crate::cluster::{self};
+use crate::egress::EgressPaths;
 use crate::event::{Effect, Record, Unit};
 use crate::pools;
-use crate::resolve::{self, Resolved};
-use crate::state::{BridgeKey, ObjectKey, State, UnitState};
+use crate::resolve::Resolved;
+use crate::state::{ObjectKey, State, UnitState};
 use crate::step::Effects;
 
 /// A host port that is mapped (DNAT) to one pod address.
@@ -113,118 +114,6 @@ pub(crate) struct PacketFilterState {
     failure: Option<Problem>,
     /// Sandboxes with host ports.
     with_host_ports: BTreeSet<SandboxId>,
-}
-
-/// The desired tables, and elements that no single pod owns.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct HostFilter {
-    features: Features,
-    /// Whether packets of the node's loopback may leave through the cluster bridge, for host ports.
-    loopback: bool,
-    /// Ranges of pods that are masqueraded.
-    pod_ranges: Vec<IpNet>,
-    /// Destinations that are reached with the pod's own address. Sorted, without duplicates.
-    no_masquerade_ranges: Vec<IpNet>,
-    /// Egress paths by namespace and by whether they are for IPv6.
-    egress_paths: EgressPaths,
-    /// Egress paths of pods of other nodes.
-    remote_egress_paths: BTreeMap<IpAddr, EgressPath>,
-    /// The bridge whose ports may use the fast path.
-    fast_path_bridge: Option<IfName>,
-    node_routes: Arc<[GatewayRoute]>,
-}
-
-impl HostFilter {
-    fn of(state: &State) -> Self {
-        let features = Features {
-            guarded_ports: has_guarded_bridges(state),
-            overlay: state.has_overlay_networks(),
-            host_ports: !state.packet_filter.with_host_ports.is_empty(),
-            ..Features::default()
-        };
-        let Some(cluster) = state.cluster() else { return Self { features, ..Self::default() } };
-        let guarded = cluster.node_routes.filter(|_| is_cluster_guarded(cluster));
-        let egress_paths = state.egress_paths();
-        let remote_egress_paths = state.remote_egress_paths(&egress_paths);
-        let next_hops = egress_paths.values().flat_map(BTreeMap::values).filter_map(|path| match path {
-            EgressPath::ViaNode { mark, via } => Some(EgressNextHop { mark: *mark, via: *via }),
-            EgressPath::Local(_) | EgressPath::Blocked => None,
-        });
-        let egress = (!egress_paths.is_empty()).then(|| next_hops.collect());
-        let pod_ranges = masqueraded_ranges(state, cluster);
-        let is_chosen = state.namespaces.values().any(|options| options.masquerade == Some(true));
-        let masquerade = !pod_ranges.is_empty() || is_chosen;
-        let no_masquerade_ranges =
-            if masquerade || egress.is_some() { no_masquerade_ranges(cluster) } else { Vec::new() };
-        let has_bridge = state.units.contains_key(&Unit::Bridge(cluster.bridge_key()));
-        let native = |node_routes| resolve::native_routes(cluster.network, node_routes).into();
-        Self {
-            loopback: has_bridge && features.host_ports,
-            features: Features { bridge: Some(cluster.bridge.clone()), masquerade, egress, ..features },
-            pod_ranges,
-            no_masquerade_ranges,
-            egress_paths,
-            remote_egress_paths,
-            fast_path_bridge: guarded.map(|_| cluster.bridge.clone()),
-            node_routes: guarded.map(native).unwrap_or_default(),
-        }
-    }
-
-    /// The elements that no single pod owns.
-    fn elements(&self) -> Vec<Element> {
-        let mut all = Vec::new();
-        if self.features.masquerade {
-            all.extend(elements::of_ranges(POD_RANGES, &self.pod_ranges));
-        }
-        if self.features.masquerade || self.features.egress.is_some() {
-            all.extend(elements::of_ranges(NO_MASQUERADE, &self.no_masquerade_ranges));
-        }
-        let remote = self.remote_egress_paths.iter();
-        all.extend(remote.flat_map(|(address, path)| elements::of_egress(*address, path)));
-        all
-    }
-}
-
-/// Whether a bridge with anti-spoofing exists, is about to, or could not be created. Bridges sort before all other units.
-fn has_guarded_bridges(state: &State) -> bool {
-    let is_guarded = |unit: &Unit| {
-        matches!(unit, Unit::Bridge(key) if state.cluster().is_none_or(|cluster| {
-            cluster.bridge_key() != *key || is_cluster_guarded(cluster)
-        }))
-    };
-    let is_bridge = |unit: &Unit| matches!(unit, Unit::Bridge(_));
-    let applied = state.units.keys().take_while(|unit| is_bridge(unit));
-    let failed = state.problems.keys().take_while(|unit| is_bridge(unit));
-    let in_flight = state.in_flight.iter().take_while(|(unit, _)| is_bridge(unit));
-    let in_flight = in_flight.filter(|(_, change)| change.resolved.unit_state.bridge.is_some());
-    let queued = state.dirty.iter().take_while(|unit| is_bridge(unit));
-    let queued = queued.filter(|unit| matches!(unit, Unit::Bridge(key) if resolve::is_needed(state, key)));
-    applied.chain(failed).chain(in_flight.map(|(unit, _)| unit)).chain(queued).any(is_guarded)
-}
-
-/// Whether the ports of the cluster bridge have anti-spoofing.
-fn is_cluster_guarded(cluster: ClusterNetwork<'_>) -> bool {
-    cluster.node_routes.is_some_and(|node_routes| node_routes.anti_spoofing)
-}
-
-/// The pod ranges of this node that are masqueraded, as configured by their pools.
-fn masqueraded_ranges(state: &State, cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
-    let default = cluster.node_routes.is_some_and(|node_routes| node_routes.masquerade);
-    let is_masqueraded = |range: &&IpNet| state.pool_masquerade(**range).unwrap_or(default);
-    cluster.network.ranges.iter().filter(is_masqueraded).copied().collect()
-}
-
-/// Destinations that pods reach with their own address: pods, nodes, and configured ranges. Sorted, without
-/// duplicates.
-fn no_masquerade_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
-    let none = NodeRoutesIntent::default();
-    let node_routes = cluster.node_routes.unwrap_or(&none);
-    let addresses = node_routes.nodes.iter().flat_map(|node| node.all_addresses()).map(IpNet::from);
-    let theirs = resolve::remote_pod_ranges(cluster.network, node_routes).into_iter().chain(addresses);
-    let stated = node_routes.no_masquerade_ranges.iter().chain(&node_routes.pools);
-    let own = &cluster.network.ranges;
-    let no_masquerade_ranges: BTreeSet<IpNet> = own.iter().chain(stated).copied().chain(theirs).collect();
-    no_masquerade_ranges.into_iter().collect()
 }
 
 /// Computes what does not depend on a single pod, and queues what is affected by a change.
@@ -588,54 +477,6 @@ fn changes_filter(plan: &Plan) -> bool {
     plan.steps.iter().any(|planned| matches!(planned.step, Step::Filter(_)))
 }
 
-/// Whether another unit has a port on the fast path.
-fn has_other_fast_path(state: &State, unit: &Unit) -> bool {
-    let mut others = state.units.iter().filter(|(other, _)| *other != unit);
-    others.any(|(_, unit_state)| !fast_path_ports(state, unit_state).is_empty())
-}
-
-/// The whole fast path.
-fn fast_path(state: &State) -> FastPath {
-    let desired = &state.packet_filter.desired;
-    FastPath {
-        ports: state.units.values().flat_map(|unit_state| fast_path_ports(state, unit_state)).collect(),
-        bridge: desired.features.bridge.clone(),
-        node_routes: Arc::clone(&desired.node_routes),
-    }
-}
-
-/// The ports of a unit that may use the fast path. Only a port whose anti-spoofing is applied does.
-fn fast_path_ports(state: &State, unit_state: &UnitState) -> Vec<GuardedPort> {
-    let is_applied = |port: &GuardedPort| unit_state.filter.contains_key(&elements::guarded_port(&port.link));
-    let ports = ports(state, &unit_state.interfaces).into_iter();
-    ports.filter(|port| port.fast_path && is_applied(port)).collect()
-}
-
-/// The pods whose SNAT moved to this node or away from it.
-fn rerouted(
-    old: &BTreeMap<ElementKey, ElementData>,
-    new: &BTreeMap<ElementKey, ElementData>,
-) -> BTreeSet<IpAddr> {
-    let paths = |elements: &BTreeMap<ElementKey, ElementData>| {
-        let mut paths: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
-        for (key, data) in elements {
-            let sets = [EGRESS_BLOCKED, EGRESS_SNAT_PODS, EGRESS_SNAT, EGRESS_PODS];
-            if let Some(address) = key.address().filter(|_| sets.iter().any(|set| key.set.starts_with(set))) {
-                paths.entry(address).or_default().insert(format!("{}{data}", key.set));
-            }
-        }
-        paths
-    };
-    let (before, now) = (paths(old), paths(new));
-    let none = BTreeSet::new();
-    let is_local = |path: &BTreeSet<String>| path.iter().any(|set| set.starts_with(EGRESS_SNAT));
-    let is_rerouted = |address: &IpAddr, path: &BTreeSet<String>| {
-        let other = now.get(address).unwrap_or(&none);
-        other != path && (is_local(path) || is_local(other) || other.is_empty())
-    };
-    before.iter().filter(|(address, path)| is_rerouted(address, path)).map(|(address, _)| *address).collect()
-}
-
 /// The sandbox's addresses on the cluster network.
 fn cluster_addresses(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> Vec<IpAddr> {
     let Some(cluster) = state.cluster() else { return Vec::new() };
@@ -666,88 +507,6 @@ fn host_ports(
         }
     }
     all
-}
-
-/// The sandbox's guarded ports, unless an admin allows its namespace to spoof. On the bridges of its own namespace a pod may
-/// be a DHCP server; and a router forwards packets of others there, so only its MAC address is checked.
-fn guarded_ports(
-    state: &State,
-    id: &SandboxId,
-    used_bridges: &BTreeSet<BridgeKey>,
-    interfaces: &[(ObjectKey, InterfaceReport)],
-) -> BTreeSet<GuardedPort> {
-    if state.namespace_options(id).allow_spoofing {
-        return BTreeSet::new();
-    }
-    let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
-    let cluster = state.cluster().map(|cluster| cluster.bridge_key());
-    let own = used_bridges.iter().filter(|key| key.namespace == sandbox.namespace);
-    let own = own.filter(|key| cluster.as_ref() != Some(*key)).map(|key| resolve::bridge_name(state, key));
-    let own: BTreeSet<IfName> = own.collect();
-    let forwards = !own.is_empty() && is_router(state, sandbox);
-    let is_own = |port: &GuardedPort| {
-        let mut reports = interfaces.iter().map(|(_, report)| report);
-        let report = reports.find(|report| report.peer.as_ref() == Some(&port.link));
-        report.and_then(|report| report.master.as_ref()).is_some_and(|master| own.contains(master))
-    };
-    let permitted = |mut port: GuardedPort| {
-        port.may_serve = is_own(&port);
-        if port.may_serve && forwards {
-            port.addresses.clear();
-        }
-        port
-    };
-    ports(state, interfaces).into_iter().map(permitted).collect()
-}
-
-/// Whether an object enables forwarding in the pod.
-fn is_router(state: &State, sandbox: &Sandbox) -> bool {
-    let forwards = |name: &str, value: &str| {
-        let is_forwarding = name == "net/ipv4/ip_forward" || name.ends_with("/forwarding");
-        is_forwarding && value.trim() != "0"
-    };
-    let intents = state.objects_selecting(sandbox).flat_map(|stored| {
-        let namespace = stored.object.namespace.as_str();
-        stored.intents.iter().map(move |intent| (namespace, &intent.spec))
-    });
-    let mut intents =
-        intents.filter(|(namespace, spec)| spec.pods().is_some_and(|pods| pods.matches(namespace, sandbox)));
-    intents.any(|(_, spec)| match spec {
-        IntentSpec::Routing(routing) => {
-            matches!(&routing.entry, RoutingEntry::Sysctl(sysctl) if forwards(&sysctl.key, &sysctl.value))
-        }
-        IntentSpec::Interface(interface) => {
-            interface.sysctls.iter().any(|(name, value)| forwards(name, value))
-        }
-        _ => false,
-    })
-}
-
-/// The bridge ports of interfaces. Interfaces without a host end are stacked on such a port or share it, so their addresses
-/// are allowed on each port.
-fn ports(state: &State, interfaces: &[(ObjectKey, InterfaceReport)]) -> BTreeSet<GuardedPort> {
-    let cluster = state.cluster().map(|cluster| cluster.bridge);
-    let fast_path_bridge = state.packet_filter.desired.fast_path_bridge.as_ref();
-    let is_guarded = |bridge: &IfName| cluster != Some(bridge) || fast_path_bridge == Some(bridge);
-    let is_internal = |report: &&InterfaceReport| report.peer.is_none();
-    let internal: Vec<&InterfaceReport> =
-        interfaces.iter().map(|(_, report)| report).filter(is_internal).collect();
-    let ports = interfaces.iter().filter(|(_, report)| report.master.as_ref().is_some_and(is_guarded));
-    ports
-        .filter_map(|(_, report)| {
-            let own = || internal.iter().copied().chain([report]);
-            let macs: BTreeSet<Mac> = own().filter_map(|report| report.mac).collect();
-            let misses_nothing = !report.limited && report.vlans.is_none();
-            let on_fast_path = report.master.as_ref() == fast_path_bridge;
-            Some(GuardedPort {
-                link: report.peer.clone()?,
-                may_serve: false,
-                fast_path: on_fast_path && report.kind == Veth::NAME && macs.len() == 1 && misses_nothing,
-                macs,
-                addresses: own().flat_map(|report| &report.addresses).map(IpNet::addr).collect(),
-            })
-        })
-        .collect()
 }
 
 /// Rejects host ports that another attachment uses.
