@@ -1,9 +1,12 @@
 //! A fault at every step of an operation: a kernel error rolls the plan back, and a crash is recovered by the next
 //! start.
 
+use std::time::Duration;
+
 use knit_agent::{Error, Standalone};
 use knit_kernel::fault::{Fault, FaultInjector, NoFaults};
 use knit_model::plan::PlannedStep;
+use knit_testbed::eventually;
 use nix::errno::Errno;
 
 use super::test_host::{HostDumps, TestHost, keys, live_leases, objects, problems};
@@ -87,6 +90,13 @@ pub fn inject_at_every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a s
         let first_unit_is_required = base.is_empty() || matches!(operation, Operation::Delete(_));
         let mut first_of_unit: Option<(usize, HostDumps)> = None;
         for target in &targets {
+            let start = |node: &mut Standalone| {
+                start(node);
+                // A link-local address appears shortly after its link has carrier, and its removal is a step, too.
+                eventually(&format!("the plan contains {target:?}"), Duration::from_secs(20), || {
+                    operation.targets(node).contains(target)
+                });
+            };
             start(&mut node);
             let describe = |what: &str| format!("{what} at {target:?}");
 
