@@ -146,7 +146,7 @@ fn qemu(guest: &Guest, kernel: &Kernel, folder: &Path) -> Command {
     // setpriv executes QEMU, which is then killed when this process ends.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
-    command.args(["-accel", "tcg", "-cpu", "max", "-machine", "q35"]);
+    command.args(["-accel", "tcg", "-cpu", "max,-avx,-avx2", "-machine", "q35"]);
     command.args(["-smp", &guest.cpus.to_string(), "-m", &guest.memory_mib.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-nic", "none"]);
     command.arg("-kernel").arg(kernel.image()).arg("-initrd").arg(initrd(folder));

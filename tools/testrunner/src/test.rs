@@ -24,6 +24,9 @@ use knit_dev::process;
 use knit_dev::progress::seconds;
 use knit_testcluster::bpffs;
 
+/// How many tests of a program run at once.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 /// A group of tests with the same needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Family {
@@ -146,8 +149,14 @@ impl Family {
                 packages::ensure(&[Purpose::Netns, Purpose::Vm, Purpose::Clients])?;
                 let _ebpf = bpffs::ensure()?;
                 let place = if process::is_root() { Where::Here } else { Where::UserNamespace };
-                let python = ("KNIT_TEST_PYTHON".to_owned(), python::ensure()?.display().to_string());
-                binaries::run_with(&Selection::new(binaries::is_netns, request), place, &[python])
+                // Pages start them by name.
+                binaries::build_programs(&["knit-cni", "mesh-redirect"])?;
+                let environment = [
+                    ("KNIT_TEST_PYTHON".to_owned(), python::ensure()?.display().to_string()),
+                    // These tests mostly wait for the kernel.
+                    (TEST_THREADS.to_owned(), (2 * binaries::processors()).to_string()),
+                ];
+                binaries::run_with(&Selection::new(binaries::is_netns, request), place, &environment)
             }
             Self::Vm => {
                 packages::ensure(&[Purpose::Netns, Purpose::Vm])?;

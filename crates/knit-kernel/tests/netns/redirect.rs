@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use knit_kernel::Netns;
 use knit_kernel::redirect::{DatapathMode, Redirect, RedirectPort, RedirectSpec};
-use knit_testbed::{Namespace, Pod, Testbed};
+use knit_testbed::{Namespace, Pod, Testbed, eventually};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt,
 };
@@ -171,6 +171,19 @@ fn translated_connections_use_the_bridge_in_both_directions() {
     assert_eq!(packets(&redirect), 0);
 }
 
+/// Connects as soon as the last packet of an earlier connection from this port was acknowledged.
+fn connect_when_free(node: &Node, port: u16, target: &str) -> TcpStream {
+    let mut connected = None;
+    eventually("the port is free", Duration::from_secs(10), || {
+        match node.connect(port, target) {
+            Ok(stream) => connected = Some(stream),
+            Err(why) => assert_eq!(why.kind(), std::io::ErrorKind::AddrNotAvailable, "{why}"),
+        }
+        connected.is_some()
+    });
+    connected.unwrap()
+}
+
 #[test]
 fn a_source_port_of_a_direct_connection_can_be_reused_for_a_service() {
     let node = Node::new("redirect");
@@ -178,12 +191,12 @@ fn a_source_port_of_a_direct_connection_can_be_reused_for_a_service() {
     node.pods[0].set_sysctl("net.ipv4.tcp_max_tw_buckets", "0");
     let redirect = node.redirect();
     for round in 0..3 {
-        let mut direct = node.connect(40_000, TARGET).unwrap();
+        let mut direct = connect_when_free(&node, 40_000, TARGET);
         talk(&mut direct, "direct");
         drop(direct);
         let redirected = packets(&redirect);
         assert!(round > 0 || redirected > 0);
-        talk(&mut node.connect(40_000, SERVICE).unwrap(), "by the service");
+        talk(&mut connect_when_free(&node, 40_000, SERVICE), "by the service");
     }
 }
 

@@ -164,7 +164,7 @@ fn run_in_guests(
     for program in programs {
         shards.extend(program.modules(selection)?.into_iter().map(|module| (program, module)));
     }
-    let at_once = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let at_once = processors();
     let (next, count) = (AtomicUsize::new(0), Mutex::new(Count::default()));
     let work = || {
         while let Some((program, module)) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -184,6 +184,19 @@ fn run_in_guests(
         }
     });
     Ok(count.into_inner().expect("no worker panics while it holds this"))
+}
+
+/// How many processors this machine has.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Builds programs that tests start and that belong to other packages than the tests.
+pub fn build_programs(packages: &[&str]) -> Result<()> {
+    let mut cargo = process::cargo();
+    cargo.current_dir(places::workspace()).args(["build", "--locked", "--bins"]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    process::run(&mut cargo)
 }
 
 /// Runs the examples in the documentation of every library.

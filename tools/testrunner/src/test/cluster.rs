@@ -7,7 +7,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::Request;
 use super::binaries::{self, Selection, Where};
 use super::count::Count;
-use knit_dev::{places, process};
 use knit_testcluster::conformance::{self, State};
 use knit_testcluster::go_tools::{self, Tool};
 use knit_testcluster::leftovers::HostSnapshot;
@@ -37,7 +36,7 @@ const SAMPLE: [&str; 12] = [
 
 /// Runs the family. With a filter only the test programs' own tests are chosen by it.
 pub fn run(request: &Request) -> Result<Count> {
-    build_helpers()?;
+    binaries::build_programs(&["knit-soak", "dhcp-responder"])?;
     // What an earlier run may have left when it was killed.
     knit_testcluster::down(NAME)?;
     let before = HostSnapshot::take_settled(NAME)?;
@@ -66,13 +65,6 @@ pub fn run(request: &Request) -> Result<Count> {
     count.check("the_cluster_with_knit_as_its_network_goes_down", knit_testcluster::down(NAME));
     count.check("the_machine_is_as_before_that", as_before(&before));
     Ok(count)
-}
-
-/// Programs that tests start and that belong to other packages.
-fn build_helpers() -> Result<()> {
-    let mut cargo = process::cargo();
-    cargo.current_dir(places::workspace());
-    process::run(cargo.args(["build", "--locked", "--package", "knit-soak", "--package", "dhcp-responder"]))
 }
 
 /// The image of this checkout, in every node.
