@@ -110,6 +110,13 @@ impl Root {
             let copy = root.inside(Path::new(file));
             fs::copy(file, &copy).with_context(|| format!("cannot copy {file} to {}", copy.display()))?;
         }
+        // Certificates that this machine's admin added: the registries may be behind a proxy with its own.
+        for path in ["/etc/ssl/certs/ca-certificates.crt", "/usr/local/share/ca-certificates"] {
+            if Path::new(path).exists() {
+                let target = root.inside(Path::new(path));
+                process::output(Command::new("cp").args(["-aT", path]).arg(target))?;
+            }
+        }
         // A proxy of this machine's apt has to be used by the other one, too.
         let proxies =
             process::output(Command::new("apt-config").args(["dump", "Acquire::http", "Acquire::https"]))?;
@@ -193,7 +200,7 @@ fn environment() -> impl Iterator<Item = (OsString, OsString)> {
                 .iter()
                 .any(|prefix| name.starts_with(prefix));
         is_cargo
-            || ["RUSTUP_", "GO", "KNIT_"].iter().any(|prefix| name.starts_with(prefix))
+            || ["RUSTUP_", "GO", "KNIT_", "PIP_", "SSL_CERT_"].iter().any(|prefix| name.starts_with(prefix))
             || name.to_ascii_lowercase().ends_with("_proxy")
             || ["PATH", "HOME", "TERM", "CI", "XDG_CACHE_HOME"].contains(&&*name)
     })
