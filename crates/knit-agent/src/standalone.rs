@@ -175,9 +175,7 @@ impl<H: NodeAccess> Standalone<H> {
             ownership::check_apply(state, &changes, sources)?;
             Ok((changes, Decision { record: revision(what, before), events }))
         };
-        let changes = self.host.change(decide)?;
-        self.retry_waiting()?;
-        Ok(changes)
+        self.host.change(decide)
     }
 
     /// The plans of applying the objects, including repairs.
@@ -223,9 +221,7 @@ impl<H: NodeAccess> Standalone<H> {
             let events = keys.iter().cloned().map(Event::ObjectDeleted).collect();
             Ok((changes, Decision { record: revision(what, before), events }))
         };
-        let changes = self.host.change(decide)?;
-        self.retry_waiting()?;
-        Ok(changes)
+        self.host.change(decide)
     }
 
     /// Undoes the last change of objects. Returns its description and the outcome for each object. Objects that a watched directory has taken
@@ -249,22 +245,12 @@ impl<H: NodeAccess> Standalone<H> {
             }
             Ok(((revision.what, changes), Decision { record: Some(Record::RevisionUndone), events }))
         };
-        let undone = self.host.change(decide)?;
-        self.retry_waiting()?;
-        Ok(undone)
+        self.host.change(decide)
     }
 
     /// Compares everything with the kernel, repairs drift and removes strays.
     pub fn repair(&mut self) -> Result<Vec<Repair>> {
         self.host.repair()
-    }
-
-    /// Retries units that may wait for something that another object has just created.
-    fn retry_waiting(&mut self) -> Result<()> {
-        if self.host.query(|node| Ok(node.state().problems.is_empty()))? {
-            return Ok(());
-        }
-        self.host.change(|_| Ok(((), event(Event::Resync))))
     }
 }
 

@@ -171,6 +171,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
     }
     let affected = affected(state, object);
     state.dirty.extend(affected);
+    requeue_blocked(state, &key);
     packet_filter::on_object_change(state, &key);
     egress::on_object_change(state, &key, effects);
     effects.changed(BTreeSet::from([key]));
@@ -182,6 +183,7 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     state.granted_quotas.remove(key);
     effects.record(state, Record::ObjectDeleted(key.clone()));
     state.dirty.extend(affected);
+    requeue_blocked(state, key);
     packet_filter::on_object_change(state, key);
     egress::on_object_change(state, key, effects);
     effects.changed(BTreeSet::from([key.clone()]));
@@ -487,6 +489,9 @@ fn finish_change(state: &mut State, unit: &Unit, change: InFlightChange, now: Ti
     if frees_addresses {
         requeue_exhausted(state);
     }
+    if frees_host_names(&old, state.units.get(unit)) {
+        requeue_conflicts(state);
+    }
     if resolved.continues {
         state.dirty.insert(unit.clone());
     }
@@ -518,6 +523,36 @@ fn releases_addresses(old: &UnitState, new: &UnitState) -> bool {
         now.is_some_and(|(_, now)| had.addresses.iter().all(|address| now.addresses.contains(address)))
     };
     !old.interfaces.iter().all(has)
+}
+
+/// Requeues units with a problem that a change of this object may solve: problems of objects in its namespace or of
+/// objects that use a bridge of its namespace; all problems if the object is cluster-wide.
+fn requeue_blocked(state: &mut State, changed: &ObjectKey) {
+    let uses_namespace = |object: &ObjectKey| {
+        let intents = state.objects.get(object).into_iter().flat_map(|stored| &stored.intents);
+        let mut interfaces = intents.filter_map(|intent| intent.spec.interface());
+        interfaces.any(|spec| spec.tenant(&object.namespace) == changed.namespace)
+    };
+    let may_help = |(object, _): &(ObjectKey, Problem)| {
+        changed.namespace.is_empty() || object.namespace == changed.namespace || uses_namespace(object)
+    };
+    let blocked = state.problems.iter().filter(|(_, problems)| problems.iter().any(may_help));
+    let blocked: Vec<Unit> = blocked.map(|(unit, _)| unit.clone()).collect();
+    state.dirty.extend(blocked);
+}
+
+/// Whether a unit released a host link name.
+fn frees_host_names(old: &UnitState, new: Option<&UnitState>) -> bool {
+    let has = |name| new.is_some_and(|new| new.host_links.contains(name));
+    !old.host_links.iter().all(has)
+}
+
+/// Requeues units that lost a host link to another unit.
+fn requeue_conflicts(state: &mut State) {
+    let is_conflict = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::Conflict;
+    let waiting = state.problems.iter().filter(|(_, problems)| problems.iter().any(is_conflict));
+    let waiting: Vec<Unit> = waiting.map(|(unit, _)| unit.clone()).collect();
+    state.dirty.extend(waiting);
 }
 
 /// Requeues units that found no free address.

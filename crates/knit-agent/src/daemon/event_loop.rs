@@ -453,11 +453,6 @@ impl<'a> EventLoop<'a> {
     fn read_manifests(&mut self) -> Result<()> {
         let Some(manifests) = &mut self.manifests else { return Ok(()) };
         let Some(events) = manifests.changes(self.node.state()) else { return Ok(()) };
-        events.into_iter().try_for_each(|event| self.handle(event))?;
-        if self.node.state().problems.is_empty() {
-            return Ok(());
-        }
-        // Units may wait for something that another object has just created.
-        self.handle(Event::Resync)
+        events.into_iter().try_for_each(|event| self.handle(event))
     }
 }

@@ -1,6 +1,7 @@
 //! Conflicts of names, ranges and lower links, against an in-memory kernel.
 
-use knit_engine::Event;
+use knit_engine::{Effect, Event, step};
+use knit_ipam::Time;
 use knit_model::Scope;
 use knit_model::intent::{IntentSpec, NetworkIntent};
 
@@ -145,6 +146,45 @@ fn a_link_without_its_parent_is_a_problem_of_its_object_only() {
     let ready = |object| node.state.report(&key(object)).unwrap().pods[0].interfaces[0].ready;
     assert!(ready(&healthy));
     assert!(!ready(&orphan), "the interface itself is not ready");
+}
+
+#[test]
+fn an_object_that_cannot_be_satisfied_costs_nothing_but_its_own_pods() {
+    let mut node = Node::with_kernel(with_eth0(&["a", "b", "c"]));
+    for (id, number, namespace) in [("a", 1, "cnf"), ("b", 2, "cnf"), ("c", 3, "other")] {
+        node.handle(Event::SandboxUpdated(sandbox(id, number, namespace, id)));
+    }
+    let orphan = |label: &str, parent: &str| {
+        let IntentSpec::Interface(mut intent) = veth(label, "m", "br1", "10.1.0.0/24") else {
+            unreachable!()
+        };
+        intent.kind = knit_model::Kind::Macvlan(knit_model::link::Macvlan { parent: None, mode: None });
+        (intent.parent, intent.master) = (Some(parent.to_owned()), None);
+        object("Macvlan", "cnf", "orphan", vec![IntentSpec::Interface(intent)])
+    };
+    node.handle(Event::ObjectApplied(orphan("a", "eth8")));
+    for (namespace, label) in [("cnf", "b"), ("other", "c")] {
+        let specs = vec![veth(label, "v", "br1", "10.0.0.0/24")];
+        node.handle(Event::ObjectApplied(object("Veth", namespace, "healthy", specs)));
+    }
+    assert!(!node.problems("orphan").is_empty());
+    let observed = |event: Event| {
+        let mut state = node.state.clone();
+        let effects = step(&mut state, event, Time(0)).into_iter();
+        let units = effects.filter_map(|effect| match effect {
+            Effect::Observe { unit, .. } => Some(unit.to_string()),
+            _ => None,
+        });
+        units.collect::<Vec<_>>()
+    };
+    assert_eq!(observed(Event::ObjectApplied(orphan("a", "eth9"))), ["sandbox a"]);
+    // A change in its namespace may solve the problem; one in another namespace cannot.
+    let change = |namespace: &str| {
+        let specs = vec![veth("nobody", "w", "br2", "10.2.0.0/24")];
+        Event::ObjectApplied(object("Veth", namespace, "new", specs))
+    };
+    assert_eq!(observed(change("cnf")), ["bridge cnf/br2", "sandbox a"]);
+    assert_eq!(observed(change("other")), ["bridge other/br2"]);
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn nic_is_moved_to_one_pod_at_a_time_and_only_through_an_open_uplink() {
     // An attribute that is no longer requested gets its value on the host.
     node.handle(Event::ObjectApplied(nic("first", "x", None)));
     assert_eq!(node.link("a", "wire0").unwrap().attrs.mtu, original.attrs.mtu);
+    // The pod that waits for the NIC gets it at once.
     node.handle(Event::ObjectDeleted(key(&first)));
-    node.handle(Event::Resync);
     assert!(node.link("a", "wire0").is_none() && node.link("b", "wire0").is_some());
     node.handle(Event::ObjectApplied(uplink(&["macvlan"])));
     assert_eq!(node.host_link("eno1"), Some(original));
