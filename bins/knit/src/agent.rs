@@ -45,6 +45,9 @@ pub struct Flags {
     /// Directory of the sysctls, if `/proc/sys` is mounted read-only [default: /proc/sys]
     #[arg(long, env = "KNIT_SYSCTL_DIR", value_name = "DIR")]
     sysctl_dir: Option<PathBuf>,
+    /// File for a recording of everything that enters the agent's decisions, for `knit replay`; grows without a limit
+    #[arg(long, env = "KNIT_RECORD", value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Unix socket of the gRPC services [default: /run/knit/kni.sock]
     #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
@@ -226,6 +229,7 @@ impl Flags {
         set(&mut config.cri_socket, &self.cri_socket);
         set(&mut config.nri_socket, &self.nri_socket);
         set(&mut config.sysctl_dir, &self.sysctl_dir);
+        set(&mut config.record, &self.record);
         if let Some(profile) = self.profile {
             config.profile = match profile {
                 ProfileArg::Standalone => Profile::Standalone,

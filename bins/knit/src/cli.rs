@@ -9,7 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::node_args::{DEFAULT_NAMESPACE, NodeArgs};
 use crate::output::{Format, TableFormat};
 use crate::{
-    agent, client, cni, completion, doctor, get, man, objects, sandbox, status, support_bundle, version,
+    agent, client, cni, completion, doctor, get, man, objects, replay, sandbox, status, support_bundle,
+    version,
 };
 #[cfg(feature = "cluster")]
 use crate::{controller, preflight, uninstall};
@@ -169,6 +170,17 @@ enum Command {
         #[arg(value_enum)]
         shell: completion::Shell,
     },
+    /// Make the decisions of a recording again (`knit agent --record FILE`), and compare them
+    ///
+    /// Reads the file only: no agent, kernel or API server is needed. Use the same build of Knit as the agent. Exit code: 0 if
+    /// all decisions are the same, 1 if the file cannot be read, 2 if a decision differs.
+    Replay {
+        /// Recording
+        file: PathBuf,
+        /// Print every input with the decisions that followed
+        #[arg(long)]
+        show: bool,
+    },
     /// Collect state, kernel network configuration, logs and versions of this node in an archive for bug reports
     ///
     /// Annotations and fields whose names suggest a secret are redacted. Run it as root.
@@ -237,6 +249,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
         Command::Client(command) => client::run(&command),
         Command::Version { output } => version::run(output),
         Command::Completion { shell } => completion::run(shell),
+        Command::Replay { file, show } => replay::run(&file, show),
         Command::SupportBundle { file, kni_socket } => support_bundle::run(&node, file, kni_socket),
         Command::Man { directory } => man::run(&directory),
     }

@@ -19,6 +19,7 @@ mod objects;
 mod output;
 #[cfg(feature = "cluster")]
 mod preflight;
+mod replay;
 mod sandbox;
 mod status;
 mod support_bundle;

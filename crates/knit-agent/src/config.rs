@@ -43,6 +43,9 @@ pub struct Config {
     pub sysctl_dir: PathBuf,
     /// The state directory. Only one agent at a time can use it. Needs a restart.
     pub state_dir: PathBuf,
+    /// A file to which the agent writes everything that enters its decisions, for `knit replay`. It grows without a limit. Empty: none.
+    /// Needs a restart.
+    pub record: PathBuf,
     /// A watched directory with objects (`.yaml`, `.yml`, `.json`): its objects are applied, and deleted when they are removed from it.
     /// Objects applied by `knit apply` stay. Empty: none. Needs a restart.
     pub standalone: PathBuf,
@@ -111,6 +114,7 @@ impl Default for Config {
             nri_socket: PathBuf::new(),
             sysctl_dir: "/proc/sys".into(),
             state_dir: "/var/lib/knit/standalone".into(),
+            record: PathBuf::new(),
             standalone: PathBuf::new(),
             kni_socket: knit_kni::DEFAULT_SOCKET.into(),
             cni_socket: PathBuf::new(),
@@ -286,6 +290,7 @@ impl Config {
         let folder = &self.standalone;
         Ok(Options {
             state_dir: self.state_dir.clone(),
+            record: (!self.record.as_os_str().is_empty()).then(|| self.record.clone()),
             objects: (!folder.as_os_str().is_empty()).then(|| folder.clone()),
             executors: self.workers,
             sandbox_check_interval: Duration::from_secs(self.sandbox_check_seconds),

@@ -28,6 +28,7 @@ mod nri;
 pub mod plugin_chain;
 mod pod;
 mod process_netns;
+mod recorder;
 pub mod run;
 pub mod sandboxes;
 pub mod services;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
 use knit_engine::packet_filter::FastPathChange;
+use knit_engine::recording::{Entry, digest};
 use knit_engine::sockets::SocketListener;
 use knit_engine::{CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, Unit, step};
 use knit_ipam::Time;
@@ -25,6 +26,7 @@ pub use start::FORMAT;
 use crate::error::{Error, Result};
 use crate::executor::{Completion, Executor, Faults, Work};
 use crate::keys::KeyDir;
+use crate::recorder::Recorder;
 use crate::{host, plugin_chain, sockets};
 
 /// The journal is compacted into a snapshot after this many records.
@@ -49,6 +51,8 @@ pub struct Node {
     keeps_foreign_links: bool,
     /// Pending changes of the fast path: until they are applied, packets take the bridge.
     fast_path: Vec<FastPathChange>,
+    /// Where inputs are recorded.
+    recorder: Option<Recorder>,
 }
 
 /// Plans, each with its unit.
@@ -93,6 +97,9 @@ impl Node {
     /// Journals and applies a record that needs no decision.
     pub fn record(&mut self, record: &Record) -> Result<Seq> {
         self.state.record(record);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.write(&Entry::Recorded(Box::new(record.clone())));
+        }
         Ok(self.journal.append_durable(record)?)
     }
 
@@ -136,7 +143,7 @@ impl Node {
         }
         let mut result = StepResult::default();
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
-        for effect in step(&mut self.state, event, now()) {
+        for effect in self.decide(event) {
             match effect {
                 Effect::Journal(record) => {
                     let seq = self.write(&record)?;
@@ -164,6 +171,15 @@ impl Node {
             self.namespaces.remove(&unit);
         }
         Ok(result)
+    }
+
+    fn decide(&mut self, event: Event) -> Vec<Effect> {
+        let at = now();
+        let Some(recorder) = &mut self.recorder else { return step(&mut self.state, event, at) };
+        let recorded = Box::new(event.clone());
+        let effects = step(&mut self.state, event, at);
+        recorder.write(&Entry::Handled { at, event: recorded, digest: digest(&effects) });
+        effects
     }
 
     /// An effect as work for an executor.

@@ -50,7 +50,8 @@ pub struct Block {
 }
 
 /// A change of blocks, or a result of a [`BlockRequest`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum BlockEvent {
     /// The complete list of blocks.
     Listed(Vec<Block>),

@@ -146,7 +146,7 @@ pub struct PortMapping {
 }
 
 /// A request to attach interfaces to one sandbox: all of them or none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachRequest {
     /// The call.
     pub call: CallId,
@@ -167,7 +167,7 @@ pub struct AttachRequest {
 }
 
 /// The sandbox of an attach, as the caller describes it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxRequest {
     /// Its id.
     pub id: String,
@@ -186,7 +186,7 @@ pub struct SandboxRequest {
 }
 
 /// A request to detach interfaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetachRequest {
     /// The call.
     pub call: CallId,
@@ -203,7 +203,7 @@ pub struct DetachRequest {
 }
 
 /// What a detach removes from a sandbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DetachScope {
     /// These interfaces.
     Interfaces(BTreeSet<IfName>),
@@ -216,7 +216,7 @@ pub enum DetachScope {
 }
 
 /// A request to garbage-collect everything of sandboxes that are not alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GcRequest {
     /// The call.
     pub call: CallId,
@@ -253,7 +253,7 @@ pub struct ManagedNetns {
 }
 
 /// The outcome of creating or removing a network namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetnsOutcome {
     /// It exists.
     Created,
@@ -262,7 +262,7 @@ pub enum NetnsOutcome {
 }
 
 /// What is known of the network namespace of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetnsInfo {
     /// The sandbox instance.
     pub instance: SandboxInstance,

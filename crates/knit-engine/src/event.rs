@@ -43,7 +43,8 @@ pub enum Unit {
 }
 
 /// An input of the engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Event {
     /// An object was created or updated.
     ObjectApplied(StoredObject),
@@ -62,6 +63,7 @@ pub enum Event {
         /// The observed state.
         observed: NetState,
         /// The requested keys that exist.
+        #[serde(with = "knit_model::serde_pairs")]
         keys: PublicKeys,
     },
     /// A plan was applied or rolled back.
@@ -166,7 +168,7 @@ pub enum Event {
 }
 
 /// The outcome of applying a plan.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanResult {
     /// The unit of the plan.
     pub unit: Unit,
@@ -175,7 +177,7 @@ pub struct PlanResult {
 }
 
 /// Why a plan was not applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyFailure {
     /// The error, with a stable reason.
     pub problem: Problem,
@@ -188,7 +190,7 @@ pub struct ApplyFailure {
 }
 
 /// A link kind that the kernel does not support.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnsupportedKind {
     /// The kernel's name of the kind.
     pub kind: String,
@@ -310,7 +312,7 @@ pub struct ObserveRequest {
 pub type PublicKeys = BTreeMap<KeyRef, Result<PublicKey, KeyError>>;
 
 /// Why a key cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyError {
     /// A stable reason.
     pub reason: Reason,

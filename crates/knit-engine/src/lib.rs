@@ -27,6 +27,7 @@ pub mod pod_start;
 pub mod pods;
 pub mod pools;
 pub mod quota;
+pub mod recording;
 pub mod reports;
 mod resolve;
 pub mod sockets;

@@ -63,7 +63,7 @@ pub struct ChainedInterface {
 }
 
 /// A CNI command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CniCommand {
     /// Create the interface.
     Add,

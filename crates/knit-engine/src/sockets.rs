@@ -9,6 +9,7 @@ use knit_model::intent::{IntentSpec, SocketIntent};
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{ItemKind, ItemReport};
 use knit_model::{Sandbox, SandboxId};
+use serde::{Deserialize, Serialize};
 
 use crate::event::Effect;
 use crate::state::{ObjectKey, State, StoredObject};
@@ -29,7 +30,7 @@ pub struct SocketListener {
 }
 
 /// The result of starting a listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerResult {
     /// The pod.
     pub sandbox: SandboxId,

@@ -50,7 +50,8 @@ macro_rules! kinds {
             $(#[allow(missing_docs)] $name($name),)*
             /// A kind that Knit does not support: observed, never created.
             Other {
-                /// The kernel's name of the kind; empty for a physical link.
+                /// The kernel's name of the kind; empty for a physical link. A serialized link has its own `name`.
+                #[serde(rename = "kernelKind")]
                 name: String,
             },
         }
@@ -396,12 +397,27 @@ fn fields_of(value: &impl Serialize) -> Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Mac;
 
     #[test]
     fn kind_specific_fields_never_clash_with_common_ones() {
         let common: Vec<String> = fields_of(&Attrs::full_for_tests()).into_keys().collect();
         for fields in Kind::samples().iter().map(Kind::fields) {
             assert!(fields.keys().all(|field| !common.contains(field)), "{fields:?} and {common:?}");
+        }
+    }
+
+    #[test]
+    fn every_link_survives_json() {
+        let mut kinds = Kind::samples();
+        kinds.push(Kind::Other { name: "ifb".to_owned() });
+        for kind in kinds {
+            let mut link = Link::new("a0".parse().unwrap(), kind);
+            link.attrs = Attrs::full_for_tests();
+            // As the kernel shows the loopback link.
+            link.attrs.mac = Some(Mac::from_bytes([0; 6]));
+            let text = serde_json::to_string(&link).unwrap();
+            assert_eq!(serde_json::from_str::<Link>(&text).unwrap(), link, "{text}");
         }
     }
 

@@ -51,12 +51,9 @@ impl Mac {
         let [_, _, a, b, c, d, e, f] = fnv1a(seed.as_bytes()).to_be_bytes();
         Self([(a & 0xfc) | 0x02, b, c, d, e, f])
     }
-}
 
-impl FromStr for Mac {
-    type Err = MacError;
-
-    fn from_str(text: &str) -> Result<Self, MacError> {
+    /// Reads the notation of any hardware address, such as that of the loopback link.
+    fn read(text: &str) -> Result<Self, MacError> {
         let form = || MacError::Form { text: text.to_owned() };
         let mut bytes = [0; 6];
         let mut parts = text.split([':', '-']);
@@ -68,13 +65,22 @@ impl FromStr for Mac {
         if parts.next().is_some() {
             return Err(form());
         }
-        if bytes == [0; 6] {
+        Ok(Self(bytes))
+    }
+}
+
+impl FromStr for Mac {
+    type Err = MacError;
+
+    fn from_str(text: &str) -> Result<Self, MacError> {
+        let mac = Self::read(text)?;
+        if mac.0 == [0; 6] {
             return Err(MacError::Zero);
         }
-        if bytes[0] & 1 == 1 {
+        if mac.0[0] & 1 == 1 {
             return Err(MacError::Multicast { text: text.to_owned() });
         }
-        Ok(Self(bytes))
+        Ok(mac)
     }
 }
 
@@ -94,8 +100,9 @@ impl fmt::Debug for Mac {
 impl TryFrom<String> for Mac {
     type Error = MacError;
 
+    /// Unlike the notation that people write, a stored address was observed and is not checked.
     fn try_from(text: String) -> Result<Self, MacError> {
-        text.parse()
+        Self::read(&text)
     }
 }
 

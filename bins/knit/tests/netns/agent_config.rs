@@ -97,6 +97,46 @@ fn a_directory_with_objects_is_watched() {
 }
 
 #[test]
+fn a_recording_replays_to_the_same_decisions() {
+    let machine = Machine::new("agent-record");
+    let (pod, file) = (machine.testbed.pod("one"), machine.path("recording"));
+    let replay = || {
+        let output =
+            machine.host.command(env!("CARGO_BIN_EXE_knit")).arg("replay").arg(&file).output().unwrap();
+        let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), printed)
+    };
+    let recorded = file.display().to_string();
+    // The first agent leaves a journal with which the second one starts.
+    machine.agent().attach("s1", &pod);
+    let agent = machine.agent_with(&["--record", &recorded], &[]);
+    std::fs::write(machine.path("objects").join("bridge.yaml"), BRIDGE).unwrap();
+    let has = || machine.host.output("ip", &["link", "show", "dev", "extra0"]).is_ok();
+    eventually("the bridge is there", Duration::from_secs(10), has);
+    agent.detach("s1", &[]);
+    agent.attach("s2", &pod);
+    agent.crash();
+    let (code, printed) = replay();
+    assert_eq!(code, Some(0), "{printed}");
+    for expected in ["1 objectApplied", "1 attachRequested", " 0 inputs with different decisions"] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+    // An event that the agent did not handle like this.
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replacen("10.99.0.0/24", "10.97.0.0/24", usize::MAX)).unwrap();
+    let (code, printed) = replay();
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("objectApplied: different from the recorded decision"), "{printed}");
+    // The end of a recording whose agent was killed while it wrote, and a damaged one.
+    std::fs::write(&file, &text[..text.len() - 20]).unwrap();
+    let (code, printed) = replay();
+    assert!(code == Some(0) && printed.contains("The last line is incomplete"), "{printed}");
+    std::fs::write(&file, text.replacen("{\"handled\"", "{\"handed\"", 1)).unwrap();
+    let (code, printed) = replay();
+    assert!(code == Some(1) && printed.contains("recording:3"), "{code:?} {printed}");
+}
+
+#[test]
 fn a_watch_has_all_changes_and_can_be_resumed() {
     let machine = Machine::new("agent-watch");
     let pods = ["one", "two"].map(|name| machine.testbed.pod(name));

@@ -29,6 +29,7 @@ use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::node::{Node, StepResult};
+use crate::recorder::Recorder;
 use crate::sockets;
 use unit_log::UnitLog;
 
@@ -139,7 +140,8 @@ pub(super) fn run(
 }
 
 fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Node> {
-    let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone())?;
+    let recorder = options.record.as_deref().map(Recorder::open).transpose()?;
+    let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone(), recorder)?;
     for note in notes {
         tracing::warn!("{note}");
     }

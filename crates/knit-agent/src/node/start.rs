@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use knit_engine::event::ChangeEnded;
+use knit_engine::recording::Entry;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::netns::allow_netns_switch;
 use knit_kernel::{Netns, memory};
@@ -17,6 +18,7 @@ use super::{Node, no_faults, now};
 use crate::error::{Error, Result};
 use crate::executor::Executor;
 use crate::keys::{ApiSecrets, KeyDir};
+use crate::recorder::Recorder;
 use crate::sandboxes;
 
 /// Number of older journal segments that are kept as history.
@@ -50,11 +52,15 @@ impl Node {
     /// The calling thread becomes the node's: it blocks on the kernel and enters namespaces of sandboxes, so it must not belong to an async
     /// runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
-        Self::open_with(folder, None)
+        Self::open_with(folder, None, None)
     }
 
-    /// The same, with Secrets from an API server.
-    pub fn open_with(folder: &Path, secrets: Option<Arc<ApiSecrets>>) -> Result<(Self, Vec<String>)> {
+    /// The same, with Secrets from an API server, and a recording of the engine's inputs.
+    pub(crate) fn open_with(
+        folder: &Path,
+        secrets: Option<Arc<ApiSecrets>>,
+        recorder: Option<Recorder>,
+    ) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, retained_segments: HISTORY_SEGMENTS };
         let opened = Journal::<Record, State>::open(folder, options);
         let OpenedJournal { journal, snapshot, records, findings } =
@@ -75,13 +81,21 @@ impl Node {
             deferred_sandboxes: BTreeMap::new(),
             keeps_foreign_links: false,
             fast_path: Vec::new(),
+            recorder,
         };
+        if let Some(recorder) = &mut node.recorder {
+            let state = Box::new(node.state.clone());
+            recorder.write(&Entry::Opened { version: env!("CARGO_PKG_VERSION").to_owned(), state });
+        }
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(RecoveryFinding::loses_records) {
             // Records after a gap are only readable with a snapshot that they follow.
             node.journal.compact(&node.state.persistent(), node.journal.last())?;
         }
         node.state.settings = node.settings()?;
+        if let Some(recorder) = &mut node.recorder {
+            recorder.write(&Entry::Settings(node.state.settings.clone()));
+        }
         let rolled_back = node.roll_back_unfinished()?;
         let mut gone = node.forget_gone_sandboxes()?;
         gone.extend(node.forget_gone_namespaces()?);

@@ -2,6 +2,7 @@
 
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
+use serde::{Deserialize, Serialize};
 
 use crate::call::{CallId, CallResult};
 use crate::event::Record;
@@ -13,7 +14,7 @@ use crate::step::Effects;
 const MAX_EXTENSIONS: usize = 64;
 
 /// A request to register an extension.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtensionRegistration {
     /// The call.
     pub call: CallId,
@@ -28,7 +29,7 @@ pub struct ExtensionRegistration {
 }
 
 /// A request to remove an extension.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtensionRemoval {
     /// The call.
     pub call: CallId,

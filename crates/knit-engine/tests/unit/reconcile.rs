@@ -1,5 +1,6 @@
 //! Reconciliation of one node, event by event, against an in-memory kernel.
 
+use knit_engine::recording::{Replay, Replayed};
 use knit_engine::{Effect, Event, Unit};
 use knit_model::intent::IntentSpec;
 use knit_model::report::Phase;
@@ -399,6 +400,7 @@ proptest! {
     #[test]
     fn any_history_converges_replays_and_can_be_undone(operations in prop::collection::vec(operation(), 1..25)) {
         let mut node = Node::with_kernel(with_eth0(&["p0", "p1", "p2"]));
+        node.recording = Some(Vec::new());
         let before = node.kernel.observe();
         for operation in &operations {
             perform(&mut node, operation);
@@ -413,5 +415,11 @@ proptest! {
         prop_assert_eq!(node.kernel.observe(), before);
         prop_assert!(node.state.leases.iter().all(|(_, _, lease)| !lease.is_live()));
         prop_assert!(node.state.units.keys().all(|unit| !matches!(unit, Unit::Bridge(_))));
+        let mut replay = Replay::default();
+        for line in node.recording.take().unwrap() {
+            let replayed = replay.next(serde_json::from_str(&line).unwrap());
+            prop_assert!(matches!(replayed, Replayed::Same(_)), "{line}\n{replayed:?}");
+        }
+        prop_assert_eq!(replay.state(), &node.state);
     }
 }

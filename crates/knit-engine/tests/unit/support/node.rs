@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use knit_engine::blocks::BlockRequest;
 use knit_engine::call::NetnsInfo;
+use knit_engine::recording::{Entry, digest};
 use knit_engine::{
     ApplyFailure, CallResult, Effect, Event, ObjectKey, ObserveRequest, PlanResult, PublicKeys, Record,
     State, StoredObject, UnsupportedKind, step,
@@ -46,6 +47,8 @@ pub struct Node {
     pub results: Vec<CallResult>,
     /// Pending requests for address blocks.
     pub block_requests: VecDeque<BlockRequest>,
+    /// The recording, if there is one, as lines of JSON.
+    pub recording: Option<Vec<String>>,
 }
 
 impl Node {
@@ -64,6 +67,7 @@ impl Node {
             links_only: Vec::new(),
             results: Vec::new(),
             block_requests: VecDeque::new(),
+            recording: None,
         }
     }
 
@@ -74,7 +78,14 @@ impl Node {
         while let Some(event) = events.pop_front() {
             count += 1;
             assert!(count < MAX_EVENTS, "the engine does not become idle");
-            for effect in step(&mut self.state, event, Time(count as u64)) {
+            let recorded = self.recording.is_some().then(|| Box::new(event.clone()));
+            let at = Time(count as u64);
+            let effects = step(&mut self.state, event, at);
+            if let (Some(recording), Some(event)) = (&mut self.recording, recorded) {
+                let entry = Entry::Handled { at, event, digest: digest(&effects) };
+                recording.push(serde_json::to_string(&entry).unwrap());
+            }
+            for effect in effects {
                 events.extend(self.execute(effect));
             }
         }
