@@ -11,7 +11,9 @@ use knit_engine::extension::Invocation;
 use knit_engine::packet_filter::FastPathChange;
 use knit_engine::recording::{Entry, digest};
 use knit_engine::sockets::SocketListener;
-use knit_engine::{CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, Unit, step};
+use knit_engine::{
+    CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, StoredObject, Unit, step,
+};
 use knit_ipam::Time;
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::redirect::{DatapathMode, Redirect};
@@ -142,11 +144,20 @@ impl Node {
             host::find_nics(attach);
         }
         let mut result = StepResult::default();
+        // The API server has its objects; only those of this machine have to survive a power failure here.
+        let is_kept = match &event {
+            Event::ObjectApplied(object) => object.is_kept_by_api_server(),
+            Event::ObjectDeleted(key) => {
+                self.state.objects.get(key).is_some_and(StoredObject::is_kept_by_api_server)
+            }
+            _ => false,
+        };
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
         for effect in self.decide(event) {
             match effect {
                 Effect::Journal(record) => {
-                    let seq = self.write(&record)?;
+                    let is_object = matches!(record, Record::ObjectApplied(_) | Record::ObjectDeleted(_));
+                    let seq = self.write(&record, is_durable(&record) && !(is_object && is_kept))?;
                     result.records.push((seq, record));
                 }
                 Effect::ObjectsChanged(objects) => result.changed.extend(objects),
@@ -366,13 +377,9 @@ impl Node {
         self.executor.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).at_point(what);
     }
 
-    fn write(&mut self, record: &Record) -> Result<Seq> {
+    fn write(&mut self, record: &Record, durable: bool) -> Result<Seq> {
         self.fault_point("record");
-        let written = if is_durable(record) {
-            self.journal.append_durable(record)
-        } else {
-            self.journal.append(record)
-        };
+        let written = if durable { self.journal.append_durable(record) } else { self.journal.append(record) };
         Ok(written?)
     }
 

@@ -16,6 +16,7 @@ use crate::event::Record;
 use crate::extension::{
     HookPhase, InvocationError, InvocationOutcome, PendingNotification, Receipt, RegisteredExtension,
 };
+use crate::object_index::Feature;
 use crate::state::{ObjectKey, State};
 
 pub(crate) use notifications::{end_receipts, end_stale_receipts, last_report, notified, notify, send_due};
@@ -262,7 +263,7 @@ impl State {
     /// The extensions that objects require, each with the requiring object.
     pub fn required_extensions(&self) -> BTreeMap<&str, &ObjectKey> {
         let mut required = BTreeMap::new();
-        for (key, object) in &self.objects {
+        for (key, object) in self.objects.with(Feature::RequiredExtensions) {
             for intent in &object.intents {
                 if let IntentSpec::RequiredExtensions(spec) = &intent.spec {
                     required.extend(spec.required.iter().map(|name| (name.as_str(), key)));

@@ -17,6 +17,7 @@ pub mod event;
 pub mod extension;
 pub mod extensions;
 pub mod namespaces;
+pub mod object_index;
 pub mod objects;
 pub mod overlay;
 pub mod packet_filter;

@@ -15,6 +15,7 @@ use knit_model::{IfName, Mac};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Event, Record, Unit};
+use crate::object_index::Feature;
 use crate::state::{BridgeKey, ObjectKey, State};
 use crate::step::Effects;
 
@@ -94,7 +95,7 @@ impl<'a> OverlayNetwork<'a> {
 impl State {
     /// All overlay networks.
     pub(crate) fn overlay_networks(&self) -> impl Iterator<Item = OverlayNetwork<'_>> {
-        self.objects.iter().flat_map(|(object, stored)| {
+        self.objects.with(Feature::Network).flat_map(|(object, stored)| {
             stored.intents.iter().filter_map(move |intent| match &intent.spec {
                 // Objects from an API server apply to all nodes.
                 IntentSpec::Network(network) if intent.origin.dialect == Dialect::Kubernetes => {

@@ -61,7 +61,8 @@ impl State {
 
     /// Cluster-wide quotas.
     pub fn shared_quotas(&self) -> impl Iterator<Item = &ObjectKey> {
-        let quotas = self.objects.iter().filter(|(key, _)| key.kind == KIND);
+        let first = ObjectKey { kind: KIND.to_owned(), namespace: String::new(), name: String::new() };
+        let quotas = self.objects.range(first..).take_while(|(key, _)| key.kind == KIND);
         quotas.filter(|(_, stored)| is_shared(stored)).map(|(key, _)| key)
     }
 

@@ -22,6 +22,7 @@ use crate::egress::EgressState;
 use crate::event::{ChangeEnded, ChangeStarted, Record, Revision, Unit};
 use crate::extensions::Extensions;
 use crate::namespaces::Namespaces;
+use crate::object_index::{Feature, ObjectIndex};
 use crate::overlay::Underlay;
 use crate::packet_filter::PacketFilterState;
 use crate::pending_calls::PendingCalls;
@@ -106,8 +107,7 @@ pub struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Objects.
-    #[serde(with = "knit_model::serde_pairs")]
-    pub objects: BTreeMap<ObjectKey, StoredObject>,
+    pub objects: ObjectIndex,
     /// Sandboxes.
     #[serde(with = "knit_model::serde_pairs")]
     pub sandboxes: BTreeMap<SandboxId, Sandbox>,
@@ -408,13 +408,6 @@ impl State {
         self.units.keys().filter(|unit| !self.in_flight.contains_key(*unit) && !self.dirty.contains(*unit))
     }
 
-    /// All objects, the oldest first.
-    pub(crate) fn objects_by_age(&self) -> Vec<(&ObjectKey, &StoredObject)> {
-        let mut all: Vec<_> = self.objects.iter().collect();
-        all.sort_by_key(|(_, object)| object.since);
-        all
-    }
-
     /// Whether another unit has this host link name, or is about to use it.
     pub(crate) fn is_name_taken(&self, host_link: &IfName, by_others_than: &Unit) -> bool {
         let holders = [self.units.holder(host_link), self.name_claims.get(host_link)];
@@ -423,19 +416,19 @@ impl State {
 
     /// The network of a namespace by its name.
     pub(crate) fn network(&self, namespace: &str, name: &str) -> Option<&NetworkIntent> {
-        let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
         let mut networks =
-            objects.flat_map(|(_, object)| &object.intents).filter_map(|intent| match &intent.spec {
-                IntentSpec::Network(network) if network.name == name => Some(network),
-                _ => None,
-            });
+            self.objects.of_namespace(namespace).flat_map(|(_, object)| &object.intents).filter_map(
+                |intent| match &intent.spec {
+                    IntentSpec::Network(network) if network.name == name => Some(network),
+                    _ => None,
+                },
+            );
         networks.next()
     }
 
     /// Whether a network exists on all nodes, because its object came from an API server.
     pub fn is_shared_network(&self, namespace: &str, name: &str) -> bool {
-        let objects = self.objects.iter().filter(|(key, _)| key.namespace == namespace);
-        let mut intents = objects.flat_map(|(_, object)| &object.intents);
+        let mut intents = self.objects.of_namespace(namespace).flat_map(|(_, object)| &object.intents);
         let is_it = |spec: &IntentSpec| matches!(spec, IntentSpec::Network(network) if network.name == name);
         let network = intents.find(|intent| is_it(&intent.spec));
         network.is_some_and(|intent| intent.origin.dialect == Dialect::Kubernetes)
@@ -468,7 +461,7 @@ impl State {
     }
 
     fn uplinks(&self) -> impl Iterator<Item = &UplinkIntent> {
-        let intents = self.objects.values().flat_map(|object| &object.intents);
+        let intents = self.objects.with(Feature::Uplink).flat_map(|(_, object)| &object.intents);
         intents.filter_map(|intent| match &intent.spec {
             IntentSpec::Uplink(uplink) => Some(uplink),
             _ => None,
@@ -480,6 +473,13 @@ impl StoredObject {
     /// Its key.
     pub fn key(&self) -> ObjectKey {
         ObjectKey::of(&self.object)
+    }
+
+    /// Whether an API server has it, or a pod's annotation there. An object without intents may be of either kind.
+    pub fn is_kept_by_api_server(&self) -> bool {
+        let is_of_api =
+            |intent: &Intent| matches!(intent.origin.dialect, Dialect::Kubernetes | Dialect::Annotation);
+        !self.intents.is_empty() && self.intents.iter().all(is_of_api)
     }
 }
 

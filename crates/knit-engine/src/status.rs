@@ -8,7 +8,9 @@ use knit_model::provenance::ObjectRef;
 use knit_model::report::{AppliedReport, ItemReport, PodState};
 use knit_model::{KeyRef, Sandbox, SandboxId};
 
+use crate::cluster;
 use crate::event::Unit;
+use crate::object_index::Feature;
 use crate::pod_annotations;
 use crate::reports::{entry_count, selects_pod};
 use crate::state::{ObjectKey, State, StoredObject, UnitState};
@@ -19,7 +21,8 @@ const MAX_REPORTED_ROUTES: usize = 200;
 impl State {
     /// Objects that select this sandbox.
     pub fn objects_selecting<'a>(&'a self, sandbox: &'a Sandbox) -> impl Iterator<Item = &'a StoredObject> {
-        self.objects.values().filter(move |stored| selects_pod(stored, sandbox))
+        let mine = self.objects.of_namespace(&sandbox.namespace).map(|(_, stored)| stored);
+        mine.filter(move |stored| selects_pod(stored, sandbox))
     }
 
     /// The state of each pod that objects select or that has interfaces. Pods with a change in flight are left out
@@ -49,7 +52,7 @@ impl State {
     /// Secrets with keys of interfaces, by namespace and name, with the sandboxes that need them.
     pub fn required_secrets(&self) -> BTreeMap<(String, String), BTreeSet<SandboxId>> {
         let mut needed: BTreeMap<_, BTreeSet<SandboxId>> = BTreeMap::new();
-        for stored in self.objects.values() {
+        for (_, stored) in self.objects.with(Feature::Secret) {
             let specs = stored.intents.iter().filter_map(|intent| intent.spec.interface());
             for spec in specs {
                 for secret in spec.kind.clone().secret_keys() {
@@ -115,7 +118,19 @@ impl State {
 
     /// Bridges, gateway addresses and overlay tunnels of objects on the node, with their problems.
     pub fn node_states(&self) -> Vec<AppliedReport> {
-        let states = self.objects.iter().map(|(key, stored)| self.on_node(key, stored));
+        let on_host =
+            self.units.iter().filter(|(unit, _)| is_on_host(unit)).map(|(_, unit_state)| unit_state);
+        let on_host = on_host.flat_map(|unit_state| {
+            let warned = unit_state.warnings.iter().map(|(object, _)| object);
+            warned.chain(unit_state.items.iter().map(|(object, _)| object))
+        });
+        let failed = self.problems.iter().filter(|(unit, _)| is_on_host(unit));
+        let failed = failed.flat_map(|(_, problems)| problems).map(|(object, _)| object);
+        let cluster = cluster::key();
+        let mut keys: BTreeSet<&ObjectKey> = on_host.chain(failed).chain([&cluster]).collect();
+        keys.extend(self.objects.with(Feature::Bridge).map(|(key, _)| key));
+        let objects = keys.into_iter().filter_map(|key| self.objects.get_key_value(key));
+        let states = objects.map(|(key, stored)| self.on_node(key, stored));
         states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
     }
 

@@ -223,7 +223,9 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
     let ready: Vec<Unit> = state.dirty.iter().filter(|unit| can_start(state, unit)).cloned().collect();
     for unit in ready {
         state.dirty.remove(&unit);
-        if matches!(&unit, Unit::Bridge(key) if resolve::is_draining(state, key)) {
+        if let Unit::Bridge(key) = &unit
+            && (resolve::is_draining(state, key) || is_of_other_nodes(state, &unit, key))
+        {
             continue;
         }
         let mut resolved = match &unit {
@@ -250,6 +252,12 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
         effects.list.push(Effect::Observe { unit: unit.clone(), request: resolved.observe.clone() });
         state.in_flight.insert(unit, InFlightChange { resolved, restored: Vec::new() });
     }
+}
+
+/// Whether a bridge does not exist on this node and no pod here needs it.
+fn is_of_other_nodes(state: &State, unit: &Unit, key: &BridgeKey) -> bool {
+    let is_known = state.units.contains_key(unit) || state.problems.contains_key(unit);
+    !is_known && !state.unfinished.contains_key(unit) && !resolve::is_needed(state, key)
 }
 
 /// Releases the host link names that a change reserved.
@@ -579,11 +587,7 @@ fn requeue_ports(state: &mut State, unit: &Unit, old: &BridgeReport) {
     let Unit::Bridge(key) = unit else { return };
     let bridge = state.units.get(unit).and_then(|unit_state| unit_state.bridge.as_ref());
     if bridge.is_some_and(|bridge| bridge.default_vlan != old.default_vlan) {
-        let users = state
-            .units
-            .iter()
-            .filter(|(_, unit_state)| unit_state.used_bridges.contains(key))
-            .map(|(unit, _)| unit.clone());
+        let users = state.units.users_of(key).cloned();
         // Including those that could not become ports so far.
         let is_meant = |id: &&SandboxId| resolve::bridges_of(state, id).contains(key);
         let meant = state.sandboxes.keys().filter(is_meant).cloned().map(Unit::Sandbox);

@@ -1,7 +1,7 @@
-//! The applied state of each unit, and the owner of each host link.
+//! The applied state of each unit, the owner of each host link, and the users of each bridge.
 //!
-//! No two units own the same host link. An index by link name avoids a scan over all units; only this module changes
-//! either.
+//! No two units own the same host link. Indexes by link name and bridge avoid scans over all units; only this module
+//! changes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -70,6 +70,7 @@ impl UnitState {
 pub struct UnitStates {
     units: BTreeMap<Unit, UnitState>,
     host_links: BTreeMap<IfName, Unit>,
+    bridge_users: BTreeMap<BridgeKey, BTreeSet<Unit>>,
 }
 
 impl UnitStates {
@@ -78,6 +79,9 @@ impl UnitStates {
         self.remove(&unit);
         for name in &states.host_links {
             self.host_links.entry(name.clone()).or_insert_with(|| unit.clone());
+        }
+        for bridge in &states.used_bridges {
+            self.bridge_users.entry(bridge.clone()).or_default().insert(unit.clone());
         }
         self.units.insert(unit, states);
     }
@@ -90,6 +94,19 @@ impl UnitStates {
                 self.host_links.remove(&name);
             }
         }
+        for bridge in &states.used_bridges {
+            if let Some(users) = self.bridge_users.get_mut(bridge) {
+                users.remove(unit);
+                if users.is_empty() {
+                    self.bridge_users.remove(bridge);
+                }
+            }
+        }
+    }
+
+    /// The units with a port of this bridge.
+    pub fn users_of(&self, bridge: &BridgeKey) -> impl Iterator<Item = &Unit> {
+        self.bridge_users.get(bridge).into_iter().flatten()
     }
 
     /// The unit that owns this host link.

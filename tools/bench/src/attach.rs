@@ -4,6 +4,7 @@
 //! Knit's part is complete: engine, address allocation, journal on disk, observe, plan, apply, verify. Compared operations
 //! alternate, so that both see the same load of the machine.
 
+mod foreign;
 mod growth;
 mod journal;
 mod knit;
@@ -85,6 +86,7 @@ fn measure_all(rounds: usize) -> Result<Report> {
         report.add(DEL, &del)
     })?;
     growth::measure(&mut report, rounds)?;
+    foreign::measure(&mut report, rounds)?;
     // Kept until now: the kernel destroys namespaces in the background while it holds the rtnl lock.
     drop(spare);
 

@@ -13,6 +13,7 @@ use knit_model::{IfName, Sandbox};
 use super::interface::{Builder, RequestedInterface};
 use crate::blocks::PoolKey;
 use crate::call::{RangeRequest, STICKY_BY_POD};
+use crate::object_index::Feature;
 use crate::state::{NewLease, State};
 
 /// The kind of objects that define networks.
@@ -182,7 +183,7 @@ impl Builder<'_> {
 /// Addresses of a network that cluster objects request by value, on any node: they are not leased to others.
 fn fixed_addresses(state: &State, network: &str) -> Vec<IpNet> {
     let mut fixed = Vec::new();
-    for (object, stored) in &state.objects {
+    for (object, stored) in state.objects.with(Feature::FixedAddresses) {
         for intent in &stored.intents {
             if let IntentSpec::Interface(spec) = &intent.spec
                 && !spec.fixed.is_empty()

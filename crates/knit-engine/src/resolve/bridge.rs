@@ -132,7 +132,7 @@ fn has_vlan_ports(state: &State, key: &BridgeKey) -> bool {
     else {
         return false;
     };
-    let users = state.units.values().filter(|unit_state| unit_state.used_bridges.contains(key));
+    let users = state.units.users_of(key).filter_map(|unit| state.units.get(unit));
     let mut ports = users.flat_map(|unit_state| &unit_state.interfaces).map(|(_, interface)| interface);
     ports.any(|port| port.vlans.is_some() && port.master.as_ref() == Some(&name.name))
 }
@@ -164,12 +164,12 @@ fn derived_name(key: &BridgeKey) -> IfName {
 }
 
 fn is_used(state: &State, key: &BridgeKey) -> bool {
-    state.units.values().any(|unit_state| unit_state.used_bridges.contains(key))
+    state.units.users_of(key).next().is_some()
 }
 
 fn requests<'a>(state: &'a State, key: &BridgeKey) -> Vec<BridgeRequest<'a>> {
     let mut requests = Vec::new();
-    for (object, stored) in state.objects_by_age() {
+    for (object, stored) in state.objects.on_networks_of(&key.namespace) {
         let is_own = object.namespace == key.namespace;
         for intent in &stored.intents {
             let origin = &intent.origin;

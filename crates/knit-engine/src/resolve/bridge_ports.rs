@@ -22,12 +22,14 @@ pub(crate) fn needs_vlan_filter(state: &State, id: &knit_model::SandboxId, key: 
     };
     bridge.is_some_and(|bridge| bridge.default_vlan.is_none())
         && (state.attachments.of(id).any(is_port)
-            || state.objects.iter().flat_map(|(object, stored)| interfaces_for(sandbox, object, stored)).any(
-                |(_, spec)| {
+            || state
+                .objects
+                .of_namespace(&sandbox.namespace)
+                .flat_map(|(object, stored)| interfaces_for(sandbox, object, stored))
+                .any(|(_, spec)| {
                     spec.port.as_ref().is_some_and(BridgePortIntent::needs_filter)
                         && bridge_of(spec, spec.tenant(&sandbox.namespace)).as_ref() == Some(key)
-                },
-            ))
+                }))
         && filters_vlans(state, key)
 }
 

@@ -33,7 +33,7 @@ pub(crate) const MAX_INTERFACES: usize = 32;
 /// The bridges that the interfaces of a sandbox are to be ports of.
 pub(crate) fn bridges_of(state: &State, id: &SandboxId) -> BTreeSet<BridgeKey> {
     let Some(sandbox) = state.sandboxes.get(id) else { return BTreeSet::new() };
-    let objects = state.objects.iter().filter(|_| sandbox.isolation.is_netns());
+    let objects = state.objects.of_namespace(&sandbox.namespace).filter(|_| sandbox.isolation.is_netns());
     let specs = objects.flat_map(|(object, stored)| interfaces_for(sandbox, object, stored));
     let of_objects = specs.filter_map(|(_, spec)| bridge_of(spec, spec.tenant(&sandbox.namespace)));
     of_objects.chain(state.attachments.of(id).filter_map(|there| attachment::bridge(state, there))).collect()
@@ -170,7 +170,7 @@ pub(super) fn interfaces_for<'a>(
 
 fn requested_interfaces(state: &State, sandbox: &Sandbox) -> Vec<RequestedInterface> {
     let mut requested = attachment::requested_interfaces(state, sandbox);
-    for (object, stored) in state.objects_by_age() {
+    for (object, stored) in state.objects.of_namespace_by_age(&sandbox.namespace) {
         for (origin, spec) in interfaces_for(sandbox, object, stored) {
             let tenant = spec.tenant(&sandbox.namespace).to_owned();
             let (object, origin, spec) = (object.clone(), origin.clone(), on_uplink(state, sandbox, spec));

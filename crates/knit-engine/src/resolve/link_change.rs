@@ -15,7 +15,7 @@ use crate::state::{ObjectKey, State};
 
 /// All changes that objects request in a sandbox, the oldest object first.
 pub(super) fn all(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
-    for (object, stored) in state.objects_by_age() {
+    for (object, stored) in state.objects.of_namespace_by_age(&sandbox.namespace) {
         for intent in &stored.intents {
             if let IntentSpec::LinkChange(spec) = &intent.spec
                 && spec.pods.matches(&object.namespace, sandbox)

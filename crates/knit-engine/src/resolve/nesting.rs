@@ -8,6 +8,7 @@ use knit_model::problem::Reason;
 use knit_model::{IfName, Scope};
 
 use super::interface::{Builder, RequestedInterface};
+use crate::object_index::{Feature, by_age};
 
 /// Why an interface cannot be had.
 type Rejection = (Reason, String);
@@ -167,7 +168,7 @@ impl Builder<'_> {
     fn check_ipvlan_mode(&self, requested: &RequestedInterface, link: &Link) -> Result<(), Rejection> {
         let Kind::Ipvlan(mine) = &link.kind else { return Ok(()) };
         let is_direct = link.parent_scope == Some(Scope::Host);
-        for (object, stored) in self.state.objects_by_age() {
+        for (object, stored) in by_age(self.state.objects.with(Feature::Ipvlan)) {
             for intent in &stored.intents {
                 if (object, &intent.origin.field) == (&requested.object, &requested.origin.field) {
                     return Ok(());

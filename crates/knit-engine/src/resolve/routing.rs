@@ -46,7 +46,7 @@ pub(super) fn collect(
     resolved: &mut Resolved,
 ) {
     let name_of = |name: &IfName| names.get(name.as_str()).unwrap_or(name).clone();
-    for (object, stored) in state.objects_by_age() {
+    for (object, stored) in state.objects.of_namespace_by_age(&sandbox.namespace) {
         for intent in &stored.intents {
             let IntentSpec::Routing(spec) = &intent.spec else { continue };
             if !spec.pods.matches(&object.namespace, sandbox) {

@@ -105,13 +105,11 @@ fn pairs(state: &State, sandbox: &Sandbox, local_keys: &[LeaseKey]) -> Vec<(IpAd
 
 /// The sandboxes with a tunnel to this pod.
 pub(crate) fn tunnel_peers(state: &State, pod: &Sandbox) -> BTreeSet<Unit> {
-    let specs = state.objects.iter().flat_map(|(key, object)| {
+    let specs = state.objects.of_namespace(&pod.namespace).flat_map(|(key, object)| {
         let specs = object.intents.iter().filter_map(|intent| intent.spec.interface());
         specs.map(move |spec| (key, spec))
     });
-    let named = specs.filter(|(key, spec)| {
-        key.namespace == pod.namespace && spec.remote_pod.as_deref() == Some(pod.pod.as_str())
-    });
+    let named = specs.filter(|(_, spec)| spec.remote_pod.as_deref() == Some(pod.pod.as_str()));
     let mut units = BTreeSet::new();
     for (key, spec) in named {
         let with_it = state.sandboxes.values().filter(|sandbox| spec.pods.matches(&key.namespace, sandbox));

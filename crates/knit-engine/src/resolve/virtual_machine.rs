@@ -41,7 +41,7 @@ pub(super) fn all(state: &mut State, sandbox: &Sandbox, tap: &Tap, resolved: &mu
 
 /// Objects configure a pod's network namespace, which a virtual machine does not have.
 fn refuse_objects(state: &State, sandbox: &Sandbox, resolved: &mut Resolved) {
-    for (object, stored) in &state.objects {
+    for (object, stored) in state.objects.of_namespace(&sandbox.namespace) {
         for intent in &stored.intents {
             // A rejected request is reported anyway.
             if matches!(intent.spec, IntentSpec::Rejected(_)) {

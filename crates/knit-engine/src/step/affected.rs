@@ -41,7 +41,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             }
             // A network may change the ranges of all interfaces and bridges in its namespace.
             IntentSpec::Network(network) => {
-                let mine = state.objects.values().filter(|other| other.object.namespace == *namespace);
+                let mine = state.objects.of_namespace(namespace).map(|(_, other)| other);
                 let on_it = mine.filter(|other| is_on(other, &network.name));
                 units.extend(on_it.flat_map(bridges_named).map(Unit::Bridge));
                 units.extend(overlay::bridges_with_same_vni(state, namespace, network));
@@ -51,9 +51,7 @@ pub(super) fn affected(state: &State, object: &StoredObject) -> BTreeSet<Unit> {
             }
             IntentSpec::Bridge(spec) => {
                 let key = BridgeKey { namespace: namespace.clone(), name: spec.name.clone() };
-                let users =
-                    state.units.iter().filter(|(_, unit_state)| unit_state.used_bridges.contains(&key));
-                units.extend(users.map(|(unit, _)| unit.clone()));
+                units.extend(state.units.users_of(&key).cloned());
                 continue;
             }
         };

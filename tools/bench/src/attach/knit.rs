@@ -69,6 +69,24 @@ impl Knit {
         Ok(Self { node, count: 0 })
     }
 
+    /// Adds objects of other namespaces, which select no pod of this node.
+    pub fn add_foreign_objects(&mut self, folder: &Path, count: usize) -> Result<()> {
+        let manifest = folder.join("foreign.yaml");
+        let objects = (0..count).map(|number| {
+            let namespace = number / 10;
+            let (second, third) = (number / 250, number % 250);
+            format!(
+                "---\napiVersion: podnetwork.opdev.io/v1alpha1\nkind: Veth\n\
+                 metadata: {{ name: net{number}, namespace: tenant{namespace} }}\n\
+                 spec: {{ interfaceName: net1, master: br{number}, cidr: 10.{}.{third}.0/24 }}\n",
+                100 + second
+            )
+        });
+        std::fs::write(&manifest, objects.collect::<String>()).context("cannot write the objects")?;
+        self.node.apply(standalone::read_objects(&manifest)?, "bench")?;
+        Ok(())
+    }
+
     /// A new sandbox in a pod's namespace.
     pub fn sandbox(&mut self, pod: &Pod) -> Result<Sandbox> {
         self.count += 1;

@@ -1,6 +1,6 @@
 //! Test programs: which there are, how they are built, where they run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::num::NonZero;
@@ -162,12 +162,15 @@ fn run_in_guests(
 ) -> Result<Count> {
     let mut shards = Vec::new();
     for program in programs {
-        shards.extend(program.modules(selection)?.into_iter().map(|module| (program, module)));
+        let modules = program.modules(selection)?.into_iter();
+        shards.extend(modules.map(|(module, tests)| (program, module, tests)));
     }
+    // The longest first, so that all processors are busy until the end.
+    shards.sort_by_key(|(_, _, tests)| std::cmp::Reverse(*tests));
     let at_once = processors();
     let (next, count) = (AtomicUsize::new(0), Mutex::new(Count::default()));
     let work = || {
-        while let Some((program, module)) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some((program, module, _)) = shards.get(next.fetch_add(1, Ordering::Relaxed)) {
             println!("-- {} {module} (guest kernel)", program.name);
             let ran = program
                 .retried(selection, &[module], |arguments| program.run_in_guest(arguments, environment));
@@ -319,16 +322,18 @@ impl Program {
         Ok(count)
     }
 
-    /// The selected tests by their outermost module, each as a filter for the program. A program for the guest is static,
-    /// so it can list its tests here.
-    fn modules(&self, selection: &Selection<'_>) -> Result<BTreeSet<String>> {
+    /// The outermost modules of the selected tests, each as a filter for the program, with the number of tests. A program
+    /// for the guest is static, so it can list its tests here.
+    fn modules(&self, selection: &Selection<'_>) -> Result<BTreeMap<String, usize>> {
         let listed = process::output(Command::new(&self.executable).args(["--list", "--format=terse"]))?;
         let tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
         let tests = tests.filter(|test| selection.filter.is_none_or(|filter| test.contains(filter)));
-        Ok(match selection.filter {
-            Some(filter) if tests.clone().next().is_some() => BTreeSet::from([filter.to_owned()]),
-            _ => tests.map(module_of).collect(),
-        })
+        let mut modules = BTreeMap::new();
+        for test in tests {
+            let module = selection.filter.map_or_else(|| module_of(test), str::to_owned);
+            *modules.entry(module).or_default() += 1;
+        }
+        Ok(modules)
     }
 
     fn run_here(&self, place: Where, arguments: &[&str], environment: &[(String, String)]) -> Result<Count> {
