@@ -30,9 +30,9 @@ pub fn run(file: &Path, show: bool) -> Result<ExitCode> {
         let entry = match serde_json::from_str::<Entry>(&line) {
             Ok(entry) => entry,
             // The agent was killed, or is still writing.
-            Err(_) if lines.peek().is_none() => {
-                summary.is_cut = true;
-                break;
+            Err(_) if lines.peek().is_none_or(|(_, next)| starts_recording(next)) => {
+                summary.incomplete += 1;
+                continue;
             }
             Err(error) => {
                 return Err(error).with_context(|| format!("{}:{}", file.display(), number + 1));
@@ -44,6 +44,12 @@ pub fn run(file: &Path, show: bool) -> Result<ExitCode> {
     Ok(if summary.different == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
 }
 
+/// Whether an agent started with this line.
+fn starts_recording(line: &std::io::Result<String>) -> bool {
+    let entry = line.as_ref().ok().and_then(|line| serde_json::from_str(line).ok());
+    matches!(entry, Some(Entry::Opened { .. }))
+}
+
 #[derive(Default)]
 struct Summary {
     /// The versions of Knit that wrote it.
@@ -51,7 +57,8 @@ struct Summary {
     inputs: BTreeMap<String, usize>,
     effects: usize,
     different: usize,
-    is_cut: bool,
+    /// Lines that an agent did not write to their end.
+    incomplete: usize,
 }
 
 impl Summary {
@@ -92,8 +99,8 @@ impl std::fmt::Display for Summary {
         for (name, count) in &self.inputs {
             writeln!(out, "{count:>8} {name}")?;
         }
-        if self.is_cut {
-            writeln!(out, "The last line is incomplete and was ignored.")?;
+        if self.incomplete > 0 {
+            writeln!(out, "Incomplete lines, where an agent was killed: {}", self.incomplete)?;
         }
         let own = env!("CARGO_PKG_VERSION");
         if let Some(other) = self.versions.iter().find(|version| *version != own) {

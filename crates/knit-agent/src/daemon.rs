@@ -44,7 +44,6 @@ use crate::executor::{Completion, Work};
 use crate::keys::ApiSecrets;
 use crate::metrics::Metrics;
 use crate::node::{Node, now};
-use crate::recorder::Recorder;
 
 /// The options of a daemon.
 #[derive(Clone, Debug)]
@@ -145,7 +144,6 @@ pub struct Handle {
 impl Daemon {
     /// Opens the node and starts the loop. Problems of the state directory are logged.
     pub fn start(options: Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Self> {
-        options.record.as_deref().map(Recorder::create).transpose()?;
         let (sender, incoming) = channel();
         let (changes, _) = broadcast::channel(change_feed::FEED_CAPACITY);
         let (repairs, _) = broadcast::channel(change_feed::FEED_CAPACITY);

@@ -1,7 +1,7 @@
 //! Writes everything that enters the engine to a file (`knit agent --record`), for `knit replay`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -16,18 +16,12 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts an empty recording, readable only by its owner: it contains objects of all tenants.
-    pub(crate) fn create(path: &Path) -> Result<()> {
-        let failed = |source| Error::File { path: path.display().to_string(), source };
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        options.open(path).map(drop).map_err(failed)
-    }
-
-    /// Continues a recording.
+    /// Starts or continues a recording. Only its owner can read it: it contains objects of all tenants.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let failed = |source| Error::File { path: path.display().to_string(), source };
-        let file = OpenOptions::new().append(true).open(path).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).append(true).create(true).mode(0o600).open(path).map_err(failed)?;
+        end_last_line(&mut file).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file: Some(file) })
     }
 
@@ -43,4 +37,15 @@ impl Recorder {
             self.file = None;
         }
     }
+}
+
+/// An agent that was killed may have written a part of a line.
+fn end_last_line(file: &mut File) -> std::io::Result<()> {
+    if file.metadata()?.len() == 0 {
+        return Ok(());
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    if last == *b"\n" { Ok(()) } else { file.write_all(b"\n") }
 }
