@@ -46,7 +46,7 @@ pub const TOOLS: &[Tool] = &[
         package: "knit-testrunner",
         arguments: &["test"],
         notice: Some(
-            "all families take about an hour the first time, 25 minutes later; `test unit` about five minutes",
+            "all families take about an hour the first time, 45 minutes later; `test unit` five minutes, then two",
         ),
         ..TOOL
     },

@@ -85,8 +85,12 @@ enum Message {
     Call { call: CallId, event: Event, reply: Reply },
     /// The caller of a call has gone away.
     Cancel(CallId, u64),
-    /// Events from a watch.
+    /// An event of a watch, the container runtime or a timer.
+    Event(Box<Event>),
+    /// Events from a watch that depend on the state.
     WatchEvents(EventSource),
+    /// All events submitted so far complete the first lists of all informers.
+    Synced,
     /// A change of objects or sandboxes through the local API.
     Change(local_api::ChangeRequest),
     /// A query or change of the node that needs no decision.
@@ -260,7 +264,13 @@ impl Handle {
         Ok(answered)
     }
 
-    /// Submits events of a watch. They are handled in the order of these calls.
+    /// Submits an event. Events are handled in the order of these calls.
+    pub fn submit(&self, event: Event) {
+        // A loop that has ended handles no more events.
+        let _ = self.sender.send(Message::Event(Box::new(event)));
+    }
+
+    /// Submits events of a watch that depend on the state. They are handled in the order of these calls.
     pub fn feed(&self, source: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
         // A loop that has ended handles no more events.
         let _ = self.sender.send(Message::WatchEvents(Box::new(source)));
@@ -268,12 +278,7 @@ impl Handle {
 
     /// Marks all inputs as synced, once the events submitted so far are handled.
     pub fn mark_synced(&self) {
-        let has_synced = Arc::clone(&self.has_synced);
-        // Runs on the loop after all earlier events.
-        self.feed(move |_| {
-            has_synced.store(true, Ordering::Relaxed);
-            Vec::new()
-        });
+        let _ = self.sender.send(Message::Synced);
     }
 
     /// Whether all inputs have synced.

@@ -146,6 +146,7 @@ impl Node {
         let mut result = StepResult::default();
         // The API server has its objects; only those of this machine have to survive a power failure here.
         let is_kept = match &event {
+            Event::Objects(_) => true,
             Event::ObjectApplied(object) => object.is_kept_by_api_server(),
             Event::ObjectDeleted(key) => {
                 self.state.objects.get(key).is_some_and(StoredObject::is_kept_by_api_server)

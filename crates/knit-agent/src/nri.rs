@@ -149,7 +149,7 @@ impl Plugin for StartHold {
             // What completes from now on is late.
             StartProgress::InProgress(objects) => self.registry.started_early(pod, objects),
             StartProgress::Ready | StartProgress::Blocked(_) => {
-                self.handle.feed(move |_| vec![Event::ContainersStarting(id)])
+                self.handle.submit(Event::ContainersStarting(id))
             }
             StartProgress::NothingRequested => {}
         }

@@ -21,6 +21,7 @@ use crate::call::{
 use crate::extension::{Invocation, InvocationOutcome, InvocationResult, Receipt, RegisteredExtension};
 use crate::extensions::{ExtensionRegistration, ExtensionRemoval, ReceiptsEnded};
 use crate::namespaces::Namespaces;
+use crate::objects::ObjectEvent;
 use crate::overlay::Underlay;
 use crate::packet_filter::{FastPathChange, Rerouted};
 use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
@@ -50,6 +51,17 @@ pub enum Event {
     ObjectApplied(StoredObject),
     /// An object was deleted.
     ObjectDeleted(ObjectKey),
+    /// A list or watch result of an API server.
+    Objects(Box<ObjectEvent>),
+    /// A Secret with keys of interfaces changed.
+    SecretChanged {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The runtime started a sandbox. A known one keeps its labels, which may have been changed since.
+    SandboxStarted(Sandbox),
     /// A sandbox appeared, or its labels changed.
     SandboxUpdated(Sandbox),
     /// A sandbox is gone.
@@ -88,7 +100,7 @@ pub enum Event {
         /// The addresses.
         addresses: BTreeSet<IpAddr>,
     },
-    /// The addresses that overlay tunnels run over.
+    /// The addresses of all nodes that overlay tunnels may run over.
     Underlay(Underlay),
     /// Compare everything with the kernel.
     Resync,

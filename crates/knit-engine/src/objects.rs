@@ -1,14 +1,15 @@
-//! Objects of an API server: turns list and watch results into events.
+//! Objects of an API server: which of them a list or watch result changes.
 
 use std::collections::BTreeSet;
 
 use knit_model::provenance::Dialect;
+use serde::{Deserialize, Serialize};
 
-use crate::event::Event;
 use crate::state::{ObjectKey, State, StoredObject};
 
 /// A list or watch result.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum ObjectEvent {
     /// The complete list of objects of a kind.
     Listed {
@@ -25,9 +26,16 @@ pub enum ObjectEvent {
     Deleted(ObjectKey),
 }
 
+/// A change that follows from a list or watch result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectChange {
+    Applied(Box<StoredObject>),
+    Deleted(ObjectKey),
+}
+
 impl ObjectEvent {
-    /// The resulting events. Unchanged objects give no event, so that a repeated list is cheap.
-    pub fn events(self, state: &State) -> Vec<Event> {
+    /// The resulting changes. Unchanged objects give none, so that a repeated list is cheap.
+    pub(crate) fn changes(self, state: &State) -> Vec<ObjectChange> {
         match self {
             Self::Listed { kind, objects, rejected } => {
                 let keys: BTreeSet<ObjectKey> =
@@ -35,14 +43,15 @@ impl ObjectEvent {
                 let known = state.objects.iter();
                 let gone = known
                     .filter(|(key, object)| key.kind == kind && is_from_api(object) && !keys.contains(*key));
-                let mut events: Vec<Event> = gone.map(|(key, _)| Event::ObjectDeleted(key.clone())).collect();
+                let mut changes: Vec<ObjectChange> =
+                    gone.map(|(key, _)| ObjectChange::Deleted(key.clone())).collect();
                 let changed = objects.into_iter().filter(|object| is_new(state, object));
-                events.extend(changed.map(Event::ObjectApplied));
-                events
+                changes.extend(changed.map(|object| ObjectChange::Applied(Box::new(object))));
+                changes
             }
-            Self::Applied(object) if is_new(state, &object) => vec![Event::ObjectApplied(*object)],
+            Self::Applied(object) if is_new(state, &object) => vec![ObjectChange::Applied(object)],
             Self::Applied(_) => Vec::new(),
-            Self::Deleted(key) if state.objects.contains_key(&key) => vec![Event::ObjectDeleted(key)],
+            Self::Deleted(key) if state.objects.contains_key(&key) => vec![ObjectChange::Deleted(key)],
             Self::Deleted(_) => Vec::new(),
         }
     }
@@ -86,13 +95,12 @@ mod tests {
         }
     }
 
-    fn changes(events: &[Event]) -> Vec<String> {
-        let change = |event: &Event| match event {
-            Event::ObjectApplied(object) => format!("+{}.{}", object.object.name, object.object.generation),
-            Event::ObjectDeleted(key) => format!("-{}", key.name),
-            other => format!("{other:?}"),
+    fn changes(changes: &[ObjectChange]) -> Vec<String> {
+        let change = |change: &ObjectChange| match change {
+            ObjectChange::Applied(object) => format!("+{}.{}", object.object.name, object.object.generation),
+            ObjectChange::Deleted(key) => format!("-{}", key.name),
         };
-        events.iter().map(change).collect()
+        changes.iter().map(change).collect()
     }
 
     fn listed(objects: Vec<StoredObject>, rejected: Vec<ObjectKey>) -> ObjectEvent {
@@ -107,7 +115,7 @@ mod tests {
         }
         let list =
             listed(vec![object("same", "1", 3), object("newer", "2", 2), object("first", "4", 1)], vec![]);
-        assert_eq!(changes(&list.events(&state)), ["-gone", "+newer.2", "+first.1"]);
+        assert_eq!(changes(&list.changes(&state)), ["-gone", "+newer.2", "+first.1"]);
     }
 
     #[test]
@@ -116,17 +124,17 @@ mod tests {
         let known = object("broken", "1", 1);
         let key = known.key();
         state.record(&Record::ObjectApplied(Box::new(known)));
-        assert_eq!(changes(&listed(vec![], vec![key]).events(&state)), [""; 0]);
+        assert_eq!(changes(&listed(vec![], vec![key]).changes(&state)), [""; 0]);
     }
 
     #[test]
     fn old_news_are_none_and_a_name_made_again_is_new() {
         let mut state = State::default();
         state.record(&Record::ObjectApplied(Box::new(object("a", "1", 5))));
-        let applied = |object| changes(&ObjectEvent::Applied(Box::new(object)).events(&state));
+        let applied = |object| changes(&ObjectEvent::Applied(Box::new(object)).changes(&state));
         assert_eq!(applied(object("a", "1", 4)), [""; 0]);
         assert_eq!(applied(object("a", "1", 5)), [""; 0]);
         assert_eq!(applied(object("a", "2", 1)), ["+a.1"]);
-        assert_eq!(changes(&ObjectEvent::Deleted(object("b", "1", 1).key()).events(&state)), [""; 0]);
+        assert_eq!(changes(&ObjectEvent::Deleted(object("b", "1", 1).key()).changes(&state)), [""; 0]);
     }
 }

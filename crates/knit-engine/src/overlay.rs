@@ -14,7 +14,7 @@ use knit_model::provenance::{Dialect, Provenance};
 use knit_model::{IfName, Mac};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Event, Record, Unit};
+use crate::event::{Record, Unit};
 use crate::object_index::Feature;
 use crate::state::{BridgeKey, ObjectKey, State};
 use crate::step::Effects;
@@ -182,8 +182,8 @@ impl State {
         held.map(|block| block.node.clone()).collect()
     }
 
-    /// The event to apply new node addresses, if they differ. Only addresses of member nodes are kept.
-    pub fn underlay_event(&self, mut underlay: Underlay) -> Option<Event> {
+    /// The addresses to apply, if they differ. Only addresses of member nodes are kept.
+    fn changed_underlay(&self, mut underlay: Underlay) -> Option<Underlay> {
         if !self.has_overlay_networks() {
             return None;
         }
@@ -194,15 +194,13 @@ impl State {
         let before = self.underlay.iter().flat_map(|before| &before.nodes);
         let before = before.filter(|(name, _)| needed.contains(*name));
         underlay.nodes.extend(before.map(|(name, addresses)| (name.clone(), addresses.clone())));
-        (self.underlay.as_ref() != Some(&underlay)).then_some(Event::Underlay(underlay))
+        (self.underlay.as_ref() != Some(&underlay)).then_some(underlay)
     }
 }
 
 /// Node addresses changed.
 pub(crate) fn on_underlay(state: &mut State, underlay: Underlay, effects: &mut Effects) {
-    if state.underlay.as_ref() == Some(&underlay) {
-        return;
-    }
+    let Some(underlay) = state.changed_underlay(underlay) else { return };
     let before = state.tunnel_mtu();
     effects.record(state, Record::Underlay(underlay));
     let keys: BTreeSet<BridgeKey> = state.overlay_networks().filter_map(|one| one.bridge()).collect();

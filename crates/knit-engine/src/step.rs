@@ -16,7 +16,7 @@ use knit_model::link::{Bridge, LinkKind};
 use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::report::{BridgeReport, InterfaceReport};
-use knit_model::{NetState, SandboxId, Scope};
+use knit_model::{NetState, Sandbox, SandboxId, Scope};
 
 use self::affected::{affected, bridges_named};
 use self::last_applied::LastApplied;
@@ -31,6 +31,7 @@ use crate::event::{
     UnsupportedKind,
 };
 use crate::extensions;
+use crate::objects::ObjectChange;
 use crate::overlay;
 use crate::packet_filter;
 use crate::pending_calls;
@@ -52,6 +53,8 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     let mut effects = Effects::default();
     let is_resync = matches!(event, Event::Resync);
     if let Event::ObjectApplied(_)
+    | Event::Objects(_)
+    | Event::SandboxStarted(_)
     | Event::SandboxUpdated(_)
     | Event::AttachRequested(_)
     | Event::ResyncUnits(_) = &event
@@ -61,13 +64,27 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     match event {
         Event::ObjectApplied(object) => object_applied(state, object, &mut effects),
         Event::ObjectDeleted(key) => object_deleted(state, &key, &mut effects),
-        Event::SandboxUpdated(sandbox) => {
-            if state.sandboxes.get(&sandbox.id) != Some(&sandbox) {
-                let unit = Unit::Sandbox(sandbox.id.clone());
-                effects.record(state, Record::SandboxUpdated(sandbox));
-                state.dirty.insert(unit);
+        Event::Objects(update) => {
+            for change in update.changes(state) {
+                match change {
+                    ObjectChange::Applied(object) => object_applied(state, *object, &mut effects),
+                    ObjectChange::Deleted(key) => object_deleted(state, &key, &mut effects),
+                }
             }
         }
+        Event::SecretChanged { namespace, name } => {
+            let users = state.required_secrets().remove(&(namespace, name)).unwrap_or_default();
+            state.dirty.extend(users.into_iter().map(Unit::Sandbox));
+        }
+        Event::SandboxStarted(sandbox) => {
+            let known = state.sandboxes.get(&sandbox.id);
+            let is_running = known.is_some_and(|known| known.instance == sandbox.instance);
+            if !is_running {
+                sandbox_gone(state, &sandbox.id, now, &mut effects);
+                sandbox_updated(state, sandbox, &mut effects);
+            }
+        }
+        Event::SandboxUpdated(sandbox) => sandbox_updated(state, sandbox, &mut effects),
         Event::ContainersStarting(id) => pod_start::record_start(state, &id, &mut effects),
         Event::SandboxRemoved(id) => sandbox_gone(state, &id, now, &mut effects),
         Event::Observed { unit, observed, keys } => {
@@ -187,6 +204,14 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     packet_filter::on_object_change(state, key);
     egress::on_object_change(state, key, effects);
     effects.changed(BTreeSet::from([key.clone()]));
+}
+
+fn sandbox_updated(state: &mut State, sandbox: Sandbox, effects: &mut Effects) {
+    if state.sandboxes.get(&sandbox.id) != Some(&sandbox) {
+        let unit = Unit::Sandbox(sandbox.id.clone());
+        effects.record(state, Record::SandboxUpdated(sandbox));
+        state.dirty.insert(unit);
+    }
 }
 
 pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {

@@ -276,7 +276,12 @@ impl<'a> EventLoop<'a> {
                 Ok(())
             }
             Message::Change(request) => self.change(request),
+            Message::Event(event) => self.handle(*event),
             Message::WatchEvents(source) => self.watch_events(source),
+            Message::Synced => {
+                self.options.has_synced.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             Message::Kernel(notice) => self.kernel_notification(&notice),
             Message::FilterChanged => self.filter_changed(),
             Message::Completed { incarnation, work, result, took } => {

@@ -52,15 +52,11 @@ pub(super) async fn run(
                 None => return,
             },
             _ = review.tick() => {
-                let relist = Arc::clone(&relist);
-                context.handle.feed(move |state| {
-                    if !state.blocks.has_synced() {
-                        // The loop may have reopened its state.
-                        relist.notify_one();
-                    }
-                    let news = state.blocks.has_any().then_some(Event::Blocks(BlockEvent::ReviewDue));
-                    news.into_iter().collect()
-                });
+                // The loop may have reopened its state.
+                if context.handle.query(|node| !node.state().blocks.has_synced()).await.unwrap_or_default() {
+                    relist.notify_one();
+                }
+                feed(&context, BlockEvent::ReviewDue);
             }
         }
     }
@@ -195,7 +191,7 @@ async fn release(context: Context, name: String, uid: String) {
 }
 
 fn feed(context: &Context, news: BlockEvent) {
-    context.handle.feed(move |_| vec![Event::Blocks(news)]);
+    context.handle.submit(Event::Blocks(news));
     context.network_inputs.changed.notify_one();
     context.overlay_changed.notify_one();
 }

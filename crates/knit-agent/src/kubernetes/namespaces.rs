@@ -18,7 +18,7 @@ pub(super) async fn run(context: Context) {
         handle(&mut known, seen);
         let namespaces = known.clone();
         // Fed unconditionally: only the loop knows whether it changed.
-        context.handle.feed(move |_| vec![Event::Namespaces(namespaces)]);
+        context.handle.submit(Event::Namespaces(namespaces));
     };
     let api: Api<Namespace> = Api::all(context.client.clone());
     knit_kube::watch("namespaces", api, watcher::Config::default(), feed).await;

@@ -119,7 +119,7 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
             nodes.iter().filter(|(_, known)| known.is_ready).map(|(name, _)| name.clone()).collect();
         let Some(mut own) = nodes.remove(&*context.node) else { continue };
         // Fed unconditionally: the loop may have reopened its state.
-        context.handle.feed(move |_| vec![Event::ReadyNodes(ready)]);
+        context.handle.submit(Event::ReadyNodes(ready));
         if !context.network_inputs.are_pools_known.load(Ordering::Relaxed) {
             not_ready(&context, "waiting for the list of address pools");
             continue;
@@ -181,7 +181,7 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
 async fn ranges(context: &Context, given: Vec<IpNet>) -> Result<PodRanges, Problem> {
     let node = context.node.to_string();
     // The loop may have reopened its state.
-    context.handle.feed(move |_| vec![Event::Blocks(blocks::BlockEvent::UsePools { node })]);
+    context.handle.submit(Event::Blocks(blocks::BlockEvent::UsePools { node }));
     context.handle.query(move |node| node.state().ranges(&given)).await
 }
 

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use knit_engine::Event;
 use knit_engine::overlay::Underlay;
 use tokio::time::timeout;
 
@@ -43,6 +44,6 @@ pub(super) async fn run(context: Context, profile: Profile, config: ClusterNetwo
         };
         let underlay =
             Underlay { reserved_vni: config.vxlan.vni, port: config.vxlan.port, endpoints, nodes: all };
-        context.handle.feed(move |state| state.underlay_event(underlay).into_iter().collect());
+        context.handle.submit(Event::Underlay(underlay));
     }
 }

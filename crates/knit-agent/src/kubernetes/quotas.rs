@@ -170,10 +170,7 @@ async fn claim(context: &Context, quota: &NetworkQuota) -> kube::Result<()> {
         let written = api.patch_status(&key.name, &params, &Patch::Merge(&patch)).await?;
         context.quotas.store(written);
     }
-    context.handle.feed({
-        let quota = key.clone();
-        move |_| vec![Event::QuotaGranted { quota, counts: target }]
-    });
+    context.handle.submit(Event::QuotaGranted { quota: key.clone(), counts: target });
     if context.quotas.claimed().insert(key, needed) != Some(needed) {
         context.pods_changed.notify_one();
     }

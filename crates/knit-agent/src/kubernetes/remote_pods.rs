@@ -77,7 +77,7 @@ fn locked(fed: &FedAddresses) -> MutexGuard<'_, BTreeMap<String, BTreeSet<IpAddr
 /// Feeds the addresses unconditionally: only the loop knows whether they changed.
 fn feed(context: &Context, namespace: &str, addresses: &BTreeSet<IpAddr>) {
     let (namespace, addresses) = (namespace.to_owned(), addresses.clone());
-    context.handle.feed(move |_| vec![Event::RemotePods { namespace, addresses }]);
+    context.handle.submit(Event::RemotePods { namespace, addresses });
 }
 
 /// The addresses of each pod on other nodes, by the pod's name.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use knit_engine::{Event, Unit};
+use knit_engine::Event;
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{self, Api};
 use knit_kube::{WatchUpdate, watch_with_errors};
@@ -65,11 +65,8 @@ async fn watch(context: Context, secrets: Arc<ApiSecrets>, name: SecretName) {
         if !secrets.set(&name, state) {
             return;
         }
-        let name = name.clone();
-        context.handle.feed(move |state| {
-            let units = state.required_secrets().remove(&name).unwrap_or_default();
-            vec![Event::ResyncUnits(units.into_iter().map(Unit::Sandbox).collect())]
-        });
+        let (namespace, name) = name.clone();
+        context.handle.submit(Event::SecretChanged { namespace, name });
         context.pods_changed.notify_one();
     })
     .await;

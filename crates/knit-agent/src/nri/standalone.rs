@@ -26,23 +26,11 @@ impl PodRegistry for StandaloneRegistry {
     }
 
     fn sandbox_started(&self, id: SandboxId, pod: Pod, running: RunningSandbox) {
-        self.handle.feed(move |state| {
-            let new = sandbox(id, &running, &pod);
-            let known = state.sandboxes.get(&new.id);
-            match known {
-                // Its labels may have been changed with `knit sandbox label`.
-                Some(known) if known.instance == new.instance => Vec::new(),
-                Some(known) => vec![Event::SandboxRemoved(known.id.clone()), Event::SandboxUpdated(new)],
-                None => vec![Event::SandboxUpdated(new)],
-            }
-        });
+        self.handle.submit(Event::SandboxStarted(sandbox(id, &running, &pod)));
     }
 
     fn sandbox_removed(&self, id: SandboxId) {
-        self.handle.feed(move |state| {
-            let is_known = state.sandboxes.contains_key(&id);
-            if is_known { vec![Event::SandboxRemoved(id)] } else { Vec::new() }
-        });
+        self.handle.submit(Event::SandboxRemoved(id));
     }
 
     /// Removed sandboxes are detected by their namespaces.

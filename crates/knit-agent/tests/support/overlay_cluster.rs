@@ -173,9 +173,7 @@ spec: {{interfaceName: blue0, network: blue}}
                     .map(|other| (NAMES[other].to_owned(), vec![address(self.over_ipv6, other)]))
                     .collect(),
             };
-            if let Some(event) = self.members[at].node.state().underlay_event(underlay) {
-                self.handle(at, event);
-            }
+            self.handle(at, Event::Underlay(underlay));
         }
     }
 

@@ -152,6 +152,9 @@ fn requeue_waiting(state: &mut State, pool: &PoolKey) {
 
 /// Returns blocks that were already empty at the last review. From now on this node does not use them.
 fn review(state: &mut State, effects: &mut Effects) {
+    if !state.blocks.has_any() {
+        return;
+    }
     pools::count_review(state);
     let is_empty = |block: &&Block| {
         let network = block.pool_key().map(|pool| pool.addresses_of()).unwrap_or_default();

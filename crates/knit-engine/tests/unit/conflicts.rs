@@ -74,6 +74,23 @@ fn names_are_unique_also_when_all_are_created_at_once() {
 }
 
 #[test]
+fn a_started_sandbox_keeps_its_labels_unless_it_is_another_instance() {
+    let mut node = two_pods();
+    let labelled = |label: &str, cookie: u64| {
+        let mut started = sandbox("a", 2_841_804, "cnf", label);
+        started.instance.cookie = cookie;
+        started
+    };
+    node.handle(Event::SandboxUpdated(labelled("y", 7)));
+    node.handle(Event::ObjectApplied(sample("o", "x")));
+    // Reported again by a runtime that does not know the new label.
+    node.handle(Event::SandboxStarted(labelled("x", 7)));
+    assert!(node.link("a", "pc02841804").is_none());
+    node.handle(Event::SandboxStarted(labelled("x", 8)));
+    assert!(node.link("a", "pc02841804").is_some());
+}
+
+#[test]
 fn network_moved_to_another_bridge_keeps_its_address() {
     let mut node = two_pods();
     let on = |bridge: &str| object("Veth", "cnf", "net", vec![veth("x", "n", bridge, "10.0.0.0/24")]);

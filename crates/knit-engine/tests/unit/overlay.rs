@@ -102,8 +102,7 @@ fn bridge_mac_is_the_same_on_all_nodes_and_mtu_fits_the_tunnel() {
     // A changed underlay MTU updates everything.
     let mut jumbo = underlay(0, 2);
     jumbo.endpoints[0].mtu = 9_000;
-    let event = cluster.nodes[0].state.underlay_event(jumbo).unwrap();
-    cluster.nodes[0].handle(event);
+    cluster.nodes[0].handle(Event::Underlay(jumbo));
     assert_eq!(cluster.nodes[0].link("p1", "net1").unwrap().attrs.mtu, Some(8950));
     // A stated MTU is used, with a warning if it does not fit.
     cluster.update_underlay(0);

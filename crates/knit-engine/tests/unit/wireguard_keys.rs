@@ -55,12 +55,15 @@ fn missing_secret_creates_nothing_and_keeps_the_existing_interface() {
     assert_eq!(node.link("a", "wg0"), None);
 
     node.secrets.insert(from.clone());
-    node.handle(Event::Resync);
+    let changed = |name: &str| Event::SecretChanged { namespace: "default".into(), name: name.into() };
+    node.handle(changed("others"));
+    assert_eq!(node.problems("t"), [problem]);
+    node.handle(changed("keys"));
     assert_eq!(node.problems("t"), Vec::<String>::new());
     let link = node.link("a", "wg0").unwrap();
 
     node.secrets.clear();
-    node.handle(Event::Resync);
+    node.handle(changed("keys"));
     assert_eq!(node.problems("t"), [problem]);
     assert_eq!(node.link("a", "wg0").unwrap(), link);
 

@@ -150,9 +150,7 @@ impl BlockCluster {
     /// Gives a node the addresses of all nodes, as the agent does when blocks change.
     pub fn update_underlay(&mut self, node: usize) {
         let underlay = underlay(node, self.nodes.len());
-        if let Some(event) = self.nodes[node].state.underlay_event(underlay) {
-            self.nodes[node].handle(event);
-        }
+        self.nodes[node].handle(Event::Underlay(underlay));
     }
 
     /// Adds a pod with this label.
