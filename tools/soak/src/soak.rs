@@ -1,9 +1,11 @@
 //! `cargo xtask soak`: random actions and failures on a real cluster for a given time. In the end everything is deleted, and no
-//! link, address, route, rule, nftables table or qdisc may be left on nodes and in pods, and no state in the API or in agents.
+//! link, address, route, rule, nftables table or qdisc may be left on nodes and in pods, and no state in the API or in agents;
+//! and a replay of everything that entered the agents' decisions must lead to the same decisions.
 
 mod action;
 mod executor;
 mod kernel_snapshot;
+mod recording;
 mod teardown;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use clap::Args;
 
 use self::action::{ActionGenerator, PODS};
 use self::executor::{Executor, Outcome};
+use self::recording::Recording;
 use self::teardown::Baseline;
 use crate::harness::{KnitCluster, pods};
 use knit_dev::process;
@@ -61,6 +64,7 @@ fn random_seed() -> u64 {
 }
 
 fn soak(knit: &KnitCluster, seed: u64, minutes: f64) -> Result<()> {
+    let recording = Recording::start(knit)?;
     // The namespace of an earlier run with the same seed may still be terminating.
     let namespace = format!("soak-{seed}-{}", std::process::id());
     pods::create_namespace(knit, &namespace)?;
@@ -76,6 +80,8 @@ fn soak(knit: &KnitCluster, seed: u64, minutes: f64) -> Result<()> {
     teardown::settle(&executor)?;
     let usage = teardown::delete_and_check(&executor, &before)?;
     drop(cleanup);
+    recording.replay()?;
+    drop(recording);
     for (what, (done, rejected)) in done {
         println!(
             "{done:6} {what}{}",

@@ -25,4 +25,6 @@ fn random_changes_and_failures_for_a_minute_leave_nothing_behind() {
     assert!(output.status.success(), "{}", text(&output));
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("nothing is left"), "{printed}");
+    let replayed = printed.lines().filter(|line| line.ends_with(" 0 inputs with different decisions"));
+    assert_eq!(replayed.count(), 2, "both agents replay to the same decisions: {printed}");
 }
