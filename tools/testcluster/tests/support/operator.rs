@@ -65,13 +65,28 @@ fn foreign_state(nodes: &[&str]) -> String {
             all.push_str(&format!("# {node}: {}\n", args.join(" ")));
             // Rules of Knit change; rules for IPv6 links follow the pods of the main CNI plugin.
             let is_foreign = |line: &&str| !line.contains("lookup 7500") && !line.contains("fe80::/64");
-            let text = on_node(node, args);
+            let text = without_own_tables(&on_node(node, args));
             all.extend(
                 text.lines().filter(is_foreign).map(|line| format!("{}\n", without_volatile_fields(line))),
             );
         }
     }
     all
+}
+
+/// A listing of nftables without Knit's own tables.
+fn without_own_tables(ruleset: &str) -> String {
+    let mut is_own = false;
+    let mut kept = String::new();
+    for line in ruleset.lines() {
+        is_own |= line.starts_with("table ") && line.ends_with(" knit {");
+        if !is_own {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+        is_own &= line != "}";
+    }
+    kept
 }
 
 /// The state that Knit must not change, once it is stable: pods and Services of earlier tests may still be terminating.
