@@ -72,18 +72,20 @@ impl Knit {
     /// Adds objects of other namespaces, which select no pod of this node.
     pub fn add_foreign_objects(&mut self, folder: &Path, count: usize) -> Result<()> {
         let manifest = folder.join("foreign.yaml");
-        let objects = (0..count).map(|number| {
-            let namespace = number / 10;
-            let (second, third) = (number / 250, number % 250);
-            format!(
-                "---\napiVersion: podnetwork.opdev.io/v1alpha1\nkind: Veth\n\
-                 metadata: {{ name: net{number}, namespace: tenant{namespace} }}\n\
-                 spec: {{ interfaceName: net1, master: br{number}, cidr: 10.{}.{third}.0/24 }}\n",
-                100 + second
-            )
-        });
-        std::fs::write(&manifest, objects.collect::<String>()).context("cannot write the objects")?;
-        self.node.apply(standalone::read_objects(&manifest)?, "bench")?;
+        let numbers: Vec<usize> = (0..count).collect();
+        // A file has at most 1,024 objects.
+        for part in numbers.chunks(1_000) {
+            let objects = part.iter().map(|number| {
+                let (namespace, second, third) = (number / 10, 100 + number / 250, number % 250);
+                format!(
+                    "---\napiVersion: podnetwork.opdev.io/v1alpha1\nkind: Veth\n\
+                     metadata: {{ name: net{number}, namespace: tenant{namespace} }}\n\
+                     spec: {{ interfaceName: net1, master: br{number}, cidr: 10.{second}.{third}.0/24 }}\n"
+                )
+            });
+            std::fs::write(&manifest, objects.collect::<String>()).context("cannot write the objects")?;
+            self.node.apply(standalone::read_objects(&manifest)?, "bench")?;
+        }
         Ok(())
     }
 
