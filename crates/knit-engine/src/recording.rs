@@ -1,4 +1,4 @@
-//! Recordings: everything that entered the engine of one node, in order, so that its decisions can be made again elsewhere.
+//! Recordings of the inputs of one node's engine, in order. A replay on any machine makes the same decisions.
 //!
 //! The engine has no other inputs than a state, events and their times, so a replay of a recording leads to the same effects. Keys of
 //! links and tokens of extensions never enter the engine: it knows public keys and digests only.

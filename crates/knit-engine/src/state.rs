@@ -475,7 +475,8 @@ impl StoredObject {
         ObjectKey::of(&self.object)
     }
 
-    /// Whether an API server has it, or a pod's annotation there. An object without intents may be of either kind.
+    /// Whether an API server stores the object, or the pod whose annotation it stands for. `false` for an object without
+    /// intents: its origin is unknown.
     pub fn is_kept_by_api_server(&self) -> bool {
         let is_of_api =
             |intent: &Intent| matches!(intent.origin.dialect, Dialect::Kubernetes | Dialect::Annotation);

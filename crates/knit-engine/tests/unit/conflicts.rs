@@ -197,7 +197,7 @@ fn an_object_that_cannot_be_satisfied_costs_nothing_but_its_own_pods() {
     assert_eq!(observed(Event::ObjectApplied(orphan("a", "eth9"))), ["sandbox a"]);
     // A change in its namespace may solve the problem; one in another namespace cannot.
     let change = |namespace: &str| {
-        let specs = vec![veth("nobody", "w", "br2", "10.2.0.0/24")];
+        let specs = vec![veth("no-such-pod", "w", "br2", "10.2.0.0/24")];
         Event::ObjectApplied(object("Veth", namespace, "new", specs))
     };
     assert_eq!(observed(change("cnf")), ["sandbox a"]);
