@@ -50,10 +50,11 @@ impl Socket {
     }
 
     /// Sends requests with a single reply each, many in a datagram, and returns what `decode` returns for each reply;
-    /// `None` for those that the kernel answers with "not found".
+    /// `None` for those that the kernel rejects with one of these errors.
     pub fn request_each<T>(
         &mut self,
         messages: &[Message],
+        absent: &[Errno],
         mut decode: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Vec<Option<T>>> {
         self.grow_buffer();
@@ -77,7 +78,7 @@ impl Socket {
                         Some(Ok(())) => None,
                         Some(Err(rejection)) => {
                             let error = rejection.with_context(part[index].context().clone());
-                            if error.errno() != Some(Errno::ENOENT) {
+                            if !error.errno().is_some_and(|errno| absent.contains(&errno)) {
                                 rejected.get_or_insert(error);
                             }
                             None

@@ -8,6 +8,7 @@ use knit_model::filter::{
     BaseChain, ChainType, ElementData, ElementKey, Filter, FilterChain, FilterSet, FilterTable, Hook,
     TableFamily, TableKey,
 };
+use nix::errno::Errno;
 
 use super::constants::*;
 use super::{encode, expression, set};
@@ -58,31 +59,37 @@ fn try_observe(socket: &mut Socket, query: &FilterQuery) -> Result<Filter> {
     for (key, name) in &query.sets {
         filter.elements.extend(all_elements(socket, key, name)?);
     }
-    let mut declarations: BTreeMap<(&TableKey, &str), Option<FilterSet>> = BTreeMap::new();
-    for key in &query.elements {
-        if let Entry::Vacant(unknown) = declarations.entry((&key.table, key.set.as_str())) {
-            unknown.insert(declaration(socket, &key.table, &key.set)?);
-        }
-    }
-    let requested: Vec<(&ElementKey, &FilterSet)> = query
-        .elements
-        .iter()
-        .filter_map(|key| Some((key, declarations[&(&key.table, key.set.as_str())].as_ref()?)))
-        // The kernel rejects a key of another length; a set of other keys does not have it.
-        .filter(|(key, declaration)| set::has_key_types(declaration, &key.key))
-        .collect();
-    let messages: Vec<Message> = requested.iter().map(|(key, _)| encode::get_element(key)).collect();
-    let found = socket.request_each(&messages, |body| {
+    add_elements(socket, &query.elements, &mut filter)?;
+    Ok(filter)
+}
+
+/// Adds the elements that exist, all requested in one datagram. The declaration of a set is needed only to decode the data
+/// of a map.
+fn add_elements(socket: &mut Socket, keys: &BTreeSet<ElementKey>, filter: &mut Filter) -> Result<()> {
+    let messages: Vec<Message> = keys.iter().map(encode::get_element).collect();
+    // The kernel rejects a key of another length than the set's: such an element does not exist.
+    let found = socket.request_each(&messages, &[Errno::ENOENT, Errno::EINVAL], |body| {
         let (_, attributes) = NetfilterHeader::split(body)?;
         Some(set::decode_elements(attributes))
     })?;
-    for ((key, declaration), raw) in requested.into_iter().zip(found) {
-        let mut elements = set::elements_of(declaration, raw.unwrap_or_default()).into_iter();
-        if let Some((_, data)) = elements.find(|(found, _)| *found == key.key) {
+    let mut declarations: BTreeMap<(&TableKey, &str), Option<FilterSet>> = BTreeMap::new();
+    for (key, raw) in keys.iter().zip(found) {
+        let Some(raw) = raw.into_iter().flatten().find(|raw| raw.has_key(&key.key)) else { continue };
+        let data = match raw.plain_data() {
+            Some(data) => Some(data),
+            None => {
+                let set = match declarations.entry((&key.table, key.set.as_str())) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(unknown) => unknown.insert(declaration(socket, &key.table, &key.set)?),
+                };
+                set.as_ref().and_then(|set| raw.data_in(set))
+            }
+        };
+        if let Some(data) = data {
             filter.add(key.clone(), data);
         }
     }
-    Ok(filter)
+    Ok(())
 }
 
 /// The structure of a table; `None` if it does not exist.

@@ -88,12 +88,6 @@ fn is_concatenated_range(set: &FilterSet) -> bool {
     set.intervals && set.key.len() > 1
 }
 
-/// Whether the parts of a key are as long as the set's.
-pub(super) fn has_key_types(set: &FilterSet, key: &[KeyPart]) -> bool {
-    let length = |part: &KeyPart| part.bounds().0.bytes().len();
-    key.iter().map(length).eq(set.key.iter().map(|part| part.length()))
-}
-
 /// Writes the declaration of a set. `id` is unique in the transaction.
 pub(super) fn encode_set(name: &str, set: &FilterSet, id: u32, message: &mut Message) {
     let mut flags = 0;
@@ -209,6 +203,35 @@ enum RawData {
     Verdict(knit_model::filter::rule::Verdict),
 }
 
+impl RawElement {
+    /// Whether this is the element with this key.
+    pub(super) fn has_key(&self, key: &[KeyPart]) -> bool {
+        let first = encode_values(key.iter().map(|part| part.bounds().0));
+        let last = || encode_values(key.iter().map(|part| part.bounds().1));
+        self.key == first && self.key_end.as_ref().is_none_or(|end| *end == last())
+    }
+
+    /// Its data, if no declaration is needed to decode it.
+    pub(super) fn plain_data(&self) -> Option<ElementData> {
+        match &self.data {
+            None => Some(ElementData::Key),
+            Some(RawData::Verdict(verdict)) => Some(ElementData::Verdict(verdict.clone())),
+            Some(RawData::Bytes(_)) => None,
+        }
+    }
+
+    /// Its data in a set; `None` if it is of another type than the set's.
+    pub(super) fn data_in(&self, set: &FilterSet) -> Option<ElementData> {
+        match (&self.data, &set.data) {
+            (Some(RawData::Bytes(bytes)), Some(MapData::Values(types))) => {
+                Some(ElementData::Values(decode_values(types, bytes)?))
+            }
+            (Some(RawData::Bytes(_)), _) => Some(ElementData::Key),
+            _ => self.plain_data(),
+        }
+    }
+}
+
 /// Reads the elements of a message.
 pub(super) fn decode_elements(attributes: Attributes<'_>) -> Vec<RawElement> {
     let Some(list) = attributes.first(NFTA_SET_ELEM_LIST_ELEMENTS) else { return Vec::new() };
@@ -232,13 +255,6 @@ fn decode_element(entry: Attributes<'_>) -> Option<RawElement> {
 
 /// The elements of a set in the model's types. Elements of other types than the set's are left out.
 pub(super) fn elements_of(set: &FilterSet, mut raw: Vec<RawElement>) -> Vec<(Vec<KeyPart>, ElementData)> {
-    let data_of = |element: &RawElement| match (&element.data, &set.data) {
-        (Some(RawData::Verdict(verdict)), _) => Some(ElementData::Verdict(verdict.clone())),
-        (Some(RawData::Bytes(bytes)), Some(MapData::Values(types))) => {
-            Some(ElementData::Values(decode_values(types, bytes)?))
-        }
-        _ => Some(ElementData::Key),
-    };
     if set.intervals && set.key.len() == 1 {
         // The end of a range sorts before the start of the next one.
         raw.sort_by(|one, other| (&one.key, !one.is_end).cmp(&(&other.key, !other.is_end)));
@@ -251,7 +267,7 @@ pub(super) fn elements_of(set: &FilterSet, mut raw: Vec<RawElement>) -> Vec<(Vec
                     Some(end) => set.key[0].decode(&before(&end.key)?)?,
                     None => set.key[0].decode(&vec![u8::MAX; start.key.len()])?,
                 };
-                Some((vec![KeyPart::Range(first, last)], data_of(start)?))
+                Some((vec![KeyPart::Range(first, last)], start.data_in(set)?))
             })
             .collect();
     }
@@ -267,7 +283,7 @@ pub(super) fn elements_of(set: &FilterSet, mut raw: Vec<RawElement>) -> Vec<(Vec
                 false => KeyPart::One(first),
             };
             let key = first.into_iter().zip(last).map(part).collect();
-            Some((key, data_of(element)?))
+            Some((key, element.data_in(set)?))
         })
         .collect()
 }
