@@ -150,7 +150,7 @@ impl ResourceKind for Gre {
             .takes(&["remote", "local"]),
     ];
     const COLUMNS: &'static [Column] = &[
-        Column { name: "GrePayload", type_: "string", path: ".spec.carries", wide: false },
+        Column { name: "Carries", type_: "string", path: ".spec.carries", wide: false },
         Column { name: "Remote", type_: "string", path: ".spec.remote", wide: false },
         Column { name: "CIDR", type_: "string", path: ".spec.cidr", wide: false },
     ];
