@@ -89,6 +89,33 @@ impl Knit {
         Ok(())
     }
 
+    /// Adds a pod with an object that can never be satisfied: its uplink does not exist.
+    pub fn add_unsatisfiable(&mut self, folder: &Path, pod: &Pod) -> Result<()> {
+        self.edit_unsatisfiable(folder, 0)?;
+        let mut sandbox = self.sandbox(pod)?;
+        sandbox.labels = [("podnetwork.opdev.io/macvlan".to_owned(), "unsatisfiable".to_owned())].into();
+        let unit = Unit::Sandbox(sandbox.id.clone());
+        self.attach(sandbox)?;
+        if !self.node.state().problems.contains_key(&unit) {
+            bail!("{unit} has no problem");
+        }
+        Ok(())
+    }
+
+    /// Edits that object. It stays unsatisfiable.
+    pub fn edit_unsatisfiable(&mut self, folder: &Path, round: usize) -> Result<()> {
+        let manifest = folder.join("unsatisfiable.yaml");
+        let mtu = 1_280 + round % 200;
+        let object = format!(
+            "apiVersion: podnetwork.opdev.io/v1alpha1\nkind: Macvlan\n\
+             metadata: {{ name: unsatisfiable, namespace: bench }}\n\
+             spec: {{ interfaceName: net2, parent: missing, cidr: 10.89.0.0/24, mtu: {mtu} }}\n"
+        );
+        std::fs::write(&manifest, object).context("cannot write the object")?;
+        self.node.apply(standalone::read_objects(&manifest)?, "bench")?;
+        Ok(())
+    }
+
     /// A new sandbox in a pod's namespace.
     pub fn sandbox(&mut self, pod: &Pod) -> Result<Sandbox> {
         self.count += 1;
