@@ -297,6 +297,7 @@ impl Config {
             resync_interval: Duration::from_secs(self.resync_seconds),
             cluster,
             chains: self.chains()?,
+            allowed_plugins: self.network_attachments.plugins(),
             cluster_network_from_api: self.profile == Profile::Primary,
             secrets: self.profile.is_in_cluster().then(Arc::default),
             has_synced: Arc::new(AtomicBool::new(!self.profile.is_in_cluster())),

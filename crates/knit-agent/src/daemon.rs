@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use knit_crds::attachments::AllowedPlugins;
 use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::InvocationResult;
 use knit_engine::plugin_chain::PluginChain;
@@ -66,6 +67,8 @@ pub struct Options {
     pub cluster_network_from_api: bool,
     /// Networks implemented by chains of CNI plugins, by name.
     pub chains: BTreeMap<String, PluginChain>,
+    /// CNI plugins that annotations of pods may run.
+    pub allowed_plugins: AllowedPlugins,
     /// Secrets from an API server; `None`: Secrets are files.
     pub secrets: Option<Arc<ApiSecrets>>,
     /// Whether all inputs have synced. Until then nothing counts as stray: an agent that lost its state would otherwise delete
@@ -130,6 +133,7 @@ pub struct Handle {
     changes: broadcast::Sender<Arc<PodChange>>,
     repairs: broadcast::Sender<RepairNotice>,
     version: watch::Receiver<u64>,
+    reopened: watch::Receiver<u64>,
     metrics: Arc<Metrics>,
     /// The next ticket of a call. Tickets are unique, also across restarts of the agent.
     next_ticket: Arc<AtomicU64>,
@@ -154,6 +158,7 @@ impl Daemon {
         let metrics = Arc::new(Metrics::default());
         let (ready, started) = channel();
         let (version_sender, version) = watch::channel(0);
+        let (reopened_sender, reopened) = watch::channel(0);
         let (ordered, orders) = mpsc::unbounded_channel();
         let channels = event_loop::Channels {
             incoming,
@@ -164,6 +169,7 @@ impl Daemon {
             extensions: extension_calls::ExtensionCaller::start(sender.clone(), Arc::clone(&metrics))?,
             sockets: socket_server::start(&sender)?,
             version: version_sender,
+            reopened: reopened_sender,
             orders: ordered,
         };
         let (folder, watches_dir) = (options.state_dir.clone(), options.objects.is_some());
@@ -184,6 +190,7 @@ impl Daemon {
             changes,
             repairs,
             version,
+            reopened,
             metrics,
             next_ticket,
             epoch,
@@ -289,6 +296,11 @@ impl Handle {
     /// A number that grows with every change of the state.
     pub fn state_version(&self) -> watch::Receiver<u64> {
         self.version.clone()
+    }
+
+    /// A number that grows when the loop has opened its state again: what was watched has to be listed again.
+    pub(crate) fn reopened(&self) -> watch::Receiver<u64> {
+        self.reopened.clone()
     }
 
     /// Secrets from an API server, if that is their source.

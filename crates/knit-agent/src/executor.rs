@@ -155,7 +155,9 @@ impl Executor {
             | Effect::InvokeExtension(_)
             | Effect::Block(_)
             | Effect::UpdateFastPath(_)
-            | Effect::OfferSockets(_) => Ok(Completion::default()),
+            | Effect::OfferSockets(_)
+            | Effect::TranslateNetworks(_)
+            | Effect::TranslateObjects { .. } => Ok(Completion::default()),
         }
     }
 

@@ -63,12 +63,14 @@ mod state_follower;
 mod status_writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use knit_crds::Object;
-use knit_engine::pods::PodIndex;
+use knit_engine::Event;
+use knit_engine::pod_annotations::DefinitionEvent;
+use knit_engine::pods::PodEvent;
 use knit_ipam::Time;
 use knit_kube::kube::Client;
 use tokio::sync::{Notify, oneshot};
@@ -83,12 +85,11 @@ struct Context {
     client: Client,
     handle: Handle,
     node: Arc<str>,
-    pods: Arc<Mutex<PodIndex>>,
     /// The reference of the monotonic clock.
     started: Instant,
     /// Wakes the container runtime watch: pods may have a new sandbox.
     sandboxes_changed: Arc<Notify>,
-    /// Wakes the status writer: pods changed without an event for the loop.
+    /// Wakes the status writer: pods changed, perhaps without a change of sandboxes.
     pods_changed: Arc<Notify>,
     /// The inputs of the cluster network's ranges.
     network_inputs: Arc<nodes::NetworkInputs>,
@@ -98,52 +99,44 @@ struct Context {
     overlay_changed: Arc<Notify>,
     /// Wakes the remote pods task: egress gateways changed.
     gateways_changed: Arc<Notify>,
-    /// Pods with Knit's readiness gate.
-    readiness_gates: Arc<readiness_gates::ReadinessGates>,
+    /// Wakes the writer of readiness gates: pods changed.
+    gates_changed: Arc<Notify>,
+    /// Wakes the writer of network status annotations: pods or definitions changed.
+    networks_changed: Arc<Notify>,
     /// Quotas and this node's claims.
     quotas: Arc<quotas::Quotas>,
-    /// NetworkAttachmentDefinitions; `None` if they are not read.
-    attachments: Option<Arc<attachments::AttachmentDefinitions>>,
     /// Number of [`informers`] that have not synced yet.
     unsynced: Arc<AtomicUsize>,
 }
 
 impl Context {
-    fn pods(&self) -> MutexGuard<'_, PodIndex> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Milliseconds of the monotonic clock.
     fn monotonic_now(&self) -> Time {
         Time(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// Feeds the loop with the events that follow from the known pods and sandboxes.
-    fn feed_pods(&self) {
-        let context = self.clone();
-        self.handle.feed(move |state| {
-            let pods = context.pods();
-            // Attachments come first, so that a new sandbox is configured in one change.
-            let mut events = attachments::events(context.attachments.as_deref(), &pods, state);
-            events.extend(pods.events(state));
-            events
-        });
+    /// Submits a change of pods. Writers that are woken query the loop after it has handled the change.
+    fn submit_pods(&self, event: PodEvent) {
+        self.handle.submit(Event::Pods(event));
+        self.wake_pod_writers();
+    }
+
+    /// Wakes the writers whose output depends on pods.
+    fn wake_pod_writers(&self) {
         self.pods_changed.notify_one();
-        if let Some(definitions) = &self.attachments {
-            definitions.changed.notify_one();
-        }
+        self.gates_changed.notify_one();
+        self.networks_changed.notify_one();
     }
 }
 
 /// Starts all watches. They run as long as the async runtime of the calling task.
 pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     let client = knit_kube::connect(named(&config.kubeconfig)).await?;
-    let read = &config.network_attachments;
+    let reads_definitions = config.network_attachments.read;
     let context = Context {
         client,
         handle: handle.clone(),
         node: config.node_name.as_str().into(),
-        pods: Arc::default(),
         started: Instant::now(),
         sandboxes_changed: Arc::default(),
         pods_changed: Arc::default(),
@@ -151,11 +144,11 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         nodes: Arc::default(),
         overlay_changed: Arc::default(),
         gateways_changed: Arc::default(),
-        readiness_gates: Arc::default(),
+        gates_changed: Arc::default(),
+        networks_changed: Arc::default(),
         quotas: Arc::default(),
-        attachments: read.read.then(|| Arc::new(attachments::AttachmentDefinitions::new(read.plugins()))),
         // One for each kind, the pods, the container runtime, and the NetworkAttachmentDefinitions.
-        unsynced: Arc::new(AtomicUsize::new(Object::kinds().len() + 2 + usize::from(read.read))),
+        unsynced: Arc::new(AtomicUsize::new(Object::kinds().len() + 2 + usize::from(reads_definitions))),
     };
     tracing::info!(node = config.node_name, "watching the API server and the container runtime");
     let (known, blocks_known) = oneshot::channel();
@@ -173,7 +166,7 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     tokio::spawn(async move {
         // Without its blocks, an agent that lost its state would reject the addresses of running pods.
         let _ = blocks_known.await;
-        start_watches(&context, runtime);
+        start_watches(&context, runtime, reads_definitions);
         if let Some(socket) = nri {
             tokio::spawn(container_start::run(context, socket));
         }
@@ -181,15 +174,17 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     Ok(())
 }
 
-fn start_watches(context: &Context, runtime: Option<PathBuf>) {
+fn start_watches(context: &Context, runtime: Option<PathBuf>, reads_definitions: bool) {
     for kind in Object::kinds() {
         tokio::spawn(objects::run(context.clone(), kind));
     }
     tokio::spawn(pods::run(context.clone()));
     tokio::spawn(runtime::run(context.clone(), runtime));
-    if let Some(definitions) = &context.attachments {
-        tokio::spawn(attachments::run(context.clone(), Arc::clone(definitions)));
-        tokio::spawn(network_status::run(context.clone(), Arc::clone(definitions)));
+    if reads_definitions {
+        tokio::spawn(attachments::run(context.clone()));
+        tokio::spawn(network_status::run(context.clone()));
+    } else {
+        context.handle.submit(Event::Definitions(DefinitionEvent::NotRead));
     }
     if let Some(secrets) = context.handle.secrets() {
         tokio::spawn(secrets::run(context.clone(), Arc::clone(secrets)));

@@ -8,6 +8,7 @@
 #![cfg_attr(not(feature = "kubernetes"), allow(dead_code, reason = "used by the module `kubernetes`"))]
 
 mod announce;
+mod api_objects;
 pub mod capacity;
 pub mod cluster_network;
 pub mod cni;
@@ -27,6 +28,7 @@ pub mod node;
 mod nri;
 pub mod plugin_chain;
 mod pod;
+mod pod_networks;
 mod process_netns;
 mod recorder;
 pub mod run;

@@ -6,6 +6,7 @@ mod start;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
+use knit_crds::attachments::AllowedPlugins;
 use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
 use knit_engine::packet_filter::FastPathChange;
@@ -29,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Completion, Executor, Faults, Work};
 use crate::keys::KeyDir;
 use crate::recorder::Recorder;
-use crate::{host, plugin_chain, sockets};
+use crate::{api_objects, host, plugin_chain, pod_networks, sockets};
 
 /// The journal is compacted into a snapshot after this many records.
 const MAX_JOURNAL_RECORDS: u64 = 5_000;
@@ -53,6 +54,8 @@ pub struct Node {
     keeps_foreign_links: bool,
     /// Pending changes of the fast path: until they are applied, packets take the bridge.
     fast_path: Vec<FastPathChange>,
+    /// CNI plugins that annotations of pods may run.
+    allowed_plugins: AllowedPlugins,
     /// Where inputs are recorded.
     recorder: Option<Recorder>,
 }
@@ -88,6 +91,19 @@ pub struct StepResult {
     pub offers: Option<Vec<SocketListener>>,
     /// Journalled records.
     pub records: Vec<(Seq, Record)>,
+}
+
+impl StepResult {
+    /// Adds what follows from the next step.
+    fn append(&mut self, mut next: Self) {
+        self.effects.append(&mut next.effects);
+        self.changed.append(&mut next.changed);
+        self.answers.append(&mut next.answers);
+        self.invocations.append(&mut next.invocations);
+        self.orders.append(&mut next.orders);
+        self.offers = next.offers.or(self.offers.take());
+        self.records.append(&mut next.records);
+    }
 }
 
 impl Node {
@@ -146,7 +162,7 @@ impl Node {
         let mut result = StepResult::default();
         // The API server has its objects; only those of this machine have to survive a power failure here.
         let is_kept = match &event {
-            Event::Objects(_) => true,
+            Event::Objects(_) | Event::ObjectsTranslated { .. } | Event::NetworksTranslated(_) => true,
             Event::ObjectApplied(object) => object.is_kept_by_api_server(),
             Event::ObjectDeleted(key) => {
                 self.state.objects.get(key).is_some_and(StoredObject::is_kept_by_api_server)
@@ -154,6 +170,7 @@ impl Node {
             _ => false,
         };
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
+        let mut translations = Vec::new();
         for effect in self.decide(event) {
             match effect {
                 Effect::Journal(record) => {
@@ -166,6 +183,13 @@ impl Node {
                 Effect::InvokeExtension(invocation) => result.invocations.push(*invocation),
                 Effect::Block(order) => result.orders.push(order),
                 Effect::OfferSockets(offers) => result.offers = Some(offers),
+                Effect::TranslateNetworks(request) => {
+                    let plugins = &self.allowed_plugins;
+                    translations.push(pod_networks::translated(&self.state, request, plugins));
+                }
+                Effect::TranslateObjects { namespace, manifests } => {
+                    translations.push(api_objects::translated(namespace, &manifests));
+                }
                 Effect::UpdateFastPath(change) => {
                     if matches!(change, FastPathChange::All(_)) {
                         self.fast_path.clear();
@@ -181,6 +205,9 @@ impl Node {
         if let Some(unit) = observed.filter(|unit| !is_applied(unit)) {
             // Open sockets keep their namespace alive.
             self.namespaces.remove(&unit);
+        }
+        for translated in translations {
+            result.append(self.step(translated)?);
         }
         Ok(result)
     }
@@ -272,6 +299,16 @@ impl Node {
                         | Effect::UpdateFastPath(_)
                         | Effect::RerouteConnections(_) => {}
                         Effect::Block(_) => {}
+                        Effect::TranslateNetworks(request) => {
+                            queue.push_front(pod_networks::translated(
+                                &state,
+                                request,
+                                &self.allowed_plugins,
+                            ));
+                        }
+                        Effect::TranslateObjects { namespace, manifests } => {
+                            queue.push_front(api_objects::translated(namespace, &manifests));
+                        }
                         Effect::OfferSockets(offers) => queue.push_back(sockets::without_agent(&offers)),
                         Effect::RunPluginChain { command: verb, interface: chained } => {
                             let result = chained.result.clone().ok_or_else(plugin_chain::unknown_in_dry_run);
@@ -342,6 +379,11 @@ impl Node {
     /// Sets the eBPF redirect. A disabled one removes what an earlier process left.
     pub fn set_redirect(&mut self, redirect: Arc<Redirect>) {
         self.executor.set_redirect(Some(redirect));
+    }
+
+    /// Sets the CNI plugins that annotations of pods may run.
+    pub fn set_allowed_plugins(&mut self, plugins: AllowedPlugins) {
+        self.allowed_plugins = plugins;
     }
 
     /// The data path between pods of this node.

@@ -6,16 +6,15 @@
 
 mod standalone;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use knit_engine::pod_start::StartProgress;
+use knit_engine::pod_start::{PodStart, StartProgress, StartingSandbox};
 use knit_engine::pods::{Pod, RunningSandbox, sandbox};
-use knit_engine::{Event, State};
+use knit_engine::{CallId, CallResult, Event};
 use knit_model::SandboxId;
-use knit_model::sandbox::SandboxInstance;
 use knit_nri::{Error, Plugin, RuntimeInfo, serve};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -28,6 +27,8 @@ use crate::sandboxes::netns_of;
 
 /// The longest delay of a reply to the runtime.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(900);
+/// How much longer a reply may take to name the objects that are not ready.
+const PROGRESS_TIMEOUT: Duration = Duration::from_millis(20);
 /// Delay after the connection failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a starting agent waits for its informers to sync before it connects anyway.
@@ -35,22 +36,19 @@ const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it checks whether they have synced.
 const SYNC_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The registry of pods behind NRI: supplies what is known of pods and receives their sandboxes.
+/// The registry of pods behind NRI: the cluster's, or that of a machine without one.
 pub(crate) trait PodRegistry: Send + Sync + 'static {
-    /// The pod as known from the API server.
-    fn pod(&self, uid: &str) -> Option<Pod>;
-
-    /// A sandbox is running.
-    fn sandbox_started(&self, id: SandboxId, pod: Pod, running: RunningSandbox);
+    /// A starting sandbox, as the engine handles it.
+    fn starting(&self, id: SandboxId, pod: Pod, running: RunningSandbox) -> StartingSandbox;
 
     /// A sandbox was removed, or never started.
     fn sandbox_removed(&self, id: SandboxId);
 
-    /// Sandboxes may have started or stopped unnoticed. Returns whether the running ones are to be passed to `sandbox_started`.
+    /// Sandboxes may have started or stopped unnoticed. Returns whether the running ones are to be reported to the engine.
     fn connection_reset(&self) -> bool;
 
-    /// Sandboxes that wait for something other than the kernel.
-    fn waiting(&self, state: &State) -> BTreeSet<SandboxId>;
+    /// The engine has handled a starting sandbox.
+    fn started(&self);
 
     /// A pod's containers started before these objects were configured.
     fn started_early(&self, pod: Pod, objects: Vec<String>);
@@ -62,7 +60,12 @@ pub(crate) async fn run(socket: PathBuf, handle: Handle, registry: Arc<dyn PodRe
     while !handle.has_synced() && Instant::now() < until {
         sleep(SYNC_POLL_INTERVAL).await;
     }
-    let hold = Arc::new(StartHold { handle, registry, timeout: Mutex::new(REPLY_TIMEOUT) });
+    let hold = Arc::new(StartHold {
+        handle,
+        registry,
+        timeout: Mutex::new(REPLY_TIMEOUT),
+        next_call: AtomicU64::new(0),
+    });
     let mut is_away = false;
     loop {
         let Err(why) = serve(&socket, Arc::clone(&hold)).await;
@@ -88,6 +91,8 @@ struct StartHold {
     handle: Handle,
     registry: Arc<dyn PodRegistry>,
     timeout: Mutex<Duration>,
+    /// Numbers the calls of the runtime.
+    next_call: AtomicU64,
 }
 
 impl Plugin for StartHold {
@@ -105,13 +110,13 @@ impl Plugin for StartHold {
         if !self.registry.connection_reset() {
             return;
         }
-        let registry = Arc::clone(&self.registry);
+        let handle = self.handle.clone();
         // Their containers already run: not awaited.
         tokio::spawn(async move {
             for reported in pods {
                 let id = SandboxId(reported.id.clone());
                 if let Some(running) = find(&reported).await {
-                    registry.sandbox_started(id, of_runtime(reported), running);
+                    handle.submit(Event::SandboxStarted(sandbox(id, &running, &of_runtime(reported))));
                 }
             }
         });
@@ -120,16 +125,13 @@ impl Plugin for StartHold {
     async fn run_pod_sandbox(&self, reported: knit_nri::PodSandbox) {
         let started = Instant::now();
         let until = started + *self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
-        let (id, reported_pod) = (SandboxId(reported.id.clone()), of_runtime(reported.clone()));
-        let pod = self.registry.pod(&reported_pod.uid).unwrap_or_else(|| reported_pod.clone());
-        if pod.host_network || !self.is_selected(&pod).await {
-            return;
-        }
+        let (id, pod) = (SandboxId(reported.id.clone()), of_runtime(reported.clone()));
         let Some(running) = find(&reported).await else { return };
+        let sandbox = self.registry.starting(id.clone(), pod.clone(), running);
         let mut guard = EarlyStartGuard { registry: &*self.registry, pod: Some(pod.clone()) };
-        self.registry.sandbox_started(id.clone(), reported_pod, running);
-        let progress = self.wait(&id, until).await;
+        let progress = self.wait(&id, sandbox, until).await;
         guard.pod = None;
+        self.registry.started();
         tracing::debug!(
             pod = pod.name,
             namespace = pod.namespace,
@@ -145,13 +147,9 @@ impl Plugin for StartHold {
         if let Some(result) = result {
             self.handle.metrics().started(result, started.elapsed());
         }
-        match progress {
-            // What completes from now on is late.
-            StartProgress::InProgress(objects) => self.registry.started_early(pod, objects),
-            StartProgress::Ready | StartProgress::Blocked(_) => {
-                self.handle.submit(Event::ContainersStarting(id))
-            }
-            StartProgress::NothingRequested => {}
+        // What completes from now on is late.
+        if let StartProgress::InProgress(objects) = progress {
+            self.registry.started_early(pod, objects);
         }
     }
 
@@ -161,42 +159,22 @@ impl Plugin for StartHold {
 }
 
 impl StartHold {
-    /// Whether any object selects the pod. Most pods are not selected and start at once.
-    async fn is_selected(&self, pod: &Pod) -> bool {
-        let unknown_netns = RunningSandbox {
-            uid: pod.uid.clone(),
-            instance: SandboxInstance { boot: String::new(), cookie: 0 },
-            netns: String::new(),
-            number: 0,
-        };
-        let probe = sandbox(SandboxId(String::new()), &unknown_netns, pod);
-        let query = self.handle.query(move |node| node.state().objects_selecting(&probe).next().is_some());
-        query.await.unwrap_or(false)
-    }
-
-    /// Waits until a pod is complete or blocked, or until the timeout.
-    async fn wait(&self, id: &SandboxId, until: Instant) -> StartProgress {
-        let mut version = self.handle.state_version();
-        loop {
-            version.mark_unchanged();
-            let (id, registry) = (id.clone(), Arc::clone(&self.registry));
-            let query = self.handle.query(move |node| {
-                let state = node.state();
-                state.start_progress(&id, &registry.waiting(state))
-            });
-            // A loop that is busy for this long counts as late.
-            let progress = match timeout_at(until, query).await {
-                Ok(Ok(progress)) => progress,
-                Ok(Err(_)) => return StartProgress::NothingRequested,
-                Err(_) => return StartProgress::InProgress(Vec::new()),
-            };
-            if !matches!(progress, StartProgress::InProgress(_)) {
-                return progress;
-            }
-            match timeout_at(until, version.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return progress,
-            }
+    /// Waits until a pod is complete or blocked, or until the timeout. Most pods request nothing and start at once.
+    async fn wait(&self, id: &SandboxId, sandbox: StartingSandbox, until: Instant) -> StartProgress {
+        let call = CallId(format!("nri-{}-{}", id.0, self.next_call.fetch_add(1, Ordering::Relaxed)));
+        let start = PodStart { call: call.clone(), id: id.clone(), sandbox };
+        let result = self.handle.call(call, Event::PodStarting(Box::new(start)), |_, result| result);
+        match timeout_at(until, result).await {
+            Ok(Ok(CallResult::PodStarted(progress))) => return progress,
+            Ok(Ok(_) | Err(_)) => return StartProgress::NothingRequested,
+            Err(_) => {}
+        }
+        let id = id.clone();
+        let progress = self.handle.query(move |node| node.state().start_progress(&id));
+        // A loop that is busy for this long counts as late.
+        match timeout_at(until + PROGRESS_TIMEOUT, progress).await {
+            Ok(Ok(StartProgress::InProgress(objects))) => StartProgress::InProgress(objects),
+            _ => StartProgress::InProgress(Vec::new()),
         }
     }
 }

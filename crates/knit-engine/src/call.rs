@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use device::RequestedDevice;
 pub use ranges::RangeRequest;
 
+use crate::pod_start::StartProgress;
 use crate::state::ObjectKey;
 
 /// The object kind under which attachments are listed as requesters.
@@ -286,6 +287,8 @@ pub enum CallResult {
     Collected(Vec<GcResult>),
     /// CNI plugins attached the interface.
     ChainAttached,
+    /// The pod's networks are ready, or waiting longer does not help.
+    PodStarted(StartProgress),
     /// The network namespace exists.
     Netns(ManagedNetns),
     /// The extension is registered.

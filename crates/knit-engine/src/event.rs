@@ -25,6 +25,9 @@ use crate::objects::ObjectEvent;
 use crate::overlay::Underlay;
 use crate::packet_filter::{FastPathChange, Rerouted};
 use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
+use crate::pod_annotations::{DefinitionEvent, NetworksRequest, TranslatedNetworks};
+use crate::pod_start::PodStart;
+use crate::pods::PodEvent;
 use crate::sockets::{ListenerResult, SocketListener};
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, StoredObject, UnitState};
 
@@ -53,6 +56,13 @@ pub enum Event {
     ObjectDeleted(ObjectKey),
     /// A list or watch result of an API server.
     Objects(Box<ObjectEvent>),
+    /// The result of [`Effect::TranslateObjects`].
+    ObjectsTranslated {
+        /// The namespace.
+        namespace: String,
+        /// Its objects. Those that cannot be translated are left out.
+        objects: Vec<StoredObject>,
+    },
     /// A Secret with keys of interfaces changed.
     SecretChanged {
         /// Its namespace.
@@ -66,8 +76,14 @@ pub enum Event {
     SandboxUpdated(Sandbox),
     /// A sandbox is gone.
     SandboxRemoved(SandboxId),
-    /// The first container of a sandbox is about to start: everything ready by now was attached before it.
-    ContainersStarting(SandboxId),
+    /// Pods of this node changed, at the API server or in the container runtime.
+    Pods(PodEvent),
+    /// The runtime starts a pod and waits until its networks are ready.
+    PodStarting(Box<PodStart>),
+    /// NetworkAttachmentDefinitions changed.
+    Definitions(DefinitionEvent),
+    /// The result of [`Effect::TranslateNetworks`].
+    NetworksTranslated(Box<TranslatedNetworks>),
     /// The kernel state requested for a unit.
     Observed {
         /// The unit.
@@ -267,6 +283,15 @@ pub enum Effect {
         /// The interface, with all parameters of the plugins.
         interface: Box<ChainedInterface>,
     },
+    /// Translate the manifests of a namespace's objects and reply with [`Event::ObjectsTranslated`], before any other event.
+    TranslateObjects {
+        /// The namespace.
+        namespace: String,
+        /// The manifests, as JSON.
+        manifests: Vec<String>,
+    },
+    /// Translate the networks in a pod's annotation and reply with [`Event::NetworksTranslated`], before any other event.
+    TranslateNetworks(NetworksRequest),
     /// Claim or return a block.
     Block(blocks::BlockRequest),
     /// Send the result of a call to its caller.

@@ -36,6 +36,7 @@ pub mod state;
 mod status;
 mod step;
 pub mod unit_state;
+pub mod unused_objects;
 
 pub use attachments::Attachments;
 pub use call::{AttachRequest, Attachment, CallId, CallResult, DetachRequest};

@@ -6,6 +6,7 @@ use knit_model::provenance::Dialect;
 use serde::{Deserialize, Serialize};
 
 use crate::state::{ObjectKey, State, StoredObject};
+use crate::unused_objects::sort_by_creation;
 
 /// A list or watch result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,6 +32,11 @@ pub enum ObjectEvent {
 pub(crate) enum ObjectChange {
     Applied(Box<StoredObject>),
     Deleted(ObjectKey),
+    /// These are all objects of a kind.
+    Listed {
+        kind: String,
+        keys: BTreeSet<ObjectKey>,
+    },
 }
 
 impl ObjectEvent {
@@ -45,23 +51,26 @@ impl ObjectEvent {
                     .filter(|(key, object)| key.kind == kind && is_from_api(object) && !keys.contains(*key));
                 let mut changes: Vec<ObjectChange> =
                     gone.map(|(key, _)| ObjectChange::Deleted(key.clone())).collect();
-                let changed = objects.into_iter().filter(|object| is_new(state, object));
-                changes.extend(changed.map(|object| ObjectChange::Applied(Box::new(object))));
+                let mut changed: Vec<StoredObject> =
+                    objects.into_iter().filter(|object| is_new(state, object)).collect();
+                sort_by_creation(&mut changed);
+                changes.extend(changed.into_iter().map(|object| ObjectChange::Applied(Box::new(object))));
+                changes.push(ObjectChange::Listed { kind, keys });
                 changes
             }
             Self::Applied(object) if is_new(state, &object) => vec![ObjectChange::Applied(object)],
             Self::Applied(_) => Vec::new(),
-            Self::Deleted(key) if state.objects.contains_key(&key) => vec![ObjectChange::Deleted(key)],
-            Self::Deleted(_) => Vec::new(),
+            Self::Deleted(key) => vec![ObjectChange::Deleted(key)],
         }
     }
 }
 
 /// A spec changes only with its generation. An old list may arrive after a newer watch event.
 fn is_new(state: &State, object: &StoredObject) -> bool {
-    state.objects.get(&object.key()).is_none_or(|known| {
-        known.object.uid != object.object.uid || known.object.generation < object.object.generation
-    })
+    let key = object.key();
+    let used = state.objects.get(&key).map(|known| (known.object.uid.as_str(), known.object.generation));
+    let known = used.or_else(|| state.unused_objects.version(&key));
+    known.is_none_or(|(uid, generation)| uid != object.object.uid || generation < object.object.generation)
 }
 
 /// Whether the object belongs to the API server: the cluster network, for example, belongs to Knit.
@@ -99,6 +108,7 @@ mod tests {
         let change = |change: &ObjectChange| match change {
             ObjectChange::Applied(object) => format!("+{}.{}", object.object.name, object.object.generation),
             ObjectChange::Deleted(key) => format!("-{}", key.name),
+            ObjectChange::Listed { keys, .. } => format!("={}", keys.len()),
         };
         changes.iter().map(change).collect()
     }
@@ -115,7 +125,7 @@ mod tests {
         }
         let list =
             listed(vec![object("same", "1", 3), object("newer", "2", 2), object("first", "4", 1)], vec![]);
-        assert_eq!(changes(&list.changes(&state)), ["-gone", "+newer.2", "+first.1"]);
+        assert_eq!(changes(&list.changes(&state)), ["-gone", "+first.1", "+newer.2", "=3"]);
     }
 
     #[test]
@@ -124,7 +134,7 @@ mod tests {
         let known = object("broken", "1", 1);
         let key = known.key();
         state.record(&Record::ObjectApplied(Box::new(known)));
-        assert_eq!(changes(&listed(vec![], vec![key]).changes(&state)), [""; 0]);
+        assert_eq!(changes(&listed(vec![], vec![key]).changes(&state)), ["=1"]);
     }
 
     #[test]
@@ -135,6 +145,5 @@ mod tests {
         assert_eq!(applied(object("a", "1", 4)), [""; 0]);
         assert_eq!(applied(object("a", "1", 5)), [""; 0]);
         assert_eq!(applied(object("a", "2", 1)), ["+a.1"]);
-        assert_eq!(changes(&ObjectEvent::Deleted(object("b", "1", 1).key()).changes(&state)), [""; 0]);
     }
 }

@@ -267,6 +267,9 @@ fn inspected(
 }
 
 fn cancelled(state: &mut State, call: &CallId, ticket: u64, effects: &mut Effects) {
+    if state.pod_starts.remove(call).is_some() {
+        return;
+    }
     let Some(waiting) = state.pending_calls.waiting.get_mut(call) else {
         return roll_back_unacknowledged(state, call, ticket, effects);
     };

@@ -1,21 +1,44 @@
 //! Pod start: what the runtime waits for before it starts containers, readiness gates, and what was attached before
 //! the first container started.
 //!
-//! The wait ends when everything that objects request is ready, or is blocked by a problem that waiting does not
-//! solve. Timeouts are up to the caller.
+//! The wait is a call: it ends when everything that objects request is ready, or is blocked by a problem that waiting does
+//! not solve. Timeouts are up to the caller, which cancels the call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use knit_model::SandboxId;
+use knit_ipam::Time;
 use knit_model::provenance::Dialect;
 use knit_model::report::{AppliedReport, AttachTiming, InterfaceReport, ItemReport};
+use knit_model::{Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
-use crate::call::ATTACHMENT_KIND;
+use crate::call::{ATTACHMENT_KIND, CallId, CallResult};
 use crate::event::{Record, Unit};
+use crate::pods::{self, Pod, RuntimePod};
 use crate::state::{ObjectKey, State};
-use crate::step::Effects;
+use crate::step::{Effects, sandbox_started};
 use crate::unit_state::UnitState;
+
+/// A call of the runtime: a sandbox is running, and its containers start when the call is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodStart {
+    /// The call.
+    pub call: CallId,
+    /// The sandbox.
+    pub id: SandboxId,
+    /// What is known of it.
+    pub sandbox: StartingSandbox,
+}
+
+/// What the runtime reports of a starting sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StartingSandbox {
+    /// In a cluster: the API server's view of the pod takes precedence.
+    Announced(RuntimePod),
+    /// On a machine without a cluster.
+    Local(Sandbox),
+}
 
 /// The progress of a pod towards what objects request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +54,7 @@ pub enum StartProgress {
 }
 
 /// The condition for a pod's readiness gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadinessGate {
     /// Whether everything that objects request is ready.
     pub is_open: bool,
@@ -56,15 +79,60 @@ impl ReadinessGate {
     }
 }
 
+/// Handles the start of a pod. It is answered by [`answer_starts`], in the same step if the pod needs nothing.
+pub(crate) fn starting(state: &mut State, start: PodStart, now: Time, effects: &mut Effects) {
+    let PodStart { call, id, sandbox } = start;
+    match sandbox {
+        StartingSandbox::Announced(announced) => pods::announce(state, &id, announced, now, effects),
+        StartingSandbox::Local(sandbox) => sandbox_started(state, sandbox, now, effects),
+    }
+    state.pod_starts.insert(call, id);
+}
+
+/// Answers the starts of pods that are complete or blocked, and records what their containers find.
+pub(crate) fn answer_starts(state: &mut State, effects: &mut Effects) {
+    if state.pod_starts.is_empty() {
+        return;
+    }
+    let is_over = |(_, id): &(&CallId, &SandboxId)| {
+        !state.is_pending(&Unit::Sandbox((*id).clone())) && !state.is_translating(id)
+    };
+    let candidates: Vec<(CallId, SandboxId)> =
+        state.pod_starts.iter().filter(is_over).map(|(call, id)| (call.clone(), id.clone())).collect();
+    for (call, id) in candidates {
+        let progress = state.start_progress(&id);
+        match progress {
+            StartProgress::InProgress(_) => continue,
+            StartProgress::Ready | StartProgress::Blocked(_) => record_start(state, &id, effects),
+            StartProgress::NothingRequested => {}
+        }
+        state.pod_starts.remove(&call);
+        effects.respond(&call, CallResult::PodStarted(progress));
+    }
+}
+
 impl State {
-    /// The progress of a sandbox. `waiting` are sandboxes that wait for a key, a quota or a block: their problems are
+    /// Sandboxes that wait for the API server: for a key in a Secret, a quota claim or an address block. Their problems are
     /// not final.
-    pub fn start_progress(&self, id: &SandboxId, waiting: &BTreeSet<SandboxId>) -> StartProgress {
+    pub fn awaiting_api_server(&self) -> BTreeSet<SandboxId> {
+        let blocks = self.blocks.units_awaiting_claim().filter_map(Unit::sandbox);
+        blocks.chain(&self.awaiting_keys).cloned().collect()
+    }
+
+    /// Whether the objects of a sandbox's namespace or the annotation of its pod are being translated.
+    fn is_translating(&self, id: &SandboxId) -> bool {
+        let namespace = self.sandboxes.get(id).map(|sandbox| &sandbox.namespace);
+        namespace.is_some_and(|namespace| self.unused_objects.is_awaited(namespace))
+            || self.pods.uid_of(id).is_some_and(|uid| self.pod_networks.is_awaited(uid))
+    }
+
+    /// The progress of a sandbox.
+    pub fn start_progress(&self, id: &SandboxId) -> StartProgress {
         let Some(sandbox) = self.sandboxes.get(id) else { return StartProgress::NothingRequested };
         if self.objects_selecting(sandbox).next().is_none() {
             return StartProgress::NothingRequested;
         }
-        let pending = self.is_pending(&Unit::Sandbox(id.clone())) || waiting.contains(id);
+        let pending = self.is_pending(&Unit::Sandbox(id.clone())) || self.awaiting_api_server().contains(id);
         let all = self.pod_state(sandbox).objects;
         let missing = || all.iter().filter(|one| !one.ready);
         if pending {
@@ -85,8 +153,25 @@ impl State {
 }
 
 impl State {
-    /// The readiness gate of the pod with this uid; `None` while a change is about to decide it. `waiting` is as for
-    /// [`State::start_progress`].
+    /// The readiness gates of pods that differ from the published ones, by the pods' uids.
+    pub fn due_readiness_gates(&self) -> Vec<(&Pod, ReadinessGate)> {
+        let gated: Vec<&Pod> = self.pods.all().filter(|pod| pod.has_readiness_gate && !pod.ended).collect();
+        if gated.is_empty() {
+            return Vec::new();
+        }
+        let waiting = self.awaiting_api_server();
+        let due = gated.into_iter().filter_map(|pod| {
+            let gate = match pod.host_network {
+                true => ReadinessGate::host_network(),
+                false => self.readiness_gate(&pod.uid, &waiting)?,
+            };
+            (pod.published_gate.as_ref() != Some(&gate)).then_some((pod, gate))
+        });
+        due.collect()
+    }
+
+    /// The readiness gate of the pod with this uid; `None` while a change is about to decide it. `waiting` are the sandboxes
+    /// that wait for the API server.
     pub fn readiness_gate(&self, uid: &str, waiting: &BTreeSet<SandboxId>) -> Option<ReadinessGate> {
         let gate = |is_open, reason: &str, message: String| ReadinessGate {
             is_open,
@@ -145,8 +230,8 @@ fn titles<'a>(objects: impl Iterator<Item = &'a AppliedReport>) -> Vec<String> {
     objects.map(|one| format!("{}/{}", one.object.kind.to_lowercase(), one.object.name)).collect()
 }
 
-/// Records what is ready now, if anything is.
-pub(crate) fn record_start(state: &mut State, id: &SandboxId, effects: &mut Effects) {
+/// Records what is ready now, if anything is: it was attached before the first container.
+fn record_start(state: &mut State, id: &SandboxId, effects: &mut Effects) {
     let Some(sandbox) = state.sandboxes.get(id) else { return };
     let mut before = BTreeSet::new();
     for applied in state.pod_state(sandbox).objects {

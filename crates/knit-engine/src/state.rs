@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::attachments::Attachments;
 use crate::blocks::Blocks;
-use crate::call::ATTACHMENT_KIND;
+use crate::call::{ATTACHMENT_KIND, CallId};
 use crate::egress::EgressState;
 use crate::event::{ChangeEnded, ChangeStarted, Record, Revision, Unit};
 use crate::extensions::Extensions;
@@ -26,11 +26,14 @@ use crate::object_index::{Feature, ObjectIndex};
 use crate::overlay::Underlay;
 use crate::packet_filter::PacketFilterState;
 use crate::pending_calls::PendingCalls;
+use crate::pod_annotations::PodNetworks;
 use crate::pod_start::AttachedBeforeStart;
+use crate::pods::PodIndex;
 use crate::sockets::Sockets;
 use crate::step::last_applied::LastApplied;
 pub use crate::unit_state::UnitState;
 use crate::unit_state::UnitStates;
+use crate::unused_objects::UnusedObjects;
 
 /// How many revisions can be undone.
 const MAX_REVISIONS: usize = 50;
@@ -150,6 +153,21 @@ pub struct State {
     pub started: AttachedBeforeStart,
     /// How many objects were ever applied.
     pub counter: u64,
+    /// The pods of this node and their sandboxes, from the API server and the runtime.
+    #[serde(skip)]
+    pub pods: PodIndex,
+    /// Objects that nothing on this node can need.
+    #[serde(skip)]
+    pub unused_objects: UnusedObjects,
+    /// Networks in the annotations of pods.
+    #[serde(skip)]
+    pub pod_networks: PodNetworks,
+    /// Calls that wait for the networks of a starting pod.
+    #[serde(skip)]
+    pub(crate) pod_starts: BTreeMap<CallId, SandboxId>,
+    /// Sandboxes that need a key which its source does not know yet.
+    #[serde(skip)]
+    pub(crate) awaiting_keys: BTreeSet<SandboxId>,
     /// Settings of the host. Not persistent: the host passes them in again.
     #[serde(skip)]
     pub settings: Settings,
@@ -264,6 +282,11 @@ impl State {
     #[must_use]
     pub fn persistent(&self) -> Self {
         Self {
+            pods: PodIndex::default(),
+            unused_objects: UnusedObjects::default(),
+            pod_networks: PodNetworks::default(),
+            pod_starts: BTreeMap::new(),
+            awaiting_keys: BTreeSet::new(),
             settings: Settings::default(),
             dirty: BTreeSet::new(),
             in_flight: BTreeMap::new(),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use knit_ipam::{LeaseKey, Time};
 use knit_model::link::{Bridge, LinkKind};
 use knit_model::plan::diff;
-use knit_model::problem::Problem;
+use knit_model::problem::{Problem, Reason};
 use knit_model::{NetState, Sandbox, SandboxId, Scope};
 
 use self::affected::{affected, bridges_named};
@@ -30,7 +30,7 @@ use crate::call::{CallId, CallResult};
 use crate::cluster;
 use crate::egress;
 use crate::event::{
-    ApplyFailure, ChangeEnded, ChangeStarted, Effect, Event, PlanResult, PublicKeys, Record, Unit,
+    ApplyFailure, ChangeEnded, ChangeStarted, Effect, Event, KeyError, PlanResult, PublicKeys, Record, Unit,
     UnsupportedKind,
 };
 use crate::extensions;
@@ -38,11 +38,14 @@ use crate::objects::ObjectChange;
 use crate::overlay;
 use crate::packet_filter;
 use crate::pending_calls;
+use crate::pod_annotations;
 use crate::pod_start;
+use crate::pods;
 use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::sockets;
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, StoredObject, UnitState};
+use crate::unused_objects;
 
 /// A change in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     | Event::Objects(_)
     | Event::SandboxStarted(_)
     | Event::SandboxUpdated(_)
+    | Event::Pods(_)
+    | Event::PodStarting(_)
     | Event::AttachRequested(_)
     | Event::ResyncUnits(_) = &event
     {
@@ -70,26 +75,31 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::Objects(update) => {
             for change in update.changes(state) {
                 match change {
-                    ObjectChange::Applied(object) => object_applied(state, *object, &mut effects),
-                    ObjectChange::Deleted(key) => object_deleted(state, &key, &mut effects),
+                    ObjectChange::Applied(object) => unused_objects::apply(state, *object, &mut effects),
+                    ObjectChange::Deleted(key) => {
+                        state.unused_objects.remove(&key);
+                        object_deleted(state, &key, &mut effects);
+                    }
+                    ObjectChange::Listed { kind, keys } => state.unused_objects.retain_listed(&kind, &keys),
                 }
             }
+        }
+        Event::ObjectsTranslated { namespace, objects } => {
+            unused_objects::on_translated(state, &namespace, objects, &mut effects);
         }
         Event::SecretChanged { namespace, name } => {
             let users = state.required_secrets().remove(&(namespace, name)).unwrap_or_default();
             state.dirty.extend(users.into_iter().map(Unit::Sandbox));
         }
-        Event::SandboxStarted(sandbox) => {
-            let known = state.sandboxes.get(&sandbox.id);
-            let is_running = known.is_some_and(|known| known.instance == sandbox.instance);
-            if !is_running {
-                sandbox_gone(state, &sandbox.id, now, &mut effects);
-                sandbox_updated(state, sandbox, &mut effects);
-            }
-        }
+        Event::SandboxStarted(sandbox) => sandbox_started(state, sandbox, now, &mut effects),
         Event::SandboxUpdated(sandbox) => sandbox_updated(state, sandbox, &mut effects),
-        Event::ContainersStarting(id) => pod_start::record_start(state, &id, &mut effects),
         Event::SandboxRemoved(id) => sandbox_gone(state, &id, now, &mut effects),
+        Event::Pods(event) => pods::handle(state, event, now, &mut effects),
+        Event::PodStarting(start) => pod_start::starting(state, *start, now, &mut effects),
+        Event::Definitions(event) => pod_annotations::on_definitions(state, event, &mut effects),
+        Event::NetworksTranslated(translated) => {
+            pod_annotations::on_translated(state, *translated, now, &mut effects)
+        }
         Event::Observed { unit, observed, keys } => {
             on_observed(state, &unit, observed, &keys, now, &mut effects)
         }
@@ -126,6 +136,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             egress::on_remote_pods(state, &namespace, &addresses, &mut effects);
         }
         Event::Resync => {
+            unused_objects::collect(state, &mut effects);
             pending_calls::plugin_chain::retry_failed(state);
             state.unsupported.clear();
             state.last_applied.clear();
@@ -149,6 +160,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     pending_calls::plugin_chain::reconcile(state, now, &mut effects);
     pending_calls::plugin_chain::start_ready(state, &mut effects);
     sockets::reconcile(state, is_resync, &mut effects);
+    pod_start::answer_starts(state, &mut effects);
     effects.list
 }
 
@@ -163,7 +175,14 @@ impl Effects {
         state.record(&record);
         state.extensions.mark_stale(&record);
         packet_filter::on_record(state, &record);
+        let namespace = match &record {
+            Record::SandboxUpdated(sandbox) => Some(sandbox.namespace.clone()),
+            _ => None,
+        };
         self.list.push(Effect::Journal(record));
+        if let Some(namespace) = namespace {
+            unused_objects::use_namespace(state, &namespace, self);
+        }
     }
 
     pub(crate) fn respond(&mut self, call: &CallId, result: CallResult) {
@@ -177,7 +196,7 @@ impl Effects {
     }
 }
 
-fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects) {
+pub(crate) fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects) {
     let key = object.key();
     if let Some(old) = state.objects.get(&key) {
         let affected = affected(state, old);
@@ -197,7 +216,7 @@ fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects
     effects.changed(BTreeSet::from([key]));
 }
 
-fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
+pub(crate) fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     let Some(old) = state.objects.get(key) else { return };
     let affected = affected(state, old);
     state.granted_quotas.remove(key);
@@ -209,7 +228,16 @@ fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     effects.changed(BTreeSet::from([key.clone()]));
 }
 
-fn sandbox_updated(state: &mut State, sandbox: Sandbox, effects: &mut Effects) {
+/// A sandbox of a machine without a cluster started. A known one keeps its labels, which may have been changed since.
+pub(crate) fn sandbox_started(state: &mut State, sandbox: Sandbox, now: Time, effects: &mut Effects) {
+    let known = state.sandboxes.get(&sandbox.id);
+    if known.is_none_or(|known| known.instance != sandbox.instance) {
+        sandbox_gone(state, &sandbox.id, now, effects);
+        sandbox_updated(state, sandbox, effects);
+    }
+}
+
+pub(crate) fn sandbox_updated(state: &mut State, sandbox: Sandbox, effects: &mut Effects) {
     if state.sandboxes.get(&sandbox.id) != Some(&sandbox) {
         let unit = Unit::Sandbox(sandbox.id.clone());
         effects.record(state, Record::SandboxUpdated(sandbox));
@@ -222,6 +250,7 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
         return;
     }
     pending_calls::sandbox_lost(state, id, effects);
+    state.awaiting_keys.remove(id);
     let unit = Unit::Sandbox(id.clone());
     state.last_applied.remove(&unit);
     if let Some(change) = state.in_flight.remove(&unit) {
@@ -324,7 +353,9 @@ fn can_start(state: &State, unit: &Unit) -> bool {
         Unit::NodeRoutes => !state.dirty.iter().chain(state.in_flight.keys()).any(is_cluster),
         Unit::PacketFilter => packet_filter::can_start(state),
         Unit::Sandbox(id) => {
-            !packet_filter::is_awaited(state)
+            let awaits_objects = |sandbox: &Sandbox| state.unused_objects.is_awaited(&sandbox.namespace);
+            !state.sandboxes.get(id).is_some_and(awaits_objects)
+                && !packet_filter::is_awaited(state)
                 && !resolve::bridges_of(state, id).into_iter().any(|key| busy(&Unit::Bridge(key)))
         }
     }
@@ -358,6 +389,14 @@ fn on_observed(
     if *unit == Unit::PacketFilter {
         let filter = &mut observed.scope(&Scope::Host).filter;
         packet_filter::restore_elements(state, &mut change.resolved, filter);
+    }
+    if let Unit::Sandbox(id) = unit {
+        let is_unknown =
+            |key: &Result<_, KeyError>| matches!(key, Err(error) if error.reason == Reason::NotReady);
+        match keys.values().any(is_unknown) {
+            true => state.awaiting_keys.insert(id.clone()),
+            false => state.awaiting_keys.remove(id),
+        };
     }
     resolve::fill_keys(&mut change.resolved, keys, &observed);
     resolve::settle(state, &mut change.resolved, &observed);

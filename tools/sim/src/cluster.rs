@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use knit_engine::blocks::{Block, BlockEvent, BlockRequest};
+use knit_engine::objects::ObjectEvent;
 use knit_engine::{Effect, Event, Record, StoredObject, Unit, step};
 use knit_model::SandboxId;
 
@@ -23,7 +24,7 @@ use crate::controller::Controller;
 use crate::node::Node;
 use crate::queue::{MILLIS, MINUTE, Queue, SECOND, SimTime};
 use crate::rng::SeededRng;
-use crate::scenario::{Tenant, cluster_network};
+use crate::scenario::{Tenant, cluster_network, stored};
 use crate::stats::SimStats;
 use crate::trace::{Trace, TraceSubject};
 use crate::{InvariantViolation, SimOptions};
@@ -171,7 +172,7 @@ impl Cluster {
         for node in 0..self.nodes.len() {
             self.handle(node, Event::ObjectApplied(cluster_network(node)));
             for object in &objects {
-                self.handle(node, Event::ObjectApplied(object.clone()));
+                self.handle(node, Event::Objects(Box::new(ObjectEvent::Applied(Box::new(object.clone())))));
             }
             self.list_blocks(node);
             let first = self.rng.below(5 * SECOND);
@@ -269,7 +270,7 @@ impl Cluster {
         let now = self.nodes[node].clock(self.queue.now());
         let effects = step(&mut self.nodes[node].state, event, now);
         let has_effects = !effects.is_empty();
-        let mut answers = Vec::new();
+        let (mut answers, mut translations) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {
                 Effect::Journal(record) => self.journal(node, &record),
@@ -283,10 +284,18 @@ impl Cluster {
                 Effect::InspectNetns { call, path } => self.execute(node, KernelEffect::Inspect(call, path)),
                 // Nothing waits for these.
                 Effect::ObjectsChanged(_) | Effect::UpdateFastPath(_) | Effect::RerouteConnections(_) => {}
+                Effect::TranslateObjects { namespace, manifests } => {
+                    let read = |text: &String| serde_json::from_str(text).expect("manifests are JSON");
+                    let objects = manifests.iter().map(|text| stored(&read(text))).collect();
+                    translations.push(Event::ObjectsTranslated { namespace, objects });
+                }
                 Effect::Block(order) => self.send_request(node, order),
                 Effect::Respond { call, result: answer } => answers.push((call, answer)),
                 other => self.fail(&[node], format!("unexpected effect {other:?}")),
             }
+        }
+        for translated in translations {
+            self.handle(node, translated);
         }
         for (call, answer) in answers {
             self.call_completed(node, &call, answer);

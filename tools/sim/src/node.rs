@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use knit_engine::pods::{Pod as ApiPod, PodIndex};
+use knit_engine::pods::{Pod as ApiPod, PodEvent};
 use knit_engine::state::BridgeKey;
 use knit_engine::{CallId, ObserveRequest, State, Unit};
 use knit_ipam::{Capacity, Time};
@@ -32,23 +32,17 @@ pub(crate) enum Call {
     Del(u32),
 }
 
-/// A pod watch event that is not delivered yet.
-pub(crate) enum PodEvent {
-    Applied(ApiPod),
-    Deleted(String),
-}
-
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) state: State,
     pub(crate) kernel: FakeKernel,
     /// The state replayed from the journal so far; kept for some nodes.
     pub(crate) shadow: Option<Box<State>>,
-    /// Pods as last reported by the API server and the runtime.
-    pub(crate) pods: PodIndex,
+    /// Pods that the API server lists for this node, by uid, as far as the agent's watch has delivered them.
+    pub(crate) api_pods: BTreeMap<String, ApiPod>,
     pub(crate) pending_pod_events: Vec<PodEvent>,
-    /// Pods that the API server would list, while a restarted agent is partitioned.
-    pub(crate) pods_to_list: Option<PodIndex>,
+    /// Whether the agent has to list pods: it restarted.
+    pub(crate) must_list_pods: bool,
     /// Existing network namespaces, each with its pod.
     pub(crate) netns: BTreeMap<SandboxId, u32>,
     /// Addresses in each of them.
@@ -117,9 +111,9 @@ impl Node {
             state: State::default(),
             kernel: FakeKernel::with_state(NetState { scopes: [(Scope::Host, host)].into() }),
             shadow: has_shadow.then(Box::default),
-            pods: PodIndex::default(),
+            api_pods: BTreeMap::new(),
             pending_pod_events: Vec::new(),
-            pods_to_list: None,
+            must_list_pods: false,
             netns: BTreeMap::new(),
             addresses: BTreeMap::new(),
             calls: BTreeMap::new(),

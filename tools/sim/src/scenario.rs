@@ -65,16 +65,21 @@ impl Tenant {
 
     /// The object as an agent stores it.
     pub(crate) fn stored(&self) -> StoredObject {
-        let object = self.object();
-        let translation = object.intents(Dialect::Kubernetes).expect("the manifest can be translated");
-        StoredObject {
-            object: object.object_ref(),
-            intents: translation.intents,
-            warnings: translation.warnings,
-            manifest: self.manifest.clone(),
-            since: 0,
-            file: None,
-        }
+        stored(&self.manifest)
+    }
+}
+
+/// An object as an agent stores it.
+pub(crate) fn stored(manifest: &Value) -> StoredObject {
+    let object = Object::from_manifest(manifest).expect("the manifest is valid");
+    let translation = object.intents(Dialect::Kubernetes).expect("the manifest can be translated");
+    StoredObject {
+        object: object.object_ref(),
+        intents: translation.intents,
+        warnings: translation.warnings,
+        manifest: manifest.clone(),
+        since: 0,
+        file: None,
     }
 }
 

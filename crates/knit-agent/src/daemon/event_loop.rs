@@ -57,6 +57,7 @@ pub(super) struct Channels {
     pub(super) extensions: ExtensionCaller,
     pub(super) sockets: sockets::SocketServer,
     pub(super) version: watch::Sender<u64>,
+    pub(super) reopened: watch::Sender<u64>,
     pub(super) orders: mpsc::UnboundedSender<BlockRequest>,
 }
 
@@ -119,6 +120,9 @@ pub(super) fn run(
         let failure = match (opened, &mut pool) {
             (Ok(node), Some(pool)) => {
                 let _ = ready.send(Ok(()));
+                if incarnation > 0 {
+                    channels.reopened.send_replace(incarnation);
+                }
                 match EventLoop::new(node, incarnation, &channels, &mut options, pool).run() {
                     End::Stop => return,
                     End::Failed(why) => why,
@@ -146,6 +150,7 @@ fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Res
         tracing::warn!("{note}");
     }
     node.set_redirect(Arc::clone(&options.redirect));
+    node.set_allowed_plugins(options.allowed_plugins.clone());
     if let Some(faults) = faults {
         node.set_faults(faults);
     }
@@ -276,8 +281,8 @@ impl<'a> EventLoop<'a> {
                 Ok(())
             }
             Message::Change(request) => self.change(request),
-            Message::Event(event) => self.handle(*event),
             Message::WatchEvents(source) => self.watch_events(source),
+            Message::Event(event) => self.handle(*event),
             Message::Synced => {
                 self.options.has_synced.store(true, Ordering::Relaxed);
                 Ok(())
@@ -326,6 +331,7 @@ impl<'a> EventLoop<'a> {
             Event::AttachRequested(_) => "attach",
             Event::DetachRequested(_) => "detach",
             Event::GcRequested(_) => "collect_garbage",
+            Event::PodStarting(_) => "pod_start",
             Event::ExtensionRegistrationRequested(_) | Event::ExtensionRemovalRequested(_) => "extension",
             _ => "netns",
         };

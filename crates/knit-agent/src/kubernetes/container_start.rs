@@ -1,19 +1,18 @@
 //! Pods that the container runtime reports through NRI before their containers start, and those whose containers started too early.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use knit_engine::State;
-use knit_engine::pods::{Pod, RunningSandbox, RuntimePod};
+use knit_engine::pod_start::StartingSandbox;
+use knit_engine::pods::{Pod, PodEvent, RunningSandbox, RuntimePod};
 use knit_ipam::Time;
 use knit_kube::{EventRecorder, Severity};
 use knit_model::SandboxId;
 use tokio::sync::mpsc;
 
-use super::{Context, status_writer};
+use super::Context;
 use crate::nri::{self, PodRegistry};
 
 /// The runtime lists a sandbox once all NRI plugins have answered: a list requested this long after the report contains it, or the sandbox
@@ -37,19 +36,14 @@ pub(super) async fn run(context: Context, socket: PathBuf) {
 }
 
 impl PodRegistry for ClusterRegistry {
-    fn pod(&self, uid: &str) -> Option<Pod> {
-        self.context.pods().get(uid).cloned()
-    }
-
-    fn sandbox_started(&self, id: SandboxId, pod: Pod, running: RunningSandbox) {
-        let until =
-            Time(self.context.monotonic_now().0 + u64::try_from(LIST_DELAY.as_millis()).unwrap_or(u64::MAX));
-        self.context.pods().add_runtime_pod(id, RuntimePod { pod, running, until });
-        self.context.feed_pods();
+    fn starting(&self, _id: SandboxId, pod: Pod, running: RunningSandbox) -> StartingSandbox {
+        let delay = u64::try_from(LIST_DELAY.as_millis()).unwrap_or(u64::MAX);
+        let until = Time(self.context.monotonic_now().0.saturating_add(delay));
+        StartingSandbox::Announced(RuntimePod { pod, running, until })
     }
 
     fn sandbox_removed(&self, id: SandboxId) {
-        self.context.pods().remove_runtime_pod(&id);
+        self.context.submit_pods(PodEvent::Withdrawn(id));
         self.context.sandboxes_changed.notify_one();
     }
 
@@ -59,8 +53,8 @@ impl PodRegistry for ClusterRegistry {
         false
     }
 
-    fn waiting(&self, state: &State) -> BTreeSet<SandboxId> {
-        status_writer::waiting(&self.context, state)
+    fn started(&self) {
+        self.context.wake_pod_writers();
     }
 
     fn started_early(&self, pod: Pod, objects: Vec<String>) {

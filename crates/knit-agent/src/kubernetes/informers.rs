@@ -47,6 +47,7 @@ impl Informer {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
+        let loop_handle = self.handle.clone();
         let handle = |seen: WatchUpdate<K>| {
             let is_list = matches!(seen, WatchUpdate::Listed(_));
             handle(seen);
@@ -54,6 +55,26 @@ impl Informer {
                 self.mark_synced();
             }
         };
-        knit_kube::watch(what, api, config, handle).await;
+        watch(&loop_handle, what, api, config, handle).await;
+    }
+}
+
+/// Watches a resource. It is listed again when the loop has reopened its state, which does not contain what was watched.
+pub(super) async fn watch<K>(
+    loop_handle: &Handle,
+    what: &str,
+    api: Api<K>,
+    config: watcher::Config,
+    mut handle: impl FnMut(WatchUpdate<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut reopened = loop_handle.reopened();
+    loop {
+        reopened.mark_unchanged();
+        tokio::select! {
+            () = knit_kube::watch(what, api.clone(), config.clone(), &mut handle) => return,
+            changed = reopened.changed() => if changed.is_err() { return },
+        }
     }
 }

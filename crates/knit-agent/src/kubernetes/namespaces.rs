@@ -9,7 +9,7 @@ use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 
-use super::Context;
+use super::{Context, informers};
 
 /// Watches all namespaces. While the API server is unavailable, the last known settings stay, also across a restart.
 pub(super) async fn run(context: Context) {
@@ -21,7 +21,7 @@ pub(super) async fn run(context: Context) {
         context.handle.submit(Event::Namespaces(namespaces));
     };
     let api: Api<Namespace> = Api::all(context.client.clone());
-    knit_kube::watch("namespaces", api, watcher::Config::default(), feed).await;
+    informers::watch(&context.handle, "namespaces", api, watcher::Config::default(), feed).await;
 }
 
 fn handle(known: &mut Namespaces, seen: WatchUpdate<Namespace>) {

@@ -3,12 +3,11 @@
 //! The published annotation is compared with the desired one whenever either changes, so it survives restarts and writes by others.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use knit_crds::attachments::{NETWORK_STATUS, PrimaryInterfaceInfo, network_status};
-use knit_engine::pods::{Pod, PodIndex};
+use knit_engine::pods::Pod;
 use knit_engine::{State, Unit, cluster, pod_annotations};
 use knit_kube::FIELD_MANAGER;
 use knit_kube::kube::api::{Patch, PatchParams};
@@ -19,8 +18,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Context;
-use super::attachments::{AttachmentDefinitions, attached};
 use super::state_follower::{StateFollower, notified};
+use crate::pod_networks::attached;
 
 /// Changes come in bursts: they are collected this long.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
@@ -39,11 +38,10 @@ struct StatusUpdate {
 }
 
 /// Keeps the annotations up to date.
-pub(super) async fn run(context: Context, definitions: Arc<AttachmentDefinitions>) {
+pub(super) async fn run(context: Context) {
     let mut state = StateFollower::new(&context.handle, SETTLE_TIME);
     loop {
-        let for_query = context.clone();
-        let due = context.handle.query(move |node| due(node.state(), &for_query.pods())).await;
+        let due = context.handle.query(|node| due(node.state())).await;
         let mut succeeded = true;
         for one in due.unwrap_or_default() {
             match write(&context, &one).await {
@@ -57,14 +55,14 @@ pub(super) async fn run(context: Context, definitions: Arc<AttachmentDefinitions
             }
         }
         let retry = (!succeeded).then(|| Instant::now() + RETRY_INTERVAL);
-        if state.changed(notified(&definitions.changed), retry).await.is_err() {
+        if state.changed(notified(&context.networks_changed), retry).await.is_err() {
             return;
         }
     }
 }
 
 /// The annotations that differ. Pods with a change in flight are skipped.
-fn due(state: &State, pods: &PodIndex) -> Vec<StatusUpdate> {
+fn due(state: &State) -> Vec<StatusUpdate> {
     if pod_annotations::objects(state).next().is_none() {
         return Vec::new();
     }
@@ -81,7 +79,7 @@ fn due(state: &State, pods: &PodIndex) -> Vec<StatusUpdate> {
         .collect();
     let due = pod_annotations::objects(state).filter_map(|(_, stored)| {
         let uid = &stored.object.uid;
-        let pod = pods.get(uid).filter(|pod| !pod.host_network && !pod.ended)?;
+        let pod = state.pods.get(uid).filter(|pod| !pod.host_network && !pod.ended)?;
         let sandbox = sandboxes.get(uid.as_str()).copied().filter(|sandbox| !unsettled.contains(sandbox))?;
         let interfaces = configured.get(uid).map_or(&[][..], Vec::as_slice);
         let text = network_status(first(state, pod, sandbox).as_ref(), &attached(stored), interfaces);
@@ -122,7 +120,8 @@ async fn write(context: &Context, due: &StatusUpdate) -> kube::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use knit_engine::{Record, StoredObject};
+    use knit_engine::pods::PodEvent;
+    use knit_engine::{Event, Record, StoredObject};
     use knit_model::SandboxId;
     use knit_model::provenance::ObjectRef;
     use knit_model::sandbox::SandboxInstance;
@@ -143,9 +142,11 @@ mod tests {
     #[test]
     fn the_status_is_written_once_and_only_for_annotated_pods() {
         let mut state = State::default();
-        let mut pods = PodIndex::default();
-        pods.list(vec![pod(None)]);
-        assert_eq!(due(&state, &pods), [], "it has no annotation");
+        let apply = |state: &mut State, pod: Pod| {
+            knit_engine::step(state, Event::Pods(PodEvent::Applied(Box::new(pod))), knit_ipam::Time(0));
+        };
+        apply(&mut state, pod(None));
+        assert_eq!(due(&state), [], "it has no annotation");
         let object = ObjectRef {
             kind: pod_annotations::KIND.to_owned(),
             namespace: "shop".to_owned(),
@@ -163,7 +164,7 @@ mod tests {
             file: None,
         };
         state.record(&Record::ObjectApplied(Box::new(stored)));
-        assert_eq!(due(&state, &pods), [], "it has no sandbox yet");
+        assert_eq!(due(&state), [], "it has no sandbox yet");
         state.record(&Record::SandboxUpdated(Sandbox {
             id: SandboxId("s".to_owned()),
             instance: SandboxInstance { boot: "b".to_owned(), cookie: 1 },
@@ -176,11 +177,11 @@ mod tests {
             labels: Default::default(),
             annotated_limits: None,
         }));
-        let updates = due(&state, &pods);
+        let updates = due(&state);
         let [StatusUpdate { text, .. }] = &updates[..] else { panic!("{updates:?}") };
         assert!(text.contains("\"10.75.0.2\"") && text.contains("\"default\":true"), "{text}");
         let pretty = serde_json::to_string_pretty(&serde_json::from_str::<Value>(text).unwrap()).unwrap();
-        pods.apply(pod(Some(&pretty)));
-        assert_eq!(due(&state, &pods), [], "in any formatting");
+        apply(&mut state, pod(Some(&pretty)));
+        assert_eq!(due(&state), [], "in any formatting");
     }
 }

@@ -21,7 +21,7 @@ use node_summary::{NodeInfo, NodeSummary};
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
 
-use super::{Context, address_capacity, published_key};
+use super::{Context, address_capacity, informers, published_key};
 use crate::config::ClusterNetworkConfig;
 use crate::daemon::{ClusterNetworkObject, ReadinessBlocker};
 use crate::host::{HostLinks, NodeAddresses};
@@ -89,7 +89,8 @@ pub(super) async fn watch_addresses(context: Context) {
 
 async fn watch_all(context: &Context, handle: impl FnMut(WatchUpdate<NodeSummary>)) {
     let config = watcher::Config::default().page_size(PAGE_SIZE);
-    knit_kube::watch("nodes", Api::<NodeSummary>::all(context.client.clone()), config, handle).await;
+    let api = Api::<NodeSummary>::all(context.client.clone());
+    informers::watch(&context.handle, "nodes", api, config, handle).await;
 }
 
 /// Stores a watch event. Returns whether the stored fields changed: most updates of nodes are heartbeats.

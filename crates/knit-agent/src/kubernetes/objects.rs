@@ -1,15 +1,15 @@
 //! Watches objects of one kind.
 
-use knit_crds::{KindInfo, Object};
+use knit_crds::KindInfo;
 use knit_engine::objects::ObjectEvent;
 use knit_engine::{Event, ObjectKey, StoredObject, cluster, egress, pools, quota};
 use knit_kube::kube::Api;
 use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
 use knit_kube::{WatchUpdate, api_resource, parse_object};
-use knit_model::provenance::Dialect;
 
 use super::Context;
+use crate::api_objects;
 
 /// Watches all objects of a kind.
 pub(super) async fn run(context: Context, kind: &'static KindInfo) {
@@ -74,32 +74,13 @@ fn read(kind: &KindInfo, found: &DynamicObject) -> Conversion {
         return Conversion::Terminating(key);
     }
     let Some(object) = parse_object(kind, found) else { return Conversion::Invalid(key) };
-    match object.intents(Dialect::Kubernetes) {
-        Ok(translation) => Conversion::Valid(Box::new(StoredObject {
-            object: object.object_ref(),
-            intents: translation.intents,
-            warnings: translation.warnings,
-            manifest: manifest(&object),
-            since: 0,
-            file: None,
-        })),
+    match api_objects::stored(&object) {
+        Ok(stored) => Conversion::Valid(Box::new(stored)),
         Err(problems) => {
             tracing::warn!(object = %key, "{problems}");
             Conversion::Invalid(key)
         }
     }
-}
-
-/// The recorded part of an object: identity and spec. The status changes far more often.
-fn manifest(object: &Object) -> serde_json::Value {
-    let mut manifest = object.to_value();
-    if let Some(fields) = manifest.as_object_mut() {
-        fields.remove("status");
-    }
-    if let Some(metadata) = manifest.get_mut("metadata").and_then(|metadata| metadata.as_object_mut()) {
-        metadata.retain(|field, _| ["name", "namespace", "uid", "generation"].contains(&field.as_str()));
-    }
-    manifest
 }
 
 fn key(kind: &KindInfo, found: &DynamicObject) -> ObjectKey {
@@ -112,6 +93,7 @@ fn key(kind: &KindInfo, found: &DynamicObject) -> ObjectKey {
 
 #[cfg(test)]
 mod tests {
+    use knit_crds::Object;
     use knit_engine::{Event, State};
     use serde_json::json;
 
@@ -134,14 +116,14 @@ mod tests {
     #[test]
     fn a_terminating_object_is_deleted_on_the_node_before_its_finalizer() {
         let mut state = State::default();
-        let mut names = |update: WatchUpdate<DynamicObject>| {
+        let mut count = |update: WatchUpdate<DynamicObject>| {
             let event = Event::Objects(Box::new(convert(kind(), update).unwrap()));
             knit_engine::step(&mut state, event, knit_ipam::Time(0));
-            state.objects.keys().map(|key| key.name.clone()).collect::<Vec<_>>()
+            state.objects.len() + state.unused_objects.len()
         };
-        assert_eq!(names(WatchUpdate::Applied(found(valid_spec(), json!({})))), ["a"]);
+        assert_eq!(count(WatchUpdate::Applied(found(valid_spec(), json!({})))), 1);
         let terminating = found(valid_spec(), json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
-        assert_eq!(names(WatchUpdate::Applied(terminating)), [""; 0]);
+        assert_eq!(count(WatchUpdate::Applied(terminating)), 0);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod as ApiPod;
-use knit_engine::pods::Pod;
+use knit_engine::pods::{Pod, PodEvent};
 use knit_kube::WatchUpdate;
 use knit_kube::kube::Api;
 use knit_kube::kube::runtime::watcher;
 
-use super::Context;
+use super::{Context, readiness_gates};
 use crate::pod::PodIdentity;
 
 /// Watches the pods of this node.
@@ -17,20 +17,17 @@ pub(super) async fn run(context: Context) {
     let config = watcher::Config::default().fields(&format!("spec.nodeName={}", context.node));
     let mut invalid = InvalidAnnotations::default();
     let handle = |seen: WatchUpdate<ApiPod>| {
-        context.readiness_gates.handle(&seen);
-        match seen {
+        context.submit_pods(match seen {
             WatchUpdate::Listed(pods) => {
-                let pods = pods.into_iter().map(|pod| read(pod, &mut invalid)).collect();
-                context.pods().list(pods);
+                PodEvent::Listed(pods.into_iter().map(|pod| read(pod, &mut invalid)).collect())
             }
-            WatchUpdate::Applied(pod) => context.pods().apply(read(pod, &mut invalid)),
+            WatchUpdate::Applied(pod) => PodEvent::Applied(Box::new(read(pod, &mut invalid))),
             WatchUpdate::Deleted(pod) => {
                 let uid = pod.metadata.uid.unwrap_or_default();
                 invalid.remove(&uid);
-                context.pods().delete(&uid);
+                PodEvent::Deleted(uid)
             }
-        }
-        context.feed_pods();
+        });
         context.sandboxes_changed.notify_one();
     };
     context.informer().run("pods", api, config, handle).await;
@@ -40,6 +37,8 @@ pub(super) async fn run(context: Context) {
 type InvalidAnnotations = BTreeMap<String, Vec<String>>;
 
 fn read(pod: ApiPod, known: &mut InvalidAnnotations) -> Pod {
+    let has_readiness_gate = readiness_gates::has_gate(&pod);
+    let published_gate = readiness_gates::published(&pod);
     let spec = pod.spec.unwrap_or_default();
     let status = pod.status.unwrap_or_default();
     let phase = status.phase.unwrap_or_default();
@@ -60,6 +59,8 @@ fn read(pod: ApiPod, known: &mut InvalidAnnotations) -> Pod {
         addresses: status.pod_ips.unwrap_or_default().into_iter().map(|address| address.ip).collect(),
         host_network: spec.host_network.unwrap_or_default(),
         ended: ["Succeeded", "Failed"].contains(&phase.as_str()),
+        has_readiness_gate,
+        published_gate,
         ..pod
     }
 }

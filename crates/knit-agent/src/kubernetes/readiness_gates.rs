@@ -4,21 +4,20 @@
 //! others. [`knit_engine::pod_start`] computes the desired condition.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod as ApiPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_engine::pod_start::ReadinessGate;
+use knit_engine::pods::Pod;
+use knit_kube::FIELD_MANAGER;
 use knit_kube::kube::api::{Patch, PatchParams};
 use knit_kube::kube::{self, Api};
-use knit_kube::{FIELD_MANAGER, WatchUpdate};
 use serde_json::json;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::Context;
 use super::state_follower::{StateFollower, notified};
-use super::{Context, status_writer};
 
 /// The condition type in `spec.readinessGates`.
 pub(super) const CONDITION: &str = "knit.opdev.io/networks";
@@ -28,118 +27,63 @@ const SETTLE_TIME: Duration = Duration::from_millis(10);
 /// Delay after a failed request.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A pod with the readiness gate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct GatedPod {
-    namespace: String,
-    name: String,
-    uses_host_network: bool,
-    /// The published condition, if there is one.
-    published: Option<ReadinessGate>,
+/// Whether the pod has the gate.
+pub(super) fn has_gate(pod: &ApiPod) -> bool {
+    let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_ref());
+    gates.into_iter().flatten().any(|gate| gate.condition_type == CONDITION)
 }
 
-/// Pods with the readiness gate, by uid.
-#[derive(Debug, Default)]
-pub(super) struct ReadinessGates {
-    pods: Mutex<BTreeMap<String, GatedPod>>,
-    changed: Notify,
+/// The published condition, if there is one.
+pub(super) fn published(pod: &ApiPod) -> Option<ReadinessGate> {
+    let conditions = pod.status.as_ref()?.conditions.iter().flatten();
+    conditions.into_iter().find(|condition| condition.type_ == CONDITION).map(|condition| ReadinessGate {
+        is_open: condition.status == "True",
+        reason: condition.reason.clone().unwrap_or_default(),
+        message: condition.message.clone().unwrap_or_default(),
+    })
 }
 
-impl ReadinessGates {
-    fn pods(&self) -> MutexGuard<'_, BTreeMap<String, GatedPod>> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Handles a watch event of pods.
-    pub(super) fn handle(&self, seen: &WatchUpdate<ApiPod>) {
-        let mut pods = self.pods();
-        match seen {
-            WatchUpdate::Listed(all) => *pods = all.iter().filter_map(gated).collect(),
-            WatchUpdate::Applied(pod) | WatchUpdate::Deleted(pod) => {
-                pods.remove(pod.metadata.uid.as_deref().unwrap_or_default());
-            }
-        }
-        if let WatchUpdate::Applied(pod) = seen {
-            pods.extend(gated(pod));
-        }
-        self.changed.notify_one();
-    }
-}
-
-/// The pod and its uid, if it has the gate and has not ended.
-fn gated(pod: &ApiPod) -> Option<(String, GatedPod)> {
-    let spec = pod.spec.as_ref()?;
-    let has_gate = |one: &k8s_openapi::api::core::v1::PodReadinessGate| one.condition_type == CONDITION;
-    if !spec.readiness_gates.iter().flatten().any(has_gate) {
-        return None;
-    }
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if phase.is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)) {
-        return None;
-    }
-    let uses_host_network = spec.host_network.unwrap_or_default();
-    let conditions = status.and_then(|status| status.conditions.as_ref());
-    let published =
-        conditions.into_iter().flatten().find(|one| one.type_ == CONDITION).map(|one| ReadinessGate {
-            is_open: one.status == "True",
-            reason: one.reason.clone().unwrap_or_default(),
-            message: one.message.clone().unwrap_or_default(),
-        });
-    let namespace = pod.metadata.namespace.clone()?;
-    let name = pod.metadata.name.clone()?;
-    Some((pod.metadata.uid.clone()?, GatedPod { namespace, name, uses_host_network, published }))
-}
+/// The gates that were written last, by the pods' uids, each with the condition that it replaced: until the watch delivers
+/// another condition, it is not written again.
+type WrittenGates = BTreeMap<String, (Option<ReadinessGate>, ReadinessGate)>;
 
 /// Keeps the condition of all gated pods up to date.
 pub(super) async fn run(context: Context) {
     let mut state = StateFollower::new(&context.handle, SETTLE_TIME);
+    let mut written = WrittenGates::new();
     loop {
-        let done = write(&context).await;
+        let done = write(&context, &mut written).await;
         let retry = (!done).then(|| Instant::now() + RETRY_INTERVAL);
-        if state.changed(notified(&context.readiness_gates.changed), retry).await.is_err() {
+        if state.changed(notified(&context.gates_changed), retry).await.is_err() {
             return;
         }
     }
 }
 
 /// Writes the conditions that differ. Returns whether all writes succeeded.
-async fn write(context: &Context) -> bool {
-    let pods = context.readiness_gates.pods().clone();
-    if pods.is_empty() {
-        return true;
-    }
-    // Before all objects have synced, a pod would look complete without its interfaces.
-    if !context.handle.has_synced() {
-        return false;
-    }
-    let for_query = context.clone();
-    let due = context.handle.query(move |node| {
-        let state = node.state();
-        let waiting = status_writer::waiting(&for_query, state);
-        let due = pods.into_iter().filter_map(|(uid, gated)| {
-            let gate = if gated.uses_host_network {
-                ReadinessGate::host_network()
-            } else {
-                state.readiness_gate(&uid, &waiting)?
-            };
-            (gated.published.as_ref() != Some(&gate)).then_some((uid, gated, gate))
-        });
-        due.collect::<Vec<_>>()
+async fn write(context: &Context, written: &mut WrittenGates) -> bool {
+    let due = context.handle.query(|node| {
+        let due = node.state().due_readiness_gates().into_iter();
+        due.map(|(pod, gate)| (pod.clone(), gate)).collect::<Vec<(Pod, ReadinessGate)>>()
     });
     let Ok(due) = due.await else { return false };
+    written.retain(|uid, _| due.iter().any(|(pod, _)| pod.uid == *uid));
+    let is_written = |pod: &Pod, gate: &ReadinessGate| {
+        written.get(&pod.uid).is_some_and(|(old, new)| *old == pod.published_gate && new == gate)
+    };
+    let due: Vec<_> = due.into_iter().filter(|(pod, gate)| !is_written(pod, gate)).collect();
+    // Before all objects have synced, a pod would look complete without its interfaces.
+    if !due.is_empty() && !context.handle.has_synced() {
+        return false;
+    }
     let mut succeeded = true;
-    for (uid, gated, gate) in due {
-        match publish(context, &uid, &gated, &gate).await {
-            Ok(()) => {
-                if let Some(known) = context.readiness_gates.pods().get_mut(&uid) {
-                    known.published = Some(gate);
-                }
-            }
+    for (pod, gate) in due {
+        match publish(context, &pod, &gate).await {
+            Ok(()) => drop(written.insert(pod.uid, (pod.published_gate, gate))),
             // The pod is gone, or replaced by another of the same name.
             Err(kube::Error::Api(why)) if [404, 409].contains(&why.code) => {}
             Err(why) => {
-                tracing::warn!(namespace = gated.namespace, pod = gated.name, error = %why, "cannot write the pod's readiness condition");
+                tracing::warn!(namespace = pod.namespace, pod = pod.name, error = %why, "cannot write the pod's readiness condition");
                 succeeded = false;
             }
         }
@@ -147,8 +91,8 @@ async fn write(context: &Context) -> bool {
     succeeded
 }
 
-async fn publish(context: &Context, uid: &str, gated: &GatedPod, gate: &ReadinessGate) -> kube::Result<()> {
-    let api: Api<ApiPod> = Api::namespaced(context.client.clone(), &gated.namespace);
+async fn publish(context: &Context, pod: &Pod, gate: &ReadinessGate) -> kube::Result<()> {
+    let api: Api<ApiPod> = Api::namespaced(context.client.clone(), &pod.namespace);
     let params =
         PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
     let mut condition = json!({
@@ -157,11 +101,11 @@ async fn publish(context: &Context, uid: &str, gated: &GatedPod, gate: &Readines
         "reason": gate.reason,
         "message": gate.message,
     });
-    if gated.published.as_ref().is_none_or(|published| published.is_open != gate.is_open) {
+    if pod.published_gate.as_ref().is_none_or(|published| published.is_open != gate.is_open) {
         condition["lastTransitionTime"] = json!(Time(jiff::Timestamp::now()));
     }
-    let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
-    api.patch_status(&gated.name, &params, &Patch::Strategic(&patch)).await.map(|_| ())
+    let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
+    api.patch_status(&pod.name, &params, &Patch::Strategic(&patch)).await.map(|_| ())
 }
 
 #[cfg(test)]
@@ -178,18 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_with_the_gate_are_tracked_with_their_published_condition() {
-        let gates = ReadinessGates::default();
-        let ours = json!([{"conditionType": CONDITION}]);
-        gates.handle(&WatchUpdate::Listed(vec![pod(json!([{"conditionType": "other"}]), json!([]))]));
-        assert!(gates.pods().is_empty());
-        gates.handle(&WatchUpdate::Applied(pod(ours.clone(), json!([]))));
-        assert_eq!(gates.pods()["u1"].published, None);
+    fn a_pod_has_the_gate_and_its_published_condition() {
+        let ours = || json!([{"conditionType": CONDITION}]);
+        assert!(!has_gate(&pod(json!([{"conditionType": "other"}]), json!([]))));
+        let new = pod(ours(), json!([]));
+        assert_eq!((has_gate(&new), published(&new)), (true, None));
         let condition =
             json!([{"type": CONDITION, "status": "True", "reason": "Configured", "message": "m"}]);
-        gates.handle(&WatchUpdate::Applied(pod(ours, condition)));
-        assert_eq!(gates.pods()["u1"].published.as_ref().map(|gate| gate.is_open), Some(true));
-        gates.handle(&WatchUpdate::Deleted(pod(json!([]), json!([]))));
-        assert!(gates.pods().is_empty());
+        assert_eq!(published(&pod(ours(), condition)).map(|gate| gate.is_open), Some(true));
     }
 }

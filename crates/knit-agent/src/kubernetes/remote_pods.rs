@@ -15,7 +15,7 @@ use knit_kube::kube::runtime::watcher;
 use pod_summary::PodSummary;
 use tokio::task::JoinHandle;
 
-use super::Context;
+use super::{Context, informers};
 
 /// How often the set of watched namespaces is computed again: the loop may have reopened its state.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ async fn watch_namespace(context: Context, namespace: String, fed: FedAddresses)
             feed(&context, &namespace, &addresses);
         }
     };
-    knit_kube::watch(&what, api, config, handle).await;
+    informers::watch(&context.handle, &what, api, config, handle).await;
 }
 
 /// The addresses fed to the loop last, by namespace.

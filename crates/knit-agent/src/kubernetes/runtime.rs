@@ -3,13 +3,13 @@
 //! All sandboxes are listed whenever the runtime, the API server or a timer indicates a change. Known sandboxes are cached by id; details
 //! are requested only for new ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use knit_cri::{DEFAULT_SOCKETS, RuntimeClient, SandboxProcess};
-use knit_engine::pods::RunningSandbox;
+use knit_engine::pods::{PodEvent, RunningSandbox};
 use knit_model::SandboxId;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -29,7 +29,12 @@ const STARTING_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The running sandboxes.
-type KnownSandboxes = BTreeMap<SandboxId, RunningSandbox>;
+#[derive(Default)]
+struct KnownSandboxes {
+    running: BTreeMap<SandboxId, RunningSandbox>,
+    /// Those on the host network: they need no further lookup.
+    on_host: BTreeSet<SandboxId>,
+}
 
 /// Lists sandboxes. While the runtime is unavailable, the last known ones stay.
 pub(super) async fn run(context: Context, socket: Option<PathBuf>) {
@@ -61,12 +66,12 @@ async fn session(
     tracing::info!(runtime = version, socket = %socket.display(), "connected to the container runtime");
     let _listener =
         EventListener(tokio::spawn(listen(runtime.clone(), Arc::clone(&context.sandboxes_changed))));
-    let mut known = KnownSandboxes::new();
+    let mut known = KnownSandboxes::default();
     loop {
         let requested = context.monotonic_now();
-        let is_complete = list(context, &mut runtime, &mut known).await?;
-        context.pods().set_running(known.clone(), requested);
-        context.feed_pods();
+        let is_complete = list(&mut runtime, &mut known).await?;
+        let sandboxes = known.running.clone();
+        context.submit_pods(PodEvent::Running { sandboxes, requested_at: requested });
         if is_complete {
             informer.mark_synced();
         }
@@ -106,18 +111,16 @@ async fn listen(mut runtime: RuntimeClient, sandboxes_changed: Arc<Notify>) {
 }
 
 /// Lists all sandboxes. Returns whether every running one is known.
-async fn list(
-    context: &Context,
-    runtime: &mut RuntimeClient,
-    known: &mut KnownSandboxes,
-) -> Result<bool, knit_cri::Error> {
+async fn list(runtime: &mut RuntimeClient, known: &mut KnownSandboxes) -> Result<bool, knit_cri::Error> {
     let listed = runtime.running_sandboxes().await?;
-    let is_listed = |id: &SandboxId| listed.iter().any(|one| one.id == id.0);
-    known.retain(|id, running| is_listed(id) && Path::new(&running.netns).exists());
+    let ids: BTreeSet<&str> = listed.iter().map(|one| one.id.as_str()).collect();
+    let is_listed = |id: &SandboxId| ids.contains(id.0.as_str());
+    known.running.retain(|id, running| is_listed(id) && Path::new(&running.netns).exists());
+    known.on_host.retain(is_listed);
     let mut is_complete = true;
-    for one in listed {
+    for one in &listed {
         let id = SandboxId(one.id.clone());
-        if known.contains_key(&id) || uses_host_network(context, &one.uid) {
+        if known.running.contains_key(&id) || known.on_host.contains(&id) {
             continue;
         }
         match find_netns(runtime, &one.id, &one.uid).await? {
@@ -129,18 +132,13 @@ async fn list(
                     ?running,
                     "sandbox is running"
                 );
-                known.insert(id, running);
+                known.running.insert(id, running);
             }
-            Found::Host => {}
+            Found::Host => drop(known.on_host.insert(id)),
             Found::NotYet => is_complete = false,
         }
     }
     Ok(is_complete)
-}
-
-/// Whether the pod uses the host network according to the API server: then its sandbox needs no lookup.
-fn uses_host_network(context: &Context, uid: &str) -> bool {
-    context.pods().get(uid).is_some_and(|pod| pod.host_network)
 }
 
 enum Found {

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
     NODE_LABEL, NodeNetwork, NodeNetworkStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
 };
-use knit_engine::{State, Unit};
+use knit_engine::State;
 use knit_kube::kube::api::{DeleteParams, ListParams};
 use knit_kube::kube::{self, Api};
 use knit_kube::{EventRecorder, apply};
@@ -70,6 +70,8 @@ struct DesiredStatus {
     sandboxes: BTreeMap<Name, Sandbox>,
     /// Pods with a change in flight: their written status stays for now.
     unsettled: BTreeSet<Name>,
+    /// The uids of the pods that the API server has.
+    existing: BTreeSet<String>,
     node: NodeNetworkStatus,
     opened: Opened,
 }
@@ -160,7 +162,7 @@ impl StatusWriter {
         let mut succeeded = true;
         for (name, update, result) in results {
             match result {
-                Ok(()) => self.written(name, update),
+                Ok(()) => self.written(name, update, &desired.existing),
                 Err(why) => {
                     tracing::warn!(namespace = name.0, pod = name.1, error = %why, "cannot write the pod's status");
                     succeeded = false;
@@ -223,13 +225,12 @@ impl StatusWriter {
         let context = self.context.clone();
         let desired = self.context.handle.query(move |node| {
             let state = node.state();
-            let pods = context.pods();
             let mut all = state.pod_states();
-            all.extend(pods.host_network_states(state));
+            all.extend(state.host_network_states());
             let waiting = waiting(&context, state);
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // A status of a deleted pod would never be garbage collected.
-            all.retain(|pod| pods.get(&pod.sandbox.uid).is_some());
+            all.retain(|pod| state.pods.get(&pod.sandbox.uid).is_some());
             let (node, opened) = node::of(state, &context.quotas.waiting(state));
             DesiredStatus {
                 pods: all
@@ -242,6 +243,7 @@ impl StatusWriter {
                     .chain(waiting.iter().filter_map(|id| state.sandboxes.get(id)))
                     .map(|pod| (pod.namespace.clone(), pod.pod.clone()))
                     .collect(),
+                existing: state.pods.all().map(|pod| pod.uid.clone()).collect(),
                 node,
                 opened,
             }
@@ -250,7 +252,7 @@ impl StatusWriter {
     }
 
     /// Records what was written, and reports it as Events.
-    fn written(&mut self, name: Name, update: PodUpdate) {
+    fn written(&mut self, name: Name, update: PodUpdate, existing: &BTreeSet<String>) {
         let (state, counted) = update.unzip();
         self.counters.written(&name, counted);
         let old = self.written.remove(&name);
@@ -263,7 +265,7 @@ impl StatusWriter {
             uid,
             ..ObjectReference::default()
         };
-        let exists = pod.uid.as_ref().is_some_and(|uid| self.context.pods().get(uid).is_some());
+        let exists = pod.uid.as_ref().is_some_and(|uid| existing.contains(uid));
         let events = if exists { pod_events::diff(old.as_ref(), state.as_ref()) } else { Vec::new() };
         if let Some(state) = state {
             self.written.insert(name, state);
@@ -325,19 +327,11 @@ async fn write_pod(
     apply(&api, pod, &manifest).await.map(|_| ())
 }
 
-/// Sandboxes that wait for the API server: for a Secret, a quota claim or an address block. This is not a problem yet.
-pub(super) fn waiting(context: &Context, state: &State) -> BTreeSet<SandboxId> {
-    let mut waiting = waiting_for_keys(context, state);
+/// Sandboxes that wait for the API server. This is not a problem yet.
+fn waiting(context: &Context, state: &State) -> BTreeSet<SandboxId> {
+    let mut waiting = state.awaiting_api_server();
     waiting.extend(context.quotas.sandboxes_waiting(state));
-    waiting.extend(state.blocks.units_awaiting_claim().filter_map(Unit::sandbox).cloned());
     waiting
-}
-
-/// Sandboxes that need a Secret whose content is unknown.
-fn waiting_for_keys(context: &Context, state: &State) -> BTreeSet<SandboxId> {
-    let Some(secrets) = context.handle.secrets() else { return BTreeSet::new() };
-    let unknown = state.required_secrets().into_iter().filter(|(name, _)| !secrets.is_known(name));
-    unknown.flat_map(|(_, sandboxes)| sandboxes).collect()
 }
 
 fn name_of(pod: &PodState) -> Name {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use knit_crds::attachments::AllowedPlugins;
 use knit_engine::event::ChangeEnded;
 use knit_engine::recording::Entry;
 use knit_engine::{Event, Record, Settings, State, Unit};
@@ -81,6 +82,7 @@ impl Node {
             deferred_sandboxes: BTreeMap::new(),
             keeps_foreign_links: false,
             fast_path: Vec::new(),
+            allowed_plugins: AllowedPlugins::default(),
             recorder,
         };
         if let Some(recorder) = &mut node.recorder {

@@ -1,9 +1,8 @@
 //! Pods of a machine without a cluster: the container runtime is their only source.
 
-use std::collections::BTreeSet;
-
+use knit_engine::Event;
+use knit_engine::pod_start::StartingSandbox;
 use knit_engine::pods::{Pod, RunningSandbox, sandbox};
-use knit_engine::{Event, State, Unit};
 use knit_model::SandboxId;
 
 use super::PodRegistry;
@@ -21,12 +20,8 @@ impl StandaloneRegistry {
 }
 
 impl PodRegistry for StandaloneRegistry {
-    fn pod(&self, _uid: &str) -> Option<Pod> {
-        None
-    }
-
-    fn sandbox_started(&self, id: SandboxId, pod: Pod, running: RunningSandbox) {
-        self.handle.submit(Event::SandboxStarted(sandbox(id, &running, &pod)));
+    fn starting(&self, id: SandboxId, pod: Pod, running: RunningSandbox) -> StartingSandbox {
+        StartingSandbox::Local(sandbox(id, &running, &pod))
     }
 
     fn sandbox_removed(&self, id: SandboxId) {
@@ -38,9 +33,7 @@ impl PodRegistry for StandaloneRegistry {
         true
     }
 
-    fn waiting(&self, state: &State) -> BTreeSet<SandboxId> {
-        state.blocks.units_awaiting_claim().filter_map(Unit::sandbox).cloned().collect()
-    }
+    fn started(&self) {}
 
     fn started_early(&self, pod: Pod, objects: Vec<String>) {
         tracing::warn!(

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use knit_engine::pod_start::StartProgress;
-use knit_engine::{Event, StoredObject, step};
+use knit_engine::pod_start::{PodStart, StartProgress, StartingSandbox};
+use knit_engine::{CallId, CallResult, Event, StoredObject, step};
 use knit_ipam::Time;
 use knit_model::SandboxId;
 use knit_model::intent::{IntentSpec, NameRule};
@@ -23,7 +23,13 @@ fn id() -> SandboxId {
 }
 
 fn progress(node: &Node) -> StartProgress {
-    node.state.start_progress(&id(), &BTreeSet::new())
+    node.state.start_progress(&id())
+}
+
+/// The runtime starts the pod and waits.
+fn start(label: &str) -> Event {
+    let sandbox = StartingSandbox::Local(sandbox("a", 7, "cnf", label));
+    Event::PodStarting(Box::new(PodStart { call: CallId("start".to_owned()), id: id(), sandbox }))
 }
 
 /// When the pod got the interfaces of each object, by object name, from the pod's and the object's reports.
@@ -58,7 +64,8 @@ fn unselected_or_unknown_pod_waits_for_nothing() {
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "other")));
     assert_eq!(progress(&node), StartProgress::NothingRequested);
     let before = node.journal.len();
-    node.handle(Event::ContainersStarting(id()));
+    node.handle(start("other"));
+    assert_eq!(node.results, [CallResult::PodStarted(StartProgress::NothingRequested)]);
     assert_eq!(node.journal.len(), before, "nothing is journalled");
 }
 
@@ -69,19 +76,30 @@ fn pod_waits_while_its_sandbox_is_reconciled() {
     step(&mut node.state, Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")), Time(1));
     assert_eq!(progress(&node), StartProgress::InProgress(vec!["podconfig/one".to_owned()]));
     let mut node = node_with_object();
-    node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
+    node.handle(start("x"));
     assert_eq!(progress(&node), StartProgress::Ready);
+    assert_eq!(node.results, [CallResult::PodStarted(StartProgress::Ready)]);
+    assert_eq!(attached(&node), [("one".to_owned(), Some(AttachTiming::BeforeContainers))]);
 }
 
 #[test]
-fn failed_sandbox_is_not_waited_for_unless_a_retry_is_pending() {
+fn start_that_the_runtime_no_longer_waits_for_is_not_answered() {
+    let mut node = node_with_object();
+    let effects = step(&mut node.state, start("x"), Time(1));
+    let call = CallId("start".to_owned());
+    step(&mut node.state, Event::CallCancelled { call, ticket: 0 }, Time(2));
+    node.resume(effects);
+    assert_eq!(node.results, [], "the caller is gone");
+    assert_eq!(attached(&node), [("one".to_owned(), None)]);
+}
+
+#[test]
+fn failed_sandbox_is_not_waited_for() {
     let mut node = node_with_object();
     node.failing_unit = Some("sandbox a".to_owned());
-    node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
-    assert_eq!(progress(&node), StartProgress::Blocked(vec!["podconfig/one".to_owned()]));
-    let waiting = BTreeSet::from([id()]);
-    let pending = node.state.start_progress(&id(), &waiting);
-    assert_eq!(pending, StartProgress::InProgress(vec!["podconfig/one".to_owned()]));
+    node.handle(start("x"));
+    let blocked = StartProgress::Blocked(vec!["podconfig/one".to_owned()]);
+    assert_eq!(node.results, [CallResult::PodStarted(blocked)]);
 }
 
 #[test]
@@ -89,7 +107,7 @@ fn attached_before_the_first_container_is_distinguished_from_later() {
     let mut node = node_with_object();
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
     assert_eq!(attached(&node), [("one".to_owned(), None)]);
-    node.handle(Event::ContainersStarting(id()));
+    node.handle(start("x"));
     node.handle(Event::ObjectApplied(veth_object("two", "pc")));
     let both = [("one".to_owned(), Some(AttachTiming::BeforeContainers)), ("two".to_owned(), None)];
     assert_eq!(attached(&node), both);
@@ -104,7 +122,7 @@ fn kubernetes_object_is_attached_while_running_unless_the_runtime_waited() {
     node.handle(Event::ObjectApplied(kubernetes_object()));
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
     assert_eq!(attached(&node), [("from-api".to_owned(), Some(AttachTiming::WhileRunning))]);
-    node.handle(Event::ContainersStarting(id()));
+    node.handle(start("x"));
     assert_eq!(attached(&node), [("from-api".to_owned(), Some(AttachTiming::BeforeContainers))]);
 }
 
@@ -112,7 +130,7 @@ fn kubernetes_object_is_attached_while_running_unless_the_runtime_waited() {
 fn recreated_interface_counts_as_later_and_deleted_sandbox_is_forgotten() {
     let mut node = node_with_object();
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
-    node.handle(Event::ContainersStarting(id()));
+    node.handle(start("x"));
     let mut renamed = veth_object("one", "net");
     let IntentSpec::Interface(intent) = &mut renamed.intents[0].spec else {
         panic!("veth() returns an interface")
@@ -121,7 +139,7 @@ fn recreated_interface_counts_as_later_and_deleted_sandbox_is_forgotten() {
     node.handle(Event::ObjectApplied(renamed));
     assert_eq!(attached(&node), [("one".to_owned(), None)]);
     node.handle(Event::ObjectApplied(veth_object("one", "net")));
-    node.handle(Event::ContainersStarting(id()));
+    node.handle(start("x"));
     assert_eq!(attached(&node), [("one".to_owned(), Some(AttachTiming::BeforeContainers))]);
     node.handle(Event::SandboxRemoved(id()));
     assert_eq!(node.state.started, Default::default());

@@ -1,5 +1,6 @@
 //! WireGuard keys: generated on the node or read from a Secret; the engine holds public keys only.
 
+use knit_engine::pod_start::StartProgress;
 use knit_engine::{Event, StoredObject};
 use knit_model::intent::{IntentSpec, InterfaceIntent, NameRule};
 use knit_model::link::{Kind, WireGuard};
@@ -84,4 +85,20 @@ fn only_secrets_used_by_local_pods_are_needed() {
     assert_eq!(node.state.required_secrets(), [(name, [pod.id].into())].into());
     node.handle(Event::ObjectDeleted(key(&tunnel)));
     assert!(node.state.required_secrets().is_empty());
+}
+
+#[test]
+fn pod_waits_for_a_secret_that_is_not_known_yet() {
+    let mut node = Node::with_kernel(NetState::default());
+    let from = KeyRef::Secret { namespace: "default".into(), name: "keys".into(), key: "private".into() };
+    node.unknown_secrets.insert(from.clone());
+    node.handle(Event::ObjectApplied(tunnel(from.clone())));
+    let pod = sandbox("a", 7, "default", "x");
+    node.handle(Event::SandboxUpdated(pod.clone()));
+    assert_eq!(node.state.awaiting_api_server(), [pod.id.clone()].into());
+    assert!(matches!(node.state.start_progress(&pod.id), StartProgress::InProgress(_)));
+    node.unknown_secrets.clear();
+    node.handle(Event::SecretChanged { namespace: "default".to_owned(), name: "keys".to_owned() });
+    assert_eq!(node.state.awaiting_api_server(), [].into(), "the API server has answered: it does not exist");
+    assert!(matches!(node.state.start_progress(&pod.id), StartProgress::Blocked(_)));
 }

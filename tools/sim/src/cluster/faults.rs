@@ -78,9 +78,6 @@ impl Cluster {
         if !self.nodes[node].is_up {
             return;
         }
-        if let Some(pods) = self.nodes[node].pods_to_list.take() {
-            self.nodes[node].pods = pods;
-        }
         if self.nodes[node].watch_version.is_none() || self.rng.chance(50) {
             self.list_blocks(node);
         } else {
@@ -175,10 +172,8 @@ impl Cluster {
         }
         self.handle(at, Event::Restarted);
         self.handle(at, Event::Resync);
-        if self.nodes[at].is_partitioned {
-            let pods = std::mem::take(&mut self.nodes[at].pods);
-            self.nodes[at].pods_to_list.get_or_insert(pods);
-        } else {
+        self.nodes[at].must_list_pods = true;
+        if !self.nodes[at].is_partitioned {
             self.list_blocks(at);
         }
         let incarnation = self.nodes[at].incarnation;

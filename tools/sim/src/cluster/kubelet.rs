@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 
 use knit_engine::call::{AttachRequest, AttachmentMetadata, DetachScope, InterfaceRequest, SandboxRequest};
-use knit_engine::pods::{Pod as ApiPod, RunningSandbox};
+use knit_engine::objects::ObjectEvent;
+use knit_engine::pods::{Pod as ApiPod, PodEvent, RunningSandbox};
 use knit_engine::{CallId, CallResult, DetachRequest, Event};
 use knit_model::provenance::Dialect;
 use knit_model::{IfName, SandboxId, Scope};
 
 use super::executor::{cookie_of, instance};
 use super::{Cluster, ScheduledEvent};
-use crate::node::{Call, PodEvent};
+use crate::node::Call;
 use crate::queue::{MILLIS, SECOND, SimTime};
+use crate::scenario::Tenant;
 use crate::trace::TraceSubject;
 
 /// Percentage of tenant pods on a tenant's node.
@@ -111,7 +113,7 @@ impl Cluster {
                 labels,
                 ..ApiPod::default()
             };
-            self.nodes[node].pending_pod_events.push(PodEvent::Applied(api));
+            self.nodes[node].pending_pod_events.push(PodEvent::Applied(Box::new(api)));
             self.pods[number as usize].since = Some(self.queue.now());
         }
         self.attempts += 1;
@@ -317,12 +319,20 @@ impl Cluster {
     pub(crate) fn sync_pods(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         node.scheduled.pod_sync = false;
+        let mut events = Vec::new();
+        let mut lists_objects = false;
         if !node.is_partitioned {
-            for event in node.pending_pod_events.drain(..) {
+            events.append(&mut node.pending_pod_events);
+            for event in &events {
                 match event {
-                    PodEvent::Applied(pod) => node.pods.apply(pod),
-                    PodEvent::Deleted(uid) => node.pods.delete(&uid),
+                    PodEvent::Applied(pod) => drop(node.api_pods.insert(pod.uid.clone(), (**pod).clone())),
+                    PodEvent::Deleted(uid) => drop(node.api_pods.remove(uid)),
+                    PodEvent::Listed(_) | PodEvent::Running { .. } | PodEvent::Withdrawn(_) => {}
                 }
+            }
+            if std::mem::take(&mut node.must_list_pods) {
+                events = vec![PodEvent::Listed(node.api_pods.values().cloned().collect())];
+                lists_objects = true;
             }
         }
         let running =
@@ -337,10 +347,15 @@ impl Cluster {
             };
             (id.clone(), running)
         });
-        node.pods.set_running(running.collect(), knit_ipam::Time(0));
-        let events = node.pods.events(&node.state);
+        let sandboxes = running.collect();
+        events.push(PodEvent::Running { sandboxes, requested_at: knit_ipam::Time(0) });
+        if lists_objects {
+            let objects = self.tenants.iter().map(Tenant::stored).collect();
+            let listed = ObjectEvent::Listed { kind: "Veth".to_owned(), objects, rejected: Vec::new() };
+            self.handle(at, Event::Objects(Box::new(listed)));
+        }
         for event in events {
-            self.handle(at, event);
+            self.handle(at, Event::Pods(event));
         }
         // Deletes the published status of deleted pods.
         self.schedule_status_write(at);

@@ -80,7 +80,7 @@ fn desired_pod_states(node: &Node) -> BTreeMap<Name, PodState> {
     let soon: BTreeSet<_> = state.blocks.units_awaiting_claim().filter_map(Unit::sandbox).collect();
     let pods = state.pod_states().into_iter();
     let pods =
-        pods.filter(|pod| !soon.contains(&pod.sandbox.id) && node.pods.get(&pod.sandbox.uid).is_some());
+        pods.filter(|pod| !soon.contains(&pod.sandbox.id) && state.pods.get(&pod.sandbox.uid).is_some());
     pods.map(|pod| ((pod.sandbox.namespace.clone(), pod.sandbox.pod.clone()), pod)).collect()
 }
 

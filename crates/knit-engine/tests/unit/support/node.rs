@@ -1,13 +1,13 @@
 //! A node in memory: the engine, a fake kernel, and the journal as a list.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use knit_engine::blocks::BlockRequest;
 use knit_engine::call::NetnsInfo;
 use knit_engine::recording::{Entry, digest};
 use knit_engine::{
-    ApplyFailure, CallResult, Effect, Event, ObjectKey, ObserveRequest, PlanResult, PublicKeys, Record,
-    State, StoredObject, UnsupportedKind, step,
+    ApplyFailure, CallResult, Effect, Event, KeyError, ObjectKey, ObserveRequest, PlanResult, PublicKeys,
+    Record, State, StoredObject, UnsupportedKind, step,
 };
 use knit_ipam::Time;
 use knit_model::intent::{
@@ -41,8 +41,12 @@ pub struct Node {
     pub applied_steps: usize,
     /// Secrets that exist.
     pub secrets: BTreeSet<KeyRef>,
+    /// Secrets that the API server has not answered for.
+    pub unknown_secrets: BTreeSet<KeyRef>,
     /// For each observation of a sandbox, whether it covered links only.
     pub links_only: Vec<bool>,
+    /// Every object that was ever applied, by its manifest: an unused one is translated again.
+    translations: BTreeMap<String, StoredObject>,
     /// Results of calls.
     pub results: Vec<CallResult>,
     /// Pending requests for address blocks.
@@ -64,7 +68,9 @@ impl Node {
             rejected_kind: None,
             applied_steps: 0,
             secrets: BTreeSet::new(),
+            unknown_secrets: BTreeSet::new(),
             links_only: Vec::new(),
+            translations: BTreeMap::new(),
             results: Vec::new(),
             block_requests: VecDeque::new(),
             recording: None,
@@ -78,6 +84,9 @@ impl Node {
         while let Some(event) = events.pop_front() {
             count += 1;
             assert!(count < MAX_EVENTS, "the engine does not become idle");
+            if let Event::ObjectApplied(object) = &event {
+                self.translations.insert(object.manifest.to_string(), object.clone());
+            }
             let recorded = self.recording.is_some().then(|| Box::new(event.clone()));
             let at = Time(count as u64);
             let effects = step(&mut self.state, event, at);
@@ -87,6 +96,15 @@ impl Node {
             }
             for effect in effects {
                 events.extend(self.execute(effect));
+            }
+        }
+    }
+
+    /// Executes the effects of an earlier step, and handles what follows.
+    pub fn resume(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            if let Some(event) = self.execute(effect) {
+                self.handle(event);
             }
         }
     }
@@ -132,6 +150,10 @@ impl Node {
                 self.results.push(answer);
                 None
             }
+            Effect::TranslateObjects { namespace, manifests } => {
+                let objects = manifests.iter().map(|manifest| self.translations[manifest].clone()).collect();
+                Some(Event::ObjectsTranslated { namespace, objects })
+            }
             Effect::Block(request) => {
                 self.block_requests.push_back(request);
                 None
@@ -154,7 +176,11 @@ impl Node {
         let exists = |key: &&KeyRef| matches!(key, KeyRef::Generated { .. }) || self.secrets.contains(*key);
         let existing = request.keys.iter().filter(exists);
         let number = |key: &KeyRef| key.to_string().bytes().fold(1u8, u8::wrapping_add);
-        existing.map(|key| (key.clone(), Ok(PublicKey::from_bytes([number(key); 32])))).collect()
+        let existing = existing.map(|key| (key.clone(), Ok(PublicKey::from_bytes([number(key); 32]))));
+        let unknown = request.keys.iter().filter(|key| self.unknown_secrets.contains(*key)).map(|key| {
+            (key.clone(), Err(KeyError { reason: Reason::NotReady, message: "unknown".to_owned() }))
+        });
+        existing.chain(unknown).collect()
     }
 
     /// Observes only what was requested: one sandbox, only a part of a new one without marks, and the whole host.
@@ -254,7 +280,7 @@ pub fn object(kind: &str, namespace: &str, name: &str, specs: Vec<IntentSpec>) -
         object: object.clone(),
         intents,
         warnings: Vec::new(),
-        manifest: serde_json::Value::Null,
+        manifest: serde_json::json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}}),
         since: 0,
         file: None,
     }
