@@ -25,11 +25,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use knit_crds::attachments::AllowedPlugins;
-use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::InvocationResult;
 use knit_engine::plugin_chain::PluginChain;
 use knit_engine::sockets::ListenerResult;
-use knit_engine::{CallId, CallResult, Event, State, StoredObject};
+use knit_engine::{CallId, CallResult, Event, StoredObject};
 use knit_kernel::fault::FaultInjector;
 use knit_kernel::notifications::LinkNotification;
 use knit_kernel::redirect::Redirect;
@@ -44,7 +43,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Completion, Work};
 use crate::keys::ApiSecrets;
 use crate::metrics::Metrics;
-use crate::node::{Node, now};
+use crate::node::{ApiRequest, Node, now};
 
 /// The options of a daemon.
 #[derive(Clone, Debug)]
@@ -90,8 +89,6 @@ enum Message {
     Cancel(CallId, u64),
     /// An event of a watch, the container runtime or a timer.
     Event(Box<Event>),
-    /// Events from a watch that depend on the state.
-    WatchEvents(EventSource),
     /// All events submitted so far complete the first lists of all informers.
     Synced,
     /// A change of objects or sandboxes through the local API.
@@ -113,9 +110,6 @@ enum Message {
     /// Stop once all callers are answered.
     Stop,
 }
-
-/// Computes events from the state at the time when they are handled.
-type EventSource = Box<dyn FnOnce(&State) -> Vec<Event> + Send>;
 
 /// Called on the loop's thread with the result.
 type Reply = Box<dyn FnOnce(&Node, CallResult) + Send>;
@@ -145,8 +139,8 @@ pub struct Handle {
     /// Whether objects come from a watched directory.
     watches_dir: bool,
     secrets: Option<Arc<ApiSecrets>>,
-    /// Claims and releases of address blocks, until the block controller takes the receiver.
-    orders: Arc<Mutex<Option<mpsc::UnboundedReceiver<BlockRequest>>>>,
+    /// The engine's requests to the API server, until its client takes the receiver.
+    api_requests: Arc<Mutex<Option<mpsc::UnboundedReceiver<ApiRequest>>>>,
 }
 
 impl Daemon {
@@ -159,7 +153,7 @@ impl Daemon {
         let (ready, started) = channel();
         let (version_sender, version) = watch::channel(0);
         let (reopened_sender, reopened) = watch::channel(0);
-        let (ordered, orders) = mpsc::unbounded_channel();
+        let (request_sender, api_requests) = mpsc::unbounded_channel();
         let channels = event_loop::Channels {
             incoming,
             sender: sender.clone(),
@@ -170,7 +164,7 @@ impl Daemon {
             sockets: socket_server::start(&sender)?,
             version: version_sender,
             reopened: reopened_sender,
-            orders: ordered,
+            api_requests: request_sender,
         };
         let (folder, watches_dir) = (options.state_dir.clone(), options.objects.is_some());
         let secrets = options.secrets.clone();
@@ -198,7 +192,7 @@ impl Daemon {
             blockers,
             watches_dir,
             secrets,
-            orders: Arc::new(Mutex::new(Some(orders))),
+            api_requests: Arc::new(Mutex::new(Some(api_requests))),
         };
         Ok(Self { handle, thread })
     }
@@ -277,12 +271,6 @@ impl Handle {
         let _ = self.sender.send(Message::Event(Box::new(event)));
     }
 
-    /// Submits events of a watch that depend on the state. They are handled in the order of these calls.
-    pub fn feed(&self, source: impl FnOnce(&State) -> Vec<Event> + Send + 'static) {
-        // A loop that has ended handles no more events.
-        let _ = self.sender.send(Message::WatchEvents(Box::new(source)));
-    }
-
     /// Marks all inputs as synced, once the events submitted so far are handled.
     pub fn mark_synced(&self) {
         let _ = self.sender.send(Message::Synced);
@@ -308,9 +296,9 @@ impl Handle {
         self.secrets.as_ref()
     }
 
-    /// The claims and releases of address blocks. Only the first caller gets the receiver.
-    pub(crate) fn take_block_orders(&self) -> Option<mpsc::UnboundedReceiver<BlockRequest>> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// The engine's requests to the API server. Only the first caller gets the receiver.
+    pub(crate) fn take_api_requests(&self) -> Option<mpsc::UnboundedReceiver<ApiRequest>> {
+        self.api_requests.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Changes the cluster network.

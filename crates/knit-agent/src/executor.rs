@@ -154,6 +154,7 @@ impl Executor {
             | Effect::Respond { .. }
             | Effect::InvokeExtension(_)
             | Effect::Block(_)
+            | Effect::ClaimQuota(_)
             | Effect::UpdateFastPath(_)
             | Effect::OfferSockets(_)
             | Effect::TranslateNetworks(_)

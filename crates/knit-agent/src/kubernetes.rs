@@ -73,11 +73,13 @@ use knit_engine::pod_annotations::DefinitionEvent;
 use knit_engine::pods::PodEvent;
 use knit_ipam::Time;
 use knit_kube::kube::Client;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 
 use crate::config::{Config, Profile};
 use crate::daemon::Handle;
 use crate::error::Result;
+use crate::node::ApiRequest;
 
 /// Shared by all watches and writers.
 #[derive(Clone)]
@@ -103,8 +105,6 @@ struct Context {
     gates_changed: Arc<Notify>,
     /// Wakes the writer of network status annotations: pods or definitions changed.
     networks_changed: Arc<Notify>,
-    /// Quotas and this node's claims.
-    quotas: Arc<quotas::Quotas>,
     /// Number of [`informers`] that have not synced yet.
     unsynced: Arc<AtomicUsize>,
 }
@@ -146,14 +146,14 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
         gateways_changed: Arc::default(),
         gates_changed: Arc::default(),
         networks_changed: Arc::default(),
-        quotas: Arc::default(),
         // One for each kind, the pods, the container runtime, and the NetworkAttachmentDefinitions.
         unsynced: Arc::new(AtomicUsize::new(Object::kinds().len() + 2 + usize::from(reads_definitions))),
     };
     tracing::info!(node = config.node_name, "watching the API server and the container runtime");
     let (known, blocks_known) = oneshot::channel();
-    if let Some(orders) = handle.take_block_orders() {
-        tokio::spawn(blocks::run(context.clone(), orders, known));
+    if let Some(requests) = handle.take_api_requests() {
+        tokio::spawn(execute_requests(context.clone(), requests));
+        tokio::spawn(blocks::run(context.clone(), known));
     }
     if config.profile == Profile::Primary {
         tokio::spawn(nodes::run(context.clone(), config.cluster_network.clone()));
@@ -174,6 +174,17 @@ pub async fn start(config: &Config, handle: &Handle) -> Result<()> {
     Ok(())
 }
 
+/// Executes the engine's requests to the API server, each in a task of its own.
+async fn execute_requests(context: Context, mut requests: UnboundedReceiver<ApiRequest>) {
+    while let Some(request) = requests.recv().await {
+        let context = context.clone();
+        match request {
+            ApiRequest::Block(request) => drop(tokio::spawn(blocks::execute(context, request))),
+            ApiRequest::ClaimQuota(request) => drop(tokio::spawn(quotas::claim(context, request))),
+        }
+    }
+}
+
 fn start_watches(context: &Context, runtime: Option<PathBuf>, reads_definitions: bool) {
     for kind in Object::kinds() {
         tokio::spawn(objects::run(context.clone(), kind));
@@ -189,7 +200,6 @@ fn start_watches(context: &Context, runtime: Option<PathBuf>, reads_definitions:
     if let Some(secrets) = context.handle.secrets() {
         tokio::spawn(secrets::run(context.clone(), Arc::clone(secrets)));
     }
-    tokio::spawn(quotas::run(context.clone()));
     tokio::spawn(repair_events::run(context.clone()));
     tokio::spawn(status_writer::run(context.clone()));
     tokio::spawn(readiness_gates::run(context.clone()));

@@ -10,6 +10,7 @@ use knit_crds::attachments::AllowedPlugins;
 use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
 use knit_engine::packet_filter::FastPathChange;
+use knit_engine::quota::ClaimRequest;
 use knit_engine::recording::{Entry, digest};
 use knit_engine::sockets::SocketListener;
 use knit_engine::{
@@ -74,6 +75,15 @@ pub struct EventOutcome {
     pub answers: Vec<(CallId, CallResult)>,
 }
 
+/// A request to the API server. Its result is an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApiRequest {
+    /// Claim or return an address block.
+    Block(BlockRequest),
+    /// Write this node's claim of a quota.
+    ClaimQuota(ClaimRequest),
+}
+
 /// What follows from one step of the engine.
 #[derive(Debug, Default)]
 pub struct StepResult {
@@ -85,8 +95,8 @@ pub struct StepResult {
     pub answers: Vec<(CallId, CallResult)>,
     /// Extensions to call.
     pub invocations: Vec<Invocation>,
-    /// Address blocks to claim or release.
-    pub orders: Vec<BlockRequest>,
+    /// Requests to the API server.
+    pub api_requests: Vec<ApiRequest>,
     /// The complete set of sockets to offer to pods, if it changed.
     pub offers: Option<Vec<SocketListener>>,
     /// Journalled records.
@@ -100,7 +110,7 @@ impl StepResult {
         self.changed.append(&mut next.changed);
         self.answers.append(&mut next.answers);
         self.invocations.append(&mut next.invocations);
-        self.orders.append(&mut next.orders);
+        self.api_requests.append(&mut next.api_requests);
         self.offers = next.offers.or(self.offers.take());
         self.records.append(&mut next.records);
     }
@@ -181,7 +191,8 @@ impl Node {
                 Effect::ObjectsChanged(objects) => result.changed.extend(objects),
                 Effect::Respond { call, result: answer } => result.answers.push((call, answer)),
                 Effect::InvokeExtension(invocation) => result.invocations.push(*invocation),
-                Effect::Block(order) => result.orders.push(order),
+                Effect::Block(request) => result.api_requests.push(ApiRequest::Block(request)),
+                Effect::ClaimQuota(request) => result.api_requests.push(ApiRequest::ClaimQuota(request)),
                 Effect::OfferSockets(offers) => result.offers = Some(offers),
                 Effect::TranslateNetworks(request) => {
                     let plugins = &self.allowed_plugins;
@@ -298,7 +309,7 @@ impl Node {
                         | Effect::RemoveNetns { .. }
                         | Effect::UpdateFastPath(_)
                         | Effect::RerouteConnections(_) => {}
-                        Effect::Block(_) => {}
+                        Effect::Block(_) | Effect::ClaimQuota(_) => {}
                         Effect::TranslateNetworks(request) => {
                             queue.push_front(pod_networks::translated(
                                 &state,

@@ -9,7 +9,6 @@ use knit_ipam::Time;
 use knit_model::filter::{ElementKey, TableKey};
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
-use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +27,7 @@ use crate::plugin_chain::{ChainKey, ChainedInterface, CniCommand, PluginChain};
 use crate::pod_annotations::{DefinitionEvent, NetworksRequest, TranslatedNetworks};
 use crate::pod_start::PodStart;
 use crate::pods::PodEvent;
+use crate::quota::{ClaimRequest, QuotaEvent};
 use crate::sockets::{ListenerResult, SocketListener};
 use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, StoredObject, UnitState};
 
@@ -96,13 +96,8 @@ pub enum Event {
     },
     /// A plan was applied or rolled back.
     PlanApplied(PlanResult),
-    /// This node was granted a share of a cluster-wide quota.
-    QuotaGranted {
-        /// The quota.
-        quota: ObjectKey,
-        /// What this node has claimed of it.
-        counts: ResourceCounts,
-    },
+    /// A change of cluster-wide quotas and their claims.
+    Quotas(QuotaEvent),
     /// A change of the blocks of shared ranges.
     Blocks(blocks::BlockEvent),
     /// The complete set of options that admins set on namespaces.
@@ -294,6 +289,8 @@ pub enum Effect {
     TranslateNetworks(NetworksRequest),
     /// Claim or return a block.
     Block(blocks::BlockRequest),
+    /// Write this node's claim of a cluster-wide quota and reply with [`QuotaEvent::ClaimWritten`].
+    ClaimQuota(ClaimRequest),
     /// Send the result of a call to its caller.
     Respond {
         /// The call.

@@ -116,7 +116,9 @@ impl State {
     /// not final.
     pub fn awaiting_api_server(&self) -> BTreeSet<SandboxId> {
         let blocks = self.blocks.units_awaiting_claim().filter_map(Unit::sandbox);
-        blocks.chain(&self.awaiting_keys).cloned().collect()
+        let mut waiting: BTreeSet<SandboxId> = blocks.chain(&self.awaiting_keys).cloned().collect();
+        waiting.extend(self.sandboxes_awaiting_quota());
+        waiting
     }
 
     /// Whether the objects of a sandbox's namespace or the annotation of its pod are being translated.

@@ -1,9 +1,14 @@
 //! Quotas of namespaces: the number of interfaces, addresses and bridges.
 //!
 //! A quota from a file applies to this node. A quota from an API server applies to the whole cluster: a node may use
-//! what it was granted ([`crate::Event::QuotaGranted`]) and creates nothing new before that. Existing interfaces stay,
-//! whatever the quota.
+//! what it has claimed ([`QuotaClaims`]) and creates nothing new before that. Existing interfaces stay, whatever the
+//! quota. Claims are not persistent: after a restart they are listed again.
 
+mod claims;
+
+use std::collections::BTreeSet;
+
+use knit_model::SandboxId;
 use knit_model::intent::IntentSpec;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Dialect;
@@ -12,6 +17,9 @@ use knit_model::quota::{QuotaIntent, ResourceCounts};
 use crate::call::ATTACHMENT_KIND;
 use crate::event::Unit;
 use crate::state::{ObjectKey, State, StoredObject, UnitState};
+
+pub(crate) use self::claims::SharedQuotas;
+pub use self::claims::{ClaimRequest, QuotaClaims, QuotaEvent};
 
 /// The kind of quotas.
 pub const KIND: &str = "NetworkQuota";
@@ -36,12 +44,12 @@ impl State {
     }
 
     /// Units of a namespace with denied requests.
-    pub fn denied_units<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Unit> {
+    fn denied_units<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Unit> {
         self.denied.keys().filter(move |unit| self.is_of(unit, namespace))
     }
 
     /// Units of a namespace that a quota blocks, directly or through their bridge.
-    pub fn blocked_by_quota(&self, namespace: &str) -> Vec<Unit> {
+    pub(crate) fn blocked_by_quota(&self, namespace: &str) -> Vec<Unit> {
         let is_quota = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::QuotaExceeded;
         let blocked = self.problems.iter().filter(|(_, problems)| problems.iter().any(is_quota));
         let blocked = blocked.map(|(unit, _)| unit).filter(|unit| self.is_of(unit, namespace));
@@ -49,21 +57,56 @@ impl State {
     }
 
     /// Whether a unit that a quota blocked is being retried.
-    pub fn is_retrying_denied(&self, namespace: &str) -> bool {
+    fn is_retrying_denied(&self, namespace: &str) -> bool {
         let mut blocked = self.blocked_by_quota(namespace).into_iter();
         blocked.any(|unit| self.in_flight.contains_key(&unit) || self.dirty.contains(&unit))
     }
 
-    /// This node's grant of a quota.
+    /// What this node may use of a cluster-wide quota; `None` if its claims are unknown.
     pub fn granted_quota(&self, quota: &ObjectKey) -> Option<ResourceCounts> {
-        self.granted_quotas.get(quota).copied()
+        let uid = &self.objects.get(quota)?.object.uid;
+        self.shared_quotas.get(quota, uid).map(claims::SharedQuota::granted)
     }
 
-    /// Cluster-wide quotas.
-    pub fn shared_quotas(&self) -> impl Iterator<Item = &ObjectKey> {
+    /// Whether a claim for this version of a quota is requested and has no result.
+    pub fn is_claiming_quota(&self, quota: &ObjectKey, version: u64) -> bool {
+        self.shared_quotas.is_claiming(quota, version)
+    }
+
+    /// Namespaces with denied requests whose claims have no result so far: not a problem yet.
+    pub fn namespaces_awaiting_quota(&self) -> BTreeSet<&str> {
         let first = ObjectKey { kind: KIND.to_owned(), namespace: String::new(), name: String::new() };
         let quotas = self.objects.range(first..).take_while(|(key, _)| key.kind == KIND);
-        quotas.filter(|(_, stored)| is_shared(stored)).map(|(key, _)| key)
+        let open = quotas.filter(|(key, stored)| {
+            let is_settled = || {
+                let known = self.shared_quotas.get(key, &stored.object.uid);
+                known.is_some_and(claims::SharedQuota::is_settled)
+            };
+            let is_claiming = || !self.denied_to(&key.namespace).is_zero() && !is_settled();
+            is_shared(stored) && (is_claiming() || self.is_retrying_denied(&key.namespace))
+        });
+        open.map(|(key, _)| key.namespace.as_str()).collect()
+    }
+
+    /// The sandboxes that wait for a claim.
+    pub fn sandboxes_awaiting_quota(&self) -> BTreeSet<SandboxId> {
+        let namespaces = self.namespaces_awaiting_quota().into_iter();
+        let units = namespaces.flat_map(|namespace| self.blocked_by_quota(namespace));
+        units.filter_map(|unit| unit.sandbox().cloned()).collect()
+    }
+
+    /// The cluster-wide quotas of a namespace, each with the uid of its object.
+    pub(crate) fn shared_quotas_of(&self, namespace: &str) -> Vec<(ObjectKey, String)> {
+        let quotas = self.quotas(namespace).filter(|(_, stored, _)| is_shared(stored));
+        quotas.map(|(key, stored, _)| (key.clone(), stored.object.uid.clone())).collect()
+    }
+
+    /// The objects of a namespace with a quota problem.
+    pub(crate) fn objects_beyond_quota(&self, namespace: &str) -> BTreeSet<ObjectKey> {
+        let blocked = self.blocked_by_quota(namespace).into_iter();
+        let problems = blocked.filter_map(|unit| self.problems.get(&unit)).flatten();
+        let problems = problems.filter(|(_, problem)| problem.reason == Reason::QuotaExceeded);
+        problems.map(|(object, _)| object.clone()).collect()
     }
 
     /// Checks whether the namespace may use `more`, besides `beside`; the error is the message.
@@ -80,8 +123,8 @@ impl State {
         let used = self.used_by(namespace);
         for (key, stored, hard) in quotas {
             let granted = match is_shared(stored) {
-                // Without a limit no grant is necessary.
-                true => self.granted_quota(key).unwrap_or(used).max(unlimited(hard)),
+                // Without a limit no claim is necessary.
+                true => self.granted_quota(key).unwrap_or_default().max(unlimited(hard)),
                 false => hard.counts(),
             };
             let requested = used + beside + more;

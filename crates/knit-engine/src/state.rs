@@ -29,6 +29,7 @@ use crate::pending_calls::PendingCalls;
 use crate::pod_annotations::PodNetworks;
 use crate::pod_start::AttachedBeforeStart;
 use crate::pods::PodIndex;
+use crate::quota::SharedQuotas;
 use crate::sockets::Sockets;
 use crate::step::last_applied::LastApplied;
 pub use crate::unit_state::UnitState;
@@ -196,9 +197,9 @@ pub struct State {
     /// or when an object requests the kind: a module may have been loaded.
     #[serde(skip)]
     pub(crate) unsupported: BTreeMap<String, String>,
-    /// This node's grants of cluster-wide quotas. Not persistent: the quota controller sends them again.
+    /// Cluster-wide quotas and this node's claims. Not persistent: the API server has them.
     #[serde(skip)]
-    pub(crate) granted_quotas: BTreeMap<ObjectKey, ResourceCounts>,
+    pub(crate) shared_quotas: SharedQuotas,
     /// What units request beyond their quota.
     #[serde(skip)]
     pub(crate) denied: BTreeMap<Unit, ResourceCounts>,
@@ -299,7 +300,7 @@ impl State {
             blocks: self.blocks.persistent(),
             egress: self.egress.persistent(),
             unsupported: BTreeMap::new(),
-            granted_quotas: BTreeMap::new(),
+            shared_quotas: SharedQuotas::default(),
             denied: BTreeMap::new(),
             ..self.clone()
         }

@@ -21,7 +21,7 @@ use self::affected::{affected, bridges_named};
 use self::last_applied::LastApplied;
 use self::observation::{attribute_problems, restrict_to_unit, unit_object};
 use self::original_values::{original_values, restored};
-use self::quota::{quota_granted, requeue_denied};
+use self::quota::requeue_denied;
 use self::requeue::{
     frees_host_names, releases_addresses, requeue_blocked, requeue_bridges, requeue_conflicts,
     requeue_exhausted, requeue_ports, requeue_tunnel_peers,
@@ -115,7 +115,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             }
             state.dirty.extend(known);
         }
-        Event::QuotaGranted { quota, counts } => quota_granted(state, quota, counts),
+        Event::Quotas(event) => quota::handle(state, event),
         Event::Blocks(event) => {
             blocks::handle(state, event, &mut effects);
             overlay::on_block_change(state);
@@ -154,6 +154,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
     }
     extensions::end_stale_receipts(state, now, &mut effects);
     start_ready(state, now, &mut effects);
+    quota::claim(state, &mut effects);
     blocks::claim_missing(state, &mut effects);
     blocks::return_single_addresses(state, &mut effects);
     pools::reconcile(state, &mut effects);
@@ -211,6 +212,7 @@ pub(crate) fn object_applied(state: &mut State, object: StoredObject, effects: &
     let affected = affected(state, object);
     state.dirty.extend(affected);
     requeue_blocked(state, &key);
+    quota::on_object_change(state, &key);
     packet_filter::on_object_change(state, &key);
     egress::on_object_change(state, &key, effects);
     effects.changed(BTreeSet::from([key]));
@@ -219,7 +221,6 @@ pub(crate) fn object_applied(state: &mut State, object: StoredObject, effects: &
 pub(crate) fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
     let Some(old) = state.objects.get(key) else { return };
     let affected = affected(state, old);
-    state.granted_quotas.remove(key);
     effects.record(state, Record::ObjectDeleted(key.clone()));
     state.dirty.extend(affected);
     requeue_blocked(state, key);
@@ -253,6 +254,7 @@ pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects
     state.awaiting_keys.remove(id);
     let unit = Unit::Sandbox(id.clone());
     state.last_applied.remove(&unit);
+    quota::on_unit_change(state, &unit);
     if let Some(change) = state.in_flight.remove(&unit) {
         release_claims(state, &unit, &change);
     }
@@ -307,7 +309,8 @@ fn start_ready(state: &mut State, now: Time, effects: &mut Effects) {
         blocks::wait(state, &unit, std::mem::take(&mut resolved.waits));
         resolved.observe.links_only = last_applied::links_suffice(state, &unit, &resolved);
         effects.list.push(Effect::Observe { unit: unit.clone(), request: resolved.observe.clone() });
-        state.in_flight.insert(unit, InFlightChange { resolved, restored: Vec::new() });
+        state.in_flight.insert(unit.clone(), InFlightChange { resolved, restored: Vec::new() });
+        quota::on_unit_change(state, &unit);
     }
 }
 
@@ -369,6 +372,7 @@ fn on_observed(
     now: Time,
     effects: &mut Effects,
 ) {
+    quota::on_unit_change(state, unit);
     let Some(mut change) = state.in_flight.remove(unit) else { return };
     if let Some(problem) = packet_filter::failure(state, unit, &change.resolved) {
         // Its leases are journalled as taken and released, like those of any failed change.
@@ -449,6 +453,7 @@ fn on_observed(
 
 fn on_applied(state: &mut State, applied: PlanResult, now: Time, effects: &mut Effects) {
     let PlanResult { unit, result } = applied;
+    quota::on_unit_change(state, &unit);
     let Some(mut change) = state.in_flight.remove(&unit) else { return };
     release_claims(state, &unit, &change);
     state.last_applied.remove(&unit);

@@ -154,20 +154,21 @@ fn is_used(state: &State, object: &StoredObject) -> bool {
     !concerns_pods_only(object) || state.uses_namespace(&object.object.namespace)
 }
 
-/// Whether an API server has the object and it affects nothing but the pods of its own namespace. Bridges, networks and
-/// uplinks exist without pods; fixed addresses are reserved, and modes of ipvlans decided, for all namespaces.
+/// Whether an API server has the object and it only adds something to pods of its own namespace. Bridges, networks and
+/// uplinks exist without pods; fixed addresses are reserved, and modes of ipvlans decided, for all namespaces. What
+/// restricts pods, such as a quota, has to be known before they start, also after a restart without an API server.
 fn concerns_pods_only(object: &StoredObject) -> bool {
     let is_of_pods = |spec: &IntentSpec| match spec {
         IntentSpec::Interface(spec) => spec.fixed.is_empty() && !matches!(spec.kind, Kind::Ipvlan(_)),
         IntentSpec::LinkChange(_)
         | IntentSpec::Routing(_)
         | IntentSpec::Socket(_)
-        | IntentSpec::Quota(_)
         | IntentSpec::Rejected(_) => true,
         IntentSpec::Bridge(_)
         | IntentSpec::Uplink(_)
         | IntentSpec::Network(_)
         | IntentSpec::RequiredExtensions(_)
+        | IntentSpec::Quota(_)
         | IntentSpec::NodeRoutes(_)
         | IntentSpec::AddressPool(_)
         | IntentSpec::EgressGateway(_)

@@ -6,7 +6,6 @@ mod extensions;
 mod notifications;
 mod pending_changes;
 mod unit_log;
-mod watch_events;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -15,7 +14,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use knit_engine::blocks::BlockRequest;
 use knit_engine::{CallId, CallResult, Effect, Event, Record};
 use knit_kernel::fault::FaultInjector;
 use knit_model::problem::{Problem, Reason};
@@ -28,7 +26,7 @@ use super::manifest_dir::ManifestDir;
 use super::{Incoming, Message, Options, Reply};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::node::{Node, StepResult};
+use crate::node::{ApiRequest, Node, StepResult};
 use crate::recorder::Recorder;
 use crate::sockets;
 use unit_log::UnitLog;
@@ -58,7 +56,7 @@ pub(super) struct Channels {
     pub(super) sockets: sockets::SocketServer,
     pub(super) version: watch::Sender<u64>,
     pub(super) reopened: watch::Sender<u64>,
-    pub(super) orders: mpsc::UnboundedSender<BlockRequest>,
+    pub(super) api_requests: mpsc::UnboundedSender<ApiRequest>,
 }
 
 struct Waiter {
@@ -281,7 +279,6 @@ impl<'a> EventLoop<'a> {
                 Ok(())
             }
             Message::Change(request) => self.change(request),
-            Message::WatchEvents(source) => self.watch_events(source),
             Message::Event(event) => self.handle(*event),
             Message::Synced => {
                 self.options.has_synced.store(true, Ordering::Relaxed);
@@ -378,14 +375,14 @@ impl<'a> EventLoop<'a> {
         let is_done = matches!(&event, Event::PlanApplied(applied) if applied.result.is_ok());
         let result = self.node.step(event)?;
         self.track_pending_changes(about.as_ref(), &result);
-        let StepResult { effects, answers, records, invocations, orders, offers, changed } = result;
+        let StepResult { effects, answers, records, invocations, api_requests, offers, changed } = result;
         self.call_extensions(invocations);
         if let Some(offers) = offers {
             self.channels.sockets.offer(self.incarnation, offers);
         }
-        for order in orders {
+        for request in api_requests {
             // Without an API server there is no receiver.
-            let _ = self.channels.orders.send(order);
+            let _ = self.channels.api_requests.send(request);
         }
         self.report_repairs(about.as_ref(), is_done, &effects);
         for (seq, record) in &records {

@@ -1,6 +1,6 @@
-//! Address blocks: carries out the engine's orders at the API server and feeds the watch of blocks into the loop.
+//! Address blocks: executes the engine's requests at the API server and feeds the watch of blocks into the loop.
 //!
-//! Creating a block claims it: of several nodes that try, the first one succeeds. An order is retried until it has a result;
+//! Creating a block claims it: of several nodes that try, the first one succeeds. A request is retried until it has a result;
 //! [`knit_engine::blocks`] decides which blocks are claimed and released.
 
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use knit_kube::WatchUpdate;
 use knit_kube::kube::api::{DeleteParams, PostParams, Preconditions};
 use knit_kube::kube::runtime::watcher;
 use knit_kube::kube::{self, Api, ResourceExt};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -27,38 +26,33 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Carries out orders.
+/// Watches blocks and reviews them regularly.
 ///
 /// `known` is signalled once the loop knows all blocks, or the API server rejects the watch: then pods that need a block report it.
-pub(super) async fn run(
-    context: Context,
-    mut orders: UnboundedReceiver<BlockRequest>,
-    known: oneshot::Sender<()>,
-) {
+pub(super) async fn run(context: Context, known: oneshot::Sender<()>) {
     let relist = Arc::new(Notify::new());
     tokio::spawn(watch(context.clone(), Arc::clone(&relist), known));
     let mut review = interval(REVIEW_INTERVAL);
     review.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            order = orders.recv() => match order {
-                Some(BlockRequest::Claim { name, pool, cidr }) => {
-                    let spec = PodAddressBlockSpec { pool, cidr: PrefixText(cidr.to_string()), node: context.node.to_string() };
-                    tokio::spawn(claim(context.clone(), name, spec));
-                }
-                Some(BlockRequest::Return { name, uid }) => {
-                    tokio::spawn(release(context.clone(), name, uid));
-                }
-                None => return,
-            },
-            _ = review.tick() => {
-                // The loop may have reopened its state.
-                if context.handle.query(|node| !node.state().blocks.has_synced()).await.unwrap_or_default() {
-                    relist.notify_one();
-                }
-                feed(&context, BlockEvent::ReviewDue);
-            }
+        review.tick().await;
+        // The loop may have reopened its state.
+        if context.handle.query(|node| !node.state().blocks.has_synced()).await.unwrap_or_default() {
+            relist.notify_one();
         }
+        feed(&context, BlockEvent::ReviewDue);
+    }
+}
+
+/// Executes a request.
+pub(super) async fn execute(context: Context, request: BlockRequest) {
+    match request {
+        BlockRequest::Claim { name, pool, cidr } => {
+            let node = context.node.to_string();
+            let spec = PodAddressBlockSpec { pool, cidr: PrefixText(cidr.to_string()), node };
+            claim(context, name, spec).await;
+        }
+        BlockRequest::Return { name, uid } => release(context, name, uid).await,
     }
 }
 

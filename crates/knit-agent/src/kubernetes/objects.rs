@@ -8,7 +8,7 @@ use knit_kube::kube::api::DynamicObject;
 use knit_kube::kube::runtime::watcher;
 use knit_kube::{WatchUpdate, api_resource, parse_object};
 
-use super::Context;
+use super::{Context, quotas};
 use crate::api_objects;
 
 /// Watches all objects of a kind.
@@ -19,9 +19,8 @@ pub(super) async fn run(context: Context, kind: &'static KindInfo) {
         if let Some(news) = convert(kind, seen) {
             context.handle.submit(Event::Objects(Box::new(news)));
         }
-        // After the loop: quotas that the loop does not know are not claimed.
-        if let Some(seen) = for_quotas {
-            context.quotas.handle(seen);
+        if let Some(news) = for_quotas.and_then(|seen| quotas::event(&context.node, seen)) {
+            context.handle.submit(Event::Quotas(news));
         }
         if kind.kind == pools::KIND {
             context.network_inputs.set_pools_known();

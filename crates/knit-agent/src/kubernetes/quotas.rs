@@ -1,180 +1,93 @@
-//! This node's share of quotas that apply to all nodes together.
+//! Quotas that apply to all nodes together: feeds their claims into the loop and writes this node's claim.
 //!
-//! A NetworkQuota's status has a claim for each node; the sum of all claims is within the quota. An agent changes its own claim in one
-//! request, which the API server rejects if the object has changed since it was read, so two nodes never claim the same remainder. The
-//! node's use stays within its claim at any time: a larger claim is written before it is used; a smaller one is fed to the loop before it
-//! is written.
-//!
-//! A claim covers what is used and what is requested, as far as the quota allows. What a node cannot use because of another problem stays
-//! claimed, and is not available to other nodes.
+//! [`knit_engine::quota`] decides what is claimed. A claim is written in one request, which the API server rejects if the object has changed
+//! since it was read.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use knit_crds::kinds::{NetworkQuota, UsedCounts};
-use knit_engine::quota::KIND;
-use knit_engine::{Event, ObjectKey, State, Unit};
+use knit_engine::quota::{ClaimRequest, KIND, QuotaClaims, QuotaEvent};
+use knit_engine::{Event, ObjectKey};
 use knit_kube::kube::api::{DynamicObject, Patch, PatchParams};
 use knit_kube::kube::{self, Api, ResourceExt};
 use knit_kube::{FIELD_MANAGER, WatchUpdate};
-use knit_model::SandboxId;
 use knit_model::quota::ResourceCounts;
 use serde_json::json;
-use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use tokio::time::{sleep, timeout};
 
 use super::Context;
-use super::state_follower::{StateFollower, notified};
 
-/// Changes come in bursts: they are collected this long.
-const SETTLE_TIME: Duration = Duration::from_millis(5);
 /// Delay after a failed request.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The known quotas and what was claimed of them.
-#[derive(Debug, Default)]
-pub(super) struct Quotas {
-    /// Each as last read or written.
-    known: Mutex<BTreeMap<ObjectKey, NetworkQuota>>,
-    /// Wakes the claiming task.
-    changed: Notify,
-    /// The last request of each quota that has a result.
-    claimed: Mutex<BTreeMap<ObjectKey, ResourceCounts>>,
+/// Converts a watch event for the engine. Invalid quotas are skipped: the engine does not know them either.
+pub(super) fn event(node: &str, seen: WatchUpdate<DynamicObject>) -> Option<QuotaEvent> {
+    let seen = seen.filter_map(|found| found.try_parse::<NetworkQuota>().ok())?;
+    Some(match seen {
+        WatchUpdate::Listed(all) => QuotaEvent::Listed(all.iter().map(|quota| read(node, quota)).collect()),
+        WatchUpdate::Applied(quota) => QuotaEvent::Applied(read(node, &quota)),
+        WatchUpdate::Deleted(quota) => QuotaEvent::Deleted(key_of(&quota)),
+    })
 }
 
-impl Quotas {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, NetworkQuota>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn claimed(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, ResourceCounts>> {
-        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Handles a watch event. Invalid quotas are skipped: the loop does not know them either.
-    pub(super) fn handle(&self, seen: WatchUpdate<DynamicObject>) {
-        let Some(seen) = seen.filter_map(|found| found.try_parse::<NetworkQuota>().ok()) else { return };
-        match seen {
-            WatchUpdate::Listed(all) => {
-                let there: BTreeSet<ObjectKey> = all.iter().map(key_of).collect();
-                self.known().retain(|key, _| there.contains(key));
-                all.into_iter().for_each(|quota| self.store(quota));
-            }
-            WatchUpdate::Applied(quota) => self.store(quota),
-            WatchUpdate::Deleted(quota) => {
-                self.known().remove(&key_of(&quota));
-            }
-        }
-        self.changed.notify_one();
-    }
-
-    /// Stores a quota, unless it is older than the last write.
-    fn store(&self, quota: NetworkQuota) {
-        let mut known = self.known();
-        let key = key_of(&quota);
-        let is_older = known.get(&key).is_some_and(|have| {
-            have.uid() == quota.uid() && resource_version(have) > resource_version(&quota)
-        });
-        if !is_older {
-            known.insert(key, quota);
-        }
-    }
-
-    /// Namespaces with rejected requests that are still being claimed: not a problem yet.
-    pub(super) fn waiting<'a>(&self, state: &'a State) -> BTreeSet<&'a str> {
-        let claimed = self.claimed();
-        let open = state.shared_quotas().filter(|quota| {
-            let is_refused = !state.denied_to(&quota.namespace).is_zero();
-            let is_open = is_refused && claimed.get(*quota) != Some(&need(state, &quota.namespace));
-            is_open || state.is_retrying_denied(&quota.namespace)
-        });
-        open.map(|quota| quota.namespace.as_str()).collect()
-    }
-
-    /// The sandboxes that wait for a claim.
-    pub(super) fn sandboxes_waiting(&self, state: &State) -> BTreeSet<SandboxId> {
-        let namespaces = self.waiting(state).into_iter();
-        let units = namespaces.flat_map(|namespace| state.blocked_by_quota(namespace));
-        let sandboxes = units.filter_map(|unit| match unit {
-            Unit::Sandbox(id) => Some(id),
-            Unit::Bridge(_) | Unit::NodeRoutes | Unit::PacketFilter => None,
-        });
-        sandboxes.collect()
-    }
-}
-
-/// What a namespace uses and requests on this node.
-fn need(state: &State, namespace: &str) -> ResourceCounts {
-    state.used_by(namespace) + state.denied_to(namespace)
-}
-
-/// Claims quotas.
-pub(super) async fn run(context: Context) {
-    let mut state = StateFollower::new(&context.handle, SETTLE_TIME);
+/// Writes this node's claim. A failed request may have succeeded, so it is repeated unchanged until it has a result.
+pub(super) async fn claim(context: Context, request: ClaimRequest) {
+    let mut is_late = false;
     loop {
-        let quotas: Vec<NetworkQuota> = context.quotas.known().values().cloned().collect();
-        let mut succeeded = true;
-        for quota in quotas {
-            match claim(&context, &quota).await {
-                Ok(()) => {}
-                // Another node was faster: the watch delivers its write.
-                Err(kube::Error::Api(why)) if why.code == 409 => succeeded = false,
-                Err(why) => {
-                    tracing::warn!(quota = %key_of(&quota), error = %why, "cannot claim the quota; retrying");
-                    succeeded = false;
-                }
+        let why = match timeout(REQUEST_TIMEOUT, write(&context, &request)).await {
+            Ok(Ok(written)) => {
+                let written = QuotaEvent::ClaimWritten(read(&context.node, &written));
+                context.handle.submit(Event::Quotas(written));
+                return;
             }
+            // The quota was changed or deleted: the watch delivers it.
+            Ok(Err(kube::Error::Api(why))) if [404, 409].contains(&why.code) => return,
+            Ok(Err(why)) => why.to_string(),
+            Err(_) => format!("no response from the API server within {} s", REQUEST_TIMEOUT.as_secs()),
+        };
+        if !std::mem::replace(&mut is_late, true) {
+            tracing::warn!(quota = %request.key, why, "cannot claim the quota; retrying");
         }
-        let retry = (!succeeded).then(|| Instant::now() + RETRY_INTERVAL);
-        if state.changed(notified(&context.quotas.changed), retry).await.is_err() {
+        sleep(RETRY_INTERVAL).await;
+        let (key, version) = (request.key.clone(), request.version);
+        let is_claiming =
+            context.handle.query(move |node| node.state().is_claiming_quota(&key, version)).await;
+        if !is_claiming.unwrap_or_default() {
             return;
         }
     }
 }
 
-/// The resource version as a number. Versions of one object grow.
-fn resource_version(quota: &NetworkQuota) -> u64 {
-    quota.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
+async fn write(context: &Context, request: &ClaimRequest) -> kube::Result<NetworkQuota> {
+    let claim = (!request.claim.is_zero()).then(|| UsedCounts::from(request.claim));
+    let patch = json!({
+        "metadata": {"resourceVersion": request.version.to_string()},
+        "status": {"claims": {&*context.node: claim}, "used": UsedCounts::from(request.used)},
+    });
+    let api: Api<NetworkQuota> = Api::namespaced(context.client.clone(), &request.key.namespace);
+    let params =
+        PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
+    api.patch_status(&request.key.name, &params, &Patch::Merge(&patch)).await
 }
 
-/// Adjusts this node's claim to its need, as far as the quota allows, and the grant in the loop to the claim.
-async fn claim(context: &Context, quota: &NetworkQuota) -> kube::Result<()> {
-    let key = key_of(quota);
-    let claims = quota.status.as_ref().map(|status| status.claims.clone()).unwrap_or_default();
-    let others = claims.iter().filter(|(node, _)| **node != *context.node);
-    let others = others.fold(ResourceCounts::default(), |all, (_, one)| all + ResourceCounts::from(*one));
-    let current = claims.get(&*context.node).copied().map(ResourceCounts::from).unwrap_or_default();
-    let free = quota.spec.hard().counts() - others;
-    let (answer, answered) = oneshot::channel();
-    let quota_key = key.clone();
-    context.handle.feed(move |state| {
-        let used = state.used_by(&quota_key.namespace);
-        let needed = need(state, &quota_key.namespace);
-        let target = needed.min(free).max(used);
-        // From now on nothing beyond the target is created.
-        let now = state.granted_quota(&quota_key).unwrap_or(used).min(target);
-        let _ = answer.send((needed, target));
-        vec![Event::QuotaGranted { quota: quota_key, counts: now }]
-    });
-    let Ok((needed, target)) = answered.await else { return Ok(()) };
-    if target != current {
-        let claim = (!target.is_zero()).then(|| UsedCounts::from(target));
-        let patch = json!({
-            "metadata": {"resourceVersion": quota.resource_version()},
-            "status": {"claims": {&*context.node: claim}, "used": UsedCounts::from(others + target)},
-        });
-        let api: Api<NetworkQuota> = Api::namespaced(context.client.clone(), &key.namespace);
-        let params =
-            PatchParams { field_manager: Some(format!("{FIELD_MANAGER}-agent")), ..PatchParams::default() };
-        let written = api.patch_status(&key.name, &params, &Patch::Merge(&patch)).await?;
-        context.quotas.store(written);
+/// Converts a quota for the engine.
+fn read(node: &str, quota: &NetworkQuota) -> QuotaClaims {
+    let claims = quota.status.as_ref().map(|status| &status.claims);
+    let (mut own, mut others) = (ResourceCounts::default(), ResourceCounts::default());
+    for (name, claim) in claims.into_iter().flatten() {
+        let of = if name == node { &mut own } else { &mut others };
+        *of = *of + ResourceCounts::from(*claim);
     }
-    context.handle.submit(Event::QuotaGranted { quota: key.clone(), counts: target });
-    if context.quotas.claimed().insert(key, needed) != Some(needed) {
-        context.pods_changed.notify_one();
+    QuotaClaims {
+        key: key_of(quota),
+        uid: quota.uid().unwrap_or_default(),
+        version: quota.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default(),
+        hard: quota.spec.hard().counts(),
+        own,
+        others,
     }
-    Ok(())
 }
 
 fn key_of(quota: &NetworkQuota) -> ObjectKey {
@@ -182,5 +95,36 @@ fn key_of(quota: &NetworkQuota) -> ObjectKey {
         kind: KIND.to_owned(),
         namespace: quota.namespace().unwrap_or_default(),
         name: quota.name_any(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_of_a_node_are_separated_from_those_of_others() {
+        let found = json!({
+            "metadata": {"name": "most", "namespace": "shop", "uid": "u1", "resourceVersion": "17"},
+            "spec": {"interfaces": 9},
+            "status": {"claims": {
+                "node1": {"interfaces": 2, "addresses": 3, "bridges": 1},
+                "node2": {"interfaces": 4, "addresses": 4, "bridges": 1},
+                "node3": {"interfaces": 1, "addresses": 1, "bridges": 1},
+            }},
+        });
+        let found: DynamicObject = serde_json::from_value(found).unwrap();
+        let Some(QuotaEvent::Applied(claims)) = event("node1", WatchUpdate::Applied(found)) else { panic!() };
+        let counts = |interfaces, addresses, bridges| ResourceCounts { interfaces, addresses, bridges };
+        let key = ObjectKey { kind: KIND.to_owned(), namespace: "shop".to_owned(), name: "most".to_owned() };
+        let expected = QuotaClaims {
+            key,
+            uid: "u1".to_owned(),
+            version: 17,
+            hard: counts(9, u64::MAX, u64::MAX),
+            own: counts(2, 3, 1),
+            others: counts(5, 5, 2),
+        };
+        assert_eq!(claims, expected);
     }
 }

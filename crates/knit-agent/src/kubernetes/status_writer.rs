@@ -17,12 +17,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knit_crds::states::{
     NODE_LABEL, NodeNetwork, NodeNetworkStatus, PodCounters, PodNetworkState, PodNetworkStateStatus,
 };
-use knit_engine::State;
 use knit_kube::kube::api::{DeleteParams, ListParams};
 use knit_kube::kube::{self, Api};
 use knit_kube::{EventRecorder, apply};
+use knit_model::Sandbox;
 use knit_model::report::PodState;
-use knit_model::{Sandbox, SandboxId};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -212,10 +211,9 @@ impl StatusWriter {
     /// Computes the desired status. Waits for bridges with a change in flight, but only a limited time: with many pods there is always one.
     async fn desired(&self) -> Option<DesiredStatus> {
         for _ in 0..MAX_SETTLE_POLLS {
-            let quotas = Arc::clone(&self.context.quotas);
-            let is_settled = move |node: &mut crate::node::Node| {
+            let is_settled = |node: &mut crate::node::Node| {
                 let state = node.state();
-                state.bridges_are_settled() && quotas.waiting(state).is_empty()
+                state.bridges_are_settled() && state.namespaces_awaiting_quota().is_empty()
             };
             if self.context.handle.query(is_settled).await.ok()? {
                 break;
@@ -227,11 +225,11 @@ impl StatusWriter {
             let state = node.state();
             let mut all = state.pod_states();
             all.extend(state.host_network_states());
-            let waiting = waiting(&context, state);
+            let waiting = state.awaiting_api_server();
             all.retain(|pod| !waiting.contains(&pod.sandbox.id));
             // A status of a deleted pod would never be garbage collected.
             all.retain(|pod| state.pods.get(&pod.sandbox.uid).is_some());
-            let (node, opened) = node::of(state, &context.quotas.waiting(state));
+            let (node, opened) = node::of(state);
             DesiredStatus {
                 pods: all
                     .iter()
@@ -325,13 +323,6 @@ async fn write_pod(
         "status": state,
     });
     apply(&api, pod, &manifest).await.map(|_| ())
-}
-
-/// Sandboxes that wait for the API server. This is not a problem yet.
-fn waiting(context: &Context, state: &State) -> BTreeSet<SandboxId> {
-    let mut waiting = state.awaiting_api_server();
-    waiting.extend(context.quotas.sandboxes_waiting(state));
-    waiting
 }
 
 fn name_of(pod: &PodState) -> Name {

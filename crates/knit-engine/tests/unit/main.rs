@@ -25,6 +25,7 @@ mod pod_sockets;
 mod pod_startup;
 mod pod_tunnels;
 mod pools_by_namespace;
+mod quota_claims;
 mod quotas;
 mod reconcile;
 mod routing;

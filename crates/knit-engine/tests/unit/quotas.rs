@@ -3,7 +3,6 @@
 use knit_engine::{Event, StoredObject};
 use knit_model::NetState;
 use knit_model::intent::IntentSpec;
-use knit_model::provenance::Dialect;
 use knit_model::quota::{QuotaIntent, ResourceCounts};
 
 use crate::support::node::{Node, key, object, sandbox, veth};
@@ -99,33 +98,4 @@ fn bridge_beyond_the_quota_is_rejected_with_its_interfaces() {
     node.handle(Event::ObjectApplied(quota(9, 9, 2)));
     assert!(node.host_link("br1").is_some(), "{:?}", node.problems("two"));
     assert_eq!(node.problems("two"), Vec::<String>::new());
-}
-
-#[test]
-fn cluster_quota_must_be_granted_before_use() {
-    let mut node = node();
-    let mut shared = quota(100, 100, 100);
-    shared.intents[0].origin.dialect = Dialect::Kubernetes;
-    node.handle(Event::ObjectApplied(shared.clone()));
-    node.handle(Event::ObjectApplied(network("one", "br0")));
-    assert_eq!(node.state.used_by("shop"), counts(0, 0, 0));
-    assert_eq!(node.state.denied_to("shop").bridges, 1);
-    let grant = |node: &mut Node, counts| node.handle(Event::QuotaGranted { quota: key(&shared), counts });
-    grant(&mut node, counts(0, 0, 1));
-    assert_eq!(node.state.used_by("shop"), counts(0, 0, 1));
-    grant(&mut node, counts(1, 1, 1));
-    assert_eq!(
-        (node.state.used_by("shop"), node.state.denied_to("shop")),
-        (counts(1, 1, 1), counts(1, 1, 0))
-    );
-    grant(&mut node, counts(2, 2, 1));
-    assert_eq!(
-        (node.state.used_by("shop"), node.state.denied_to("shop")),
-        (counts(2, 2, 1), counts(0, 0, 0))
-    );
-    assert_eq!(node.problems("one"), Vec::<String>::new());
-    // Existing interfaces are kept, whatever is granted now.
-    grant(&mut node, counts(0, 0, 0));
-    node.handle(Event::Resync);
-    assert_eq!(node.state.used_by("shop"), counts(2, 2, 1));
 }

@@ -8,3 +8,4 @@ pub mod extension_node;
 pub mod kernel;
 pub mod node;
 pub mod pools_cluster;
+pub mod quota_cluster;

@@ -26,7 +26,8 @@ const NIC_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) type Opened = BTreeMap<IfName, String>;
 
 /// The engine's part of the status, without quota problems of the namespaces whose claims are in flight.
-pub(super) fn of(state: &State, claiming: &BTreeSet<&str>) -> (NodeNetworkStatus, Opened) {
+pub(super) fn of(state: &State) -> (NodeNetworkStatus, Opened) {
+    let claiming = state.namespaces_awaiting_quota();
     let bridges = state.units.iter().filter_map(|(unit, unit_state)| match (unit, &unit_state.bridge) {
         (Unit::Bridge(key), Some(bridge)) => {
             Some(NodeBridge { namespace: key.namespace.clone(), ..NodeBridge::of(bridge) })
@@ -38,7 +39,7 @@ pub(super) fn of(state: &State, claiming: &BTreeSet<&str>) -> (NodeNetworkStatus
         kernel: KernelState::default(),
         uplinks: Vec::new(),
         bridges: bridges.collect(),
-        objects: settled(state.node_states(), claiming).iter().map(AppliedObject::of).collect(),
+        objects: settled(state.node_states(), &claiming).iter().map(AppliedObject::of).collect(),
         networks: NetworkAddresses::all(state).into_iter().map(capacity).collect(),
     };
     let intents =

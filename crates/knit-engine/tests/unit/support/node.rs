@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use knit_engine::blocks::BlockRequest;
 use knit_engine::call::NetnsInfo;
+use knit_engine::quota::ClaimRequest;
 use knit_engine::recording::{Entry, digest};
 use knit_engine::{
     ApplyFailure, CallResult, Effect, Event, KeyError, ObjectKey, ObserveRequest, PlanResult, PublicKeys,
@@ -51,6 +52,8 @@ pub struct Node {
     pub results: Vec<CallResult>,
     /// Pending requests for address blocks.
     pub block_requests: VecDeque<BlockRequest>,
+    /// Pending requests for claims of quotas.
+    pub claim_requests: Vec<ClaimRequest>,
     /// The recording, if there is one, as lines of JSON.
     pub recording: Option<Vec<String>>,
 }
@@ -73,6 +76,7 @@ impl Node {
             translations: BTreeMap::new(),
             results: Vec::new(),
             block_requests: VecDeque::new(),
+            claim_requests: Vec::new(),
             recording: None,
         }
     }
@@ -156,6 +160,10 @@ impl Node {
             }
             Effect::Block(request) => {
                 self.block_requests.push_back(request);
+                None
+            }
+            Effect::ClaimQuota(request) => {
+                self.claim_requests.push(request);
                 None
             }
             // Other effects have their own tests.
