@@ -13,7 +13,12 @@ pub const BRIDGE: &str = "knit0";
 
 impl ClusterNetworkObject {
     /// The cluster network with these ranges and these routes to other nodes.
-    pub fn new(ranges: &[IpNet], bridge: &IfName, mtu: Option<u32>, routes: &NodeRoutesIntent) -> Self {
+    pub fn new(
+        ranges: &[IpNet],
+        bridge: &IfName,
+        mtu: Option<u32>,
+        routes: Option<&NodeRoutesIntent>,
+    ) -> Self {
         Self(cluster::object(ranges, bridge, mtu, routes))
     }
 

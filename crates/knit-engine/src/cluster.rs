@@ -8,6 +8,7 @@ use knit_model::link::{Attrs, Bridge};
 use knit_model::provenance::{Dialect, ObjectRef, Provenance};
 use serde_json::json;
 
+use crate::peers::Peers;
 use crate::state::{BridgeKey, ObjectKey, State, StoredObject};
 
 /// The namespace of Knit's own objects.
@@ -17,7 +18,7 @@ pub const NAME: &str = "cluster-network";
 /// The kind of its object.
 pub const KIND: &str = "VirtualNetwork";
 /// The annotation of its manifest with the node routes.
-pub const NODE_ROUTES_ANNOTATION: &str = "knit.opdev.io/ways";
+pub const NODE_ROUTES_ANNOTATION: &str = "knit.opdev.io/node-routes";
 
 /// The cluster network, which every pod is on by default. The node has routes to it.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +29,8 @@ pub struct ClusterNetwork<'a> {
     pub bridge: &'a IfName,
     /// How pods on other nodes are reached.
     pub node_routes: Option<&'a NodeRoutesIntent>,
+    /// The other nodes.
+    pub peers: &'a Peers,
 }
 
 /// The key of its object.
@@ -45,7 +48,7 @@ pub fn object(
     ranges: &[IpNet],
     bridge: &IfName,
     mtu: Option<u32>,
-    node_routes: &NodeRoutesIntent,
+    node_routes: Option<&NodeRoutesIntent>,
 ) -> StoredObject {
     let object = ObjectRef {
         kind: KIND.to_owned(),
@@ -75,7 +78,7 @@ pub fn object(
         Intent { origin: origin("spec.subnets"), spec: IntentSpec::Bridge(on_node) },
     ];
     let mut annotations = json!({ "knit.opdev.io/bridge": bridge });
-    if *node_routes != NodeRoutesIntent::default() {
+    if let Some(node_routes) = node_routes {
         annotations[NODE_ROUTES_ANNOTATION] = json!(node_routes).to_string().into();
         let origin = origin(&format!("metadata.annotations[{NODE_ROUTES_ANNOTATION}]"));
         intents.push(Intent { origin, spec: IntentSpec::NodeRoutes(node_routes.clone()) });
@@ -115,7 +118,7 @@ impl State {
             IntentSpec::NodeRoutes(node_routes) => Some(node_routes),
             _ => None,
         });
-        Some(ClusterNetwork { network, bridge, node_routes })
+        Some(ClusterNetwork { network, bridge, node_routes, peers: &self.peers })
     }
 }
 

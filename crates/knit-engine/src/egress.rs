@@ -261,13 +261,13 @@ fn address_conflict(cluster: ClusterNetwork<'_>, address: IpAddr) -> Option<Stri
         .local_node
         .iter()
         .flat_map(|own| own.addresses.iter().map(move |(one, _)| (*one, &own.name)));
-    let mut others =
-        node_routes.nodes.iter().flat_map(|peer| peer.all_addresses().map(move |one| (one, &peer.name)));
+    let peers = cluster.peers.values();
+    let mut others = peers.flat_map(|peer| peer.all_addresses().map(move |one| (one, &peer.name)));
     let node = own.find(|(one, _)| *one == address).or_else(|| others.find(|(one, _)| *one == address));
     if let Some((_, node)) = node {
         return Some(format!("it is an address of node {node}"));
     }
-    let theirs = node_routes.nodes.iter().flat_map(|peer| &peer.ranges);
+    let theirs = cluster.peers.values().flat_map(|peer| &peer.ranges);
     let mut ranges = cluster.network.ranges.iter().chain(&node_routes.pools).chain(theirs);
     let range: &IpNet = ranges.find(|range| range.contains(&address))?;
     Some(format!("it is in the pod range {range}"))

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use knit_ipam::Time;
 use knit_model::filter::{ElementKey, TableKey};
+use knit_model::intent::PeerNode;
 use knit_model::link::OwnerId;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, KeyRef, NetState, Plan, PublicKey, Sandbox, SandboxId};
@@ -111,6 +112,8 @@ pub enum Event {
         /// The addresses.
         addresses: BTreeSet<IpAddr>,
     },
+    /// The complete list of other nodes, with their pod ranges.
+    Peers(Vec<PeerNode>),
     /// The addresses of all nodes that overlay tunnels may run over.
     Underlay(Underlay),
     /// Compare everything with the kernel.
@@ -474,6 +477,15 @@ pub enum Record {
     },
     /// Options that admins set on namespaces.
     Namespaces(Namespaces),
+    /// Other nodes changed.
+    Peers {
+        /// New or changed nodes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        applied: Vec<PeerNode>,
+        /// Nodes that are gone.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        removed: Vec<String>,
+    },
     /// The addresses that overlay tunnels run over.
     Underlay(Underlay),
     /// The active node of each egress gateway, by the gateway's name.

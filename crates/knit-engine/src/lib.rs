@@ -21,6 +21,7 @@ pub mod object_index;
 pub mod objects;
 pub mod overlay;
 pub mod packet_filter;
+pub mod peers;
 mod pending_calls;
 pub mod plugin_chain;
 pub mod pod_annotations;

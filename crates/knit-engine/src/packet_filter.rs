@@ -146,6 +146,11 @@ pub(crate) fn on_object_change(state: &mut State, object: &ObjectKey) {
     }
 }
 
+/// Other nodes changed: their addresses and pod ranges are not masqueraded, and may be on the fast path.
+pub(crate) fn on_peers_change(state: &mut State) {
+    update(state);
+}
+
 /// Gateways, their active nodes, or their remote pods changed.
 pub(crate) fn on_egress_change(state: &mut State) {
     update(state);

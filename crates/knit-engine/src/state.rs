@@ -25,6 +25,7 @@ use crate::namespaces::Namespaces;
 use crate::object_index::{Feature, ObjectIndex};
 use crate::overlay::Underlay;
 use crate::packet_filter::PacketFilterState;
+use crate::peers::Peers;
 use crate::pending_calls::PendingCalls;
 use crate::pod_annotations::PodNetworks;
 use crate::pod_start::AttachedBeforeStart;
@@ -146,6 +147,9 @@ pub struct State {
     /// Active nodes of egress gateways, and the remote pods whose egress goes through this node.
     #[serde(default, skip_serializing_if = "EgressState::is_empty")]
     pub egress: EgressState,
+    /// The other nodes of the cluster. Persistent: a restart without an API server keeps the routes to them.
+    #[serde(default, skip_serializing_if = "Peers::is_empty")]
+    pub peers: Peers,
     /// The addresses that overlay tunnels run over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<Underlay>,
@@ -271,6 +275,10 @@ impl State {
                 self.blocks.remember_returned(returned.clone());
             }
             Record::Namespaces(namespaces) => self.namespaces.clone_from(namespaces),
+            Record::Peers { applied, removed } => {
+                self.peers.retain(|name, _| !removed.contains(name));
+                self.peers.extend(applied.iter().map(|peer| (peer.name.clone(), peer.clone())));
+            }
             Record::Underlay(underlay) => self.underlay = Some(underlay.clone()),
             Record::ActiveGateways(active) => self.egress.active.clone_from(active),
             Record::RemotePods { namespace, removed, added } => {

@@ -37,6 +37,7 @@ use crate::extensions;
 use crate::objects::ObjectChange;
 use crate::overlay;
 use crate::packet_filter;
+use crate::peers;
 use crate::pending_calls;
 use crate::pod_annotations;
 use crate::pod_start;
@@ -120,6 +121,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
             blocks::handle(state, event, &mut effects);
             overlay::on_block_change(state);
         }
+        Event::Peers(peers) => peers::on_peers(state, peers, &mut effects),
         Event::Underlay(underlay) => overlay::on_underlay(state, underlay, &mut effects),
         Event::Namespaces(namespaces) => {
             if state.namespaces != namespaces {

@@ -120,8 +120,6 @@ pub struct AddressPoolIntent {
 /// Inter-node routing of the cluster network, masquerade and anti-spoofing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRoutesIntent {
-    /// The other nodes of the cluster.
-    pub nodes: Vec<PeerNode>,
     /// Whether packets to destinations outside the cluster are masqueraded (SNAT to the node's address).
     pub masquerade: bool,
     /// Destinations outside the cluster that are exempt from masquerade.

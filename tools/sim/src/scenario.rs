@@ -110,7 +110,7 @@ pub(crate) fn cluster_network(node: usize) -> StoredObject {
     let bridge = IfName::new("knit0").expect("knit0 is a valid name");
     let node_routes =
         NodeRoutesIntent { anti_spoofing: true, masquerade: true, ..NodeRoutesIntent::default() };
-    cluster::object(&[pod_range(node)], &bridge, Some(1_500), &node_routes)
+    cluster::object(&[pod_range(node)], &bridge, Some(1_500), Some(&node_routes))
 }
 
 #[cfg(test)]

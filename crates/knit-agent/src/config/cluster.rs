@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use knit_model::IfName;
-use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint};
+use knit_model::intent::{EncryptionIntent, NodeRoutesIntent, NodeTunnelIntent, TunnelEndpoint};
 use knit_model::link::{Vxlan, WireGuard};
 use serde::{Deserialize, Serialize};
 
@@ -138,12 +138,7 @@ impl Default for WireGuardConfig {
 
 impl ClusterNetworkConfig {
     /// The routes to other nodes.
-    pub(crate) fn node_routes(
-        &self,
-        nodes: Vec<PeerNode>,
-        node: &str,
-        ends: Vec<TunnelEndpoint>,
-    ) -> NodeRoutesIntent {
+    pub(crate) fn node_routes(&self, node: &str, ends: Vec<TunnelEndpoint>) -> NodeRoutesIntent {
         let is_encrypted = self.encryption == Encryption::WireGuard;
         let has_tunnels = !is_encrypted && self.transport != Transport::Native;
         let encryption =
@@ -156,7 +151,6 @@ impl ClusterNetworkConfig {
             endpoints: ends,
         });
         NodeRoutesIntent {
-            nodes,
             masquerade: self.masquerade,
             no_masquerade_ranges: self.no_masquerade_ranges.clone(),
             tunnel,
@@ -219,9 +213,10 @@ impl ClusterNetworkConfig {
             tunnel: None,
             encryption: None,
             anti_spoofing,
-            ..self.node_routes(Vec::new(), "", Vec::new())
+            ..self.node_routes("", Vec::new())
         };
-        Ok(ClusterNetworkObject::new(&self.ranges, &bridge, self.mtu, &routes))
+        let routes = (routes != NodeRoutesIntent::default()).then_some(&routes);
+        Ok(ClusterNetworkObject::new(&self.ranges, &bridge, self.mtu, routes))
     }
 }
 
@@ -234,7 +229,7 @@ mod tests {
         let end = TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 };
         let routes = |encryption, transport| {
             let config = ClusterNetworkConfig { encryption, transport, ..ClusterNetworkConfig::default() };
-            let routes = config.node_routes(Vec::new(), "a", vec![end.clone()]);
+            let routes = config.node_routes("a", vec![end.clone()]);
             (routes.tunnel.is_some(), routes.encryption.map(|spec| (spec.port, spec.endpoints.len())))
         };
         assert_eq!(routes(Encryption::None, Transport::Auto), (true, None));

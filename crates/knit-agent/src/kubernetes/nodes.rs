@@ -153,12 +153,14 @@ async fn reconcile(context: Context, config: ClusterNetworkConfig) {
         };
         // Takes long with thousands of nodes.
         let node = Arc::clone(&context.node);
-        let compute = move || network(&node, &own, &nodes, &config, ranges.pools, &links);
-        let Ok(found) = spawn_blocking(compute).await else { continue };
+        let compute = move || (network(&node, &own, &config, ranges.pools, &links), peers(&nodes, &links));
+        let Ok((found, peers)) = spawn_blocking(compute).await else { continue };
+        // Submitted unconditionally: the loop may have reopened its state, and compares them with what it knows.
+        context.handle.submit(Event::Peers(peers));
         let cluster = match found {
             Ok(cluster) => cluster,
             Err(why) => {
-                tracing::warn!(error = %why, "cannot compute the routes to other nodes; they stay unchanged");
+                tracing::warn!(error = %why, "cannot compute the cluster network; it stays unchanged");
                 continue;
             }
         };
@@ -193,16 +195,8 @@ fn not_ready(context: &Context, why: &str) {
     context.handle.set_readiness_blocker(POD_RANGE_CONDITION, Some(blocker));
 }
 
-/// The cluster network of this node. The engine chooses the transport to each node.
-fn network(
-    node: &str,
-    own: &NodeInfo,
-    others: &BTreeMap<String, NodeInfo>,
-    config: &ClusterNetworkConfig,
-    pools: Vec<IpNet>,
-    links: &HostLinks,
-) -> Result<ClusterNetworkObject, String> {
-    let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
+/// The other nodes with pod ranges. The engine chooses the transport to each.
+fn peers(others: &BTreeMap<String, NodeInfo>, links: &HostLinks) -> Vec<PeerNode> {
     let others = others.iter().filter(|(_, peer)| !peer.ranges.is_empty());
     let peers = others.map(|(name, peer)| {
         // Routes need a peer on the same link: a router in between does not know the pod ranges.
@@ -220,15 +214,24 @@ fn network(
             key: peer.key,
         }
     });
+    peers.collect()
+}
+
+/// The cluster network of this node.
+fn network(
+    node: &str,
+    own: &NodeInfo,
+    config: &ClusterNetworkConfig,
+    pools: Vec<IpNet>,
+    links: &HostLinks,
+) -> Result<ClusterNetworkObject, String> {
+    let bridge = IfName::new(config.bridge.as_str()).map_err(|why| why.to_string())?;
     let endpoints = tunnel_endpoints(&own.addresses, &links.addresses);
     let mtu = config.mtu_over(&endpoints);
     let local_node = local_node(node, &own.addresses, links, &bridge);
-    let routes = NodeRoutesIntent {
-        pools,
-        local_node: Some(local_node),
-        ..config.node_routes(peers.collect(), node, endpoints)
-    };
-    Ok(ClusterNetworkObject::new(&own.ranges, &bridge, mtu, &routes))
+    let routes =
+        NodeRoutesIntent { pools, local_node: Some(local_node), ..config.node_routes(node, endpoints) };
+    Ok(ClusterNetworkObject::new(&own.ranges, &bridge, mtu, Some(&routes)))
 }
 
 /// This node as egress gateways need it: its addresses, and the ranges on its links except the pod bridge.
@@ -281,14 +284,14 @@ mod tests {
         links.addresses.insert(own.addresses[0], AddressedLink { name: eth0.clone(), mtu: Some(9000) });
         links.routes.add("0.0.0.0/0".parse().unwrap(), 0, None);
         links.routes.add("192.0.2.0/24".parse().unwrap(), 0, Some(eth0.clone()));
-        let found =
-            network("me", &own, &others, &ClusterNetworkConfig::default(), Vec::new(), &links).unwrap();
+        let found = network("me", &own, &ClusterNetworkConfig::default(), Vec::new(), &links).unwrap();
         let routes = found.0.intents.iter().find_map(|intent| match &intent.spec {
             IntentSpec::NodeRoutes(routes) => Some(routes),
             _ => None,
         });
         let routes = routes.unwrap();
-        let peer = |name: &str| routes.nodes.iter().find(|peer| peer.name == name).unwrap();
+        let peers = peers(&others, &links);
+        let peer = |name: &str| peers.iter().find(|peer| peer.name == name).unwrap();
         assert_eq!(peer("near").addresses, [(address("192.0.2.2"), eth0.clone())]);
         assert_eq!(peer("far").off_link_addresses, [address("198.51.100.3")]);
         let local = routes.local_node.as_ref().unwrap();

@@ -59,7 +59,8 @@ impl TwoNamespaces {
 
     fn configure(&mut self, node_routes: NodeRoutesIntent) {
         let ranges = RANGES.map(|text| text.parse().unwrap());
-        let cluster = ClusterNetworkObject::new(&ranges, &"knit0".parse().unwrap(), Some(1500), &node_routes);
+        let cluster =
+            ClusterNetworkObject::new(&ranges, &"knit0".parse().unwrap(), Some(1500), Some(&node_routes));
         self.handle(cluster.applied());
     }
 

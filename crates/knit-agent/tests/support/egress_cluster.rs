@@ -10,6 +10,7 @@ use knit_agent::Standalone;
 use knit_agent::daemon::ClusterNetworkObject;
 use knit_engine::call::{AttachmentMetadata, InterfaceRequest, SandboxRequest};
 use knit_engine::{AttachRequest, CallId, CallResult, Event, ObjectKey, StoredObject, Unit, egress};
+use knit_model::IfName;
 use knit_model::intent::{
     EgressGatewayIntent, Intent, IntentSpec, LocalNode, NodeRoutesIntent, NodeTunnelIntent, PeerNode,
     TunnelEndpoint,
@@ -81,8 +82,9 @@ impl EgressCluster {
                 &ranges(at),
                 &"knit0".parse().unwrap(),
                 Some(1400),
-                &node_routes(at, by_tunnels),
+                Some(&node_routes(at, by_tunnels)),
             );
+            nodes.handle(at, Event::Peers(peers(at)));
             nodes.handle(at, cluster.applied());
             [SHOP, OTHER].into_iter().for_each(|which| nodes.attach(at, which));
         }
@@ -284,9 +286,11 @@ fn ranges(at: usize) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn node_routes(at: usize, by_tunnels: bool) -> NodeRoutesIntent {
-    let eth0 = || "eth0".parse().unwrap();
-    let addresses = |at: usize| own(at).map(|text| (text.parse().unwrap(), eth0())).to_vec();
+fn addresses(at: usize) -> Vec<(IpAddr, IfName)> {
+    own(at).map(|text| (text.parse().unwrap(), "eth0".parse().unwrap())).to_vec()
+}
+
+fn peers(at: usize) -> Vec<PeerNode> {
     let others = ALL.into_iter().filter(|other| *other != at);
     let peers = others.map(|other| PeerNode {
         name: NAMES[other].to_owned(),
@@ -295,6 +299,11 @@ fn node_routes(at: usize, by_tunnels: bool) -> NodeRoutesIntent {
         off_link_addresses: vec![],
         key: None,
     });
+    peers.collect()
+}
+
+fn node_routes(at: usize, by_tunnels: bool) -> NodeRoutesIntent {
+    let eth0 = || "eth0".parse().unwrap();
     let tunnel = NodeTunnelIntent {
         node: NAMES[at].to_owned(),
         vni: 7500,
@@ -308,7 +317,6 @@ fn node_routes(at: usize, by_tunnels: bool) -> NodeRoutesIntent {
         links: vec![("192.0.2.0/24".parse().unwrap(), eth0()), ("2001:db8::/64".parse().unwrap(), eth0())],
     };
     NodeRoutesIntent {
-        nodes: peers.collect(),
         masquerade: true,
         anti_spoofing: true,
         tunnel: by_tunnels.then_some(tunnel),

@@ -193,13 +193,17 @@ impl RoutedCluster {
             let has_tunnels = matches!(transport, Transport::Auto | Transport::Vxlan);
             let encryption = EncryptionIntent { port: WIREGUARD, endpoints: ends };
             let node_routes = NodeRoutesIntent {
-                nodes: peers.collect(),
                 tunnel: has_tunnels.then_some(tunnel),
                 encryption: (transport == Transport::WireGuard).then_some(encryption),
                 ..NodeRoutesIntent::default()
             };
-            let network =
-                ClusterNetworkObject::new(&ranges(at), &"knit0".parse().unwrap(), Some(mtu), &node_routes);
+            let network = ClusterNetworkObject::new(
+                &ranges(at),
+                &"knit0".parse().unwrap(),
+                Some(mtu),
+                Some(&node_routes),
+            );
+            node.node().handle(Event::Peers(peers.collect())).unwrap();
             node.node().handle(network.applied()).unwrap();
         });
         let problems = self.problems(at);

@@ -59,7 +59,7 @@ impl HostFilter {
         let no_masquerade_ranges =
             if masquerade || egress.is_some() { no_masquerade_ranges(cluster) } else { Vec::new() };
         let has_bridge = state.units.contains_key(&Unit::Bridge(cluster.bridge_key()));
-        let native = |node_routes| resolve::native_routes(cluster.network, node_routes).into();
+        let native = |node_routes| resolve::native_routes(cluster, node_routes).into();
         Self {
             loopback: has_bridge && features.host_ports,
             features: Features { bridge: Some(cluster.bridge.clone()), masquerade, egress, ..features },
@@ -121,8 +121,8 @@ pub(super) fn masqueraded_ranges(state: &State, cluster: ClusterNetwork<'_>) -> 
 pub(super) fn no_masquerade_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
     let none = NodeRoutesIntent::default();
     let node_routes = cluster.node_routes.unwrap_or(&none);
-    let addresses = node_routes.nodes.iter().flat_map(|node| node.all_addresses()).map(IpNet::from);
-    let theirs = resolve::remote_pod_ranges(cluster.network, node_routes).into_iter().chain(addresses);
+    let addresses = cluster.peers.values().flat_map(|node| node.all_addresses()).map(IpNet::from);
+    let theirs = resolve::remote_pod_ranges(cluster).into_iter().chain(addresses);
     let stated = node_routes.no_masquerade_ranges.iter().chain(&node_routes.pools);
     let own = &cluster.network.ranges;
     let no_masquerade_ranges: BTreeSet<IpNet> = own.iter().chain(stated).copied().chain(theirs).collect();

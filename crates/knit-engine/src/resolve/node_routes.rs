@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use knit_ipam::Pool;
-use knit_model::intent::{IntentSpec, NetworkIntent, NodeRoutesIntent, PeerNode};
+use knit_model::intent::{IntentSpec, NodeRoutesIntent, PeerNode};
 use knit_model::link::{Link, OwnerId};
 use knit_model::plan::ItemKey;
 use knit_model::provenance::Provenance;
@@ -68,28 +68,41 @@ fn add(
     origin: &Provenance,
     resolved: &mut Resolved,
 ) {
-    let mut claimed = ClaimedRanges::of(cluster.network, node_routes);
+    let mut claimed = ClaimedRanges::of(cluster);
     let mut tunnels = VxlanTunnels::new(state, cluster, node_routes, origin);
     let mut encrypted = WireGuardMesh::new(state, cluster, node_routes, origin);
-    for peer in &node_routes.nodes {
+    let mut routed = Vec::new();
+    for peer in cluster.peers.values() {
         let (peer, rejected) = claimed.usable_peer(peer);
         resolved.unit_state.warnings.extend(rejected.into_iter().map(|warning| (cluster::key(), warning)));
         for range in peer.ranges.iter().map(IpNet::trunc) {
             let reached = claimed.claim(range, &peer.name).and_then(|()| match &mut encrypted {
-                Some(encrypted) => encrypted.add(&peer, range, resolved),
+                Some(encrypted) => {
+                    // Also without a key: the route is unreachable then.
+                    routed.push(range);
+                    encrypted.add(&peer, range, resolved)
+                }
                 None => choose(node_routes, &peer, range).and_then(|choice| match choice {
                     NodePath::Native(hop) => Ok(native(&peer, range, hop, origin, resolved)),
                     NodePath::Tunnel { end, to } => tunnels.add(&peer, range, end, to, resolved),
                 }),
             });
             match reached {
-                Ok(item) => resolved.unit_state.items.push((cluster::key(), item)),
+                Ok(item) => {
+                    routed.push(range);
+                    resolved.unit_state.items.push((cluster::key(), item));
+                }
                 Err(error) => {
                     let warning = format!("pods of node {} in {range} are not reached: {error}", peer.name);
                     resolved.unit_state.warnings.push((cluster::key(), warning));
                 }
             }
         }
+    }
+    // The kernel evaluates rules one by one for each packet without a cached route, so their number must not grow with the
+    // nodes: ranges of nodes are mostly adjacent.
+    for range in IpNet::aggregate(&routed) {
+        add_rule(range, origin, resolved);
     }
     tunnels.finish(resolved);
     if let Some(encrypted) = encrypted {
@@ -98,21 +111,24 @@ fn add(
 }
 
 /// The pod ranges of other nodes that do not conflict.
-pub(crate) fn remote_pod_ranges(own: &NetworkIntent, node_routes: &NodeRoutesIntent) -> Vec<IpNet> {
-    let mut claimed = ClaimedRanges::of(own, node_routes);
-    let all =
-        node_routes.nodes.iter().flat_map(|peer| peer.ranges.iter().map(move |range| (range.trunc(), peer)));
+pub(crate) fn remote_pod_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
+    let mut claimed = ClaimedRanges::of(cluster);
+    let peers = cluster.peers.values();
+    let all = peers.flat_map(|peer| peer.ranges.iter().map(move |range| (range.trunc(), peer)));
     all.filter(|(range, peer)| claimed.claim(*range, &peer.name).is_ok()).map(|(range, _)| range).collect()
 }
 
 /// The direct, unencrypted routes among them.
-pub(crate) fn native_routes(own: &NetworkIntent, node_routes: &NodeRoutesIntent) -> Vec<GatewayRoute> {
+pub(crate) fn native_routes(
+    cluster: ClusterNetwork<'_>,
+    node_routes: &NodeRoutesIntent,
+) -> Vec<GatewayRoute> {
     if node_routes.encryption.is_some() {
         return Vec::new();
     }
-    let mut claimed = ClaimedRanges::of(own, node_routes);
+    let mut claimed = ClaimedRanges::of(cluster);
     let mut all = Vec::new();
-    for peer in &node_routes.nodes {
+    for peer in cluster.peers.values() {
         let (peer, _) = claimed.usable_peer(peer);
         for range in peer.ranges.iter().map(IpNet::trunc) {
             if claimed.claim(range, &peer.name).is_ok()
@@ -136,7 +152,6 @@ fn native(
     let what = format!("pods of node {} in {range}: native, through {gateway} on {link}", peer.name);
     let hop = NextHop { gateway: Some(gateway), link: link.clone(), weight: 1, onlink: false };
     add_route(Route { table: kernel_ids::HOST_TABLE, ..Route::through(range, hop) }, origin, resolved);
-    add_rule(range, origin, resolved);
     resolved.observe.route_links.insert(link.clone());
     resolved.unit_state.route_links.insert(link.clone());
     let (field, kind) = (origin.field.clone(), ItemKind::NodeRoute);

@@ -1,6 +1,6 @@
 //! Egress gateways: which node holds the address, how other nodes reach it, and the resulting packet filter.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -23,7 +23,7 @@ use knit_model::{Address, Kind, NetState, SandboxId, Scope, kernel_ids};
 
 use crate::support::executor::{execute, new_sandboxes};
 use crate::support::kernel::FakeKernel;
-use crate::support::node::{bridge, object};
+use crate::support::node::{bridge, object, with_its_peers, with_peers};
 
 struct Node {
     state: State,
@@ -142,7 +142,6 @@ fn network(nodes: Vec<PeerNode>) -> StoredObject {
     let (own, tunnel) = (Some(own), Some(tunnel));
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
     let node_routes = NodeRoutesIntent {
-        nodes,
         masquerade: true,
         no_masquerade_ranges: inside,
         local_node: own,
@@ -153,12 +152,8 @@ fn network(nodes: Vec<PeerNode>) -> StoredObject {
     if let IntentSpec::Bridge(bridge) = &mut bridge {
         bridge.ranges.clone_from(&network.ranges);
     }
-    object(
-        cluster::KIND,
-        cluster::NAMESPACE,
-        cluster::NAME,
-        vec![IntentSpec::Network(network), bridge, IntentSpec::NodeRoutes(node_routes)],
-    )
+    let specs = vec![IntentSpec::Network(network), bridge, IntentSpec::NodeRoutes(node_routes)];
+    with_peers(object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, specs), &nodes)
 }
 
 fn gateway(name: &str, namespaces: &[&str], addresses: &[&str], nodes: &[&str]) -> Event {
@@ -199,7 +194,7 @@ impl Node {
     }
 
     fn handle(&mut self, event: Event) {
-        let mut events = VecDeque::from([event]);
+        let mut events = with_its_peers(event);
         while let Some(event) = events.pop_front() {
             for effect in step(&mut self.state, event, Time(1)) {
                 match effect {

@@ -12,7 +12,7 @@ use knit_model::link::{Attrs, Kind, Link, Veth, WireGuard, WireGuardPeer};
 use knit_model::route::NextHop;
 use knit_model::{Address, NetState, PublicKey, Route, Rule, Scope, kernel_ids};
 
-use crate::support::node::{Node, bridge, object};
+use crate::support::node::{Node, bridge, object, with_peers};
 
 const REDIRECTS: &str = "net/ipv4/conf/all/send_redirects";
 
@@ -42,7 +42,7 @@ fn ends() -> Vec<TunnelEndpoint> {
 /// The cluster network of node 1, with encryption.
 fn encrypted(nodes: Vec<PeerNode>) -> StoredObject {
     let encryption = Some(EncryptionIntent { port: 7476, endpoints: ends() });
-    network(NodeRoutesIntent { nodes, encryption, ..NodeRoutesIntent::default() })
+    with_peers(network(NodeRoutesIntent { encryption, ..NodeRoutesIntent::default() }), &nodes)
 }
 
 /// The same without encryption.
@@ -54,7 +54,7 @@ fn unencrypted(nodes: Vec<PeerNode>) -> StoredObject {
         always: false,
         endpoints: ends(),
     };
-    network(NodeRoutesIntent { nodes, tunnel: Some(tunnel), ..NodeRoutesIntent::default() })
+    with_peers(network(NodeRoutesIntent { tunnel: Some(tunnel), ..NodeRoutesIntent::default() }), &nodes)
 }
 
 fn network(node_routes: NodeRoutesIntent) -> StoredObject {

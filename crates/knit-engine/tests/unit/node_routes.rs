@@ -1,6 +1,6 @@
 //! Routes and tunnels from the cluster network to other nodes, and masquerade, against an in-memory kernel.
 
-use knit_engine::{Event, StoredObject, Unit, cluster};
+use knit_engine::{Event, Record, StoredObject, Unit, cluster};
 use knit_model::intent::{
     IntentSpec, NetworkIntent, NodeRoutesIntent, NodeTunnelIntent, PeerNode, TunnelEndpoint,
 };
@@ -8,7 +8,7 @@ use knit_model::link::{Attrs, Kind, Link, Veth, Vxlan};
 use knit_model::route::NextHop;
 use knit_model::{Address, NetState, Route, Rule, Scope, kernel_ids};
 
-use crate::support::node::{Node, bridge, object};
+use crate::support::node::{Node, bridge, object, with_peers};
 
 /// Another node, with pods in 10.1.<number>.0/24, at 192.0.2.<number> on eth0.
 fn peer(number: u8) -> PeerNode {
@@ -47,19 +47,14 @@ fn with_tunnels(nodes: Vec<PeerNode>, masquerade: bool, always: Option<bool>) ->
         endpoints: vec![TunnelEndpoint { address: "192.0.2.1".parse().unwrap(), mtu: 1500 }],
     });
     let inside = vec!["198.51.100.0/24".parse().unwrap()];
-    let node_routes = NodeRoutesIntent {
-        nodes,
-        masquerade,
-        no_masquerade_ranges: inside,
-        tunnel,
-        ..NodeRoutesIntent::default()
-    };
+    let node_routes =
+        NodeRoutesIntent { masquerade, no_masquerade_ranges: inside, tunnel, ..NodeRoutesIntent::default() };
     let specs = vec![
         IntentSpec::Network(network),
         bridge("knit0", "10.1.1.0/24"),
         IntentSpec::NodeRoutes(node_routes),
     ];
-    object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, specs)
+    with_peers(object(cluster::KIND, cluster::NAMESPACE, cluster::NAME, specs), &nodes)
 }
 
 /// A host with a NIC, its address and its subnet route.
@@ -86,7 +81,8 @@ fn routes(node: &Node) -> Vec<String> {
         .map(|route| {
             let hop = &route.via[0];
             assert_eq!(route.table, kernel_ids::HOST_TABLE, "the main table is untouched");
-            let is_found = |rule: &&Rule| rule.to == Some(route.to) && rule.table == route.table;
+            let covers = |rule: &&Rule| rule.to.is_some_and(|to| to.contains(&route.to));
+            let is_found = |rule: &&Rule| covers(rule) && rule.table == route.table;
             let is_node = route.to.addr().is_ipv4() && route.to.prefix_len() == 32;
             assert!(is_node || host.rules.iter().any(|rule| is_found(&rule)), "{route}");
             format!("{} via {} dev {}", route.to, hop.gateway.unwrap(), hop.link)
@@ -123,6 +119,48 @@ fn each_node_has_a_route_that_follows_its_address() {
     node.handle(Event::ObjectApplied(network(vec![peer(2)], false)));
     node.handle(Event::ObjectDeleted(cluster::key()));
     assert_eq!(node.kernel.observe(), before, "deletion restores the host");
+}
+
+#[test]
+fn rules_do_not_grow_with_the_nodes() {
+    let rules = |node: &Node| -> Vec<String> {
+        let seen = node.kernel.observe();
+        let rules = seen.scopes[&Scope::Host].rules.iter().filter_map(|rule| rule.to);
+        let own = "10.1.1.0/24".parse().unwrap();
+        rules.filter(|to| *to != own).map(|to| to.to_string()).collect()
+    };
+    let mut node = Node::with_kernel(host());
+    let nodes: Vec<PeerNode> = (64..128).map(peer).collect();
+    node.handle(Event::ObjectApplied(network(nodes.clone(), false)));
+    assert_eq!(routes(&node).len(), 64);
+    assert_eq!(rules(&node), ["10.1.64.0/18"], "{:?}", rules(&node));
+    // A range in the middle that belongs to no node is not looked up in Knit's table.
+    let others = nodes.into_iter().filter(|one| one.name != "node127").collect();
+    node.handle(Event::ObjectApplied(network(others, false)));
+    let expected =
+        ["10.1.64.0/19", "10.1.96.0/20", "10.1.112.0/21", "10.1.120.0/22", "10.1.124.0/23", "10.1.126.0/24"];
+    let mut found = rules(&node);
+    found.sort_by_key(|text| text.parse::<ipnet::IpNet>().unwrap());
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn joining_node_is_recorded_alone() {
+    let mut node = Node::with_kernel(host());
+    node.handle(Event::ObjectApplied(network((2..100).map(peer).collect(), false)));
+    let before = node.journal.len();
+    node.handle(Event::Peers((2..101).map(peer).collect()));
+    let records = node.journal[before..].iter().filter_map(|record| match record {
+        Record::Peers { applied, removed } => Some((applied.len(), removed.len())),
+        Record::ObjectApplied(_) => Some((usize::MAX, 0)),
+        _ => None,
+    });
+    assert_eq!(records.collect::<Vec<_>>(), [(1, 0)]);
+    assert_eq!(routes(&node).len(), 99);
+    let steps = node.applied_steps;
+    node.handle(Event::Peers((2..101).map(peer).collect()));
+    assert_eq!(node.applied_steps, steps, "the same list changes nothing");
+    assert_eq!(node.replayed().persistent(), node.state.persistent());
 }
 
 #[test]

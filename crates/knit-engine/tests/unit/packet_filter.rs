@@ -65,7 +65,7 @@ impl Node {
 
     /// Handles an event and all its effects, except plans that are held back.
     fn handle(&mut self, event: Event) {
-        let mut events = VecDeque::from([event]);
+        let mut events = node::with_its_peers(event);
         loop {
             while let Some(event) = events.pop_front() {
                 for effect in step(&mut self.state, event, Time(1)) {
@@ -451,7 +451,8 @@ fn routes_to_directly_reachable_nodes_are_on_the_fast_path_with_anti_spoofing_on
         let node = "a".to_owned();
         node_routes.tunnel =
             Some(NodeTunnelIntent { node, vni: 1, port: 2, always: false, endpoints: vec![end] });
-        node_routes.nodes = vec![
+        change(node_routes);
+        let peers = [
             PeerNode {
                 name: "near".to_owned(),
                 ranges: vec!["10.75.1.0/24".parse().unwrap()],
@@ -467,8 +468,7 @@ fn routes_to_directly_reachable_nodes_are_on_the_fast_path_with_anti_spoofing_on
                 key: None,
             },
         ];
-        change(node_routes);
-        Event::ObjectApplied(object)
+        Event::ObjectApplied(node::with_peers(object, &peers))
     };
     let mut node = Node::new(true);
     node.handle(object(|_| ()));

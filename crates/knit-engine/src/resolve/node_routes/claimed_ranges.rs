@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use knit_model::intent::{NetworkIntent, NodeRoutesIntent, PeerNode};
+use knit_model::intent::{NodeRoutesIntent, PeerNode};
+
+use crate::cluster::ClusterNetwork;
 
 /// Ranges without overlaps, by their first address.
 #[derive(Debug, Default)]
@@ -14,15 +16,16 @@ pub(super) struct ClaimedRanges {
 
 impl ClaimedRanges {
     /// This node's ranges, and the addresses of all nodes.
-    pub(super) fn of(own: &NetworkIntent, node_routes: &NodeRoutesIntent) -> Self {
+    pub(super) fn of(cluster: ClusterNetwork<'_>) -> Self {
         let mut claimed = Self::default();
-        for range in &own.ranges {
+        for range in &cluster.network.ranges {
             claimed.insert(*range, || format!("{range} of this node"));
         }
-        for address in node_routes.tunnel_endpoints().map(|end| end.address) {
+        let endpoints = cluster.node_routes.into_iter().flat_map(NodeRoutesIntent::tunnel_endpoints);
+        for address in endpoints.map(|end| end.address) {
             claimed.insert(address.into(), || format!("{address} of this node"));
         }
-        for peer in &node_routes.nodes {
+        for peer in cluster.peers.values() {
             for address in peer.all_addresses() {
                 claimed.insert(address.into(), || of_node(address, &peer.name));
             }
@@ -87,7 +90,10 @@ fn of_node(address: IpAddr, node: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use knit_model::intent::NetworkIntent;
+
     use super::*;
+    use crate::peers::Peers;
 
     #[test]
     fn nobody_takes_what_is_anothers() {
@@ -113,8 +119,10 @@ mod tests {
                 .to_vec(),
             ..peer.clone()
         };
-        let nodes = vec![peer.clone(), liar.clone()];
-        let mut claimed = ClaimedRanges::of(&own, &NodeRoutesIntent { nodes, ..NodeRoutesIntent::default() });
+        let peers: Peers = [&peer, &liar].map(|peer| (peer.name.clone(), peer.clone())).into();
+        let bridge = "knit0".parse().unwrap();
+        let cluster = ClusterNetwork { network: &own, bridge: &bridge, node_routes: None, peers: &peers };
+        let mut claimed = ClaimedRanges::of(cluster);
         assert_eq!(claimed.usable_peer(&peer), (peer.clone(), vec![]));
         let (usable, rejected) = claimed.usable_peer(&liar);
         assert_eq!(usable.all_addresses().collect::<Vec<_>>(), ["192.0.2.4".parse::<IpAddr>().unwrap()]);

@@ -28,8 +28,8 @@ pub(crate) fn next_hops(cluster: ClusterNetwork<'_>) -> NodeNextHops {
     let Some(node_routes) = cluster.node_routes.filter(|node_routes| node_routes.encryption.is_none()) else {
         return next_hops;
     };
-    let mut claimed = ClaimedRanges::of(cluster.network, node_routes);
-    for peer in &node_routes.nodes {
+    let mut claimed = ClaimedRanges::of(cluster);
+    for peer in cluster.peers.values() {
         let (peer, _) = claimed.usable_peer(peer);
         for range in peer.ranges.iter().map(IpNet::trunc) {
             let chosen = claimed.claim(range, &peer.name).and_then(|()| choose(node_routes, &peer, range));

@@ -15,7 +15,7 @@ use knit_model::report::{ItemKind, ItemReport};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Mac, Neighbour, Route, Scope, kernel_ids, sysctl};
 
-use super::{add_route, add_rule, add_rules_of_pods, gateway_of, put_link, put_sysctl, sources};
+use super::{add_route, add_rules_of_pods, gateway_of, put_link, put_sysctl, sources};
 use crate::cluster::ClusterNetwork;
 use crate::resolve::{Resolved, with_defaults};
 use crate::state::State;
@@ -69,7 +69,6 @@ impl<'a> VxlanTunnels<'a> {
         resolved.add_origin(&Scope::Host, ItemKey::Neighbour(neighbour.key()), self.origin);
         resolved.desired.state.scope(&Scope::Host).add_neighbour(neighbour);
         self.add_route(range, gateway, &link, resolved);
-        add_rule(range, self.origin, resolved);
         // Traffic of pods to the node itself also uses the tunnel: the underlay does not know pod addresses.
         for address in peer.all_addresses().filter(|address| address.is_ipv4() == range.addr().is_ipv4()) {
             self.add_route(address.into(), gateway, &link, resolved);

@@ -15,7 +15,7 @@ use knit_model::route::{NextHop, RouteAction, RouteScope};
 use knit_model::{IfName, KeyRef, NetState, PublicKey, Route, Scope, SecretKey, kernel_ids, sysctl};
 
 use super::next_hop::pair;
-use super::{add_route, add_rule, add_rules_of_pods, owner, put_link, put_sysctl, sources};
+use super::{add_route, add_rules_of_pods, owner, put_link, put_sysctl, sources};
 use crate::cluster::{self, ClusterNetwork};
 use crate::event::Unit;
 use crate::resolve::{Resolved, keys, with_defaults};
@@ -47,7 +47,7 @@ impl<'a> WireGuardMesh<'a> {
     ) -> Option<Self> {
         let spec = node_routes.encryption.as_ref()?;
         let mut published: BTreeMap<PublicKey, BTreeSet<&str>> = BTreeMap::new();
-        for peer in &node_routes.nodes {
+        for peer in cluster.peers.values() {
             if let Some(key) = peer.key {
                 published.entry(key).or_default().insert(&peer.name);
             }
@@ -71,7 +71,6 @@ impl<'a> WireGuardMesh<'a> {
         range: IpNet,
         resolved: &mut Resolved,
     ) -> Result<ItemReport, String> {
-        add_rule(range, self.origin, resolved);
         let own = peer.all_addresses().filter(|address| address.is_ipv4() == range.addr().is_ipv4());
         let all = std::iter::once(range).chain(own.map(IpNet::from));
         let (key, end, to) = match self.remote_end(peer) {

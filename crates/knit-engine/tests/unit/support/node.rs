@@ -12,7 +12,7 @@ use knit_engine::{
 };
 use knit_ipam::Time;
 use knit_model::intent::{
-    BridgeIntent, Intent, IntentSpec, InterfaceIntent, LinkChangeIntent, NameRule, Selector,
+    BridgeIntent, Intent, IntentSpec, InterfaceIntent, LinkChangeIntent, NameRule, PeerNode, Selector,
 };
 use knit_model::link::{Attrs, Bridge, Kind, Link, Veth};
 use knit_model::problem::{Problem, Reason};
@@ -83,7 +83,7 @@ impl Node {
 
     /// Handles an event and all its effects.
     pub fn handle(&mut self, event: Event) {
-        let mut events = VecDeque::from([event]);
+        let mut events = with_its_peers(event);
         let mut count = 0;
         while let Some(event) = events.pop_front() {
             count += 1;
@@ -292,6 +292,27 @@ pub fn object(kind: &str, namespace: &str, name: &str, specs: Vec<IntentSpec>) -
         since: 0,
         file: None,
     }
+}
+
+/// The field of a test object's manifest with the other nodes.
+const PEERS: &str = "peers";
+
+/// The event that applies the cluster network, after the one with its peers.
+pub fn with_its_peers(event: Event) -> VecDeque<Event> {
+    let mut events = VecDeque::new();
+    if let Event::ObjectApplied(object) = &event
+        && let Some(peers) = object.manifest.get(PEERS)
+    {
+        events.push_back(Event::Peers(serde_json::from_value(peers.clone()).unwrap()));
+    }
+    events.push_back(event);
+    events
+}
+
+/// The cluster network together with the other nodes, as the agent submits them: see [`with_its_peers`].
+pub fn with_peers(mut network: StoredObject, peers: &[PeerNode]) -> StoredObject {
+    network.manifest[PEERS] = serde_json::to_value(peers).unwrap();
+    network
 }
 
 pub fn key(object: &StoredObject) -> ObjectKey {
