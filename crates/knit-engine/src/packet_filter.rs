@@ -197,14 +197,12 @@ pub(crate) fn on_bridge_change(state: &mut State) {
     }
 }
 
-/// After a start: what the kernel has is found when the units are compared with it.
+/// After a start. What the kernel has is found by the next resync, as for all units: a command that only reports drift must
+/// not repair it.
 pub(crate) fn rebuild(state: &mut State) {
     let with_ports = state.attachments.all().filter(|attachment| !attachment.request.ports.is_empty());
     state.packet_filter.with_host_ports = with_ports.map(|attachment| attachment.sandbox.clone()).collect();
     state.packet_filter.desired = HostFilter::of(state);
-    if is_used(state) {
-        state.dirty.insert(Unit::PacketFilter);
-    }
 }
 
 /// Whether there are tables or there should be. Tables that no unit owns may belong to another Knit.

@@ -25,6 +25,7 @@ mod local_api_faults;
 mod missing_kernel_support;
 mod missing_tun_device;
 mod nri;
+mod packet_filter;
 mod pod_sockets;
 mod python_client;
 mod standalone_commands;

@@ -2,13 +2,15 @@
 //!
 //! A command with the node in its own process calls these functions directly; an agent calls them for its clients.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use knit_crds::Object;
 use knit_engine::{ObjectKey, State, Unit};
 use knit_kni::v1;
-use knit_model::{Plan, Sandbox, Scope};
+use knit_model::filter::{ElementKey, FilterStep};
+use knit_model::{Plan, Sandbox, Scope, Step};
 use serde::Serialize;
 
 use super::{Action, NodeAccess, ObjectOutcome, Standalone, find_any, with_status};
@@ -241,13 +243,24 @@ fn with_interfaces(state: &State, sandbox: &Sandbox) -> v1::StandaloneSandbox {
     }
 }
 
-/// Merges plans into one, for display.
+/// Merges plans into one, for display. Missing tables are restored with the elements of all units, and without them each unit
+/// also plans its own: such an element is shown once.
 pub fn merged(plans: &[(Unit, Arc<Plan>)]) -> Plan {
     let mut merged_plan = Plan::default();
-    for (_, plan) in plans {
-        merged_plan.steps.extend(plan.steps.iter().cloned());
-        merged_plan.problems.extend(plan.problems.iter().cloned());
+    let mut elements: BTreeMap<(&Scope, &ElementKey), usize> = BTreeMap::new();
+    for planned in plans.iter().flat_map(|(_, plan)| &plan.steps) {
+        if let Step::Filter(FilterStep::AddElement(key, _)) = &planned.step {
+            match elements.entry((&planned.scope, key)) {
+                Entry::Occupied(first) => {
+                    merged_plan.steps[*first.get()].origins.extend(planned.origins.iter().cloned());
+                    continue;
+                }
+                Entry::Vacant(new) => drop(new.insert(merged_plan.steps.len())),
+            }
+        }
+        merged_plan.steps.push(planned.clone());
     }
+    merged_plan.problems.extend(plans.iter().flat_map(|(_, plan)| plan.problems.iter().cloned()));
     // Steps that the kernel implies when it deletes a link are noise for readers.
     merged_plan.steps.retain(|planned| !planned.implied || planned.scope == Scope::Host);
     merged_plan

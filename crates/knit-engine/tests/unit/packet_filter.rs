@@ -554,6 +554,22 @@ fn restart_changes_nothing_and_restores_what_is_missing() {
 }
 
 #[test]
+fn a_start_repairs_no_tables_before_the_resync() {
+    let mut node = Node::new(true);
+    node.attach_with_ports("lab", "a", vec![host_port(8080)]);
+    let before = node.kernel.filter(&Scope::Host).clone();
+    node.kernel.flush_ruleset(&Scope::Host);
+    node.take_plans();
+    node.state = node.replayed();
+    node.handle(Event::Restarted);
+    assert_eq!(node.take_plans(), []);
+    // An attach that comes first restores the tables for all pods.
+    node.attach("b");
+    node.detach("b");
+    assert_eq!(*node.kernel.filter(&Scope::Host), before);
+}
+
+#[test]
 fn resync_updates_the_whole_fast_path_and_a_pod_adds_its_port() {
     let mut node = Node::new(true);
     node.attach("a");

@@ -8,8 +8,8 @@ use super::filter_steps::{self, PlannedFilterStep};
 use super::link_decisions::decide_links;
 use super::parents::{depth, implied_mtu_changes, parent_of, required_links};
 use super::removal::{LinkKey, Removal};
-use super::{Desired, FieldChange, ItemKey, Plan, PlannedStep, Step};
-use crate::filter::Filter;
+use super::{Desired, FieldChange, ItemKey, Plan, PlannedStep, Step, StepEffect};
+use crate::filter::{Filter, FilterItem, FilterStep};
 use crate::link::{Kind, Link, Master};
 use crate::name::IfName;
 use crate::provenance::Provenance;
@@ -163,6 +163,18 @@ impl Builder<'_> {
         self.desired.origins.get(&(scope.clone(), item)).cloned().unwrap_or_default()
     }
 
+    /// The origins of a step on the packet filter: sets, chains and counters have those of their table.
+    fn filter_origins(&self, scope: &Scope, step: &FilterStep) -> Vec<Provenance> {
+        let item = match step.item() {
+            item @ (FilterItem::Table(_) | FilterItem::Element(_)) => item,
+            _ if step.effect() == StepEffect::Remove => return Vec::new(),
+            FilterItem::Set(table, _) | FilterItem::Counter(table, _) | FilterItem::Chain(table, _) => {
+                FilterItem::Table(table)
+            }
+        };
+        self.origins(scope, ItemKey::Filter(item))
+    }
+
     fn is_blocked(&self, scope: &Scope, link: &IfName) -> bool {
         // Called for every item of every plan, and almost always empty.
         !self.blocked.is_empty() && self.blocked.contains(&(scope.clone(), link.clone()))
@@ -183,7 +195,7 @@ impl Builder<'_> {
                 observed.scopes.get(scope).map_or(&nothing, |state| &state.filter),
             );
             for (step, implied) in part(to, from) {
-                let origins = self.origins(scope, ItemKey::Filter(step.item()));
+                let origins = self.filter_origins(scope, &step);
                 let step = Step::Filter(step);
                 self.steps.push(PlannedStep { scope: scope.clone(), step, origins, implied, note: None });
             }
