@@ -1,6 +1,6 @@
 //! Fault injection for tests, in debug builds only.
 //!
-//! - `KNIT_FAULT_KILL_AT=3`: the process kills itself after three plan steps, before the next one.
+//! - `KNIT_FAULT_KILL_AT=3`: the process kills itself after three plan steps, before the next one, which it prints.
 //! - `KNIT_FAULT_FAIL_AT=3:EBUSY`: that step fails once with the errno.
 //! - `KNIT_FAULT_KILL_AT_MOMENT=3`: the process kills itself after three other fault points: journal records that are
 //!   written and extensions that are called.
@@ -131,7 +131,10 @@ mod faults {
     }
 
     impl FaultInjector for KillAt {
-        fn before_step(&mut self, _step: usize, _planned: &PlannedStep) -> Option<Fault> {
+        fn before_step(&mut self, _step: usize, planned: &PlannedStep) -> Option<Fault> {
+            if self.steps == Some(0) {
+                eprintln!("knit: killed before step: {} {}", planned.step.symbol(), planned.step);
+            }
             count_down(&mut self.steps);
             None
         }

@@ -1,90 +1,13 @@
-//! Faults of a running agent: kills, cancelled calls, wrong peers, damaged state, full disk. Nothing is left behind.
+//! Faults of a running agent: restarts, cancelled calls, wrong peers, damaged state, full disk. Nothing is left behind.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use crate::support::agent::{Agent, Machine, addresses, attach, netns, ports, reference, runtime};
+use crate::support::agent::{Machine, addresses, attach, netns, ports, runtime};
 use knit_kni::{Client, Reason, v1};
 use knit_testbed::{Dump, Pod, eventually};
 use nix::sys::signal::Signal;
-
-/// An upper bound of the steps of an attach.
-const MAX_STEPS: usize = 40;
-
-#[test]
-fn an_agent_killed_at_any_step_of_an_attach_recovers() {
-    killed_at_every_step("agent-kill-attach", |agent, pod| {
-        agent.try_attach(attach("sb1", &netns(pod))).is_ok()
-    });
-}
-
-#[test]
-fn an_agent_killed_at_any_step_of_a_detach_recovers() {
-    let machine = Machine::new("agent-kill-detach");
-    let pod = machine.testbed.pod("one");
-    let before = {
-        let agent = machine.agent();
-        let before = Dump::settled(pod.namespace());
-        agent.crash();
-        before
-    };
-    for step in 0..MAX_STEPS {
-        let agent = machine.agent();
-        agent.attach("sb1", &pod);
-        agent.crash();
-        let mut agent = machine.agent_with(&[], &[("KNIT_FAULT_KILL_AT", &step.to_string())]);
-        let request = v1::DeleteSandboxRequest { pod: Some(reference("sb1")) };
-        let finished = agent.with(|mut client| async move { client.delete_sandbox(request).await }).is_ok();
-        if !finished {
-            agent.wait();
-        } else {
-            agent.crash();
-        }
-        let agent = machine.agent();
-        // A client without a response retries.
-        agent.delete("sb1");
-        assert_eq!(agent.used_addresses(), 0, "step {step}");
-        eventually("the links are deleted", Duration::from_secs(20), || ports(&machine.host) == 0);
-        before.assert_unchanged(pod.namespace());
-        if finished {
-            return;
-        }
-    }
-    panic!("a detach has fewer than {MAX_STEPS} steps");
-}
-
-/// Kills the agent before each step in turn; after its restart it converges, and attach and detach work.
-fn killed_at_every_step(test: &str, work: impl Fn(&Agent<'_>, &Pod) -> bool) {
-    let machine = Machine::new(test);
-    let pod = machine.testbed.pod("one");
-    let agent = machine.agent();
-    let (host, inside) = (Dump::settled(&machine.host), Dump::settled(pod.namespace()));
-    agent.crash();
-    for step in 0..MAX_STEPS {
-        let mut agent = machine.agent_with(&[], &[("KNIT_FAULT_KILL_AT", &step.to_string())]);
-        let killed = !work(&agent, &pod);
-        if killed {
-            agent.wait();
-        } else {
-            agent.crash();
-        }
-        let agent = machine.agent();
-        agent.attach("sb1", &pod);
-        pod.ping("10.75.0.1").unwrap();
-        agent.delete("sb1");
-        assert_eq!(agent.used_addresses(), 0, "step {step}");
-        eventually("the links are deleted", Duration::from_secs(20), || ports(&machine.host) == 0);
-        host.assert_unchanged(&machine.host);
-        inside.assert_unchanged(pod.namespace());
-        agent.crash();
-        if !killed {
-            assert!(step > 5, "an attach has more than {step} steps");
-            return;
-        }
-    }
-    panic!("an attach has fewer than {MAX_STEPS} steps");
-}
 
 #[test]
 fn a_restart_drops_no_packet_and_keeps_all_leases() {

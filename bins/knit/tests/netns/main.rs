@@ -4,6 +4,7 @@
 
 mod agent_config;
 mod agent_faults;
+mod agent_kills;
 mod anti_spoofing;
 mod attach;
 mod client_commands;

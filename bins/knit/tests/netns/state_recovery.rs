@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
+use crate::support::killed_steps::KilledSteps;
 use crate::support::machine::{Machine, Snapshot, has_link};
 use knit_store::{Format, Journal, Options};
 use knit_testbed::Pod;
@@ -31,19 +32,24 @@ fn add_and_take_over(machine: &Machine, pod: &Pod) {
     machine.knit(&["--take-over", "sandbox", "add", "a", "--pid", &pid, "-l", LABEL]).ok();
 }
 
-/// Runs a command that kills itself after a number of steps. Returns whether it did.
-fn run_until_killed(machine: &Machine, arguments: &[&str], steps: usize) -> bool {
-    let printed = machine.knit_with(arguments, VETH, &[("KNIT_FAULT_KILL_AT", &steps.to_string())]);
+/// Runs a command that kills itself after one more step than the last time. Returns whether it did.
+fn run_until_killed(machine: &Machine, arguments: &[&str], killed: &mut KilledSteps) -> bool {
+    let steps = killed.len().to_string();
+    let printed = machine.knit_with(arguments, VETH, &[("KNIT_FAULT_KILL_AT", &steps)]);
     assert!(printed.code.is_none() || printed.code == Some(0), "{printed:?}");
+    if printed.code.is_none() {
+        killed.add(&printed.err);
+        assert!(killed.len() < 100, "it never comes to its end");
+    }
     printed.code.is_none()
 }
 
 #[test]
 fn a_killed_apply_is_recovered_by_status_apply_and_delete() {
     let (machine, pod, before) = machine("killapply");
-    let mut steps = 0;
-    while run_until_killed(&machine, &["apply", "-f", "-"], steps) {
-        match steps % 3 {
+    let mut killed = KilledSteps::default();
+    while run_until_killed(&machine, &["apply", "-f", "-"], &mut killed) {
+        match killed.len() % 3 {
             // `status` completes what was interrupted, and `apply` what was not started.
             0 => {
                 machine.knit(&["status"]);
@@ -65,30 +71,28 @@ fn a_killed_apply_is_recovered_by_status_apply_and_delete() {
         }
         before.assert_unchanged();
         machine.assert_no_drift();
-        steps += 1;
-        assert!(steps < 100, "it never comes to its end");
     }
-    assert!(steps > 8, "it was killed at {steps} steps only");
+    killed.assert_contains_filter_steps("+ element");
+    assert!(killed.len() > 8, "it was killed at too few steps: {killed:?}");
     pod.ping("10.1.0.1").unwrap();
 }
 
 #[test]
 fn a_killed_delete_is_recovered_by_status_and_delete() {
     let (machine, _pod, before) = machine("killdelete");
-    let mut steps = 0;
+    let mut killed = KilledSteps::default();
     loop {
         machine.apply(VETH).ok();
-        if !run_until_killed(&machine, &["delete", "-f", "-"], steps) {
+        if !run_until_killed(&machine, &["delete", "-f", "-"], &mut killed) {
             break;
         }
         // Some objects may be deleted already.
         machine.delete(VETH);
         before.assert_unchanged();
         machine.assert_no_drift();
-        steps += 1;
-        assert!(steps < 100, "it never comes to its end");
     }
-    assert!(steps > 4, "it was killed at {steps} steps only");
+    killed.assert_contains_filter_steps("- element");
+    assert!(killed.len() > 4, "it was killed at too few steps: {killed:?}");
     before.assert_unchanged();
 }
 

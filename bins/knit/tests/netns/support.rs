@@ -6,5 +6,6 @@ pub mod cni;
 pub mod extension;
 pub mod frames;
 pub mod guest;
+pub mod killed_steps;
 pub mod machine;
 pub mod nri;

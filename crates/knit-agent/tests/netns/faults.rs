@@ -74,17 +74,17 @@ const MOVED_NIC_DEVICE: &str =
 
 #[test]
 fn attach_recovers() {
-    inject_at_every_step("f-attach", None, Operation::Apply(VETH));
+    inject_at_every_step("f-attach", None, Operation::Apply(VETH)).assert_with_filter();
 }
 
 #[test]
 fn detach_recovers() {
-    inject_at_every_step("f-detach", Some(VETH), Operation::Delete(VETH));
+    inject_at_every_step("f-detach", Some(VETH), Operation::Delete(VETH)).assert_with_filter();
 }
 
 #[test]
 fn change_recovers() {
-    inject_at_every_step("f-change", Some(VETH), Operation::Apply(CHANGED));
+    inject_at_every_step("f-change", Some(VETH), Operation::Apply(CHANGED)).assert_with_filter();
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use knit_agent::{Error, Standalone};
 use knit_kernel::fault::{Fault, FaultInjector, NoFaults};
+use knit_model::Step;
 use knit_model::plan::PlannedStep;
 use knit_testbed::eventually;
 use nix::errno::Errno;
@@ -17,6 +18,22 @@ struct Target {
     unit: usize,
     step: usize,
     text: String,
+    is_filter: bool,
+}
+
+/// The number of steps at which a fault was injected.
+#[derive(Clone, Copy, Debug)]
+pub struct InjectedSteps {
+    all: usize,
+    filter: usize,
+}
+
+impl InjectedSteps {
+    /// Asserts that the plans changed the packet filter, and something else.
+    #[track_caller]
+    pub fn assert_with_filter(self) {
+        assert!(self.filter > 0 && self.all > self.filter, "{self:?}");
+    }
 }
 
 /// A fault at a target, each time the step runs.
@@ -50,6 +67,7 @@ impl Operation {
                 unit,
                 step,
                 text: text(planned),
+                is_filter: matches!(planned.step, Step::Filter(_)),
             })
         });
         steps.collect()
@@ -64,7 +82,11 @@ impl Operation {
 }
 
 /// Starting from the objects in `base`, runs `operation` with a fault at each of its steps.
-pub fn inject_at_every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a str>, operation: Operation) {
+pub fn inject_at_every_step<'a>(
+    test: &str,
+    base: impl IntoIterator<Item = &'a str>,
+    operation: Operation,
+) -> InjectedSteps {
     let base: Vec<&str> = base.into_iter().collect();
     let host = TestHost::new(test);
     host.on_host(|| {
@@ -150,5 +172,6 @@ pub fn inject_at_every_step<'a>(test: &str, base: impl IntoIterator<Item = &'a s
         node.delete(&all, "clean").unwrap();
         host.assert_matches(&clean, "the end");
         assert_eq!(live_leases(&node), 0);
-    });
+        InjectedSteps { all: targets.len(), filter: targets.iter().filter(|target| target.is_filter).count() }
+    })
 }

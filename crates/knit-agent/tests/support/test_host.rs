@@ -39,8 +39,8 @@ impl TestHost {
     }
 
     /// Runs a closure in the host's netns, as the agent runs.
-    pub fn on_host(&self, work: impl FnOnce() + Send) {
-        self.netns.run(work);
+    pub fn on_host<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.netns.run(work)
     }
 
     /// Opens the node, as a start of the agent does.
