@@ -29,6 +29,7 @@ mod nri;
 mod packet_filter;
 mod pod_sockets;
 mod python_client;
+mod quiet_restart;
 mod standalone_commands;
 mod state_recovery;
 mod support;
