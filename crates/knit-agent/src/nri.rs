@@ -147,9 +147,13 @@ impl Plugin for StartHold {
         if let Some(result) = result {
             self.handle.metrics().started(result, started.elapsed());
         }
-        // What completes from now on is late.
-        if let StartProgress::InProgress(objects) = progress {
-            self.registry.started_early(pod, objects);
+        match progress {
+            // What completes from now on is late.
+            StartProgress::InProgress(objects) => self.registry.started_early(pod, objects),
+            StartProgress::Ready | StartProgress::Blocked(_) => {
+                self.handle.submit(Event::ContainersStarting(id));
+            }
+            StartProgress::NothingRequested => {}
         }
     }
 

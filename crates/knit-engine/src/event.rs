@@ -81,6 +81,8 @@ pub enum Event {
     Pods(PodEvent),
     /// The runtime starts a pod and waits until its networks are ready.
     PodStarting(Box<PodStart>),
+    /// The first container of a sandbox is about to start: everything ready by now was attached before it.
+    ContainersStarting(SandboxId),
     /// NetworkAttachmentDefinitions changed.
     Definitions(DefinitionEvent),
     /// The result of [`Effect::TranslateNetworks`].

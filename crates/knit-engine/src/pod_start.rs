@@ -89,7 +89,8 @@ pub(crate) fn starting(state: &mut State, start: PodStart, now: Time, effects: &
     state.pod_starts.insert(call, id);
 }
 
-/// Answers the starts of pods that are complete or blocked, and records what their containers find.
+/// Answers the starts of pods that are complete or blocked. What their containers find is recorded when the runtime has
+/// received the answer: it may have stopped to wait meanwhile.
 pub(crate) fn answer_starts(state: &mut State, effects: &mut Effects) {
     if state.pod_starts.is_empty() {
         return;
@@ -101,10 +102,8 @@ pub(crate) fn answer_starts(state: &mut State, effects: &mut Effects) {
         state.pod_starts.iter().filter(is_over).map(|(call, id)| (call.clone(), id.clone())).collect();
     for (call, id) in candidates {
         let progress = state.start_progress(&id);
-        match progress {
-            StartProgress::InProgress(_) => continue,
-            StartProgress::Ready | StartProgress::Blocked(_) => record_start(state, &id, effects),
-            StartProgress::NothingRequested => {}
+        if let StartProgress::InProgress(_) = progress {
+            continue;
         }
         state.pod_starts.remove(&call);
         effects.respond(&call, CallResult::PodStarted(progress));
@@ -233,7 +232,7 @@ fn titles<'a>(objects: impl Iterator<Item = &'a AppliedReport>) -> Vec<String> {
 }
 
 /// Records what is ready now, if anything is: it was attached before the first container.
-fn record_start(state: &mut State, id: &SandboxId, effects: &mut Effects) {
+pub(crate) fn record_start(state: &mut State, id: &SandboxId, effects: &mut Effects) {
     let Some(sandbox) = state.sandboxes.get(id) else { return };
     let mut before = BTreeSet::new();
     for applied in state.pod_state(sandbox).objects {

@@ -97,6 +97,7 @@ pub fn step(state: &mut State, event: Event, now: Time) -> Vec<Effect> {
         Event::SandboxRemoved(id) => sandbox_gone(state, &id, now, &mut effects),
         Event::Pods(event) => pods::handle(state, event, now, &mut effects),
         Event::PodStarting(start) => pod_start::starting(state, *start, now, &mut effects),
+        Event::ContainersStarting(id) => pod_start::record_start(state, &id, &mut effects),
         Event::Definitions(event) => pod_annotations::on_definitions(state, event, &mut effects),
         Event::NetworksTranslated(translated) => {
             pod_annotations::on_translated(state, *translated, now, &mut effects)

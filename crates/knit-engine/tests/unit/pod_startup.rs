@@ -79,6 +79,8 @@ fn pod_waits_while_its_sandbox_is_reconciled() {
     node.handle(start("x"));
     assert_eq!(progress(&node), StartProgress::Ready);
     assert_eq!(node.results, [CallResult::PodStarted(StartProgress::Ready)]);
+    assert_eq!(attached(&node), [("one".to_owned(), None)], "the runtime may not have waited so long");
+    node.handle(Event::ContainersStarting(id()));
     assert_eq!(attached(&node), [("one".to_owned(), Some(AttachTiming::BeforeContainers))]);
 }
 
@@ -107,7 +109,7 @@ fn attached_before_the_first_container_is_distinguished_from_later() {
     let mut node = node_with_object();
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
     assert_eq!(attached(&node), [("one".to_owned(), None)]);
-    node.handle(start("x"));
+    node.handle(Event::ContainersStarting(id()));
     node.handle(Event::ObjectApplied(veth_object("two", "pc")));
     let both = [("one".to_owned(), Some(AttachTiming::BeforeContainers)), ("two".to_owned(), None)];
     assert_eq!(attached(&node), both);
@@ -122,7 +124,7 @@ fn kubernetes_object_is_attached_while_running_unless_the_runtime_waited() {
     node.handle(Event::ObjectApplied(kubernetes_object()));
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
     assert_eq!(attached(&node), [("from-api".to_owned(), Some(AttachTiming::WhileRunning))]);
-    node.handle(start("x"));
+    node.handle(Event::ContainersStarting(id()));
     assert_eq!(attached(&node), [("from-api".to_owned(), Some(AttachTiming::BeforeContainers))]);
 }
 
@@ -130,7 +132,7 @@ fn kubernetes_object_is_attached_while_running_unless_the_runtime_waited() {
 fn recreated_interface_counts_as_later_and_deleted_sandbox_is_forgotten() {
     let mut node = node_with_object();
     node.handle(Event::SandboxUpdated(sandbox("a", 7, "cnf", "x")));
-    node.handle(start("x"));
+    node.handle(Event::ContainersStarting(id()));
     let mut renamed = veth_object("one", "net");
     let IntentSpec::Interface(intent) = &mut renamed.intents[0].spec else {
         panic!("veth() returns an interface")
@@ -139,7 +141,7 @@ fn recreated_interface_counts_as_later_and_deleted_sandbox_is_forgotten() {
     node.handle(Event::ObjectApplied(renamed));
     assert_eq!(attached(&node), [("one".to_owned(), None)]);
     node.handle(Event::ObjectApplied(veth_object("one", "net")));
-    node.handle(start("x"));
+    node.handle(Event::ContainersStarting(id()));
     assert_eq!(attached(&node), [("one".to_owned(), Some(AttachTiming::BeforeContainers))]);
     node.handle(Event::SandboxRemoved(id()));
     assert_eq!(node.state.started, Default::default());
