@@ -171,21 +171,27 @@ impl Node {
         }
         let mut result = StepResult::default();
         // The API server has its objects; only those of this machine have to survive a power failure here.
-        let is_kept = match &event {
-            Event::Objects(_) | Event::ObjectsTranslated { .. } | Event::NetworksTranslated(_) => true,
-            Event::ObjectApplied(object) => object.is_kept_by_api_server(),
+        let is_from_api = matches!(
+            &event,
+            Event::Objects(_) | Event::ObjectsTranslated { .. } | Event::NetworksTranslated(_)
+        );
+        let deletes_local = match &event {
             Event::ObjectDeleted(key) => {
-                self.state.objects.get(key).is_some_and(StoredObject::is_kept_by_api_server)
+                !self.state.objects.get(key).is_some_and(StoredObject::is_kept_by_api_server)
             }
             _ => false,
+        };
+        let must_sync = |record: &Record| match record {
+            Record::ObjectApplied(object) => !is_from_api && !object.is_kept_by_api_server(),
+            Record::ObjectDeleted(_) => deletes_local,
+            other => is_durable(other),
         };
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
         let mut translations = Vec::new();
         for effect in self.decide(event) {
             match effect {
                 Effect::Journal(record) => {
-                    let is_object = matches!(record, Record::ObjectApplied(_) | Record::ObjectDeleted(_));
-                    let seq = self.write(&record, is_durable(&record) && !(is_object && is_kept))?;
+                    let seq = self.write(&record, must_sync(&record))?;
                     result.records.push((seq, record));
                 }
                 Effect::ObjectsChanged(objects) => result.changed.extend(objects),
@@ -459,13 +465,11 @@ impl Node {
     }
 }
 
-/// Whether a record must be on disk before its effects are executed. Links and pods do not survive a reboot, so their records need not be;
-/// objects do.
+/// Whether a record other than that of an object must be on disk before its effects are executed. Links and pods do not survive a reboot,
+/// so their records need not be.
 fn is_durable(record: &Record) -> bool {
     match record {
-        Record::ObjectApplied(_)
-        | Record::ObjectDeleted(_)
-        | Record::Revision(_)
+        Record::Revision(_)
         | Record::RevisionUndone
         | Record::ExtensionRegistered(_)
         | Record::ExtensionRemoved { .. }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// Nodes per tenant.
 const NODES_PER_TENANT: usize = 16;
-/// Every agent holds every object and every block, so memory grows with tenants times nodes.
+/// Every agent holds the manifest of every object, and every block, so memory grows with tenants times nodes.
 const MAX_TENANTS: usize = 60;
 
 /// A tenant: a namespace with one range, on some nodes.
