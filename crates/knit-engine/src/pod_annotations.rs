@@ -51,7 +51,7 @@ pub enum DefinitionEvent {
 /// A pod whose annotation has to be translated into intents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworksRequest {
-    /// The pod, as the object that its annotation stands for.
+    /// The pod, as the object that represents its annotation.
     pub object: ObjectRef,
     /// The annotation.
     pub networks: String,

@@ -2,6 +2,7 @@
 
 mod affected;
 pub(crate) mod blocks;
+mod inputs;
 pub(crate) mod last_applied;
 mod observation;
 mod original_values;
@@ -17,14 +18,17 @@ use knit_model::plan::diff;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{NetState, Sandbox, SandboxId, Scope};
 
-use self::affected::{affected, bridges_named};
+use self::affected::bridges_named;
+pub(crate) use self::inputs::{
+    object_applied, object_deleted, sandbox_gone, sandbox_started, sandbox_updated,
+};
 use self::last_applied::LastApplied;
 use self::observation::{attribute_problems, restrict_to_unit, unit_object};
 use self::original_values::{original_values, restored};
 use self::quota::requeue_denied;
 use self::requeue::{
-    frees_host_names, releases_addresses, requeue_blocked, requeue_bridges, requeue_conflicts,
-    requeue_exhausted, requeue_ports, requeue_tunnel_peers,
+    frees_host_names, releases_addresses, requeue_bridges, requeue_conflicts, requeue_exhausted,
+    requeue_ports, requeue_tunnel_peers,
 };
 use crate::call::{CallId, CallResult};
 use crate::cluster;
@@ -45,7 +49,7 @@ use crate::pods;
 use crate::pools;
 use crate::resolve::{self, Resolved};
 use crate::sockets;
-use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, StoredObject, UnitState};
+use crate::state::{BridgeKey, NewLease, ObjectKey, OriginalValueKey, State, UnitState};
 use crate::unused_objects;
 
 /// A change in flight.
@@ -198,79 +202,6 @@ impl Effects {
             self.list.push(Effect::ObjectsChanged(objects));
         }
     }
-}
-
-pub(crate) fn object_applied(state: &mut State, object: StoredObject, effects: &mut Effects) {
-    let key = object.key();
-    if let Some(old) = state.objects.get(&key) {
-        let affected = affected(state, old);
-        state.dirty.extend(affected);
-    }
-    effects.record(state, Record::ObjectApplied(Box::new(object)));
-    let object = &state.objects[&key];
-    let requested = object.intents.iter().filter_map(|intent| intent.spec.interface());
-    for form in requested.flat_map(|spec| spec.kind.kernel_kinds()) {
-        state.unsupported.remove(*form);
-    }
-    let affected = affected(state, object);
-    state.dirty.extend(affected);
-    requeue_blocked(state, &key);
-    quota::on_object_change(state, &key);
-    packet_filter::on_object_change(state, &key);
-    egress::on_object_change(state, &key, effects);
-    effects.changed(BTreeSet::from([key]));
-}
-
-pub(crate) fn object_deleted(state: &mut State, key: &ObjectKey, effects: &mut Effects) {
-    let Some(old) = state.objects.get(key) else { return };
-    let affected = affected(state, old);
-    effects.record(state, Record::ObjectDeleted(key.clone()));
-    state.dirty.extend(affected);
-    requeue_blocked(state, key);
-    packet_filter::on_object_change(state, key);
-    egress::on_object_change(state, key, effects);
-    effects.changed(BTreeSet::from([key.clone()]));
-}
-
-/// A sandbox of a machine without a cluster started. A known one keeps its labels, which may have been changed since.
-pub(crate) fn sandbox_started(state: &mut State, sandbox: Sandbox, now: Time, effects: &mut Effects) {
-    let known = state.sandboxes.get(&sandbox.id);
-    if known.is_none_or(|known| known.instance != sandbox.instance) {
-        sandbox_gone(state, &sandbox.id, now, effects);
-        sandbox_updated(state, sandbox, effects);
-    }
-}
-
-pub(crate) fn sandbox_updated(state: &mut State, sandbox: Sandbox, effects: &mut Effects) {
-    if state.sandboxes.get(&sandbox.id) != Some(&sandbox) {
-        let unit = Unit::Sandbox(sandbox.id.clone());
-        effects.record(state, Record::SandboxUpdated(sandbox));
-        state.dirty.insert(unit);
-    }
-}
-
-pub(crate) fn sandbox_gone(state: &mut State, id: &SandboxId, now: Time, effects: &mut Effects) {
-    if !state.sandboxes.contains_key(id) {
-        return;
-    }
-    pending_calls::sandbox_lost(state, id, effects);
-    state.awaiting_keys.remove(id);
-    let unit = Unit::Sandbox(id.clone());
-    state.last_applied.remove(&unit);
-    quota::on_unit_change(state, &unit);
-    if let Some(change) = state.in_flight.remove(&unit) {
-        release_claims(state, &unit, &change);
-    }
-    requeue_tunnel_peers(state, &unit);
-    let objects = state.units.get(&unit).map(|unit_state| unit_state.requesters().cloned().collect());
-    // Bridges may have been created for this sandbox and never used.
-    let bridges = resolve::bridges_of(state, id);
-    effects.record(state, Record::SandboxRemoved { id: id.clone(), at: now });
-    requeue_exhausted(state);
-    state.dirty.extend(bridges.into_iter().map(Unit::Bridge));
-    // What remains on the host is removed in a separate change.
-    state.dirty.insert(unit);
-    effects.changed(objects.unwrap_or_default());
 }
 
 /// Starts every queued unit that waits for nothing. A sandbox waits for its bridges.

@@ -1,7 +1,7 @@
 //! Objects that nothing on this node can need: they select pods of namespaces without a pod here.
 //!
 //! Only their manifests are kept. They are neither in the state's objects nor journalled, and a change of one has no effect,
-//! so that a node's work and memory do not grow with the objects of tenants that run elsewhere in the cluster. When the first
+//! so that a node's work and memory do not grow with the objects of tenants on other nodes only. When the first
 //! pod of a namespace arrives, [`Effect::TranslateObjects`] brings its objects back, before the pod is configured.
 
 use std::collections::{BTreeMap, BTreeSet};
