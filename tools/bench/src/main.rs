@@ -5,6 +5,7 @@
 
 mod attach;
 mod cleanup;
+mod cluster_process;
 mod cni;
 mod create;
 mod cri;
@@ -17,6 +18,7 @@ mod messages;
 mod netlink_host;
 mod primary;
 mod reference;
+mod scale;
 mod tcp;
 
 use std::path::PathBuf;
@@ -59,6 +61,9 @@ enum Bench {
     /// Knit as the cluster's network compared with the reference network, on two separate clusters: a pod's start, TCP on one
     /// node and across two, full nodes, memory, CPU (needs root)
     Primary(primary::Options),
+    /// The cost of one agent in a large cluster: an API server with thousands of nodes, pods and objects of Knit, of which
+    /// one node runs; memory, CPU, start, received bytes, CNI ADD (needs root)
+    Scale(scale::Options),
 }
 
 /// Common arguments.
@@ -99,5 +104,6 @@ fn main() -> Result<()> {
         }
         Bench::Datapath(options) => datapath::run(&options)?.print(options.is_json()),
         Bench::Primary(options) => primary::run(&options)?.print(options.is_json()),
+        Bench::Scale(options) => scale::run(&options)?.print(options.is_json()),
     }
 }

@@ -7,8 +7,9 @@
 mod cluster;
 mod conflist;
 mod full_node;
-mod node;
+pub mod node;
 mod plugins;
+pub mod pods;
 mod sandboxes;
 mod traffic;
 

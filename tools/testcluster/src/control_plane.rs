@@ -17,9 +17,11 @@ use crate::go_tools::Tool;
 use knit_dev::process;
 
 /// The components of the control plane, by the names of their logs.
-pub const COMPONENTS: [&str; 4] = ["etcd", "apiserver", CONTROLLER_MANAGER, "scheduler"];
+pub const COMPONENTS: [&str; 4] = ["etcd", "apiserver", CONTROLLER_MANAGER, SCHEDULER];
 /// The controller manager.
 pub const CONTROLLER_MANAGER: &str = "controller-manager";
+/// The scheduler.
+pub const SCHEDULER: &str = "scheduler";
 
 /// Creates the bridge between the nodes, with the control plane's addresses.
 pub fn create_bridge(cluster: &Cluster) -> Result<()> {
@@ -127,7 +129,7 @@ pub fn start_controllers(cluster: &Cluster) -> Result<()> {
         // The default is a directory of the host, which it would create.
         .flag("flex-volume-plugin-dir", cluster.folder("controller-manager"))
         .start(cluster)?;
-    Daemon::new("scheduler", cluster.tool(Tool::KubeScheduler)?)
+    Daemon::new(SCHEDULER, cluster.tool(Tool::KubeScheduler)?)
         .flag("kubeconfig", pki::kubeconfig(cluster, pki::SCHEDULER))
         .flag("authentication-kubeconfig", pki::kubeconfig(cluster, pki::SCHEDULER))
         .flag("authorization-kubeconfig", pki::kubeconfig(cluster, pki::SCHEDULER))

@@ -38,9 +38,9 @@ use clap::{Args, Subcommand};
 pub use down::{Outcome, down};
 pub use layout::node_name;
 pub use node::containerd_socket;
-pub use restart::stop_kubelets;
+pub use restart::{stop_controllers, stop_kubelets};
 pub use state::{Cluster, Network};
-pub use up::{Options, load_images, up};
+pub use up::{Options, load_images, up, up_with_image};
 
 pub use knit_image::Profile;
 
@@ -70,6 +70,9 @@ pub enum ClusterCommand {
         /// How Knit is built, if it is the network
         #[arg(long, value_enum, default_value = "release")]
         profile: Profile,
+        /// An image of Knit, if it is the network [default: built from this checkout]
+        #[arg(long, value_name = "FILE")]
+        image: Option<PathBuf>,
     },
     /// Show components and nodes; fails if something is unhealthy
     Status,
@@ -162,8 +165,9 @@ pub fn command(args: &ClusterArgs, command: ClusterCommand) -> Result<ExitCode> 
         Cluster::open(&Names::new(&args.name)?)
     };
     match command {
-        ClusterCommand::Up { nodes, network, profile } => {
-            let cluster = up(&Options { name: args.name.clone(), nodes, network, profile })?;
+        ClusterCommand::Up { nodes, network, profile, image } => {
+            let options = Options { name: args.name.clone(), nodes, network, profile };
+            let cluster = up_with_image(&options, image.as_deref())?;
             if network == Network::None {
                 println!("cluster {} is up; its nodes stay NotReady until a network is installed", args.name);
             } else {

@@ -55,6 +55,12 @@ pub fn stop_kubelets(cluster: &Cluster) -> Result<()> {
     cluster.node_numbers().try_for_each(|number| stop(cluster, &node::kubelet_component(number)))
 }
 
+/// Stops the controller manager and the scheduler: they would evict the pods of nodes without a kubelet.
+pub fn stop_controllers(cluster: &Cluster) -> Result<()> {
+    stop(cluster, control_plane::CONTROLLER_MANAGER)?;
+    stop(cluster, control_plane::SCHEDULER)
+}
+
 /// Reboots a node: kills all its processes, which removes its namespaces and links, and clears its `/run`. Then starts it
 /// again with the same disk, the same addresses and a new boot id.
 pub fn reboot(cluster: &Cluster, number: u8) -> Result<()> {

@@ -49,6 +49,11 @@ pub struct Options {
 
 /// Starts a cluster and returns once it is usable.
 pub fn up(options: &Options) -> Result<Cluster> {
+    up_with_image(options, None)
+}
+
+/// The same with an existing image of Knit instead of one that is built from this checkout, if Knit is the network.
+pub fn up_with_image(options: &Options, image: Option<&Path>) -> Result<Cluster> {
     process::require_root("a cluster")?;
     let names = Names::new(&options.name)?;
     if !(1..=MAX_NODES).contains(&options.nodes) {
@@ -58,14 +63,15 @@ pub fn up(options: &Options) -> Result<Cluster> {
     let tools = go_tools::ensure(&TOOLS)?;
     let archive = images::ensure(&tools)?;
     let built = options.network.has_agents().then(|| agents::build(options.profile)).transpose()?;
-    let image =
-        (options.network == Network::Knit).then(|| primary::Image::build(options.profile)).transpose()?;
+    let is_built = options.network == Network::Knit && image.is_none();
+    let built_image = is_built.then(|| primary::Image::build(options.profile)).transpose()?;
     let programs: BTreeMap<_, _> =
         TOOLS.iter().map(|tool| (tool.program().to_owned(), tools.path(*tool).to_owned())).collect();
 
     let (mut cluster, _lock) = Cluster::create(&names, options.nodes, options.network, programs)?;
     let copy = built.iter().try_for_each(|built| agents::copy(&cluster, built));
-    let knit_image = image.as_ref().map(primary::Image::archive);
+    let built_image = built_image.as_ref().map(primary::Image::archive);
+    let knit_image = image.map(Path::to_owned).or(built_image);
     let archives: Vec<_> = [Some(archive), knit_image].into_iter().flatten().collect();
     copy.and_then(|()| create(&cluster, &archives)).and_then(|()| cluster.set_complete()).with_context(|| {
         format!(

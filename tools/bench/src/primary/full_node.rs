@@ -3,7 +3,8 @@
 use anyhow::{Context, Result};
 
 use super::cluster::BenchCluster;
-use super::plugins::{self, ADD};
+use super::plugins;
+use super::pods::ADD;
 use super::sandboxes::{self, STARTED};
 use super::{Clusters, Scale};
 use knit_report::Report;
