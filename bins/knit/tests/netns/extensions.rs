@@ -217,7 +217,8 @@ fn an_upgrade_during_attaches_leaves_no_gap() {
         std::thread::sleep(Duration::from_millis(200));
         stop.store(true, Ordering::SeqCst);
         let attached: usize = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
-        assert!(attached > 20, "only {attached} attaches");
+        // More than one for each pod, also on a busy machine.
+        assert!(attached > pods.len(), "only {attached} attaches");
     });
     eventually("all is reported", Duration::from_secs(10), || old.active().is_empty());
 }
