@@ -124,11 +124,12 @@ pub(super) fn removals(desired: &Filter, observed: &Filter) -> Vec<PlannedFilter
         for (name, chain) in chains() {
             steps.extend(set_rules(key, name, &chain.rules, &[]).map(|step| (step, false)));
         }
-        for (name, chain) in chains() {
-            steps.push((FilterStep::RemoveChain(key.clone(), name.clone(), chain.base.clone()), false));
-        }
+        // Before the chains, because verdicts in a set may jump to them.
         for (name, set) in existing.sets.iter().filter(|(name, _)| !table.sets.contains_key(*name)) {
             steps.push((FilterStep::RemoveSet(key.clone(), name.clone(), set.clone()), false));
+        }
+        for (name, chain) in chains() {
+            steps.push((FilterStep::RemoveChain(key.clone(), name.clone(), chain.base.clone()), false));
         }
         for name in existing.counters.iter().filter(|name| !table.counters.contains(name)) {
             steps.push((FilterStep::RemoveCounter(key.clone(), name.clone()), false));

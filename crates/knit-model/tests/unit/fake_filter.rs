@@ -1,5 +1,6 @@
 //! The packet filter of the fake kernel. It rejects what nftables rejects: duplicates, overlapping ranges, elements of a
-//! missing set, keys and data of another type, references to a missing set or chain, and the removal of what rules use.
+//! missing set, keys and data of another type, references to a missing set or chain, and the removal of what rules or elements
+//! use.
 
 use std::collections::BTreeSet;
 
@@ -60,8 +61,13 @@ pub fn apply(filter: &mut Filter, step: &FilterStep) -> Result<(), String> {
             added(table(filter, key)?.chains.insert(name.clone(), chain))
         }
         FilterStep::RemoveChain(key, name, _) => {
+            let leads_to = |(element, data): (&ElementKey, &ElementData)| {
+                element.table == *key
+                    && matches!(data, ElementData::Verdict(Verdict::Jump(to) | Verdict::Goto(to)) if to == name)
+            };
+            let is_element = filter.elements.iter().any(leads_to);
             let table = table(filter, key)?;
-            let is_target = rules(table).any(|rule| chains_of(rule).any(|chain| chain == name));
+            let is_target = is_element || rules(table).any(|rule| chains_of(rule).any(|chain| chain == name));
             match table.chains.remove(name) {
                 Some(chain) if is_target || !chain.rules.is_empty() => Err("busy".to_owned()),
                 chain => removed(chain),

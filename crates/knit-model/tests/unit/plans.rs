@@ -1,5 +1,8 @@
 //! Properties of plans, checked against a fake kernel that rejects what the real one rejects.
 
+use knit_model::filter::field::DataType;
+use knit_model::filter::rule::Verdict;
+use knit_model::filter::{ElementData, Filter, FilterChain, FilterSet, FilterTable, TableFamily};
 use knit_model::link::{Attrs, Bond, BondMode, Dummy, Master, Veth, Vrf};
 use knit_model::plan::{Desired, Plan, PlannedStep, diff};
 use knit_model::{Kind, Link, Mac, Neighbour, NetState, SandboxId, Scope, Step};
@@ -316,4 +319,29 @@ fn deleting_a_veth_without_its_peer_is_irreversible() {
     };
     assert!(delete(None).inverse().is_empty());
     assert_eq!(delete(Some((sandbox, end("eth0")))).inverse().steps.len(), 1);
+}
+
+#[test]
+fn a_set_is_removed_before_the_chains_that_its_verdicts_lead_to() {
+    let table = TableFamily::Inet.table();
+    let mut both = Filter::default();
+    let structure = both.tables.entry(table.clone()).or_default();
+    structure.chains.insert("target".to_owned(), FilterChain::default());
+    structure.sets.insert("policies".to_owned(), FilterSet::verdicts(&[DataType::Mark]));
+    let jump = ElementData::Verdict(Verdict::Jump("target".to_owned()));
+    both.add(table.element("policies", vec![7u32.into()]), jump);
+    let mut neither = Filter::default();
+    neither.tables.insert(table, FilterTable::default());
+    let desired = |filter: Filter| {
+        let mut state = NetState::default();
+        state.scope(&Scope::Host).filter = filter;
+        Desired { state, ..Desired::default() }
+    };
+    let mut kernel = FakeKernel::default();
+    kernel.apply(&diff(&desired(both.clone()), &kernel.observe())).unwrap();
+    let plan = diff(&desired(neither.clone()), &kernel.observe());
+    kernel.apply(&plan).unwrap();
+    assert_eq!(*kernel.filter(&Scope::Host), neither);
+    kernel.apply(&plan.inverse()).unwrap();
+    assert_eq!(*kernel.filter(&Scope::Host), both);
 }
