@@ -1,9 +1,12 @@
 //! Expressions of a rule: to and from the kernel's attributes.
 
+use std::collections::BTreeMap;
+
 use knit_model::filter::field::{DataType, Field, IpFamily, Value};
 use knit_model::filter::rule::{
     Comparison, Expression, LookupResult, Register, RejectWith, Translation, Verdict,
 };
+use knit_model::filter::{FilterSet, MapData};
 
 use super::constants::*;
 use crate::netlink::{Attribute, Attributes, Message};
@@ -287,16 +290,28 @@ fn encode_data(expression: &Expression, data: &mut Message) {
     }
 }
 
-/// Reads the expressions of a rule. The type of a compared value follows from the field that was loaded before.
-pub(super) fn decode_all(list: Attributes<'_>) -> Vec<Expression> {
+/// Reads the expressions of a rule of a table with these sets. The type of a compared value follows from what was loaded
+/// before.
+pub(super) fn decode_all(list: Attributes<'_>, sets: &BTreeMap<String, FilterSet>) -> Vec<Expression> {
     let mut loaded = None;
     let decode = |entry: Attribute<'_>| {
         let name = entry.nested().first(NFTA_EXPR_NAME).and_then(|name| name.str()).unwrap_or("?");
         let empty = Attributes::new(&[]);
         let data = entry.nested().first(NFTA_EXPR_DATA).map_or(empty, |data| data.nested());
         let expression = decode(name, data, loaded).unwrap_or_else(|| Expression::Foreign(name.to_owned()));
-        if let Expression::Load { field, to: Register::FIRST } = &expression {
-            loaded = Some(field.data_type());
+        match &expression {
+            Expression::Load { field, to: Register::FIRST } => loaded = Some(field.data_type()),
+            // A number in host byte order, as a mark.
+            Expression::Number { to: Register::FIRST, .. } | Expression::Hash { to: Register::FIRST, .. } => {
+                loaded = Some(DataType::Mark);
+            }
+            Expression::Lookup { set, to: LookupResult::Load(Register::FIRST), .. } => {
+                loaded = match sets.get(set).and_then(|set| set.data.as_ref()) {
+                    Some(MapData::Values(types)) => types.first().copied(),
+                    _ => None,
+                };
+            }
+            _ => {}
         }
         expression
     };

@@ -108,21 +108,21 @@ fn table(socket: &mut Socket, key: &TableKey) -> Result<Option<FilterTable>> {
         (attributes.first(NFTA_CHAIN_TABLE)?.str()? == key.name).then(|| chain(key.family, attributes))?
     })?;
     table.chains.extend(chains);
+    let sets = encode::message(key, NFT_MSG_GETSET, 0, format!("list sets of {key}"));
+    table.sets.extend(socket.dump(sets, |_, body| {
+        let (_, attributes) = NetfilterHeader::split(body)?;
+        set::decode_set(attributes)
+    })?);
     let rules = encode::message(key, NFT_MSG_GETRULE, 0, format!("list rules of {key}"));
     let rules = socket.dump(rules, |_, body| {
         let (_, attributes) = NetfilterHeader::split(body)?;
-        (attributes.first(NFTA_RULE_TABLE)?.str()? == key.name).then(|| rule(attributes))?
+        (attributes.first(NFTA_RULE_TABLE)?.str()? == key.name).then(|| rule(attributes, &table.sets))?
     })?;
     for (name, rule) in rules {
         if let Some(chain) = table.chains.get_mut(&name) {
             chain.rules.push(rule);
         }
     }
-    let sets = encode::message(key, NFT_MSG_GETSET, 0, format!("list sets of {key}"));
-    table.sets.extend(socket.dump(sets, |_, body| {
-        let (_, attributes) = NetfilterHeader::split(body)?;
-        set::decode_set(attributes)
-    })?);
     let counters = encode::message(key, NFT_MSG_GETOBJ, 0, format!("list counters of {key}"));
     table.counters = socket.dump(counters, |_, body| {
         let (_, attributes) = NetfilterHeader::split(body)?;
@@ -155,12 +155,12 @@ fn chain(family: TableFamily, attributes: Attributes<'_>) -> Option<(String, Fil
     Some((name, FilterChain { base, rules: Vec::new() }))
 }
 
-/// A rule and the name of its chain.
-fn rule(attributes: Attributes<'_>) -> Option<(String, FilterRule)> {
+/// A rule of a table with these sets, and the name of its chain.
+fn rule(attributes: Attributes<'_>, sets: &BTreeMap<String, FilterSet>) -> Option<(String, FilterRule)> {
     let chain = attributes.first(NFTA_RULE_CHAIN)?.str()?.to_owned();
     let expressions = attributes
         .first(NFTA_RULE_EXPRESSIONS)
-        .map_or_else(Vec::new, |list| expression::decode_all(list.nested()));
+        .map_or_else(Vec::new, |list| expression::decode_all(list.nested(), sets));
     let comment = attributes.first(NFTA_RULE_USERDATA).and_then(|data| comment_in(data.value));
     Some((chain, FilterRule { expressions, comment }))
 }
