@@ -19,15 +19,38 @@ pub(super) fn roll_back(session: &mut Session<'_>, steps: &[&PlannedStep]) -> Ve
     let observed = observe_scopes(session, &query_for(steps.iter().copied()), &mut failures);
     let mut transaction = Transaction::new(session, DeleteMode::Immediate);
     transaction.rolling_back = true;
-    for planned in steps.iter().rev().filter(|planned| !planned.step.is_irreversible()) {
-        let inverse = planned.inverse();
-        let outcome =
-            apply_inverse(&mut transaction, &inverse, &observed).and_then(|()| transaction.finish());
-        if let Err(Failure { error, .. }) = outcome {
-            failures.push(format!("{}: {} {}: {error}", inverse.scope, inverse.step.symbol(), inverse.step));
+    let reversible = steps.iter().rev().filter(|planned| !planned.step.is_irreversible());
+    let inverses: Vec<PlannedStep> = reversible.map(|planned| planned.inverse()).collect();
+    for group in inverses.chunk_by(are_one_transaction) {
+        // The kernel may reject a state in between, such as a loop of jumps. A transaction is applied as a whole or not at all.
+        if group.len() > 1 && apply_inverses(&mut transaction, group, &observed).is_ok() {
+            continue;
+        }
+        for inverse in group {
+            if let Err(Failure { error, .. }) = apply_inverses(&mut transaction, [inverse], &observed) {
+                let PlannedStep { scope, step, .. } = inverse;
+                failures.push(format!("{scope}: {} {step}: {error}", step.symbol()));
+            }
         }
     }
     failures
+}
+
+/// Whether two steps can be one transaction of the packet filter.
+fn are_one_transaction(one: &PlannedStep, other: &PlannedStep) -> bool {
+    let is_filter = |planned: &PlannedStep| matches!(planned.step, Step::Filter(_));
+    is_filter(one) && is_filter(other) && one.scope == other.scope
+}
+
+fn apply_inverses<'a>(
+    transaction: &mut Transaction<'_, '_>,
+    inverses: impl IntoIterator<Item = &'a PlannedStep>,
+    observed: &NetState,
+) -> Result<(), Failure> {
+    for inverse in inverses {
+        apply_inverse(transaction, inverse, observed)?;
+    }
+    transaction.finish()
 }
 
 /// Observes each scope separately: a scope that is gone does not prevent the cleanup of the others.

@@ -18,6 +18,7 @@ mod features;
 mod limits;
 mod netns_switch;
 mod nft;
+mod nft_changes;
 mod observe;
 mod plans;
 mod random;
