@@ -19,6 +19,7 @@ mod limits;
 mod netns_switch;
 mod nft;
 mod nft_changes;
+mod nft_random;
 mod observe;
 mod plans;
 mod random;
