@@ -135,9 +135,11 @@ impl Builder<'_> {
     }
 
     /// A field that the rule may load and that is of this type.
-    fn field(&self, is_wanted: impl Fn(DataType) -> bool, choices: &mut Choices) -> Option<Field> {
-        let fields: Vec<Field> =
-            Field::ALL.into_iter().filter(|field| self.has(*field) && is_wanted(field.data_type())).collect();
+    fn field(&self, is_selected: impl Fn(DataType) -> bool, choices: &mut Choices) -> Option<Field> {
+        let fields: Vec<Field> = Field::ALL
+            .into_iter()
+            .filter(|field| self.has(*field) && is_selected(field.data_type()))
+            .collect();
         choices.one_of(&fields).copied()
     }
 
@@ -162,9 +164,9 @@ impl Builder<'_> {
     pub fn set(
         &self,
         choices: &mut Choices,
-        is_wanted: impl Fn(&FilterSet) -> bool,
+        is_selected: impl Fn(&FilterSet) -> bool,
     ) -> Option<(String, FilterSet)> {
-        let sets: Vec<_> = self.place.table.sets.iter().filter(|(_, set)| is_wanted(set)).collect();
+        let sets: Vec<_> = self.place.table.sets.iter().filter(|(_, set)| is_selected(set)).collect();
         choices.one_of(&sets).map(|(name, set)| ((*name).clone(), (*set).clone()))
     }
 
