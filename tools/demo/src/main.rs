@@ -36,14 +36,6 @@ spec:
   mtu: 1400
 ";
 
-/// Settings of the profile `dev` that affect only Knit's own crates: all other crates are compiled as in other builds.
-const PROFILE: [&str; 4] = [
-    "profile.dev.debug=false",
-    "profile.dev.package.knit-engine.opt-level=0",
-    "profile.dev.package.knit-ipam.opt-level=0",
-    "profile.dev.package.knit-model.opt-level=0",
-];
-
 /// The argument with which the demo starts itself inside its namespaces.
 const INSIDE: &str = "--inside";
 
@@ -63,15 +55,11 @@ fn main() -> Result<()> {
     bail!("cannot create namespaces for the demo ({error}): run it as root, or allow user namespaces");
 }
 
-/// Builds Knit as fast as possible: without cluster support and the fast path, which also needs clang, and without what only
-/// longer work with Knit needs.
+/// Builds Knit as fast as possible: without cluster support and the fast path, which also needs clang.
 fn build() -> Result<()> {
     let mut cargo = process::cargo();
     cargo.current_dir(places::workspace()).env("CARGO_INCREMENTAL", "0");
     cargo.args(["build", "--locked", "--package", "knit", "--no-default-features"]);
-    for setting in PROFILE {
-        cargo.arg("--config").arg(setting);
-    }
     process::run(&mut cargo)
 }
 

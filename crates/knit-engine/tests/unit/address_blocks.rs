@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use crate::support::blocks_cluster::{BlockCluster, shared_range_object};
+use crate::support::cases;
 use crate::support::node::{Node, object, sandbox, veth};
 
 fn texts(addresses: &[std::net::IpAddr]) -> Vec<String> {
@@ -289,6 +290,22 @@ fn fixed_address_is_never_allocated_to_another_pod() {
     assert_eq!(texts(&cluster.addresses(0)), ["10.0.0.3"]);
 }
 
+#[test]
+fn block_used_between_two_reviews_is_kept() {
+    let mut cluster = BlockCluster::new(1, "10.0.0.0/24");
+    for pod in 1..4 {
+        cluster.add_pod(0, pod);
+        cluster.settle();
+        cluster.remove_pod(0, pod);
+        cluster.review(0);
+        cluster.settle();
+        assert_eq!(cluster.held_blocks().len(), 1, "pod {pod} used it since the last review");
+    }
+    cluster.review(0);
+    cluster.settle();
+    assert_eq!(cluster.held_blocks(), [""; 0]);
+}
+
 /// An operation on a node or on the API server.
 #[derive(Clone, Debug)]
 enum Operation {
@@ -318,7 +335,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(80))]
 
     #[test]
     fn no_interleaving_of_two_nodes_allocates_an_address_twice(

@@ -10,6 +10,7 @@ use knit_model::intent::{IntentSpec, RequiredExtensionsIntent};
 use knit_model::problem::Reason;
 use proptest::prelude::*;
 
+use crate::support::cases;
 use crate::support::extension_node::{Behavior, ExtensionNode, PODS, extension_spec};
 use crate::support::node::object;
 
@@ -415,7 +416,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(80) })]
 
     /// For any order of operations: a successful attach has every receipt (checked with each result), a failed one
     /// leaves nothing, unregistered extensions are never called, and the journal has all of it.

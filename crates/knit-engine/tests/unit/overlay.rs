@@ -12,6 +12,7 @@ use knit_model::{Plan, SandboxId, Scope, Step};
 use proptest::prelude::*;
 
 use crate::support::blocks_cluster::{BlockCluster, interface_on_network, overlay_network, underlay};
+use crate::support::cases;
 
 const RANGE: &str = "10.0.0.0/24";
 
@@ -443,7 +444,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(cases(40))]
 
     #[test]
     fn no_interleaving_allocates_a_fixed_address_twice(

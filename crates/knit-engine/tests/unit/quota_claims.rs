@@ -10,6 +10,7 @@ use knit_model::quota::{QuotaIntent, ResourceCounts};
 use knit_model::{NetState, SandboxId};
 use proptest::prelude::*;
 
+use crate::support::cases;
 use crate::support::node::{Node, key, sandbox};
 use crate::support::quota_cluster::{QuotaCluster, network, shared_quota};
 
@@ -225,7 +226,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(cases(80))]
 
     #[test]
     fn no_interleaving_of_two_nodes_exceeds_a_quota(operations in operations(), interfaces in 0..6u64) {

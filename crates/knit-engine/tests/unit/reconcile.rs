@@ -1,12 +1,13 @@
 //! Reconciliation of one node, event by event, against an in-memory kernel.
 
 use knit_engine::recording::{Replay, Replayed};
-use knit_engine::{Effect, Event, Unit};
+use knit_engine::{Effect, Event, State, Unit};
 use knit_model::intent::IntentSpec;
 use knit_model::report::Phase;
 use knit_model::{Rule, Scope};
 use proptest::prelude::*;
 
+use crate::support::cases;
 use crate::support::node::{Node, bridge, eth0_mtu, key, object, sandbox, veth, with_eth0};
 
 fn sample(name: &str, label: &str) -> knit_engine::StoredObject {
@@ -260,16 +261,16 @@ fn exhausted_range_is_reported_and_other_pods_are_configured() {
 fn bridge_named_like_an_existing_host_link_is_rejected() {
     let mut kernel = with_eth0(&["a"]);
     kernel.scope(&Scope::Host).add_link(knit_model::Link::new(
-        "docker0".parse().unwrap(),
+        "hostbr0".parse().unwrap(),
         knit_model::Kind::Other { name: "bridge".to_owned() },
     ));
     let before = kernel.clone();
     let mut node = Node::with_kernel(kernel);
     node.handle(Event::SandboxUpdated(sandbox("a", 5, "cnf", "x")));
-    let greedy = object("PodConfig", "cnf", "greedy", vec![veth("x", "g", "docker0", "10.0.0.0/24")]);
+    let greedy = object("PodConfig", "cnf", "greedy", vec![veth("x", "g", "hostbr0", "10.0.0.0/24")]);
     node.handle(Event::ObjectApplied(greedy.clone()));
     assert!(
-        node.problems("greedy")[0].contains("docker0 exists and is not owned by Knit"),
+        node.problems("greedy")[0].contains("hostbr0 exists and is not owned by Knit"),
         "{:?}",
         node.problems("greedy")
     );
@@ -393,7 +394,7 @@ fn perform(node: &mut Node, operation: &Operation) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(cases(60))]
 
     /// For any order of operations: a resync changes nothing, replaying the journal gives the same state, and
     /// deleting all objects restores the kernel.
@@ -421,5 +422,7 @@ proptest! {
             prop_assert!(matches!(replayed, Replayed::Same(_)), "{line}\n{replayed:?}");
         }
         prop_assert_eq!(replay.state(), &node.state);
+        let snapshot: State = serde_json::from_str(&serde_json::to_string(&node.state).unwrap()).unwrap();
+        prop_assert_eq!(snapshot, node.state.persistent(), "a snapshot is the persistent part");
     }
 }

@@ -9,3 +9,12 @@ pub mod kernel;
 pub mod node;
 pub mod pools_cluster;
 pub mod quota_cluster;
+
+use proptest::test_runner::Config;
+
+/// A property test with this many cases, or as many as `PROPTEST_CASES` requests. Cases differ in each run, so that few of
+/// them per run still cover many over time.
+pub fn cases(default: u32) -> Config {
+    let requested = std::env::var("PROPTEST_CASES").ok().and_then(|count| count.parse().ok());
+    Config { cases: requested.unwrap_or(default), ..Config::default() }
+}
