@@ -155,7 +155,7 @@ pub struct Blocks {
     /// deletion may be in flight when the program ends.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(crate) returned: VecDeque<String>,
-    /// This node's blocks that were empty at the last review.
+    /// This node's blocks that were empty at the last review, and of which no address was leased since.
     #[serde(skip)]
     pub(crate) idle: BTreeSet<String>,
     /// Pool blocks that were claimed for a pod, with the number of reviews for which they stay while empty.

@@ -381,6 +381,7 @@ fn on_observed(
         plan: Arc::clone(&plan),
     };
     effects.record(state, Record::ChangeStarted(Box::new(started)));
+    blocks::on_leases(state, &change.resolved.leases);
     effects.list.push(Effect::Apply { unit: unit.clone(), plan });
     state.in_flight.insert(unit.clone(), change);
 }

@@ -19,7 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Context;
 
-/// Interval of the review: a block that is empty at two reviews in a row is released.
+/// Interval of the review: a block that was empty from one review to the next is released.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay after a failed request.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use knit_ipam::{BlockLayout, Pool};
 
 use super::Effects;
-use crate::blocks::{Block, BlockEvent, BlockRequest, BlockWait, PendingClaim, PoolKey};
+use crate::blocks::{Block, BlockEvent, BlockRequest, BlockWait, Blocks, PendingClaim, PoolKey};
 use crate::event::{Effect, Record, Unit};
 use crate::pools;
-use crate::state::State;
+use crate::state::{NewLease, State};
 
 /// Replaces what a unit waits for.
 pub(super) fn wait(state: &mut State, unit: &Unit, waits: BTreeMap<PoolKey, BlockWait>) {
@@ -150,7 +150,7 @@ fn requeue_waiting(state: &mut State, pool: &PoolKey) {
     state.dirty.extend(units);
 }
 
-/// Returns blocks that were already empty at the last review. From now on this node does not use them.
+/// Returns blocks that were empty since the last review. From now on this node does not use them.
 fn review(state: &mut State, effects: &mut Effects) {
     if !state.blocks.has_any() {
         return;
@@ -172,6 +172,19 @@ fn review(state: &mut State, effects: &mut Effects) {
         state.blocks.idle.remove(name);
         return_block(state, block, effects);
     }
+}
+
+/// Addresses were leased: a block that is empty again at the next review was used in between, and stays. Otherwise objects
+/// that come and go would often wait for a block that was just returned.
+pub(super) fn on_leases(state: &mut State, leases: &[NewLease]) {
+    let Blocks { idle, local, .. } = &mut state.blocks;
+    idle.retain(|name| {
+        let block = local.get(name).and_then(|block| Some((block.pool_key()?.addresses_of(), block.cidr)));
+        let is_of = |lease: &NewLease, (network, cidr): &(String, IpNet)| {
+            lease.network == *network && cidr.contains(&lease.address)
+        };
+        block.is_some_and(|block| !leases.iter().any(|lease| is_of(lease, &block)))
+    });
 }
 
 /// Claims the blocks and addresses that units wait for, where they are free.
