@@ -33,8 +33,10 @@ use crate::keys::KeyDir;
 use crate::recorder::Recorder;
 use crate::{api_objects, host, plugin_chain, pod_networks, sockets};
 
-/// The journal is compacted into a snapshot after this many records.
+/// The journal is compacted into a snapshot after this many records, which bounds the time of a start.
 const MAX_JOURNAL_RECORDS: u64 = 5_000;
+/// The same by size, which bounds the memory of a start: all records since the snapshot are read at once.
+const MAX_JOURNAL_BYTES: u64 = 8 << 20;
 
 /// A node: its state, its journal, and an executor for the kernel.
 ///
@@ -361,8 +363,10 @@ impl Node {
     /// Removes unused keys, and compacts the journal if it has grown.
     pub fn compact(&mut self) -> Result<()> {
         self.remove_unused_keys()?;
-        if self.journal.size().records > MAX_JOURNAL_RECORDS {
-            self.journal.compact(&self.state.persistent(), self.journal.last())?;
+        let SegmentSize { records, bytes } = self.journal.size();
+        if records > MAX_JOURNAL_RECORDS || bytes > MAX_JOURNAL_BYTES {
+            // Only the persistent part is serialised.
+            self.journal.compact(&self.state, self.journal.last())?;
             memory::trim();
         }
         Ok(())

@@ -32,7 +32,7 @@ use self::tables::Features;
 use crate::call::{ATTACHMENT_KIND, Attachment, PortMapping};
 use crate::cluster::{self};
 use crate::egress::EgressPaths;
-use crate::event::{Effect, Record, Unit};
+use crate::event::{Effect, ObserveRequest, Record, Unit};
 use crate::pools;
 use crate::resolve::Resolved;
 use crate::state::{ObjectKey, State, UnitState};
@@ -294,6 +294,7 @@ pub(crate) fn resolve(state: &mut State) -> Resolved {
         resolved.requesters.insert(cluster::key());
     }
     let origin = derived("packet filter".to_owned());
+    resolved.desired.default_origin = Some(origin.clone());
     let tables = tables::tables(&desired.features);
     resolved.unit_state.has_tables = !tables.is_empty();
     for (key, table) in &tables {
@@ -336,26 +337,35 @@ pub(crate) fn restore_elements(state: &State, resolved: &mut Resolved, observed:
     filter.elements.extend(elements.into_iter().map(|(key, data)| (key.clone(), data.clone())));
     if compares_all {
         let own = state.units.get(&Unit::PacketFilter).map(|unit_state| &unit_state.filter);
+        let request = &resolved.observe;
         let is_known = |key: &ElementKey| {
-            filter.elements.contains_key(key) || own.is_some_and(|own| own.contains_key(key))
+            filter.elements.contains_key(key)
+                || own.is_some_and(|own| own.contains_key(key))
+                || is_observed_whole(request, key)
         };
         observed.elements.retain(|key, _| is_known(key));
     }
 }
 
-/// Adds elements to a unit. Those that it had are observed, too.
+/// Adds elements to a unit. Those that it had are observed, too. Sets that are observed as a whole need no record of their
+/// elements, which are as many as the nodes of the cluster.
 fn add(resolved: &mut Resolved, had: Option<&UnitState>, all: Vec<Element>, origin: &Provenance) {
     let had = had.into_iter().flat_map(|had| had.filter.keys()).filter(|key| !key.has_range());
     resolved.observe.filter_elements.extend(had.cloned());
     for (key, data) in all {
         let item = ItemKey::Filter(FilterItem::Element(key.clone()));
         resolved.add_origin(&Scope::Host, item, origin);
-        if !key.has_range() {
+        if !is_observed_whole(&resolved.observe, &key) {
             resolved.observe.filter_elements.insert(key.clone());
+            resolved.unit_state.filter.insert(key.clone(), data.clone());
         }
-        resolved.unit_state.filter.insert(key.clone(), data.clone());
         resolved.desired.state.scope(&Scope::Host).filter.add(key, data);
     }
+}
+
+/// Whether all elements of the set are observed, whether desired or not.
+fn is_observed_whole(request: &ObserveRequest, key: &ElementKey) -> bool {
+    request.filter_sets.iter().any(|(table, set)| *table == key.table && *set == key.set)
 }
 
 /// Adds the elements of an overlay tunnel to its bridge.

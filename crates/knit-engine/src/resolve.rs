@@ -86,6 +86,9 @@ pub(crate) struct Resolved {
 
 impl Resolved {
     pub(crate) fn add_origin(&mut self, scope: &Scope, item: ItemKey, origin: &Provenance) {
+        if self.desired.default_origin.as_ref() == Some(origin) {
+            return;
+        }
         self.desired.origins.entry((scope.clone(), item)).or_default().push(origin.clone());
     }
 

@@ -15,9 +15,6 @@ use crate::pod_annotations;
 use crate::reports::{entry_count, selects_pod};
 use crate::state::{ObjectKey, State, StoredObject, UnitState};
 
-/// How many routes to other nodes are part of a node's status.
-const MAX_REPORTED_ROUTES: usize = 200;
-
 impl State {
     /// Objects that select this sandbox.
     pub fn objects_selecting<'a>(&'a self, sandbox: &'a Sandbox) -> impl Iterator<Item = &'a StoredObject> {
@@ -134,14 +131,11 @@ impl State {
         states.filter(|one| one.ready || !one.problems.is_empty() || !one.warnings.is_empty()).collect()
     }
 
-    /// Host items of an object, such as routes to other nodes, limited to keep the status small.
+    /// Host items of an object, such as routes to other nodes.
     fn host_items(&self, key: &ObjectKey) -> Vec<ItemReport> {
         let on_host = self.units.iter().filter(|(unit, _)| is_on_host(unit));
         let all = on_host.flat_map(|(_, unit_state)| &unit_state.items);
-        all.filter(|(object, _)| object == key)
-            .map(|(_, item)| item.clone())
-            .take(MAX_REPORTED_ROUTES)
-            .collect()
+        all.filter(|(object, _)| object == key).map(|(_, item)| item.clone()).collect()
     }
 
     fn on_node(&self, key: &ObjectKey, stored: &StoredObject) -> AppliedReport {

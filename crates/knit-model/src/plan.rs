@@ -37,6 +37,9 @@ pub struct Desired {
     /// The origins of each item.
     #[serde(skip)]
     pub origins: BTreeMap<(Scope, ItemKey), Vec<Provenance>>,
+    /// The origin of items without an entry in `origins`. Saves memory where one object requests thousands of items.
+    #[serde(skip)]
+    pub default_origin: Option<Provenance>,
     /// Links whose new addresses are announced (gratuitous ARP, unsolicited NA), because they may have moved.
     #[serde(skip)]
     pub announced_links: BTreeSet<(Scope, IfName)>,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use knit_agent::Standalone;
-use knit_engine::Event;
+use knit_agent::{Node, Standalone};
+use knit_engine::{Event, Record};
 use knit_model::SandboxId;
+use knit_model::intent::PeerNode;
 use knit_store::{Format, Journal, Options};
 use knit_testbed::eventually;
 use serde_json::{Value, json};
@@ -171,5 +172,35 @@ fn a_journal_of_an_older_format_is_rejected() {
                 }
             }
         });
+    });
+}
+
+#[test]
+fn large_records_are_compacted_into_a_snapshot_long_before_there_are_many() {
+    let host = TestHost::new("compact");
+    host.on_host(|| {
+        let (mut node, _) = Node::open(host.folder.path()).unwrap();
+        let peers = |number: usize| -> Vec<PeerNode> {
+            let peer = |name: String| PeerNode {
+                name,
+                ranges: vec![],
+                addresses: vec![],
+                off_link_addresses: vec![],
+                key: None,
+            };
+            (0..1_000).map(|index| peer(format!("{number}-{index}-{}", "n".repeat(1_000)))).collect()
+        };
+        for number in 0..9 {
+            let removed = node.state().peers.keys().cloned().collect();
+            node.record(&Record::Peers { applied: peers(number), removed }).unwrap();
+        }
+        let before = node.journal_size();
+        assert!(before.records < 100 && before.bytes > 8 << 20, "{before:?}");
+        node.compact().unwrap();
+        assert!(node.journal_size().bytes < 4_096, "{:?}", node.journal_size());
+        let state = node.state().persistent();
+        drop(node);
+        let (node, notes) = Node::open(host.folder.path()).unwrap();
+        assert_eq!((node.state().persistent(), notes), (state, vec![]));
     });
 }

@@ -1,6 +1,6 @@
 //! What the host's tables are derived from: the features in use, and elements that no single pod owns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(super) struct HostFilter {
     pub(super) loopback: bool,
     /// Ranges of pods that are masqueraded.
     pub(super) pod_ranges: Vec<IpNet>,
-    /// Destinations that are reached with the pod's own address. Sorted, without duplicates.
+    /// Destinations that are reached with the pod's own address. Sorted and aggregated.
     pub(super) no_masquerade_ranges: Vec<IpNet>,
     /// Egress paths by namespace and by whether they are for IPv6.
     pub(super) egress_paths: EgressPaths,
@@ -116,8 +116,7 @@ pub(super) fn masqueraded_ranges(state: &State, cluster: ClusterNetwork<'_>) -> 
     cluster.network.ranges.iter().filter(is_masqueraded).copied().collect()
 }
 
-/// Destinations that pods reach with their own address: pods, nodes, and configured ranges. Sorted, without
-/// duplicates.
+/// Destinations that pods reach with their own address: pods, nodes, and configured ranges. Sorted and aggregated.
 pub(super) fn no_masquerade_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
     let none = NodeRoutesIntent::default();
     let node_routes = cluster.node_routes.unwrap_or(&none);
@@ -125,6 +124,7 @@ pub(super) fn no_masquerade_ranges(cluster: ClusterNetwork<'_>) -> Vec<IpNet> {
     let theirs = resolve::remote_pod_ranges(cluster).into_iter().chain(addresses);
     let stated = node_routes.no_masquerade_ranges.iter().chain(&node_routes.pools);
     let own = &cluster.network.ranges;
-    let no_masquerade_ranges: BTreeSet<IpNet> = own.iter().chain(stated).copied().chain(theirs).collect();
-    no_masquerade_ranges.into_iter().collect()
+    let all: Vec<IpNet> = own.iter().chain(stated).copied().chain(theirs).collect();
+    // Ranges and addresses of nodes are mostly adjacent: the set does not grow with the nodes.
+    IpNet::aggregate(&all)
 }

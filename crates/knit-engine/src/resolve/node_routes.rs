@@ -5,6 +5,7 @@
 mod claimed_ranges;
 mod egress_gateways;
 mod next_hop;
+mod reachability;
 mod vxlan;
 mod wireguard;
 
@@ -23,6 +24,7 @@ use knit_model::{IfName, Route, Rule, Scope, kernel_ids, sysctl};
 use self::claimed_ranges::ClaimedRanges;
 pub(crate) use self::egress_gateways::{drop_conflicting_addresses, next_hops};
 use self::next_hop::{NodePath, choose};
+use self::reachability::Reachability;
 use self::vxlan::VxlanTunnels;
 use self::wireguard::WireGuardMesh;
 pub(super) use self::wireguard::set_public_key;
@@ -44,6 +46,7 @@ pub(crate) fn node_routes(state: &State) -> Resolved {
     }
     if let Some((cluster, node_routes, origin)) = requested(state) {
         resolved.requesters.insert(cluster::key());
+        resolved.desired.default_origin = Some(origin.clone());
         add(state, cluster, node_routes, origin, &mut resolved);
         egress_gateways::add(state, cluster, &mut resolved);
     }
@@ -72,11 +75,12 @@ fn add(
     let mut tunnels = VxlanTunnels::new(state, cluster, node_routes, origin);
     let mut encrypted = WireGuardMesh::new(state, cluster, node_routes, origin);
     let mut routed = Vec::new();
-    for peer in cluster.peers.values() {
+    let mut reachability = Reachability::default();
+    for (name, peer) in cluster.peers {
         let (peer, rejected) = claimed.usable_peer(peer);
-        resolved.unit_state.warnings.extend(rejected.into_iter().map(|warning| (cluster::key(), warning)));
+        rejected.into_iter().for_each(|warning| reachability.warn(warning));
         for range in peer.ranges.iter().map(IpNet::trunc) {
-            let reached = claimed.claim(range, &peer.name).and_then(|()| match &mut encrypted {
+            let reached = claimed.claim(range, name).and_then(|()| match &mut encrypted {
                 Some(encrypted) => {
                     // Also without a key: the route is unreachable then.
                     routed.push(range);
@@ -90,12 +94,10 @@ fn add(
             match reached {
                 Ok(item) => {
                     routed.push(range);
-                    resolved.unit_state.items.push((cluster::key(), item));
+                    reachability.reached(item);
                 }
-                Err(error) => {
-                    let warning = format!("pods of node {} in {range} are not reached: {error}", peer.name);
-                    resolved.unit_state.warnings.push((cluster::key(), warning));
-                }
+                Err(error) => reachability
+                    .warn(format!("pods of node {} in {range} are not reached: {error}", peer.name)),
             }
         }
     }
@@ -104,6 +106,7 @@ fn add(
     for range in IpNet::aggregate(&routed) {
         add_rule(range, origin, resolved);
     }
+    reachability.finish(resolved);
     tunnels.finish(resolved);
     if let Some(encrypted) = encrypted {
         encrypted.finish(resolved);
@@ -128,10 +131,10 @@ pub(crate) fn native_routes(
     }
     let mut claimed = ClaimedRanges::of(cluster);
     let mut all = Vec::new();
-    for peer in cluster.peers.values() {
+    for (name, peer) in cluster.peers {
         let (peer, _) = claimed.usable_peer(peer);
         for range in peer.ranges.iter().map(IpNet::trunc) {
-            if claimed.claim(range, &peer.name).is_ok()
+            if claimed.claim(range, name).is_ok()
                 && let Ok(NodePath::Native((gateway, link))) = choose(node_routes, &peer, range)
             {
                 all.push(GatewayRoute { to: range, gateway, link });

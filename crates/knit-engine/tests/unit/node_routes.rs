@@ -309,3 +309,25 @@ fn pod_and_node_ranges_are_exempt_from_masquerade() {
     assert!(node.kernel.filter(&Scope::Host).elements.is_empty());
     assert_eq!(node.problems(cluster::NAME), [""; 0]);
 }
+
+#[test]
+fn reported_routes_and_warnings_do_not_grow_with_the_nodes() {
+    let numbered = |number: u16| PeerNode {
+        name: format!("node{number}"),
+        ranges: vec![format!("10.{}.{}.0/24", 2 + number / 256, number % 256).parse().unwrap()],
+        addresses: vec![],
+        ..peer(0)
+    };
+    let far = |number: u16| {
+        let address = format!("203.0.{}.{}", number / 256, number % 256).parse().unwrap();
+        PeerNode { off_link_addresses: vec![address], ..numbered(number) }
+    };
+    let mut node = Node::with_kernel(host());
+    // The last 300 have no address.
+    let nodes = (0..300).map(far).chain((300..600).map(numbered)).collect();
+    node.handle(Event::ObjectApplied(with_tunnels(nodes, false, Some(true))));
+    assert_eq!(routes(&node).len(), 600, "there is a route to each node and to its pods");
+    let report = node.state.node_states().into_iter().find(|one| one.object.name == cluster::NAME).unwrap();
+    assert_eq!((report.items.len(), report.warnings.len()), (200, 201));
+    assert_eq!(report.warnings[200], "100 more ranges or addresses of nodes are not used");
+}

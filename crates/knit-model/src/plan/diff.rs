@@ -160,7 +160,8 @@ impl Builder<'_> {
     }
 
     fn origins(&self, scope: &Scope, item: ItemKey) -> Vec<Provenance> {
-        self.desired.origins.get(&(scope.clone(), item)).cloned().unwrap_or_default()
+        let stated = self.desired.origins.get(&(scope.clone(), item)).cloned();
+        stated.unwrap_or_else(|| self.desired.default_origin.iter().cloned().collect())
     }
 
     /// The origins of a step on the packet filter: sets, chains and counters have those of their table.

@@ -1,6 +1,8 @@
 //! Ranges in use: a node that announces too large a range must not attract the traffic of others.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -10,24 +12,34 @@ use crate::cluster::ClusterNetwork;
 
 /// Ranges without overlaps, by their first address.
 #[derive(Debug, Default)]
-pub(super) struct ClaimedRanges {
-    ranges: BTreeMap<(bool, u128), (u128, String)>,
+pub(super) struct ClaimedRanges<'a> {
+    ranges: BTreeMap<(bool, u128), (u128, Holder<'a>)>,
+    reserved: Vec<(&'static str, IpNet)>,
 }
 
-impl ClaimedRanges {
+/// Who has a range or an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder<'a> {
+    range: IpNet,
+    /// `None`: this node.
+    node: Option<&'a str>,
+}
+
+impl<'a> ClaimedRanges<'a> {
     /// This node's ranges, and the addresses of all nodes.
-    pub(super) fn of(cluster: ClusterNetwork<'_>) -> Self {
-        let mut claimed = Self::default();
+    pub(super) fn of(cluster: ClusterNetwork<'a>) -> Self {
+        let reserved = knit_ipam::overlap::reserved_ranges();
+        let mut claimed = Self { reserved, ..Self::default() };
         for range in &cluster.network.ranges {
-            claimed.insert(*range, || format!("{range} of this node"));
+            claimed.insert(Holder { range: *range, node: None });
         }
         let endpoints = cluster.node_routes.into_iter().flat_map(NodeRoutesIntent::tunnel_endpoints);
         for address in endpoints.map(|end| end.address) {
-            claimed.insert(address.into(), || format!("{address} of this node"));
+            claimed.insert(Holder { range: address.into(), node: None });
         }
         for peer in cluster.peers.values() {
             for address in peer.all_addresses() {
-                claimed.insert(address.into(), || of_node(address, &peer.name));
+                claimed.insert(Holder { range: address.into(), node: Some(&peer.name) });
             }
         }
         claimed
@@ -35,57 +47,71 @@ impl ClaimedRanges {
 
     /// A peer with only those of its addresses that do not conflict, and a warning for each of the others: traffic to
     /// such an address would go to the wrong node.
-    pub(super) fn usable_peer(&self, peer: &PeerNode) -> (PeerNode, Vec<String>) {
-        let mut sentences = Vec::new();
-        let mut is_own = |address: &IpAddr| {
-            let own = of_node(*address, &peer.name);
-            let holder = self.holder((*address).into()).filter(|holder| *holder != own);
-            let is_nowhere = address.is_unspecified() || address.is_loopback() || address.is_multicast();
-            let error = match holder {
-                _ if is_nowhere => "no node can have it".to_owned(),
-                Some(holder) => format!("it overlaps {holder}"),
-                None => return true,
-            };
-            sentences.push(format!("address {own} is not used: {error}"));
-            false
+    pub(super) fn usable_peer<'p>(&self, peer: &'p PeerNode) -> (Cow<'p, PeerNode>, Vec<String>) {
+        let warnings: Vec<String> =
+            peer.all_addresses().filter_map(|address| self.unusable(address, &peer.name)).collect();
+        if warnings.is_empty() {
+            return (Cow::Borrowed(peer), warnings);
+        }
+        let mut usable = peer.clone();
+        usable.addresses.retain(|(address, _)| self.unusable(*address, &peer.name).is_none());
+        usable.off_link_addresses.retain(|address| self.unusable(*address, &peer.name).is_none());
+        (Cow::Owned(usable), warnings)
+    }
+
+    /// Why an address of a node cannot be used.
+    fn unusable(&self, address: IpAddr, node: &str) -> Option<String> {
+        let own = Holder { range: address.into(), node: Some(node) };
+        let is_nowhere = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+        let error = match self.holder(address.into()).filter(|holder| **holder != own) {
+            _ if is_nowhere => "no node can have it".to_owned(),
+            Some(holder) => format!("it overlaps {holder}"),
+            None => return None,
         };
-        let mut usable_peer = peer.clone();
-        usable_peer.addresses.retain(|(address, _)| is_own(address));
-        usable_peer.off_link_addresses.retain(|address| is_own(address));
-        (usable_peer, sentences)
+        Some(format!("address {own} is not used: {error}"))
     }
 
     /// Claims a range for a node, if it is free and valid for pods.
-    pub(super) fn claim(&mut self, range: IpNet, node: &str) -> Result<(), String> {
-        if let Some(error) = knit_ipam::overlap_message(range, &knit_ipam::overlap::reserved_ranges()) {
+    pub(super) fn claim(&mut self, range: IpNet, node: &'a str) -> Result<(), String> {
+        if let Some(error) = knit_ipam::overlap_message(range, &self.reserved) {
             return Err(error);
         }
         match self.holder(range) {
             Some(holder) => Err(format!("it overlaps {holder}")),
             None => {
-                self.insert(range, || format!("{range} of node {node}"));
+                self.insert(Holder { range, node: Some(node) });
                 Ok(())
             }
         }
     }
 
-    fn insert(&mut self, range: IpNet, owner: impl FnOnce() -> String) {
-        if self.holder(range).is_none() {
-            let (is_ipv6, (first, last)) = (range.addr().is_ipv6(), knit_ipam::bounds(range));
-            self.ranges.insert((is_ipv6, first), (last, owner()));
+    fn insert(&mut self, holder: Holder<'a>) {
+        if self.holder(holder.range).is_none() {
+            let (is_ipv6, (first, last)) = (holder.range.addr().is_ipv6(), knit_ipam::bounds(holder.range));
+            self.ranges.insert((is_ipv6, first), (last, holder));
         }
     }
 
     /// Since ranges do not overlap, only the last one that starts before the end of `range` can overlap it.
-    fn holder(&self, range: IpNet) -> Option<&str> {
+    fn holder(&self, range: IpNet) -> Option<&Holder<'a>> {
         let (is_ipv6, (first, last)) = (range.addr().is_ipv6(), knit_ipam::bounds(range));
-        let (_, (end, owner)) = self.ranges.range((is_ipv6, 0)..=(is_ipv6, last)).next_back()?;
-        (*end >= first).then_some(owner)
+        let (_, (end, holder)) = self.ranges.range((is_ipv6, 0)..=(is_ipv6, last)).next_back()?;
+        (*end >= first).then_some(holder)
     }
 }
 
-fn of_node(address: IpAddr, node: &str) -> String {
-    format!("{address} of node {node}")
+impl fmt::Display for Holder<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_address = self.range.prefix_len() == self.range.max_prefix_len();
+        match is_address {
+            true => self.range.addr().fmt(out)?,
+            false => self.range.fmt(out)?,
+        }
+        match self.node {
+            Some(node) => write!(out, " of node {node}"),
+            None => out.write_str(" of this node"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +149,7 @@ mod tests {
         let bridge = "knit0".parse().unwrap();
         let cluster = ClusterNetwork { network: &own, bridge: &bridge, node_routes: None, peers: &peers };
         let mut claimed = ClaimedRanges::of(cluster);
-        assert_eq!(claimed.usable_peer(&peer), (peer.clone(), vec![]));
+        assert_eq!(claimed.usable_peer(&peer), (Cow::Borrowed(&peer), vec![]));
         let (usable, rejected) = claimed.usable_peer(&liar);
         assert_eq!(usable.all_addresses().collect::<Vec<_>>(), ["192.0.2.4".parse::<IpAddr>().unwrap()]);
         assert_eq!(rejected[0], "address 192.0.2.2 of node d is not used: it overlaps 192.0.2.2 of node b");

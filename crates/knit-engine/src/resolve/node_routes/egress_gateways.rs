@@ -29,10 +29,10 @@ pub(crate) fn next_hops(cluster: ClusterNetwork<'_>) -> NodeNextHops {
         return next_hops;
     };
     let mut claimed = ClaimedRanges::of(cluster);
-    for peer in cluster.peers.values() {
+    for (name, peer) in cluster.peers {
         let (peer, _) = claimed.usable_peer(peer);
         for range in peer.ranges.iter().map(IpNet::trunc) {
-            let chosen = claimed.claim(range, &peer.name).and_then(|()| choose(node_routes, &peer, range));
+            let chosen = claimed.claim(range, name).and_then(|()| choose(node_routes, &peer, range));
             let hop = match chosen {
                 Ok(NodePath::Native((gateway, link))) => {
                     NextHop { gateway: Some(gateway), link, weight: 1, onlink: false }
