@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
 use knit_model::intent::PeerNode;
 
 use crate::cluster;
 use crate::event::{Record, Unit};
 use crate::packet_filter;
+use crate::resolve;
 use crate::state::State;
 use crate::step::Effects;
 
@@ -23,7 +25,14 @@ pub(crate) fn on_peers(state: &mut State, peers: Vec<PeerNode>, effects: &mut Ef
     if removed.is_empty() && applied.is_empty() {
         return;
     }
+    let of_peer = |peer: &PeerNode| -> Vec<IpNet> {
+        peer.ranges.iter().copied().chain(peer.all_addresses().map(IpNet::from)).collect()
+    };
+    let new_ranges: Vec<IpNet> = applied.iter().flat_map(of_peer).collect();
     effects.record(state, Record::Peers { applied, removed });
+    // A tenant's bridge loses a range that a node has now, and may get one that no node has any more.
+    let affected = resolve::bridges_with_ranges(state, &new_ranges);
+    state.dirty.extend(affected);
     if state.cluster().is_some_and(|cluster| cluster.node_routes.is_some()) {
         state.dirty.insert(Unit::NodeRoutes);
         packet_filter::on_peers_change(state);

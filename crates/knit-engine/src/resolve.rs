@@ -29,7 +29,7 @@ use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
 use knit_model::{IfName, Mac, Scope};
 
-pub(crate) use bridge::{bridge, is_draining, is_needed, name_of as bridge_name};
+pub(crate) use bridge::{bridge, bridges_with_ranges, is_draining, is_needed, name_of as bridge_name};
 pub(crate) use bridge_ports::{can_disable_vlan_filter, needs_vlan_filter};
 pub(crate) use interface::{bridges_of, sandbox};
 pub(crate) use keys::fill as fill_keys;

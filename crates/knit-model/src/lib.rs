@@ -18,6 +18,7 @@ pub mod problem;
 pub mod provenance;
 pub mod quota;
 pub mod report;
+pub mod reserved_names;
 pub mod route;
 pub mod rule;
 pub mod sandbox;

@@ -7,14 +7,15 @@ use knit_ipam::Pool;
 use knit_model::intent::{BridgeIntent, BridgePortIntent, IntentSpec, InterfaceIntent};
 use knit_model::link::{Bridge, DEFAULT_VLAN, Kind, Link, OwnerId};
 use knit_model::plan::ItemKey;
-use knit_model::problem::Reason;
+use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
 use knit_model::quota::ResourceCounts;
 use knit_model::report::BridgeReport;
-use knit_model::{Address, IfName, Route, Rule, Scope, kernel_ids};
+use knit_model::{Address, IfName, Route, Rule, Scope, kernel_ids, reserved_names};
 
 use super::{DEFAULT_MTU, Resolved, attachment, overlay_tunnel, with_defaults};
 use crate::call::{ATTACHMENT_KIND, Attachment};
+use crate::cluster::{self, ClusterNetwork};
 use crate::event::Unit;
 use crate::packet_filter;
 use crate::state::{BridgeKey, ObjectKey, State};
@@ -148,14 +149,16 @@ pub(crate) fn is_draining(state: &State, key: &BridgeKey) -> bool {
     is_used(state, key) && requests(state, key).is_empty()
 }
 
-/// The name on the node: the requested one, unless another bridge or link of Knit has it. An existing bridge keeps its
-/// name.
+/// The name on the node: the requested one, unless another bridge or link of Knit has it, or programs of the host expect
+/// something else under it. An existing bridge keeps its name.
 pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
     let unit = Unit::Bridge(key.clone());
     if let Some(bridge) = state.units.get(&unit).and_then(|unit_state| unit_state.bridge.as_ref()) {
         return bridge.name.clone();
     }
-    if state.is_name_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
+    let is_own = key.namespace == cluster::NAMESPACE;
+    let is_reserved = !is_own && reserved_names::is_reserved(&key.name);
+    if is_reserved || state.is_name_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
 }
 
 fn derived_name(key: &BridgeKey) -> IfName {
@@ -257,7 +260,7 @@ fn add_ranges(
         if !seen.insert(range) {
             continue;
         }
-        if let Some(sentence) = forbidden(state, range) {
+        if let Some(sentence) = forbidden(state, key, range) {
             resolved.problem(
                 request.object,
                 request.origin.field.clone(),
@@ -303,10 +306,44 @@ fn add_address(name: &IfName, address: IpNet, origin: &Provenance, resolved: &mu
     scope.rules.insert(rule);
 }
 
-fn forbidden(state: &State, range: IpNet) -> Option<String> {
+/// Why a bridge must not have an address of this range. An address on a host link is local to the node, and its route may be
+/// more specific than those to other nodes: a tenant's range must not attract traffic of others.
+fn forbidden(state: &State, key: &BridgeKey, range: IpNet) -> Option<String> {
     let mut others = knit_ipam::overlap::reserved_ranges();
     others.extend(state.settings.forbidden.iter().map(|(name, range)| (name.as_str(), *range)));
-    knit_ipam::overlap_message(range, &others)
+    let cluster = state.cluster().filter(|cluster| cluster.bridge_key() != *key);
+    knit_ipam::overlap_message(range, &others).or_else(|| overlap_with_cluster(cluster?, range))
+}
+
+/// The overlap of a range with the cluster network: the pods and addresses of all nodes.
+fn overlap_with_cluster(cluster: ClusterNetwork<'_>, range: IpNet) -> Option<String> {
+    let pools = cluster.node_routes.into_iter().flat_map(|node_routes| &node_routes.pools);
+    let own = cluster.network.ranges.iter().map(|own| ("pod range of this node", *own));
+    let own: Vec<_> = own.chain(pools.map(|pool| ("address pool", *pool))).collect();
+    let with_peers = || {
+        cluster.peers.values().find_map(|peer| {
+            let pods = peer.ranges.iter().copied();
+            let mut all = pods.chain(peer.all_addresses().map(IpNet::from));
+            let other = all.find(|other| knit_ipam::overlaps(range, *other))?;
+            Some(format!("{range} overlaps {other} of node {}", peer.name))
+        })
+    };
+    knit_ipam::overlap_message(range, &own).or_else(with_peers)
+}
+
+/// Bridges with an address in these ranges, and those that were denied a range.
+pub(crate) fn bridges_with_ranges(state: &State, ranges: &[IpNet]) -> Vec<Unit> {
+    let is_bridge = |unit: &&Unit| matches!(unit, Unit::Bridge(_));
+    let has_address = |unit: &Unit| {
+        let bridge = state.units.get(unit).and_then(|unit_state| unit_state.bridge.as_ref());
+        let mut addresses = bridge.into_iter().flat_map(|bridge| &bridge.addresses);
+        addresses.any(|address| ranges.iter().any(|range| knit_ipam::overlaps(*address, *range)))
+    };
+    let is_overlap = |(_, problem): &(ObjectKey, Problem)| problem.reason == Reason::RangeOverlap;
+    let was_denied = |unit: &Unit| state.problems.get(unit).is_some_and(|all| all.iter().any(is_overlap));
+    let known = state.units.keys().take_while(is_bridge).filter(|unit| has_address(unit));
+    let failed = state.problems.keys().take_while(is_bridge).filter(|unit| was_denied(unit));
+    known.chain(failed).cloned().collect()
 }
 
 /// Another bridge of this node that has, or is about to get, an address in the same range, and whether it is in the

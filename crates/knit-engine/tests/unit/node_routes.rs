@@ -331,3 +331,49 @@ fn reported_routes_and_warnings_do_not_grow_with_the_nodes() {
     assert_eq!((report.items.len(), report.warnings.len()), (200, 201));
     assert_eq!(report.warnings[200], "100 more ranges or addresses of nodes are not used");
 }
+
+#[test]
+fn tenant_bridge_never_gets_a_range_of_the_cluster() {
+    let mut node = Node::with_kernel(host());
+    node.handle(Event::ObjectApplied(network(vec![peer(2), peer(3)], false)));
+    let before = routes(&node);
+    let tenant = |name: &str, range: &str| object("Bridge", "shop", name, vec![bridge(name, range)]);
+    for (name, range, other) in [
+        ("half", "10.1.2.0/25", "10.1.2.0/24 of node node2"),
+        ("equal", "10.1.3.0/24", "10.1.3.0/24 of node node3"),
+        ("larger", "10.1.0.0/16", "the pod range of this node 10.1.1.0/24"),
+        ("address", "192.0.2.0/30", "192.0.2.2/32 of node node2"),
+    ] {
+        node.handle(Event::ObjectApplied(tenant(name, range)));
+        assert_eq!(node.problems(name), [format!("spec.entries[0]: bridge {name}: {range} overlaps {other}")]);
+    }
+    assert_eq!(routes(&node), before, "traffic to other nodes is not affected");
+    // A range that a node gets later is taken from the tenant, who gets it back when the node leaves.
+    let addresses = |node: &Node| -> Vec<String> {
+        let seen = node.kernel.observe();
+        let addresses = seen.scopes[&Scope::Host].addresses.values();
+        addresses.filter(|one| one.link.as_str() == "late").map(|one| one.address.to_string()).collect()
+    };
+    node.handle(Event::ObjectApplied(tenant("late", "10.1.4.0/25")));
+    assert_eq!(addresses(&node), ["10.1.4.1/25"]);
+    node.handle(Event::Peers(vec![peer(2), peer(3), peer(4)]));
+    assert_eq!(addresses(&node), [""; 0]);
+    let expected = "spec.entries[0]: bridge late: 10.1.4.0/25 overlaps 10.1.4.0/24 of node node4";
+    assert_eq!(node.problems("late"), [expected]);
+    node.handle(Event::Peers(vec![peer(2), peer(3)]));
+    assert_eq!((addresses(&node), node.problems("late")), (vec!["10.1.4.1/25".to_owned()], vec![]));
+}
+
+#[test]
+fn tenant_bridge_with_a_name_of_the_host_has_another_one_there() {
+    let mut node = Node::with_kernel(host());
+    for name in ["cni0", "knitwg0", "flannel.1", "eth7"] {
+        node.handle(Event::ObjectApplied(object("Bridge", "shop", name, vec![bridge(name, "10.9.0.0/24")])));
+        let key = node.state.objects.keys().find(|key| key.name == name).unwrap().clone();
+        let report = node.state.report(&key).unwrap().bridges.remove(0);
+        assert_eq!(report.requested, name);
+        assert!(report.name.as_str().starts_with("knbr"), "{report:?}");
+        assert!(node.kernel.observe().link(&Scope::Host, &name.parse().unwrap()).is_none());
+        node.handle(Event::ObjectDeleted(key));
+    }
+}
