@@ -89,6 +89,7 @@ pub fn run_after(before: Total, families: &[Family], request: &Request) -> Resul
         let checked = count.seen().check_page();
         count.check("link_kinds_page_matches_the_tests", checked);
     }
+    count.limit_flaky();
     count.print_failures();
     println!("{count}");
     let total = Total { count, families: done };

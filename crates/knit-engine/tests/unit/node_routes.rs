@@ -345,7 +345,10 @@ fn tenant_bridge_never_gets_a_range_of_the_cluster() {
         ("address", "192.0.2.0/30", "192.0.2.2/32 of node node2"),
     ] {
         node.handle(Event::ObjectApplied(tenant(name, range)));
-        assert_eq!(node.problems(name), [format!("spec.entries[0]: bridge {name}: {range} overlaps {other}")]);
+        assert_eq!(
+            node.problems(name),
+            [format!("spec.entries[0]: bridge {name}: {range} overlaps {other}")]
+        );
     }
     assert_eq!(routes(&node), before, "traffic to other nodes is not affected");
     // A range that a node gets later is taken from the tenant, who gets it back when the node leaves.

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::kinds::Seen;
 
+/// A run with this many tests that passed only when they ran once more has failed: that is no coincidence any more.
+const MAX_FLAKY: usize = 3;
+
 /// How many tests passed and failed, which failed, and which passed only when they ran once more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
@@ -55,6 +58,15 @@ impl Count {
         self.failed = self.failed.saturating_sub(1);
         self.passed += 1;
         self.flaky.push(name.to_owned());
+    }
+
+    /// Counts flaky tests as failed if there are too many.
+    pub fn limit_flaky(&mut self) {
+        if self.flaky.len() >= MAX_FLAKY {
+            self.passed = self.passed.saturating_sub(self.flaky.len());
+            self.failed += self.flaky.len();
+            self.failures.append(&mut self.flaky);
+        }
     }
 
     /// Counts one check by its outcome and shows it the way the test harness does.
@@ -117,8 +129,12 @@ impl AddAssign for Count {
     }
 }
 
+/// One line: `12 passed, 0 failed`, or `flaky=1: 12 passed, 0 failed`. Programs read it, so that nothing may follow.
 impl fmt::Display for Count {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.flaky.is_empty() {
+            write!(out, "flaky={}: ", self.flaky.len())?;
+        }
         write!(out, "{} passed, {} failed", self.passed, self.failed)
     }
 }
@@ -158,6 +174,22 @@ mod tests {
             (count.failures(), count.flaky.as_slice()),
             (&["b".to_owned()][..], &["a".to_owned()][..])
         );
+    }
+
+    #[test]
+    fn the_last_line_shows_flaky_tests_and_three_of_them_are_failures() {
+        let mut count = Count::default();
+        for name in ["a", "b", "c"] {
+            count.read_line(&format!("test {name} ... FAILED"));
+        }
+        count.read_line("test result: FAILED. 7 passed; 3 failed;");
+        count.passed_on_retry("a", Count::default());
+        count.passed_on_retry("b", Count::default());
+        count.limit_flaky();
+        assert_eq!(count.to_string(), "flaky=2: 9 passed, 1 failed");
+        count.passed_on_retry("c", Count::default());
+        count.limit_flaky();
+        assert_eq!((count.to_string(), count.failures().len()), ("7 passed, 3 failed".to_owned(), 3));
     }
 
     #[test]
