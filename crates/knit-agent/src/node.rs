@@ -365,8 +365,7 @@ impl Node {
         self.remove_unused_keys()?;
         let SegmentSize { records, bytes } = self.journal.size();
         if records > MAX_JOURNAL_RECORDS || bytes > MAX_JOURNAL_BYTES {
-            // Only the persistent part is serialised.
-            self.journal.compact(&self.state, self.journal.last())?;
+            self.journal.compact(&self.state.persistent(), self.journal.last())?;
             memory::trim();
         }
         Ok(())

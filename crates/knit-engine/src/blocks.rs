@@ -108,7 +108,7 @@ pub enum BlockRequest {
 }
 
 /// What a unit waits for in one range.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BlockWait {
     /// The number of missing addresses.
     pub(crate) addresses: usize,
@@ -123,7 +123,7 @@ pub(crate) struct BlockWait {
 }
 
 /// A claim in flight.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingClaim {
     pub(crate) pool: PoolKey,
     /// Why it failed so far.
@@ -137,32 +137,32 @@ pub struct Blocks {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) local: BTreeMap<String, Block>,
     /// Other nodes' blocks, by name.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) remote: BTreeMap<String, Block>,
     /// Whether the block watch has synced since the start. Before that nothing is claimed.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_synced: bool,
     /// This node's name, if its pod ranges are blocks of pools. See [`crate::pools`].
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pool_node: Option<String>,
     /// Claims in flight, by name.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) claims: BTreeMap<String, PendingClaim>,
     /// Names of blocks that are being returned.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) returning: BTreeSet<String>,
     /// Uids of recently returned blocks: list and watch results may be older than the return. Persistent, since a
     /// deletion may be in flight when the program ends.
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub(crate) returned: VecDeque<String>,
     /// This node's blocks that were empty at the last review, and of which no address was leased since.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) idle: BTreeSet<String>,
     /// Pool blocks that were claimed for a pod, with the number of reviews for which they stay while empty.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) retained: BTreeMap<String, u32>,
     /// What units wait for.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "knit_model::serde_pairs::nested")]
     pub(crate) waits: BTreeMap<Unit, BTreeMap<PoolKey, BlockWait>>,
 }
 

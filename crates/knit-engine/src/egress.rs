@@ -34,12 +34,12 @@ pub struct EgressState {
     /// Addresses of pods on other nodes, by namespace, whose egress may go through this node.
     pub remote_pods: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Ready nodes. Not persistent: `None` until the node watch has synced.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ready_nodes: Option<BTreeSet<String>>,
 }
 
 /// The egress path of packets of one family on this node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum EgressPath {
     /// Leaves here, with this source address.
     Local(IpAddr),

@@ -306,7 +306,7 @@ pub enum Effect {
 }
 
 /// Which parts of the kernel state to observe.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObserveRequest {
     /// This sandbox, completely.
     pub sandbox: Option<SandboxId>,

@@ -34,13 +34,13 @@ pub struct Extensions {
     by_sandbox: BTreeMap<SandboxId, SandboxReceipts>,
     pending_notifications: BTreeMap<String, PendingNotification>,
     /// Sandboxes from which interfaces were removed. Not persistent: after a start all are checked.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) stale: BTreeSet<SandboxId>,
     /// Invocations in flight, by id.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) in_flight: BTreeMap<String, InFlightInvocation>,
     /// Backoff of failed notifications.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) retries: BTreeMap<String, Retry>,
 }
 
@@ -55,7 +55,7 @@ struct SandboxReceipts {
 }
 
 /// An invocation in flight.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InFlightInvocation {
     pub(crate) extension: String,
     pub(crate) generation: u64,
@@ -66,7 +66,7 @@ pub(crate) struct InFlightInvocation {
 }
 
 /// When a notification is sent again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retry {
     tries: u32,
     at: Time,

@@ -23,6 +23,7 @@ use knit_model::provenance::{Dialect, Provenance};
 use knit_model::report::InterfaceReport;
 use knit_model::route::GatewayRoute;
 use knit_model::{IfName, Mac, Plan, SandboxId, Scope, Step};
+use serde::{Deserialize, Serialize};
 
 use self::elements::Element;
 use self::host::{HostFilter, has_guarded_bridges, no_masquerade_ranges};
@@ -99,7 +100,7 @@ pub struct Rerouted {
 }
 
 /// What does not depend on a single pod. Not persistent: it is rebuilt after a start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PacketFilterState {
     desired: HostFilter,
     /// The features of the tables in the kernel; `None` if they are not known to be complete.

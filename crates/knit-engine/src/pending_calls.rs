@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::{IfName, SandboxId};
+use serde::{Deserialize, Serialize};
 
 use crate::call::{
     AttachRequest, Attachment, CallId, CallResult, DetachRequest, GcResult, ManagedNetns, NetnsInfo,
@@ -32,8 +33,9 @@ pub(crate) use hooks::attaching;
 const MAX_CALLS: usize = 1_024;
 
 /// The state of calls. Not persistent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingCalls {
+    #[serde(skip)]
     waiting: BTreeMap<CallId, PendingCall>,
     /// Sandboxes that are forgotten as soon as nothing is left inside.
     removing: BTreeSet<SandboxId>,
@@ -41,6 +43,13 @@ pub(crate) struct PendingCalls {
     recent_detaches: late_attach::RecentDetaches,
     /// CNI plugins that are being run.
     chain_runs: plugin_chain::ChainRuns,
+}
+
+impl PendingCalls {
+    /// Whether no call waits for a result.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -67,19 +67,20 @@ pub struct TranslatedNetworks {
 }
 
 /// Definitions, and the pods that reference them. Not persistent: both are listed again after a start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodNetworks {
     /// The configuration of each definition; `None` until they are listed.
     definitions: Option<BTreeMap<DefinitionName, String>>,
     /// What the object of each pod was translated from, by the pod's uid.
     translated: BTreeMap<String, Translation>,
     /// The pods that reference a definition.
+    #[serde(with = "knit_model::serde_pairs")]
     by_definition: BTreeMap<DefinitionName, BTreeSet<String>>,
     /// Pods whose translation was requested.
     awaited: BTreeSet<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Translation {
     object: ObjectKey,
     networks: Option<String>,

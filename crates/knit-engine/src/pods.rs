@@ -98,7 +98,7 @@ pub enum PodEvent {
 }
 
 /// The latest pods and sandboxes from API server and runtime. Not persistent: both are listed again after a start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodIndex {
     pods: BTreeMap<String, Pod>,
     /// Whether the pod watch has synced.

@@ -3,11 +3,14 @@
 //! The engine has no other inputs than a state, events and their times, so a replay of a recording leads to the same effects. Keys of
 //! links and tokens of extensions never enter the engine: it knows public keys and digests only.
 
-use std::fmt::Write;
+mod digest;
+
+use std::io::{self, Write};
 
 use knit_ipam::Time;
-use knit_model::mac::fnv1a;
 use serde::{Deserialize, Serialize};
+
+pub use digest::{Digest, digest};
 
 use crate::event::{Effect, Event, Record};
 use crate::state::{Settings, State};
@@ -17,11 +20,11 @@ use crate::step::step;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Entry {
-    /// A node was opened with this state.
+    /// The next entries follow this state: the node was opened, or a segment of the recording starts.
     Opened {
         /// The version of Knit.
         version: String,
-        /// The state in its journal.
+        /// The state. Changes and calls are not in flight.
         state: Box<State>,
     },
     /// The node's settings were read from the host.
@@ -39,14 +42,40 @@ pub enum Entry {
     },
 }
 
-/// A number that differs for different effects. It is comparable between programs of the same build only.
-pub fn digest(effects: &[Effect]) -> u64 {
-    let mut text = String::new();
-    for effect in effects {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{effect:?}");
+/// An [`Entry`] to be written.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NewEntry<'a> {
+    /// [`Entry::Opened`].
+    Opened {
+        /// The version of Knit.
+        version: &'a str,
+        /// The state.
+        state: &'a State,
+    },
+    /// [`Entry::Settings`].
+    Settings(&'a Settings),
+    /// [`Entry::Recorded`].
+    Recorded(&'a Record),
+}
+
+impl NewEntry<'_> {
+    /// Writes the entry as a line of JSON.
+    pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *to, self)?;
+        to.write_all(b"\n")
     }
-    fnv1a(text.as_bytes())
+}
+
+/// Writes an [`Entry::Handled`] up to its event, which handling consumes. [`end_handled`] writes the rest.
+pub fn start_handled(to: &mut impl Write, at: Time, event: &Event) -> io::Result<()> {
+    write!(to, "{{\"handled\":{{\"at\":{},\"event\":", at.0)?;
+    Ok(serde_json::to_writer(to, event)?)
+}
+
+/// Writes the rest of an [`Entry::Handled`].
+pub fn end_handled(to: &mut impl Write, digest: Digest) -> io::Result<()> {
+    writeln!(to, ",\"digest\":{}}}}}", digest.value())
 }
 
 /// What became of one entry.

@@ -19,7 +19,7 @@ use crate::step::Effects;
 pub const KIND: &str = "PodSocket";
 
 /// The sockets that one object offers to one pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketListener {
     /// The pod.
     pub sandbox: Sandbox,
@@ -43,11 +43,12 @@ pub struct ListenerResult {
 type Key = (SandboxId, ObjectKey);
 
 /// The requested listeners and their results. Not persistent: they are requested again after a start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sockets {
     requested: Vec<SocketListener>,
     /// Whether a request is in flight.
     in_progress: bool,
+    #[serde(with = "knit_model::serde_pairs")]
     results: BTreeMap<Key, Result<(), Problem>>,
 }
 

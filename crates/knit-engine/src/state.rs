@@ -40,6 +40,10 @@ use crate::unused_objects::UnusedObjects;
 /// How many revisions can be undone.
 const MAX_REVISIONS: usize = 50;
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// An object's identity.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectKey {
@@ -109,6 +113,8 @@ pub struct Settings {
 }
 
 /// The complete state of one node.
+///
+/// Its serialised form has everything but changes and calls in flight, for recordings; the journal has the [`State::persistent`] part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Objects.
@@ -159,53 +165,53 @@ pub struct State {
     /// How many objects were ever applied.
     pub counter: u64,
     /// The pods of this node and their sandboxes, from the API server and the runtime.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub pods: PodIndex,
     /// Objects that nothing on this node can need.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub unused_objects: UnusedObjects,
     /// Networks in the annotations of pods.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub pod_networks: PodNetworks,
     /// Calls that wait for the networks of a starting pod.
     #[serde(skip)]
     pub(crate) pod_starts: BTreeMap<CallId, SandboxId>,
     /// Sandboxes that need a key which its source does not know yet.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) awaiting_keys: BTreeSet<SandboxId>,
     /// Settings of the host. Not persistent: the host passes them in again.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub settings: Settings,
     /// Units to be compared with the kernel. Not persistent: after a start all units are compared.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) dirty: BTreeSet<Unit>,
     /// Units with a change in flight.
     #[serde(skip)]
     pub(crate) in_flight: BTreeMap<Unit, crate::step::InFlightChange>,
     /// The last applied state of sandboxes, where known.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default", with = "knit_model::serde_pairs")]
     pub(crate) last_applied: BTreeMap<Unit, LastApplied>,
     /// Host link names that changes in flight are about to use.
     #[serde(skip)]
     pub(crate) name_claims: BTreeMap<IfName, Unit>,
     /// Calls that wait for a result.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) pending_calls: PendingCalls,
     /// The packet filter that the host was asked to apply.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) packet_filter: PacketFilterState,
     /// Sockets offered to pods.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) sockets: Sockets,
     /// Link kinds that this kernel does not support, each with an explanation. Not persistent, and cleared on resync
     /// or when an object requests the kind: a module may have been loaded.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) unsupported: BTreeMap<String, String>,
     /// Cluster-wide quotas and this node's claims. Not persistent: the API server has them.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) shared_quotas: SharedQuotas,
     /// What units request beyond their quota.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "is_default", with = "knit_model::serde_pairs")]
     pub(crate) denied: BTreeMap<Unit, ResourceCounts>,
 }
 
@@ -291,27 +297,34 @@ impl State {
     #[must_use]
     pub fn persistent(&self) -> Self {
         Self {
-            pods: PodIndex::default(),
-            unused_objects: UnusedObjects::default(),
-            pod_networks: PodNetworks::default(),
-            pod_starts: BTreeMap::new(),
-            awaiting_keys: BTreeSet::new(),
-            settings: Settings::default(),
-            dirty: BTreeSet::new(),
-            in_flight: BTreeMap::new(),
-            last_applied: BTreeMap::new(),
-            name_claims: BTreeMap::new(),
-            pending_calls: PendingCalls::default(),
-            packet_filter: PacketFilterState::default(),
-            sockets: Sockets::default(),
+            objects: self.objects.clone(),
+            sandboxes: self.sandboxes.clone(),
+            leases: self.leases.clone(),
+            units: self.units.clone(),
+            problems: self.problems.clone(),
+            original_values: self.original_values.clone(),
+            unfinished: self.unfinished.clone(),
+            revisions: self.revisions.clone(),
+            attachments: self.attachments.clone(),
             extensions: self.extensions.persistent(),
             blocks: self.blocks.persistent(),
+            namespaces: self.namespaces.clone(),
             egress: self.egress.persistent(),
-            unsupported: BTreeMap::new(),
-            shared_quotas: SharedQuotas::default(),
-            denied: BTreeMap::new(),
-            ..self.clone()
+            peers: self.peers.clone(),
+            underlay: self.underlay.clone(),
+            started: self.started.clone(),
+            counter: self.counter,
+            // The others are not: unused objects alone may take megabytes.
+            ..Self::default()
         }
+    }
+
+    /// Whether no change and no call is in flight: the serialised form of the state is complete.
+    pub fn is_quiescent(&self) -> bool {
+        self.in_flight.is_empty()
+            && self.name_claims.is_empty()
+            && self.pod_starts.is_empty()
+            && self.pending_calls.is_idle()
     }
 
     fn forget(&mut self, id: &SandboxId, at: Time) {

@@ -8,20 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use knit_model::Kind;
 use knit_model::intent::IntentSpec;
+use serde::{Deserialize, Serialize};
 
 use crate::event::Effect;
 use crate::state::{ObjectKey, State, StoredObject};
 use crate::step::{Effects, object_applied, object_deleted};
 
 /// The manifests of unused objects, by namespace. Not persistent: they are listed again after a start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnusedObjects {
+    #[serde(with = "knit_model::serde_pairs::nested")]
     by_namespace: BTreeMap<String, BTreeMap<ObjectKey, UnusedObject>>,
     /// Namespaces whose objects are being translated.
     awaited: BTreeSet<String>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct UnusedObject {
     uid: Box<str>,
     generation: i64,

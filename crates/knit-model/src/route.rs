@@ -62,7 +62,7 @@ pub struct NextHop {
 }
 
 /// A range that is reached through a gateway on a link.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GatewayRoute {
     /// The range.
     pub to: IpNet,

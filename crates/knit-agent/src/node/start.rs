@@ -92,7 +92,7 @@ impl Node {
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(RecoveryFinding::loses_records) {
             // Records after a gap are only readable with a snapshot that they follow.
-            node.journal.compact(&node.state, node.journal.last())?;
+            node.journal.compact(&node.state.persistent(), node.journal.last())?;
         }
         node.state.settings = node.settings()?;
         if let Some(recorder) = &mut node.recorder {

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use knit_model::IfName;
 use knit_model::intent::NodeRoutesIntent;
 use knit_model::route::GatewayRoute;
+use serde::{Deserialize, Serialize};
 
 use super::elements::{self, Element};
 use super::tables::{EgressNextHop, Features, NO_MASQUERADE, POD_RANGES};
@@ -18,7 +19,7 @@ use crate::resolve;
 use crate::state::State;
 
 /// The desired tables, and elements that no single pod owns.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HostFilter {
     pub(super) features: Features,
     /// Whether packets of the node's loopback may leave through the cluster bridge, for host ports.

@@ -14,6 +14,7 @@ use knit_model::filter::{
     BaseChain, ChainType, FilterChain, FilterSet, FilterTable, Hook, TableFamily, TableKey, multicast,
 };
 use knit_model::{IfName, kernel_ids};
+use serde::{Deserialize, Serialize};
 
 pub(super) const GUARDED_PORTS: &str = "guarded_ports";
 pub(super) const PORT_MACS: &str = "port_macs";
@@ -55,7 +56,7 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
 /// The features in use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Features {
     /// The bridge of the cluster network, if there is one: mapped connections from the node's loopback leave through it.
     pub(crate) bridge: Option<IfName>,
@@ -72,7 +73,7 @@ pub(crate) struct Features {
 }
 
 /// Egress of local pods through another node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct EgressNextHop {
     /// The mark of the packets.
     pub(crate) mark: u32,

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use knit_model::SandboxId;
 use knit_model::problem::{Problem, Reason};
+use serde::{Deserialize, Serialize};
 
 use super::{CallKind, problem};
 use crate::call::{CallId, DetachRequest, DetachScope};
@@ -16,7 +17,7 @@ use crate::state::State;
 const MAX_DETACHES: usize = 1_024;
 
 /// Detaches with a known start time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RecentDetaches(VecDeque<(SandboxId, DetachScope, u64)>);
 
 impl RecentDetaches {

@@ -11,6 +11,7 @@ use knit_ipam::Time;
 use knit_model::problem::{Problem, Reason};
 use knit_model::provenance::Provenance;
 use knit_model::{Sandbox, SandboxId};
+use serde::{Deserialize, Serialize};
 
 use super::{CallKind, Stage, hooks, problem, respond};
 use crate::call::{AttachRequest, CallId, CallResult};
@@ -23,14 +24,17 @@ pub(super) use from_objects::is_from_object;
 pub(crate) use from_objects::reconcile;
 
 /// Commands in flight, and the calls that wait for them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChainRuns {
+    #[serde(with = "knit_model::serde_pairs")]
     running: BTreeMap<ChainKey, CniCommand>,
     /// Calls that are completed once these interfaces are removed.
+    #[serde(with = "knit_model::serde_pairs")]
     awaited: BTreeMap<ChainKey, CallId>,
     /// Interfaces whose DEL failed. It is retried on resync.
     stuck: BTreeSet<ChainKey>,
     /// Interfaces of objects whose ADD failed, with the chain and the error. It is retried on resync.
+    #[serde(with = "knit_model::serde_pairs")]
     failed: BTreeMap<ChainKey, (PluginChain, Problem)>,
 }
 

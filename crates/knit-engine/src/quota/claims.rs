@@ -65,21 +65,22 @@ pub struct ClaimRequest {
 }
 
 /// All cluster-wide quotas, and the namespaces whose claims may be outdated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SharedQuotas {
+    #[serde(with = "knit_model::serde_pairs")]
     known: BTreeMap<ObjectKey, SharedQuota>,
     /// Namespaces whose use, denied requests or quotas changed since their claims were computed.
     dirty: BTreeSet<String>,
 }
 
 /// A quota and the progress of this node's claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SharedQuota {
     claims: QuotaClaims,
     progress: ClaimProgress,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum ClaimProgress {
     /// The quota is new, or it was written since the last request.
     Due,

@@ -11,6 +11,7 @@ use knit_model::filter::Filter;
 use knit_model::link::{Attrs, Link};
 use knit_model::plan::{Desired, diff};
 use knit_model::{Address, Neighbour, NetState, Plan, Route, Rule, Scope, ScopeState, Step};
+use serde::{Deserialize, Serialize};
 
 use crate::event::Unit;
 use crate::resolve::Resolved;
@@ -23,12 +24,12 @@ const IN_PLACE_FIELDS: [&str; 8] =
 const MIN_IPV6_MTU: u32 = 1280;
 
 /// The state of a sandbox, in its scope and on the host. Kept for every sandbox, so in exact-size boxes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LastApplied {
     parts: Box<[ScopeSnapshot]>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ScopeSnapshot {
     scope: Scope,
     links: Box<[Link]>,

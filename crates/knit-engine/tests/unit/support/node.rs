@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use knit_engine::blocks::BlockRequest;
 use knit_engine::call::NetnsInfo;
 use knit_engine::quota::ClaimRequest;
-use knit_engine::recording::{Entry, digest};
+use knit_engine::recording::{Entry, NewEntry, digest};
 use knit_engine::{
     ApplyFailure, CallResult, Effect, Event, KeyError, ObjectKey, ObserveRequest, PlanResult, PublicKeys,
     Record, State, StoredObject, UnsupportedKind, step,
@@ -27,6 +27,8 @@ use super::kernel::FakeKernel;
 
 /// Bounds the number of events, so that a loop in the engine fails instead of hanging.
 const MAX_EVENTS: usize = 10_000;
+/// How many times the recording of a node starts a segment after every event.
+const MAX_SEGMENTS: usize = 16;
 
 /// A node.
 pub struct Node {
@@ -56,6 +58,8 @@ pub struct Node {
     pub claim_requests: Vec<ClaimRequest>,
     /// The recording, if there is one, as lines of JSON.
     pub recording: Option<Vec<String>>,
+    /// The number of handled events, without those that followed.
+    handled: usize,
 }
 
 impl Node {
@@ -78,6 +82,7 @@ impl Node {
             block_requests: VecDeque::new(),
             claim_requests: Vec::new(),
             recording: None,
+            handled: 0,
         }
     }
 
@@ -101,6 +106,25 @@ impl Node {
             for effect in effects {
                 events.extend(self.execute(effect));
             }
+        }
+        self.handled += 1;
+        // Long histories would take minutes.
+        if self.handled <= MAX_SEGMENTS || self.handled.is_power_of_two() {
+            self.start_segment();
+        }
+    }
+
+    /// Starts a segment of the recording. A node without changes in flight continues from the serialised form of its state.
+    fn start_segment(&mut self) {
+        if !self.state.is_quiescent() {
+            return;
+        }
+        let mut line = Vec::new();
+        NewEntry::Opened { version: "", state: &self.state }.write(&mut line).unwrap();
+        let Ok(Entry::Opened { state, .. }) = serde_json::from_slice(&line) else { panic!("{line:?}") };
+        assert_eq!(*state, self.state);
+        if let Some(recording) = &mut self.recording {
+            recording.push(String::from_utf8(line).unwrap());
         }
     }
 
