@@ -48,6 +48,12 @@ pub struct Flags {
     /// File for a recording of everything that enters the agent's decisions, for `knit replay`; grows without a limit
     #[arg(long, env = "KNIT_RECORD", value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Size of the recording of the last minutes in the state directory, in MiB; 0 disables it [default: 32]
+    #[arg(long, env = "KNIT_RECENT_RECORDING_MEGABYTES", value_name = "NUMBER")]
+    recent_recording_megabytes: Option<u64>,
+    /// Minutes that the recording of the last minutes covers, as far as its size allows [default: 10]
+    #[arg(long, env = "KNIT_RECENT_RECORDING_MINUTES", value_name = "NUMBER")]
+    recent_recording_minutes: Option<u64>,
     /// Unix socket of the gRPC services [default: /run/knit/kni.sock]
     #[arg(long, env = "KNIT_KNI_SOCKET", value_name = "PATH")]
     kni_socket: Option<PathBuf>,
@@ -230,6 +236,8 @@ impl Flags {
         set(&mut config.nri_socket, &self.nri_socket);
         set(&mut config.sysctl_dir, &self.sysctl_dir);
         set(&mut config.record, &self.record);
+        set(&mut config.recent_recording.megabytes, &self.recent_recording_megabytes);
+        set(&mut config.recent_recording.minutes, &self.recent_recording_minutes);
         if let Some(profile) = self.profile {
             config.profile = match profile {
                 ProfileArg::Standalone => Profile::Standalone,

@@ -5,6 +5,7 @@
 
 mod attachments;
 mod cluster;
+mod recording;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ pub use attachments::AttachmentsConfig;
 pub use cluster::{ClusterNetworkConfig, DataPath, Encryption, Transport, VxlanConfig, WireGuardConfig};
 use knit_engine::plugin_chain::PluginChain;
 use knit_kernel::redirect::Redirect;
+pub use recording::RecentRecordingConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::cni::CniConfig;
@@ -46,6 +48,8 @@ pub struct Config {
     /// A file to which the agent writes everything that enters its decisions, for `knit replay`. It grows without a limit. Empty: none.
     /// Needs a restart.
     pub record: PathBuf,
+    /// The recording of the last minutes in the state directory, of limited size. Needs a restart.
+    pub recent_recording: RecentRecordingConfig,
     /// A watched directory with objects (`.yaml`, `.yml`, `.json`): its objects are applied, and deleted when they are removed from it.
     /// Objects applied by `knit apply` stay. Empty: none. Needs a restart.
     pub standalone: PathBuf,
@@ -115,6 +119,7 @@ impl Default for Config {
             sysctl_dir: "/proc/sys".into(),
             state_dir: "/var/lib/knit/standalone".into(),
             record: PathBuf::new(),
+            recent_recording: RecentRecordingConfig::default(),
             standalone: PathBuf::new(),
             kni_socket: knit_kni::DEFAULT_SOCKET.into(),
             cni_socket: PathBuf::new(),
@@ -209,6 +214,7 @@ impl Config {
                 self.log_level
             ));
         }
+        self.recent_recording.check()?;
         self.cni.check()?;
         for (name, network) in &self.cni_networks {
             network.check(name)?;
@@ -290,6 +296,7 @@ impl Config {
         let folder = &self.standalone;
         Ok(Options {
             state_dir: self.state_dir.clone(),
+            recent_recording: self.recent_recording.clone(),
             record: (!self.record.as_os_str().is_empty()).then(|| self.record.clone()),
             objects: (!folder.as_os_str().is_empty()).then(|| folder.clone()),
             executors: self.workers,

@@ -39,6 +39,7 @@ pub use change_feed::{PodChange, RepairNotice, sandbox_of};
 pub(crate) use extension_calls::{ExtensionRequest, OutgoingCall};
 pub use readiness::ReadinessBlocker;
 
+use crate::config::RecentRecordingConfig;
 use crate::error::{Error, Result};
 use crate::executor::{Completion, Work};
 use crate::keys::ApiSecrets;
@@ -52,6 +53,8 @@ pub struct Options {
     pub state_dir: PathBuf,
     /// A file for a recording of the engine's inputs.
     pub record: Option<PathBuf>,
+    /// The recording of the last minutes in the state directory.
+    pub recent_recording: RecentRecordingConfig,
     /// A watched directory with objects.
     pub objects: Option<PathBuf>,
     /// Number of executor threads besides the loop.

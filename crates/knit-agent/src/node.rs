@@ -5,13 +5,14 @@ mod start;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use knit_crds::attachments::AllowedPlugins;
 use knit_engine::blocks::BlockRequest;
 use knit_engine::extension::Invocation;
 use knit_engine::packet_filter::FastPathChange;
 use knit_engine::quota::ClaimRequest;
-use knit_engine::recording::{Entry, digest};
+use knit_engine::recording::{Digest, NewEntry};
 use knit_engine::sockets::SocketListener;
 use knit_engine::{
     CallId, CallResult, Effect, Event, ObjectKey, PlanResult, Record, State, StoredObject, Unit, step,
@@ -128,7 +129,7 @@ impl Node {
     pub fn record(&mut self, record: &Record) -> Result<Seq> {
         self.state.record(record);
         if let Some(recorder) = &mut self.recorder {
-            recorder.write(&Entry::Recorded(Box::new(record.clone())));
+            recorder.write(&NewEntry::Recorded(record));
         }
         Ok(self.journal.append_durable(record)?)
     }
@@ -190,10 +191,15 @@ impl Node {
         };
         let observed = if let Event::Observed { unit, .. } = &event { Some(unit.clone()) } else { None };
         let mut translations = Vec::new();
+        let mut digest = Digest::default();
         for effect in self.decide(event) {
+            if self.recorder.is_some() && !matches!(effect, Effect::Journal(_)) {
+                digest.add_effect(&effect);
+            }
             match effect {
                 Effect::Journal(record) => {
-                    let seq = self.write(&record, must_sync(&record))?;
+                    let (seq, checksum) = self.write(&record, must_sync(&record))?;
+                    digest.add_record(checksum);
                     result.records.push((seq, record));
                 }
                 Effect::ObjectsChanged(objects) => result.changed.extend(objects),
@@ -218,6 +224,9 @@ impl Node {
                 effect => result.effects.push(effect),
             }
         }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end_handled(digest);
+        }
         let is_applied = |unit: &Unit| {
             result.effects.iter().any(|effect| matches!(effect, Effect::Apply { unit: of, .. } if of == unit))
         };
@@ -233,11 +242,24 @@ impl Node {
 
     fn decide(&mut self, event: Event) -> Vec<Effect> {
         let at = now();
-        let Some(recorder) = &mut self.recorder else { return step(&mut self.state, event, at) };
-        let recorded = Box::new(event.clone());
-        let effects = step(&mut self.state, event, at);
-        recorder.write(&Entry::Handled { at, event: recorded, digest: digest(&effects) });
-        effects
+        if let Some(recorder) = &mut self.recorder {
+            recorder.start_handled(at, &event);
+        }
+        step(&mut self.state, event, at)
+    }
+
+    /// Writes what is recorded so far. To be called when the node is idle.
+    pub(crate) fn flush_recording(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.flush_buffer();
+        }
+    }
+
+    /// Limits the recording of the last minutes. To be called now and then.
+    pub(crate) fn rotate_recording(&mut self, now: Instant) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.rotate(&self.state, now);
+        }
     }
 
     /// An effect as work for an executor.
@@ -440,10 +462,14 @@ impl Node {
         self.executor.faults().lock().unwrap_or_else(std::sync::PoisonError::into_inner).at_point(what);
     }
 
-    fn write(&mut self, record: &Record, durable: bool) -> Result<Seq> {
+    /// Journals a record. Also returns its checksum.
+    fn write(&mut self, record: &Record, durable: bool) -> Result<(Seq, u32)> {
         self.fault_point("record");
-        let written = if durable { self.journal.append_durable(record) } else { self.journal.append(record) };
-        Ok(written?)
+        let written = self.journal.append_with_checksum(record)?;
+        if durable {
+            self.journal.sync()?;
+        }
+        Ok(written)
     }
 
     /// Removes generated keys of attachments that are gone.

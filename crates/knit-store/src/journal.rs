@@ -108,9 +108,15 @@ where
 
     /// Appends a record. It survives a crash of this process, but not of the machine.
     pub fn append(&self, record: &R) -> Result<Seq> {
+        self.append_with_checksum(record).map(|(seq, _)| seq)
+    }
+
+    /// Appends a record. Also returns the CRC-32 of its JSON.
+    pub fn append_with_checksum(&self, record: &R) -> Result<(Seq, u32)> {
         let json = self.json(record)?;
         let crc = line::checksum(&json);
-        self.active().append(&self.disk, &json, crc).map(Seq)
+        let checksum = crc.clone().finalize();
+        self.active().append(&self.disk, &json, crc).map(|seq| (Seq(seq), checksum))
     }
 
     /// Appends a record and returns once it is durable. Concurrent callers share one sync.

@@ -142,8 +142,10 @@ pub(super) fn run(
 }
 
 fn open(options: &Options, faults: Option<Box<dyn FaultInjector + Send>>) -> Result<Node> {
-    let recorder = options.record.as_deref().map(Recorder::open).transpose()?;
-    let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone(), recorder)?;
+    let (mut node, notes) = Node::open_with(&options.state_dir, options.secrets.clone(), || {
+        let limits = options.recent_recording.limits();
+        Recorder::open(options.record.as_deref(), &options.state_dir, limits)
+    })?;
     for note in notes {
         tracing::warn!("{note}");
     }
@@ -263,7 +265,10 @@ impl<'a> EventLoop<'a> {
         if left.is_zero() {
             return None;
         }
-        self.pending.pop_front().or_else(|| self.channels.incoming.recv_timeout(left).ok())
+        self.pending.pop_front().or_else(|| {
+            self.node.flush_recording();
+            self.channels.incoming.recv_timeout(left).ok()
+        })
     }
 
     fn dispatch(&mut self, message: Message) -> Result<()> {
@@ -408,6 +413,7 @@ impl<'a> EventLoop<'a> {
     /// Runs everything whose time has come.
     fn run_timers(&mut self) -> Result<()> {
         let now = Instant::now();
+        self.node.rotate_recording(now);
         if self.deferred_delete_at.is_some_and(|at| now >= at) {
             self.delete_deferred();
             self.node.compact()?;

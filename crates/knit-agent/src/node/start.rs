@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use knit_crds::attachments::AllowedPlugins;
 use knit_engine::event::ChangeEnded;
-use knit_engine::recording::Entry;
+use knit_engine::recording::NewEntry;
 use knit_engine::{Event, Record, Settings, State, Unit};
 use knit_kernel::netns::allow_netns_switch;
 use knit_kernel::{Netns, memory};
@@ -53,14 +53,14 @@ impl Node {
     /// The calling thread becomes the node's: it blocks on the kernel and enters namespaces of sandboxes, so it must not belong to an async
     /// runtime.
     pub fn open(folder: &Path) -> Result<(Self, Vec<String>)> {
-        Self::open_with(folder, None, None)
+        Self::open_with(folder, None, || Ok(None))
     }
 
-    /// The same, with Secrets from an API server, and a recording of the engine's inputs.
+    /// The same, with Secrets from an API server, and a recording of the engine's inputs, which is opened while the directory is locked.
     pub(crate) fn open_with(
         folder: &Path,
         secrets: Option<Arc<ApiSecrets>>,
-        recorder: Option<Recorder>,
+        open_recorder: impl FnOnce() -> Result<Option<Recorder>>,
     ) -> Result<(Self, Vec<String>)> {
         let options = Options { format: FORMAT, retained_segments: HISTORY_SEGMENTS };
         let opened = Journal::<Record, State>::open(folder, options);
@@ -83,11 +83,10 @@ impl Node {
             keeps_foreign_links: false,
             fast_path: Vec::new(),
             allowed_plugins: AllowedPlugins::default(),
-            recorder,
+            recorder: open_recorder()?,
         };
         if let Some(recorder) = &mut node.recorder {
-            let state = Box::new(node.state.clone());
-            recorder.write(&Entry::Opened { version: env!("CARGO_PKG_VERSION").to_owned(), state });
+            recorder.write(&NewEntry::Opened { version: env!("CARGO_PKG_VERSION"), state: &node.state });
         }
         let mut notes: Vec<String> = findings.iter().map(ToString::to_string).collect();
         if findings.iter().any(RecoveryFinding::loses_records) {
@@ -96,7 +95,7 @@ impl Node {
         }
         node.state.settings = node.settings()?;
         if let Some(recorder) = &mut node.recorder {
-            recorder.write(&Entry::Settings(node.state.settings.clone()));
+            recorder.write(&NewEntry::Settings(&node.state.settings));
         }
         let rolled_back = node.roll_back_unfinished()?;
         let mut gone = node.forget_gone_sandboxes()?;
