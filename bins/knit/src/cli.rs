@@ -170,12 +170,13 @@ enum Command {
         #[arg(value_enum)]
         shell: completion::Shell,
     },
-    /// Make the decisions of a recording again (`knit agent --record FILE`), and compare them
+    /// Make the decisions of a recording or support bundle again, and compare them
     ///
-    /// Reads the file only: no agent, kernel or API server is needed. Use the same build of Knit as the agent. Exit code: 0 if
-    /// all decisions are the same, 1 if the file cannot be read, 2 if a decision differs.
+    /// The recording is a file of `knit agent --record`, or a support bundle, which has the last minutes. Reads the file only:
+    /// no agent, kernel or API server is needed. Use the same build of Knit as the agent. Exit code: 0 if all decisions are the
+    /// same, 1 if the file cannot be read, 2 if a decision differs.
     Replay {
-        /// Recording
+        /// Recording or support bundle
         file: PathBuf,
         /// Print every input with the decisions that followed
         #[arg(long)]
@@ -183,7 +184,8 @@ enum Command {
     },
     /// Collect state, kernel network configuration, logs and versions of this node in an archive for bug reports
     ///
-    /// Annotations and fields whose names suggest a secret are redacted. Run it as root.
+    /// The archive also has the inputs of the last minutes: `knit replay` makes the agent's decisions again. Annotations and
+    /// fields whose names suggest a secret are redacted. Run it as root.
     SupportBundle {
         /// Archive to write [default: knit-support.tar.gz]
         #[arg(value_name = "FILE")]

@@ -1,17 +1,19 @@
-//! `knit replay`: makes the decisions of a recording again.
+//! `knit replay`: makes the decisions of a recording again. The recording is a file, or in a support bundle.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use flate2::read::GzDecoder;
 use knit_engine::recording::{Entry, Replay, Replayed};
 use knit_engine::{Effect, Event};
 
 use crate::output;
+use crate::support_bundle::recording::SEGMENTS;
 
 /// The exit code when a decision differs.
 const DIFFERENT: u8 = 2;
@@ -19,29 +21,38 @@ const DIFFERENT: u8 = 2;
 /// How many different decisions are printed.
 const MAX_SHOWN: usize = 10;
 
-/// Replays the file.
+/// Replays a recording, or those of a support bundle.
 pub fn run(file: &Path, show: bool) -> Result<ExitCode> {
-    let opened = File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
     let mut summary = Summary::default();
-    let mut lines = BufReader::new(opened).lines().enumerate().peekable();
-    let mut replay = Replay::default();
-    while let Some((number, line)) = lines.next() {
-        let line = line.with_context(|| format!("cannot read {}", file.display()))?;
-        let entry = match serde_json::from_str::<Entry>(&line) {
-            Ok(entry) => entry,
-            // The agent was killed, or is still writing.
-            Err(_) if lines.peek().is_none_or(|(_, next)| starts_recording(next)) => {
-                summary.incomplete += 1;
-                continue;
+    let open = || File::open(file).with_context(|| format!("cannot open {}", file.display()));
+    if is_compressed(open()?)? {
+        let mut archive = tar::Archive::new(GzDecoder::new(open()?));
+        let mut count = 0;
+        let entries = archive.entries().with_context(|| format!("cannot read {}", file.display()))?;
+        for entry in entries {
+            let entry = entry.with_context(|| format!("cannot read {}", file.display()))?;
+            let name = entry.path()?.display().to_string();
+            if SEGMENTS.contains(&name.as_str()) {
+                count += 1;
+                output::text(&format!("{name}:\n"))?;
+                summary.replay_lines(&name, BufReader::new(entry), show)?;
             }
-            Err(error) => {
-                return Err(error).with_context(|| format!("{}:{}", file.display(), number + 1));
-            }
-        };
-        summary.replay(&mut replay, number + 1, entry, show)?;
+        }
+        if count == 0 {
+            bail!("{} is not a support bundle with a recording", file.display());
+        }
+    } else {
+        summary.replay_lines(&file.display().to_string(), BufReader::new(open()?), show)?;
     }
     output::text(&summary.to_string())?;
     Ok(if summary.different == 0 { ExitCode::SUCCESS } else { ExitCode::from(DIFFERENT) })
+}
+
+/// Whether the file is compressed by gzip, as support bundles are.
+fn is_compressed(mut file: File) -> Result<bool> {
+    let mut start = Vec::new();
+    file.by_ref().take(2).read_to_end(&mut start)?;
+    Ok(start == [0x1f, 0x8b])
 }
 
 /// Whether an agent started with this line.
@@ -62,6 +73,27 @@ struct Summary {
 }
 
 impl Summary {
+    fn replay_lines(&mut self, name: &str, from: impl BufRead, show: bool) -> Result<()> {
+        let mut lines = from.lines().enumerate().peekable();
+        let mut replay = Replay::default();
+        while let Some((number, line)) = lines.next() {
+            let line = line.with_context(|| format!("cannot read {name}"))?;
+            let entry = match serde_json::from_str::<Entry>(&line) {
+                Ok(entry) => entry,
+                // The agent was killed, or is still writing, or the recording had reached its limit.
+                Err(_) if lines.peek().is_none_or(|(_, next)| starts_recording(next)) => {
+                    self.incomplete += 1;
+                    continue;
+                }
+                Err(error) => {
+                    return Err(error).with_context(|| format!("{name}:{}", number + 1));
+                }
+            };
+            self.replay(&mut replay, number + 1, entry, show)?;
+        }
+        Ok(())
+    }
+
     fn replay(&mut self, replay: &mut Replay, line: usize, entry: Entry, show: bool) -> Result<()> {
         if let Entry::Opened { version, .. } = &entry {
             self.versions.push(version.clone());
@@ -100,7 +132,11 @@ impl std::fmt::Display for Summary {
             writeln!(out, "{count:>8} {name}")?;
         }
         if self.incomplete > 0 {
-            writeln!(out, "Incomplete lines, where an agent was killed: {}", self.incomplete)?;
+            writeln!(
+                out,
+                "Incomplete lines, where an agent was killed or the recording reached its limit: {}",
+                self.incomplete
+            )?;
         }
         let own = env!("CARGO_PKG_VERSION");
         if let Some(other) = self.versions.iter().find(|version| *version != own) {

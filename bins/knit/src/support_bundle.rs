@@ -1,9 +1,12 @@
-//! `knit support-bundle`: state, kernel network configuration, logs and versions of a node in one archive.
+//! `knit support-bundle`: state, inputs of the last minutes, kernel network configuration, logs and versions of a node in one archive.
 //!
 //! Secrets are redacted. If a part cannot be read, the bundle has the error in its place. No program other than knit
 //! itself is run: the image has none.
 
-use std::fs::{self, File};
+pub mod recording;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -58,7 +61,9 @@ struct Bundle {
 
 impl Bundle {
     fn create(path: &Path) -> Result<Self> {
-        let archive = tar::Builder::new(GzEncoder::new(File::create(path)?, Compression::default()));
+        // It has objects and addresses of all tenants.
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        let archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
         let mtime = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         Ok(Self { archive, mtime })
     }
@@ -72,7 +77,11 @@ impl Bundle {
             }
             Err(_) => None,
         };
-        let contents = redacted.as_deref().unwrap_or(contents);
+        self.add_unchanged(name, redacted.as_deref().unwrap_or(contents))
+    }
+
+    /// Adds a file as it is.
+    fn add_unchanged(&mut self, name: &str, contents: &[u8]) -> Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_size(u64::try_from(contents.len())?);
         header.set_mode(0o644);
@@ -99,7 +108,8 @@ fn collect(bundle: &mut Bundle, state_dir: &Path, socket: Option<&Path>) -> Resu
         let name: String = id.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         add_network(bundle, &format!("pods/{name}"), Netns::open(netns.as_ref()))?;
     }
-    add_state(bundle, state_dir)
+    add_state(bundle, state_dir)?;
+    recording::add(bundle, state_dir)
 }
 
 /// The output of a knit command, or the error.

@@ -129,7 +129,7 @@ fn a_recording_replays_to_the_same_decisions() {
     agent.crash();
     let (code, printed) = replay();
     assert_eq!(code, Some(0), "{printed}");
-    for expected in ["1 attachRequested", "2 detachRequested", "2 restarted", "was killed: 1"] {
+    for expected in ["1 attachRequested", "2 detachRequested", "2 restarted", "reached its limit: 1"] {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
     // An event that the agent did not handle like this.

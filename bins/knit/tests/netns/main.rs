@@ -30,6 +30,7 @@ mod packet_filter;
 mod pod_sockets;
 mod python_client;
 mod quiet_restart;
+mod recent_recording;
 mod standalone_commands;
 mod state_recovery;
 mod support;
