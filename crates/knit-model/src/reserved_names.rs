@@ -1,4 +1,4 @@
-//! Names of links that programs of the host use: no tenant's link may have one there.
+//! Names of links that programs of the host use: no tenant's bridge may have one.
 //!
 //! A program that finds a link with its own name takes it for its own: it moves, deletes or sends to it. So such a name is
 //! reserved even while no link has it.

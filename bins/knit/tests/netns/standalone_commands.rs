@@ -116,7 +116,10 @@ fn values_that_are_invalid_on_the_node_are_reported_in_the_status() {
     };
     for (rest, expected) in [
         ("interfaceName: n1, master: b1, cidr: 10.128.2.0/24", "overlaps the node's range 10.128.2.0/23"),
-        ("interfaceName: n1, master: cni0, cidr: 10.3.0.0/24", "cni0 exists and is not owned by Knit"),
+        (
+            "interfaceName: n1, master: cni0, cidr: 10.3.0.0/24",
+            "bridge cni0: the name is reserved for links of the host",
+        ),
         ("interfaceName: n1, master: b1, network: nowhere", "there is no VirtualNetwork nowhere"),
     ] {
         let yaml = veth("bad", rest);

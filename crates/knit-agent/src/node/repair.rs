@@ -12,7 +12,7 @@ use knit_kernel::SandboxNamespaces;
 use knit_kernel::apply::{AppliedPlan, DeleteMode, Rollback};
 use knit_kernel::nft::FilterQuery;
 use knit_kernel::observe::{ScopeQuery, StateQuery};
-use knit_model::filter::TableFamily;
+use knit_model::filter::{ElementKey, TableFamily};
 use knit_model::plan::{Desired, diff};
 use knit_model::route::NextHop;
 use knit_model::{Address, IfName, Link, NetState, Plan, Route, Scope, ScopeState, Step, kernel_ids};
@@ -103,8 +103,12 @@ impl Node {
         } else if !tables && is_free {
             stray.filter = host.filter;
         } else {
-            let unowned = host.filter.elements.into_iter().filter(|(key, _)| !owned.contains(key));
-            stray.filter.elements.extend(unowned);
+            // Sets of ranges belong to the unit of the tables as a whole: it removes what is not desired.
+            let tables = &host.filter.tables;
+            let set = |key: &ElementKey| tables.get(&key.table).and_then(|table| table.sets.get(&key.set));
+            let is_of_ranges = |key: &ElementKey| set(key).is_some_and(|set| set.intervals);
+            let is_stray = |key: &ElementKey| !owned.contains(key) && !is_of_ranges(key);
+            stray.filter.elements.extend(host.filter.elements.into_iter().filter(|(key, _)| is_stray(key)));
         }
         Ok(diff(&Desired::default(), &NetState { scopes: [(Scope::Host, stray)].into() }))
     }

@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use knit_engine::namespaces::NamespaceOptions;
 use knit_engine::recording::{Entry, Replay, Replayed};
 use knit_engine::{Record, step};
 use knit_model::{Sandbox, SandboxId};
@@ -35,15 +36,11 @@ impl RecordedNode {
         self.recorder.write(&NewEntry::Opened { version: "1", state: &self.state });
     }
 
-    /// Handles events of sandboxes that come and go.
+    /// Handles events that are recorded and leave no change in flight: another namespace has options each time.
     fn handle(&mut self, count: u64) {
         for _ in 0..count {
-            let id = SandboxId(format!("sandbox-{}", self.events % 5));
-            let event = if self.events % 2 == 0 {
-                Event::SandboxUpdated(sandbox(&id))
-            } else {
-                Event::SandboxRemoved(id)
-            };
+            let options = NamespaceOptions { allow_spoofing: true, masquerade: None };
+            let event = Event::Namespaces([(format!("namespace-{}", self.events % 5), options)].into());
             self.events += 1;
             self.recorder.start_handled(Time(self.events), &event);
             let mut digest = Digest::default();

@@ -49,7 +49,9 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
         packet_filter::add_tunnel(state, &unit, None, &mut resolved);
         return resolved;
     }
-    if deny_by_quota(state, key, &requests, &mut resolved) {
+    if deny_reserved_name(state, key, &requests, &mut resolved)
+        || deny_by_quota(state, key, &requests, &mut resolved)
+    {
         return resolved;
     }
     let mut link = Link::new(name.clone(), Kind::Bridge(Bridge::default()));
@@ -84,6 +86,23 @@ pub(crate) fn bridge(state: &State, key: &BridgeKey) -> Resolved {
     resolved.unit_state.bridge =
         Some(BridgeReport { requested: key.name.to_string(), name, addresses, default_vlan });
     resolved
+}
+
+/// Denies a new bridge with a name of the host. The bridge of the cluster network has one of Knit's.
+fn deny_reserved_name(
+    state: &State,
+    key: &BridgeKey,
+    requests: &[BridgeRequest<'_>],
+    resolved: &mut Resolved,
+) -> bool {
+    let is_new = !state.units.contains_key(&Unit::Bridge(key.clone()));
+    let is_denied = is_new && key.namespace != cluster::NAMESPACE && reserved_names::is_reserved(&key.name);
+    for request in requests.iter().filter(|_| is_denied) {
+        resolved.requesters.insert(request.object.clone());
+        let message = format!("bridge {}: the name is reserved for links of the host", key.name);
+        resolved.problem(request.object, request.origin.field.clone(), Reason::InvalidValue, message);
+    }
+    is_denied
 }
 
 /// Denies a new bridge beyond the namespace's quota. Attachments are not counted.
@@ -149,16 +168,14 @@ pub(crate) fn is_draining(state: &State, key: &BridgeKey) -> bool {
     is_used(state, key) && requests(state, key).is_empty()
 }
 
-/// The name on the node: the requested one, unless another bridge or link of Knit has it, or programs of the host expect
-/// something else under it. An existing bridge keeps its name.
+/// The name on the node: the requested one, unless another bridge or link of Knit has it. An existing bridge keeps its
+/// name.
 pub(crate) fn name_of(state: &State, key: &BridgeKey) -> IfName {
     let unit = Unit::Bridge(key.clone());
     if let Some(bridge) = state.units.get(&unit).and_then(|unit_state| unit_state.bridge.as_ref()) {
         return bridge.name.clone();
     }
-    let is_own = key.namespace == cluster::NAMESPACE;
-    let is_reserved = !is_own && reserved_names::is_reserved(&key.name);
-    if is_reserved || state.is_name_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
+    if state.is_name_taken(&key.name, &unit) { derived_name(key) } else { key.name.clone() }
 }
 
 fn derived_name(key: &BridgeKey) -> IfName {
